@@ -1,0 +1,1 @@
+"""Container Device Interface specs: build, validate, write atomically, remove, sweep."""

@@ -1,0 +1,1 @@
+"""The allocation controller: which node, which GPU, which placement."""

@@ -1,0 +1,1 @@
+"""What both programs share: MIG geometry, devices, claims, placement scores, Kubernetes transport."""

@@ -1,0 +1,1 @@
+"""Kubernetes over plain dicts: transport, reflector, Lease elector, events."""

@@ -1,0 +1,1 @@
+"""The node program: kubelet's gRPC, NVML, the journal, MigNode."""
