@@ -1,1 +1,1 @@
-"""What both programs share: MIG geometry, devices, claims, placement scores, Kubernetes transport."""
+"""What both programs share: MIG geometry, devices, claims, placement, Kubernetes transport."""

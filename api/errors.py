@@ -1,0 +1,21 @@
+"""What the decoders of this package raise."""
+
+from __future__ import annotations
+
+
+class ApiError(Exception):
+    """An object of ours that cannot be accepted."""
+
+
+class InvalidObjectError(ApiError):
+    """A field is unknown, missing or has a bad value.
+
+    ``path`` is the field as the user wrote it (``placement.policy``), empty for the object itself.
+    """
+
+    def __init__(self, kind: str, path: str, problem: str) -> None:
+        self.kind = kind
+        self.path = path
+        self.problem = problem
+        where = f"{kind}: field {path!r}" if path else kind
+        super().__init__(f"{where}: {problem}")

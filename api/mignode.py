@@ -1,0 +1,181 @@
+"""``MigNode``: what a node's GPUs are, what has been cut from them, and for whom.
+
+Cluster-scoped, named as the node, kept by the node's plugin, read by the controller, by
+``kubectl get mignodes`` and by ``kubectl mig``. The CRD is ``api/crds/mignodes.yaml``. Decoding
+tolerates unknown fields, so that a newer plugin can talk to an older controller.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from api.errors import InvalidObjectError
+
+GROUP = "mig.dra.dev"
+VERSION = "v1alpha1"
+API_VERSION = f"{GROUP}/{VERSION}"
+KIND = "MigNode"
+
+
+class _Struct(msgspec.Struct, frozen=True, rename="camel", kw_only=True, omit_defaults=True):
+    """JSON in camel case; what equals its default is left out."""
+
+
+class PlacementField(_Struct, frozen=True):
+    """A run of memory slices. ``start`` and ``size`` are always written."""
+
+    start: int
+    size: int
+
+
+class ProfileField(_Struct, frozen=True):
+    """A GPU-instance profile; ``starts`` are its placements' first memory slices."""
+
+    name: str
+    id: int
+    compute_slices: int
+    memory_slices: int
+    memory_mib: int = msgspec.field(name="memoryMiB")
+    multiprocessors: int
+    starts: list[int]
+    copy_engines: int = 0
+    decoders: int = 0
+    encoders: int = 0
+    jpeg_engines: int = 0
+    ofa_engines: int = 0
+
+
+class GeometryField(_Struct, frozen=True):
+    """The profiles that GPUs of this node share; ``name`` is what GPUs refer to."""
+
+    name: str
+    profiles: list[ProfileField]
+
+
+class ClaimField(_Struct, frozen=True):
+    """The claim that holds an instance."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+class InstanceField(_Struct, frozen=True):
+    """A GPU instance; ``state`` is a ``dra.inventory.InstanceState``."""
+
+    placement: PlacementField
+    state: str
+    profile: str = ""
+    profile_id: int | None = None
+    gpu_instance_id: int | None = msgspec.field(default=None, name="gpuInstanceID")
+    compute_instance_id: int | None = msgspec.field(default=None, name="computeInstanceID")
+    uuid: str = ""
+    claim: ClaimField | None = None
+
+
+class MigModeField(_Struct, frozen=True):
+    """MIG mode now and after the next reset (nvmlDeviceGetMigMode). Both are always written."""
+
+    enabled: bool
+    pending: bool
+
+
+class GpuField(_Struct, frozen=True):
+    """One GPU; ``reason`` and ``message`` are empty while slices can be placed on it."""
+
+    name: str
+    uuid: str
+    mig_mode: MigModeField
+    product_name: str = ""
+    brand: str = ""
+    architecture: str = ""
+    cuda_compute_capability: str = ""
+    pci_bus_id: str = msgspec.field(default="", name="pciBusID")
+    pcie_root: str = ""
+    memory_mib: int = msgspec.field(default=0, name="memoryMiB")
+    multiprocessors: int = 0
+    geometry: str = ""
+    instances: list[InstanceField] = msgspec.field(default_factory=list)
+    reason: str = ""
+    message: str = ""
+
+
+class ConditionField(_Struct, frozen=True):
+    """A condition as in metav1.Condition."""
+
+    type: str
+    status: str
+    reason: str
+    message: str = ""
+    last_transition_time: str = ""
+    observed_generation: int | None = None
+
+
+class SummaryField(_Struct, frozen=True):
+    """What ``kubectl get mignodes`` shows at a glance."""
+
+    products: str = ""
+    gpus: int = 0
+    slices: int = 0
+    free_memory: str = ""
+    largest: str = ""
+
+
+class MigNodeSpec(_Struct, frozen=True):
+    """Who the node's devices belong to. ``allocator`` is ``controller`` or ``scheduler``."""
+
+    driver: str
+    pool: str
+    allocator: str
+
+
+class MigNodeStatus(_Struct, frozen=True):
+    """What the plugin last saw."""
+
+    driver_version: str = ""
+    cuda_driver_version: str = ""
+    geometries: list[GeometryField] = msgspec.field(default_factory=list)
+    gpus: list[GpuField] = msgspec.field(default_factory=list)
+    summary: SummaryField | None = None
+    conditions: list[ConditionField] = msgspec.field(default_factory=list)
+
+
+class MigNode(_Struct, frozen=True):
+    """The resource without its metadata but for the name."""
+
+    name: str
+    spec: MigNodeSpec
+    status: MigNodeStatus = MigNodeStatus()
+
+
+def decode(obj: dict[str, Any]) -> MigNode:
+    """The MigNode in ``obj``, a Kubernetes object as JSON.
+
+    Raises:
+        InvalidObjectError: a field is missing or of a wrong type; names it.
+    """
+    try:
+        name = obj["metadata"]["name"]
+        return MigNode(
+            name=name,
+            spec=msgspec.convert(obj["spec"], MigNodeSpec),
+            status=msgspec.convert(obj.get("status") or {}, MigNodeStatus),
+        )
+    except KeyError as error:
+        raise InvalidObjectError(KIND, str(error.args[0]), "missing") from error
+    except msgspec.ValidationError as error:
+        problem, _, at = str(error).partition(" - at ")
+        raise InvalidObjectError(KIND, at.strip("`").removeprefix("$."), problem) from error
+
+
+def encode(node: MigNode) -> dict[str, Any]:
+    """``{"apiVersion", "kind", "metadata": {"name"}, "spec", "status"}``."""
+    return {
+        "apiVersion": API_VERSION,
+        "kind": KIND,
+        "metadata": {"name": node.name},
+        "spec": msgspec.to_builtins(node.spec),
+        "status": msgspec.to_builtins(node.status),
+    }

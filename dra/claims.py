@@ -1,0 +1,149 @@
+"""ResourceClaims (resource.k8s.io/v1) as values, read from the objects as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dra.allocation import Allocation, read_allocation
+from dra.inventory import ClaimRef
+
+EXACT_COUNT = "ExactCount"
+ALL = "All"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of a claim: ``exactly`` of ``spec.devices.requests[]``.
+
+    ``unsupported`` says in words why we cannot allocate it, and is empty when we can.
+    """
+
+    name: str
+    class_name: str
+    selectors: tuple[str, ...] = ()
+    count: int = 1
+    mode: str = EXACT_COUNT
+    admin_access: bool = False
+    unsupported: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """An entry of ``status.reservedFor``."""
+
+    resource: str
+    name: str
+    uid: str
+    api_group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A ResourceClaim. ``constraints`` and ``config`` are those of its spec, as JSON."""
+
+    ref: ClaimRef
+    resource_version: str
+    requests: tuple[Request, ...]
+    constraints: tuple[Mapping[str, Any], ...] = ()
+    config: tuple[Mapping[str, Any], ...] = ()
+    allocation: Allocation | None = None
+    reserved_for: tuple[Consumer, ...] = ()
+    finalizers: tuple[str, ...] = ()
+    deleting: bool = False
+    owner_pod_uid: str = ""
+    created: str = ""
+
+
+def read_claim(obj: Mapping[str, Any]) -> Claim:
+    """The claim in ``obj``, as the API server returned it."""
+    metadata = obj["metadata"]
+    spec = obj.get("spec", {}).get("devices", {})
+    status = obj.get("status", {})
+    allocation = status.get("allocation")
+    return Claim(
+        ref=ClaimRef(metadata["namespace"], metadata["name"], metadata["uid"]),
+        resource_version=metadata.get("resourceVersion", ""),
+        requests=tuple(_read_request(r) for r in spec.get("requests", ())),
+        constraints=tuple(spec.get("constraints", ())),
+        config=tuple(spec.get("config", ())),
+        allocation=None if allocation is None else read_allocation(allocation),
+        reserved_for=tuple(_read_consumer(c) for c in status.get("reservedFor", ())),
+        finalizers=tuple(metadata.get("finalizers", ())),
+        deleting="deletionTimestamp" in metadata,
+        owner_pod_uid=_owner_pod(metadata.get("ownerReferences", ())),
+        created=metadata.get("creationTimestamp", ""),
+    )
+
+
+def claim_names(pod: Mapping[str, Any]) -> dict[str, str | None]:
+    """Pod claim name to ResourceClaim name, for the claims in a pod's ``spec.resourceClaims``.
+
+    None stands for a claim that is still to be created from its template. A template that made no
+    claim (``resourceClaimStatuses[].resourceClaimName`` absent) is left out.
+    """
+    made = {
+        s["name"]: s.get("resourceClaimName")
+        for s in pod.get("status", {}).get("resourceClaimStatuses", ())
+    }
+    names: dict[str, str | None] = {}
+    for entry in pod.get("spec", {}).get("resourceClaims", ()):
+        name = entry["name"]
+        if "resourceClaimName" in entry:
+            names[name] = entry["resourceClaimName"]
+        elif name not in made:
+            names[name] = None
+        elif made[name] is not None:
+            names[name] = made[name]
+    return names
+
+
+def _read_request(entry: Mapping[str, Any]) -> Request:
+    exactly = entry.get("exactly")
+    if exactly is None:
+        kind = "firstAvailable" if "firstAvailable" in entry else "no known kind of request"
+        return Request(entry["name"], "", unsupported=f"{kind} is not supported yet")
+    mode = exactly.get("allocationMode", EXACT_COUNT)
+    unsupported = ""
+    if mode != EXACT_COUNT:
+        unsupported = f"allocationMode {mode} is not supported yet; use {EXACT_COUNT}"
+    elif exactly.get("adminAccess"):
+        unsupported = "adminAccess is not supported yet"
+    elif exactly.get("capacity"):
+        unsupported = "capacity requests are not supported; select by device.capacity in CEL"
+    return Request(
+        name=entry["name"],
+        class_name=exactly.get("deviceClassName", ""),
+        selectors=_expressions(exactly.get("selectors", ())),
+        count=exactly.get("count", 1),
+        mode=mode,
+        admin_access=bool(exactly.get("adminAccess")),
+        unsupported=unsupported,
+    )
+
+
+def _expressions(selectors: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """CEL expressions of a list of DeviceSelectors; a selector of another kind matches nothing."""
+    return tuple(s["cel"]["expression"] if "cel" in s else "false" for s in selectors)
+
+
+def class_selectors(device_class: Mapping[str, Any]) -> tuple[str, ...]:
+    """CEL expressions of a DeviceClass; all must hold."""
+    return _expressions(device_class.get("spec", {}).get("selectors", ()))
+
+
+def class_config(device_class: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """``spec.config`` of a DeviceClass, as JSON."""
+    return tuple(device_class.get("spec", {}).get("config", ()))
+
+
+def _read_consumer(entry: Mapping[str, Any]) -> Consumer:
+    return Consumer(entry["resource"], entry["name"], entry["uid"], entry.get("apiGroup", ""))
+
+
+def _owner_pod(owners: Iterable[Mapping[str, Any]]) -> str:
+    for owner in owners:
+        if owner.get("kind") == "Pod" and owner.get("controller"):
+            return str(owner["uid"])
+    return ""

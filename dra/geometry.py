@@ -1,0 +1,197 @@
+"""What fits on a GPU: profiles, placements and the room that is left.
+
+Every number comes from NVML at run time (nvmlDeviceGetGpuInstanceProfileInfoV,
+nvmlDeviceGetGpuInstancePossiblePlacements_v2); nothing here knows a product. Starts and sizes are
+in memory slices, memory in MiB.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Placement:
+    """A run of memory slices: ``[start, start + size)``."""
+
+    start: int
+    size: int
+
+    @property
+    def mask(self) -> int:
+        """One bit per memory slice, the lowest bit for slice 0."""
+        return ((1 << self.size) - 1) << self.start
+
+    def overlaps(self, other: Placement) -> bool:
+        """Whether the two share a memory slice."""
+        return self.start < other.start + other.size and other.start < self.start + self.size
+
+    def __str__(self) -> str:
+        return f"{self.start}:{self.size}"
+
+
+@dataclass(frozen=True, slots=True)
+class Engines:
+    """Fixed-function engines, counted (nvmlGpuInstanceProfileInfo_t)."""
+
+    copy_engines: int = 0
+    decoders: int = 0
+    encoders: int = 0
+    jpeg_engines: int = 0
+    ofa_engines: int = 0
+
+    def __add__(self, other: Engines) -> Engines:
+        return Engines(
+            self.copy_engines + other.copy_engines,
+            self.decoders + other.decoders,
+            self.encoders + other.encoders,
+            self.jpeg_engines + other.jpeg_engines,
+            self.ofa_engines + other.ofa_engines,
+        )
+
+    def within(self, total: Engines) -> bool:
+        """Whether no count exceeds that of ``total``."""
+        return (
+            self.copy_engines <= total.copy_engines
+            and self.decoders <= total.decoders
+            and self.encoders <= total.encoders
+            and self.jpeg_engines <= total.jpeg_engines
+            and self.ofa_engines <= total.ofa_engines
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """A GPU-instance profile as NVML reports it.
+
+    ``id`` is ``info.id`` (19, 14, ...), not the enum that asks for it. ``name`` carries no ``MIG ``
+    prefix: ``1g.5gb``, ``1g.5gb+me``. ``placements`` is the static list, whatever is allocated.
+    """
+
+    id: int
+    name: str
+    compute_slices: int
+    memory_mib: int
+    multiprocessors: int
+    placements: tuple[Placement, ...]
+    engines: Engines = Engines()
+
+    @property
+    def memory_slices(self) -> int:
+        """Memory slices that one instance takes; 0 for a profile without placements."""
+        return max((p.size for p in self.placements), default=0)
+
+
+@dataclass(frozen=True, slots=True)
+class Occupant:
+    """Something that holds memory slices: an instance, or a claim that is to become one.
+
+    ``profile_id`` is None when only the interval is known; its engines then count as none.
+    """
+
+    placement: Placement
+    profile_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What the occupants of one GPU take together; the whole state that decides what still fits."""
+
+    mask: int = 0
+    compute_slices: int = 0
+    engines: Engines = Engines()
+
+
+EMPTY = Usage()
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """The profiles of one kind of GPU, and what fits beside what."""
+
+    profiles: tuple[Profile, ...]
+    _by_id: Mapping[int, Profile] = field(init=False, repr=False, compare=False)
+    _by_name: Mapping[str, Profile] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_by_id", {p.id: p for p in self.profiles})
+        object.__setattr__(self, "_by_name", {p.name: p for p in self.profiles})
+
+    @cached_property
+    def memory_slices(self) -> int:
+        """Memory slices of the GPU: the furthest end of any placement."""
+        ends = (q.start + q.size for p in self.profiles for q in p.placements)
+        return max(ends, default=0)
+
+    @cached_property
+    def compute_slices(self) -> int:
+        """Compute slices of the GPU: those of its largest profile."""
+        return max((p.compute_slices for p in self.profiles), default=0)
+
+    @cached_property
+    def engine_totals(self) -> Engines:
+        """Engines of the GPU: per kind, the most that any profile has.
+
+        A profile such as ``1g.24gb+me.all`` may hold more of one engine than the largest plain one.
+        """
+        largest = {
+            f.name: max((getattr(p.engines, f.name) for p in self.profiles), default=0)
+            for f in fields(Engines)
+        }
+        return Engines(**largest)
+
+    def by_id(self, profile_id: int) -> Profile | None:
+        """The profile with NVML id ``profile_id``, if this GPU has it."""
+        return self._by_id.get(profile_id)
+
+    def by_name(self, name: str) -> Profile | None:
+        """The profile called ``name`` (``1g.5gb``), if this GPU has it."""
+        return self._by_name.get(name)
+
+    def add(self, usage: Usage, occupant: Occupant) -> Usage:
+        """``usage`` with one more occupant, whether it fits or not."""
+        profile = self._by_id.get(occupant.profile_id) if occupant.profile_id is not None else None
+        return Usage(
+            mask=usage.mask | occupant.placement.mask,
+            compute_slices=usage.compute_slices + (profile.compute_slices if profile else 0),
+            engines=usage.engines + profile.engines if profile else usage.engines,
+        )
+
+    def usage(self, occupants: Iterable[Occupant]) -> Usage:
+        """What ``occupants`` take together."""
+        total = EMPTY
+        for occupant in occupants:
+            total = self.add(total, occupant)
+        return total
+
+    def fits(self, usage: Usage, profile: Profile, placement: Placement) -> bool:
+        """Whether an instance of ``profile`` can be made at ``placement`` beside ``usage``.
+
+        Slots must be free, compute slices and engines must suffice. Slots alone decide for plain
+        profiles; engines are what limits ``+me`` to one a GPU and rules the RTX PRO family.
+        """
+        return (
+            not usage.mask & placement.mask
+            and usage.compute_slices + profile.compute_slices <= self.compute_slices
+            and (usage.engines + profile.engines).within(self.engine_totals)
+        )
+
+    def free_placements(self, usage: Usage, profile: Profile) -> tuple[Placement, ...]:
+        """The placements of ``profile`` that still fit, in NVML's order."""
+        return tuple(p for p in profile.placements if self.fits(usage, profile, p))
+
+    def placeable(self, usage: Usage) -> dict[str, int]:
+        """Profile name to the number of starts at which one could be made now."""
+        return {p.name: len(self.free_placements(usage, p)) for p in self.profiles}
+
+    def largest_placeable(self, usage: Usage) -> Profile | None:
+        """The profile with the most memory, then compute, that could be made now."""
+        fitting = [p for p in self.profiles if self.free_placements(usage, p)]
+        return max(fitting, key=lambda p: (p.memory_mib, p.compute_slices, -p.id), default=None)
+
+
+def conflicts(placement: Placement, occupants: Iterable[Occupant]) -> tuple[Occupant, ...]:
+    """The occupants that share a memory slice with ``placement``."""
+    return tuple(o for o in occupants if o.placement.overlaps(placement))

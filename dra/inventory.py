@@ -1,0 +1,120 @@
+"""What a node has: GPUs, their geometry, the instances on them and who holds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dra.geometry import Geometry, Occupant, Placement, Usage
+from dra.names import gpu_name
+
+
+class InstanceState(StrEnum):
+    """The state of a GPU instance, or of a placement that is to become or ceases to be one."""
+
+    PREPARING = "preparing"
+    PREPARED = "prepared"
+    RECLAIMING = "reclaiming"
+    ORPHAN = "orphan"
+    FOREIGN = "foreign"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRef:
+    """A ResourceClaim, identified as kubelet does it."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A GPU instance on a GPU (nvmlGpuInstanceGetInfo), and the claim that holds it.
+
+    ``profile_id`` is None only where hardware reports a profile that the geometry lacks.
+    ``uuid`` is the MIG device's, empty while there is no compute instance.
+    """
+
+    placement: Placement
+    state: InstanceState
+    profile_id: int | None = None
+    profile: str = ""
+    gpu_instance_id: int | None = None
+    compute_instance_id: int | None = None
+    uuid: str = ""
+    claim: ClaimRef | None = None
+
+    @property
+    def occupant(self) -> Occupant:
+        """What it takes from the GPU."""
+        return Occupant(self.placement, self.profile_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU of a node.
+
+    ``minor`` is the number in its name, kept with the UUID over reboots. ``geometry`` is None where
+    the GPU has no MIG, and its profiles may be known while MIG mode is off. ``unavailable`` says in
+    words why nothing can be placed on it now, and is empty when something can.
+    """
+
+    minor: int
+    uuid: str
+    product_name: str = ""
+    brand: str = ""
+    architecture: str = ""
+    cuda_compute_capability: str = ""
+    pci_bus_id: str = ""
+    pcie_root: str = ""
+    memory_mib: int = 0
+    multiprocessors: int = 0
+    mig_enabled: bool = False
+    mig_pending: bool = False
+    geometry: Geometry | None = None
+    instances: tuple[Instance, ...] = ()
+    unavailable: str = ""
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        """``gpu-<minor>``."""
+        return gpu_name(self.minor)
+
+    @property
+    def usage(self) -> Usage:
+        """What its instances take together."""
+        if self.geometry is None:
+            return Usage()
+        return self.geometry.usage(i.occupant for i in self.instances)
+
+
+class Allocator(StrEnum):
+    """Who allocates the GPUs of a node."""
+
+    CONTROLLER = "controller"
+    SCHEDULER = "scheduler"
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """A node's GPUs and what allocates them. ``pool`` is the pool of the node's devices."""
+
+    node: str
+    pool: str
+    driver: str
+    gpus: tuple[Gpu, ...] = ()
+    allocator: Allocator = Allocator.CONTROLLER
+    driver_version: str = ""
+    cuda_driver_version: str = ""
+    ready: bool = True
+    message: str = ""
+
+    def gpu(self, name: str) -> Gpu | None:
+        """The GPU called ``gpu-<minor>``."""
+        return next((g for g in self.gpus if g.name == name), None)

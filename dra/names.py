@@ -1,0 +1,108 @@
+"""Names that others parse: devices, DeviceClasses, extended resources.
+
+They equal those of NVIDIA's DRA driver where that has them, because autoscalers, quotas and
+monitoring read them.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+DEFAULT_DRIVER = "mig.dra.dev"
+
+_MIG_DEVICE = re.compile(
+    r"gpu-(?P<minor>\d{1,5})-mig-(?P<profile>[0-9a-z]+(?:-[0-9a-z]+)*)-(?P<id>\d{1,5})-(?P<start>\d{1,3})"
+)
+_GPU_DEVICE = re.compile(r"gpu-(?P<minor>\d{1,5})")
+
+
+class DeviceNameError(ValueError):
+    """A device name that is not one of ours."""
+
+
+@dataclass(frozen=True, slots=True)
+class GpuDevice:
+    """A whole GPU: ``gpu-<minor>``."""
+
+    minor: int
+
+    def __str__(self) -> str:
+        return gpu_name(self.minor)
+
+
+@dataclass(frozen=True, slots=True)
+class MigDevice:
+    """A placement on a GPU: ``gpu-<minor>-mig-<profile>-<profile id>-<start>``.
+
+    ``minor`` names the GPU; it is not necessarily its minor number now. ``profile_label`` is the
+    profile's name as a DNS label (``1g5gb``), which the profile id makes unique.
+    """
+
+    minor: int
+    profile_label: str
+    profile_id: int
+    start: int
+
+    def __str__(self) -> str:
+        return f"gpu-{self.minor}-mig-{self.profile_label}-{self.profile_id}-{self.start}"
+
+    @property
+    def gpu(self) -> str:
+        """The name of the GPU that carries it: ``gpu-<minor>``."""
+        return gpu_name(self.minor)
+
+
+def gpu_name(minor: int) -> str:
+    """``gpu-<minor>``."""
+    return f"gpu-{minor}"
+
+
+def profile_label(profile: str) -> str:
+    """A profile's name as part of a DNS label: ``1g.5gb+me`` becomes ``1g5gb-me``."""
+    return profile.replace(".", "").replace("+", "-")
+
+
+def mig_device(minor: int, profile: str, *, profile_id: int, start: int) -> MigDevice:
+    """The device of ``profile`` (``1g.5gb``) at memory slice ``start`` of GPU ``minor``."""
+    return MigDevice(minor, profile_label(profile), profile_id, start)
+
+
+def parse_device(name: str) -> GpuDevice | MigDevice:
+    """The device that ``name`` stands for.
+
+    Raises:
+        DeviceNameError: the name has neither form, or a number with leading zeros.
+    """
+    device: GpuDevice | MigDevice | None = None
+    if match := _MIG_DEVICE.fullmatch(name):
+        device = MigDevice(
+            int(match["minor"]), match["profile"], int(match["id"]), int(match["start"])
+        )
+    elif match := _GPU_DEVICE.fullmatch(name):
+        device = GpuDevice(int(match["minor"]))
+    if device is None or str(device) != name:
+        shown = name if len(name) <= _SHOWN else name[:_SHOWN] + "..."
+        raise DeviceNameError(
+            f"device name {shown!r} is neither gpu-<minor> nor "
+            "gpu-<minor>-mig-<profile>-<profile id>-<start>"
+        )
+    return device
+
+
+_SHOWN = 80
+
+
+def class_name(profile: str) -> str:
+    """The DeviceClass of a profile: ``mig-1g.5gb``; for ``1g.5gb+me`` ``mig-1g.5gb.me``."""
+    return "mig-" + profile.replace("+", ".")
+
+
+def extended_resource_name(profile: str) -> str:
+    """The extended resource of a profile, as in the device plugin: ``nvidia.com/mig-1g.5gb``."""
+    return "nvidia.com/" + class_name(profile)
+
+
+def counter_set_name(minor: int) -> str:
+    """The counter set of a GPU: ``gpu-<minor>-counter-set``."""
+    return f"gpu-{minor}-counter-set"
