@@ -1,8 +1,8 @@
 """``MigDeviceConfig``: the opaque configuration that a class or a claim may carry.
 
 It stands in ``devices.config[].opaque.parameters`` of a ResourceClaim or in
-``config[].opaque.parameters`` of a DeviceClass, and is decoded strictly: an unknown field is refused,
-never ignored.
+``config[].opaque.parameters`` of a DeviceClass, and is decoded strictly: an unknown field is
+refused, never ignored.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """``status.allocation`` of a ResourceClaim: reading one, and writing one that will be honoured.
 
 What a writer that is not kube-scheduler must observe was learnt on a real API server: the exact
-node selector (one term, ``matchFields`` on ``metadata.name``) is what node authorisation recognises, and
-an allocation without ``allocationTimestamp`` is completed by the scheduler and then refused as
-immutable.
+node selector (one term, ``matchFields`` on ``metadata.name``) is what node authorisation
+recognises, and an allocation without ``allocationTimestamp`` is completed by the scheduler and
+then refused as immutable.
 """
 
 from __future__ import annotations

@@ -1,0 +1,84 @@
+"""What each placement does to a GPU: tables built from its geometry at run time.
+
+A ``Move`` makes one instance; it takes placements away from every profile and may leave memory
+slices that no packing can use any more. Both depend on the GPU's ``Usage`` alone, so they are
+worked out once per distinct usage and looked up afterwards.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dra.geometry import Geometry, Occupant, Placement, Profile, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Making an instance at ``placement``.
+
+    ``loss`` is, per profile of the geometry, how many of its feasible placements vanish. ``waste``
+    is the number of memory slices, beyond those taken, that become unusable by any packing.
+    """
+
+    placement: Placement
+    after: Usage
+    loss: tuple[int, ...]
+    waste: int
+
+
+class MoveTable:
+    """The moves of one geometry, by usage and profile."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        self.geometry = geometry
+        self._feasible: dict[Usage, tuple[int, ...]] = {}
+        self._usable: dict[Usage, int] = {}
+        self._moves: dict[tuple[Usage, int], tuple[Move, ...]] = {}
+
+    def feasible(self, usage: Usage) -> tuple[int, ...]:
+        """Per profile of the geometry, the number of placements that fit beside ``usage``."""
+        known = self._feasible.get(usage)
+        if known is None:
+            known = tuple(
+                len(self.geometry.free_placements(usage, p)) for p in self.geometry.profiles
+            )
+            self._feasible[usage] = known
+        return known
+
+    def usable(self, usage: Usage) -> int:
+        """The most memory slices that instances added to ``usage`` could still take together."""
+        known = self._usable.get(usage)
+        if known is None:
+            known = max(
+                (
+                    placement.size + self.usable(self._after(usage, profile, placement))
+                    for profile in self.geometry.profiles
+                    for placement in self.geometry.free_placements(usage, profile)
+                ),
+                default=0,
+            )
+            self._usable[usage] = known
+        return known
+
+    def moves(self, usage: Usage, profile: Profile) -> tuple[Move, ...]:
+        """Every way to make an instance of ``profile`` beside ``usage``, lowest start first."""
+        key = (usage, profile.id)
+        known = self._moves.get(key)
+        if known is None:
+            free = sorted(self.geometry.free_placements(usage, profile))
+            known = tuple(self._move(usage, profile, placement) for placement in free)
+            self._moves[key] = known
+        return known
+
+    def _after(self, usage: Usage, profile: Profile, placement: Placement) -> Usage:
+        return self.geometry.add(usage, Occupant(placement, profile.id))
+
+    def _move(self, usage: Usage, profile: Profile, placement: Placement) -> Move:
+        after = self._after(usage, profile, placement)
+        before = self.feasible(usage)
+        return Move(
+            placement=placement,
+            after=after,
+            loss=tuple(b - a for b, a in zip(before, self.feasible(after), strict=True)),
+            waste=self.usable(usage) - self.usable(after) - placement.size,
+        )
