@@ -1,0 +1,68 @@
+"""Which resources the driver talks to, and where they live in the API."""
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+Obj = dict[str, Any]
+"""A Kubernetes object as decoded JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """A kind of object: group ("" is core), version, plural, kind, and whether it is namespaced."""
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool
+
+    @property
+    def api_version(self) -> str:
+        """The ``apiVersion`` of its objects: ``v1``, ``resource.k8s.io/v1``."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
+        """The URL path of the collection, of one object, or of an object's subresource.
+
+        An empty namespace of a namespaced resource addresses all namespaces, which only lists and
+        watches can do.
+        """
+        parts = [f"/apis/{self.group}" if self.group else "/api", self.version]
+        if self.namespaced and namespace:
+            parts += ["namespaces", quote(namespace, safe="")]
+        parts.append(self.plural)
+        if name:
+            parts.append(quote(name, safe=""))
+        if subresource:
+            parts.append(quote(subresource, safe=""))
+        return "/".join(parts)
+
+    def __str__(self) -> str:
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+
+PODS = Resource("", "v1", "pods", "Pod", namespaced=True)
+NODES = Resource("", "v1", "nodes", "Node", namespaced=False)
+EVENTS = Resource("", "v1", "events", "Event", namespaced=True)
+NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
+LEASES = Resource("coordination.k8s.io", "v1", "leases", "Lease", namespaced=True)
+RESOURCE_CLAIMS = Resource(
+    "resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", namespaced=True
+)
+RESOURCE_CLAIM_TEMPLATES = Resource(
+    "resource.k8s.io", "v1", "resourceclaimtemplates", "ResourceClaimTemplate", namespaced=True
+)
+RESOURCE_SLICES = Resource(
+    "resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False
+)
+DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False)
+MIG_NODES = Resource("mig.dra.dev", "v1alpha1", "mignodes", "MigNode", namespaced=False)
+CUSTOM_RESOURCE_DEFINITIONS = Resource(
+    "apiextensions.k8s.io",
+    "v1",
+    "customresourcedefinitions",
+    "CustomResourceDefinition",
+    namespaced=False,
+)

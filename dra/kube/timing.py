@@ -1,0 +1,72 @@
+"""Time as the transport's loops see it: a clock to inject, and exponential backoff."""
+
+import random
+import threading
+import time
+from datetime import UTC, datetime
+from typing import Protocol
+
+
+class Clock(Protocol):
+    """Where loops take their time from."""
+
+    def monotonic(self) -> float:
+        """Seconds that never go back; only differences mean something."""
+
+    def now(self) -> datetime:
+        """Wall-clock time (UTC), for timestamps that people read."""
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Sleep until the event is set (True) or the seconds are over (False)."""
+
+
+class SystemClock:
+    """The machine's own clock."""
+
+    def monotonic(self) -> float:
+        """Seconds of :func:`time.monotonic`."""
+        return time.monotonic()
+
+    def now(self) -> datetime:
+        """The wall clock in UTC."""
+        return datetime.now(UTC)
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        """Wait on the event itself, so that setting it ends the sleep at once."""
+        return event.wait(max(0.0, seconds))
+
+
+class Backoff:
+    """Exponential delays with jitter: the n-th is drawn from [1/2, 1] of ``first * 2**n``.
+
+    Not thread-safe; every loop has its own.
+    """
+
+    def __init__(
+        self, *, first: float = 0.2, limit: float = 30.0, rng: random.Random | None = None
+    ) -> None:
+        self._first = first
+        self._limit = limit
+        self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
+        self.failures = 0
+
+    def reset(self) -> None:
+        """Start over, after progress."""
+        self.failures = 0
+
+    def next_delay(self, *, at_least: float | None = None) -> float:
+        """Count a failure and return the seconds to wait (not less than ``at_least``)."""
+        # The exponent is bounded, so that years of failures do not overflow.
+        ceiling = min(self._limit, self._first * 2.0 ** min(self.failures, 32))
+        self.failures += 1
+        return max(at_least or 0.0, self._rng.uniform(ceiling / 2, ceiling))
+
+
+def rfc3339(moment: datetime) -> str:
+    """A ``metav1.Time``: whole seconds, UTC."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def rfc3339_micro(moment: datetime) -> str:
+    """A ``metav1.MicroTime``: microseconds, UTC."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,345 @@
+"""Requests to the Kubernetes API over plain dicts.
+
+Objects are what JSON decodes to, so that fields which this program does not know survive a
+read-modify-write.
+"""
+
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+from urllib.parse import urlencode
+
+import msgspec
+import urllib3
+
+from dra.kube.connection import Connection, open_connection
+from dra.kube.errors import GoneError, KubeError, UnavailableError, error_from_status
+from dra.kube.resources import Obj, Resource
+from dra.kube.timing import Clock, SystemClock
+from dra.kube.watch import WatchStream
+
+PatchContent = Literal["merge", "json", "strategic"]
+
+_PATCH_TYPES: dict[PatchContent, str] = {
+    "merge": "application/merge-patch+json",
+    "json": "application/json-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+}
+_APPLY = "application/apply-patch+yaml"
+_OK = range(200, 300)
+_QUOTED_TEXT = 300
+_WATCH_SLACK_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectList:
+    """All objects of a list and the resourceVersion from which a watch continues it."""
+
+    items: list[Obj]
+    resource_version: str
+
+
+class KubeApi:
+    """The API server of one cluster. Thread-safe.
+
+    Every method raises the errors of :mod:`dra.kube.errors` and nothing else for what happens
+    between here and the server. A call that the server throttles (429 or 503 with Retry-After) is
+    repeated while its time budget lasts; other failures are the caller's to retry.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        user_agent: str,
+        timeout_seconds: float = 15.0,
+        clock: Clock | None = None,
+    ) -> None:
+        self._connection = connection
+        self._user_agent = user_agent
+        self._timeout = timeout_seconds
+        self._clock = clock or SystemClock()
+        self._closed = threading.Event()
+
+    @classmethod
+    def connect(
+        cls,
+        kubeconfig: str | None = None,
+        *,
+        user_agent: str,
+        timeout_seconds: float = 15.0,
+        pool_size: int = 16,
+    ) -> Self:
+        """Use a kubeconfig file; without, the pod's service account, else KUBECONFIG.
+
+        Nothing is sent yet. ``timeout_seconds`` is the budget of one request that is no watch.
+
+        Raises:
+            KubeConfigError: no usable configuration was found.
+        """
+        connection = open_connection(kubeconfig, pool_size=pool_size)
+        return cls(connection, user_agent=user_agent, timeout_seconds=timeout_seconds)
+
+    def close(self) -> None:
+        """Close idle connections and end waits for a throttling server."""
+        self._closed.set()
+        self._connection.close()
+
+    def get(self, resource: Resource, name: str, *, namespace: str = "") -> Obj:
+        """Read one object."""
+        return self._call("GET", resource.path(namespace, name))
+
+    def list(
+        self,
+        resource: Resource,
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        page_size: int = 500,
+    ) -> ObjectList:
+        """Read all matching objects, page by page; namespace "" reads all namespaces.
+
+        Every item carries ``apiVersion`` and ``kind``, which servers leave out of lists.
+        """
+        path = resource.path(namespace)
+        query = {"labelSelector": label_selector, "fieldSelector": field_selector}
+        page = self._call("GET", path, query=query | {"limit": str(page_size)})
+        version = str(page["metadata"].get("resourceVersion") or "")
+        items: list[Obj] = page.get("items") or []
+        while token := page["metadata"].get("continue"):
+            try:
+                page = self._call(
+                    "GET", path, query=query | {"limit": str(page_size), "continue": token}
+                )
+            except GoneError:
+                # The snapshot behind the token expired under a slow reader: take all in one answer.
+                page = self._call("GET", path, query=query)
+                version = str(page["metadata"].get("resourceVersion") or "")
+                items = []
+            items += page.get("items") or []
+        for item in items:
+            item.setdefault("apiVersion", resource.api_version)
+            item.setdefault("kind", resource.kind)
+        return ObjectList(items, version)
+
+    def create(self, resource: Resource, body: Obj, *, field_manager: str = "") -> Obj:
+        """Create an object in ``body.metadata.namespace``; returns it as stored."""
+        return self._call(
+            "POST",
+            resource.path(_namespace(body)),
+            query={"fieldManager": field_manager},
+            body=body,
+        )
+
+    def replace(
+        self, resource: Resource, body: Obj, *, subresource: str = "", field_manager: str = ""
+    ) -> Obj:
+        """Write a whole object; its resourceVersion makes a stale write a ConflictError."""
+        return self._call(
+            "PUT",
+            resource.path(_namespace(body), body["metadata"]["name"], subresource),
+            query={"fieldManager": field_manager},
+            body=body,
+        )
+
+    def patch(  # noqa: PLR0913 - the API's own parameters
+        self,
+        resource: Resource,
+        name: str,
+        body: Any,
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        content: PatchContent = "merge",
+        field_manager: str = "",
+    ) -> Obj:
+        """Change an object: ``merge`` and ``strategic`` take a dict, ``json`` a list of operations.
+
+        A ``metadata.resourceVersion`` in the patch makes a stale write a ConflictError.
+        """
+        return self._call(
+            "PATCH",
+            resource.path(namespace, name, subresource),
+            query={"fieldManager": field_manager},
+            body=body,
+            content_type=_PATCH_TYPES[content],
+        )
+
+    def apply(
+        self,
+        resource: Resource,
+        body: Obj,
+        *,
+        field_manager: str,
+        subresource: str = "",
+        force: bool = True,
+    ) -> Obj:
+        """Server-side apply; creates the object when it is missing. ``force`` takes fields over."""
+        return self._call(
+            "PATCH",
+            resource.path(_namespace(body), body["metadata"]["name"], subresource),
+            query={"fieldManager": field_manager, "force": "true" if force else "false"},
+            body={"apiVersion": resource.api_version, "kind": resource.kind} | body,
+            content_type=_APPLY,
+        )
+
+    def delete(  # noqa: PLR0913 - the API's own parameters
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        namespace: str = "",
+        uid: str = "",
+        resource_version: str = "",
+        grace_seconds: int | None = None,
+        propagation: str = "",
+    ) -> None:
+        """Delete one object; ``uid`` and ``resource_version`` are preconditions (ConflictError).
+
+        ``propagation`` is ``Foreground``, ``Background`` or ``Orphan``; "" is the server's default.
+        """
+        options: Obj = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        preconditions = {"uid": uid, "resourceVersion": resource_version}
+        if given := {key: value for key, value in preconditions.items() if value}:
+            options["preconditions"] = given
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        if propagation:
+            options["propagationPolicy"] = propagation
+        self._call("DELETE", resource.path(namespace, name), body=options)
+
+    def watch(  # noqa: PLR0913 - the API's own parameters
+        self,
+        resource: Resource,
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        resource_version: str,
+        timeout_seconds: float,
+    ) -> WatchStream:
+        """Follow changes after ``resource_version``, with bookmarks, until the server ends it.
+
+        The server is asked to end it after ``timeout_seconds``; silence for 10 s longer than that
+        is a broken connection. Close the stream to end it earlier.
+        """
+        path = resource.path(namespace)
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "labelSelector": label_selector,
+            "fieldSelector": field_selector,
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(max(1, round(timeout_seconds))),
+        }
+        timeout = urllib3.Timeout(
+            connect=self._timeout, read=timeout_seconds + _WATCH_SLACK_SECONDS
+        )
+        response = self._send("GET", path, query=query, timeout=timeout, stream=True)
+        if response.status in _OK:
+            return WatchStream(response, what=str(resource))
+        try:
+            response.read()
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise UnavailableError(f"GET {path}: {error}") from error
+        raise _refusal(response, f"GET {path}")
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+    ) -> Obj:
+        deadline = self._clock.monotonic() + self._timeout
+        timeout = urllib3.Timeout(connect=self._timeout, read=self._timeout)
+        while True:
+            response = self._send(
+                method, path, query=query, body=body, content_type=content_type, timeout=timeout
+            )
+            if response.status in _OK:
+                return _decode(response, f"{method} {path}")
+            error = _refusal(response, f"{method} {path}")
+            if not isinstance(error, UnavailableError) or error.retry_after is None:
+                raise error
+            if self._clock.monotonic() + error.retry_after >= deadline:
+                raise error
+            if self._clock.wait(self._closed, error.retry_after):
+                raise error
+
+    def _send(  # noqa: PLR0913 - one HTTP request
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None,
+        timeout: urllib3.Timeout,
+        body: Any = None,
+        content_type: str = "",
+        stream: bool = False,
+    ) -> urllib3.BaseHTTPResponse:
+        given = {key: value for key, value in (query or {}).items() if value}
+        url = self._connection.host + path
+        if given:
+            url += "?" + urlencode(given)
+        headers = {"Accept": "application/json", "User-Agent": self._user_agent}
+        headers |= self._connection.credentials()
+        if body is not None:
+            headers["Content-Type"] = content_type
+        encoded = None if body is None else msgspec.json.encode(body)
+
+        def request() -> urllib3.BaseHTTPResponse:
+            return self._connection.pool.urlopen(
+                method,
+                url,
+                body=encoded,
+                headers=headers,
+                timeout=timeout,
+                retries=False,
+                redirect=False,
+                preload_content=not stream,
+            )
+
+        try:
+            try:
+                return request()
+            except urllib3.exceptions.ProtocolError:
+                # The server may have closed a kept-alive connection in this very moment: a read
+                # can be repeated without harm, a write cannot.
+                if method != "GET":
+                    raise
+                return request()
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise UnavailableError(f"{method} {path}: {error}") from error
+
+
+def _namespace(body: Obj) -> str:
+    return str(body["metadata"].get("namespace") or "")
+
+
+def _decode(response: urllib3.BaseHTTPResponse, what: str) -> Obj:
+    try:
+        return msgspec.json.decode(response.data, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise UnavailableError(
+            f"{what}: the answer is no JSON object: {error}", status=response.status
+        ) from error
+
+
+def _refusal(response: urllib3.BaseHTTPResponse, what: str) -> KubeError:
+    waits = response.headers.get("Retry-After", "")
+    retry_after = float(waits) if re.fullmatch(r"\d{1,6}", waits) else None
+    try:
+        status = msgspec.json.decode(response.data, type=dict[str, Any])
+    except msgspec.DecodeError:
+        # A proxy or load balancer on the way answers in its own words.
+        status = {}
+    if status.get("kind") != "Status":
+        text = response.data[:_QUOTED_TEXT].decode(errors="replace").strip()
+        status = {"message": f"{what}: HTTP {response.status} {text}".rstrip()}
+    return error_from_status(status, http_status=response.status, retry_after=retry_after)
