@@ -4,20 +4,13 @@ Objects are what JSON decodes to, so that fields which this program does not kno
 read-modify-write.
 """
 
-import re
-import threading
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
-from urllib.parse import urlencode
 
-import msgspec
-import urllib3
-
-from dra.kube.connection import Connection, open_connection
-from dra.kube.errors import GoneError, KubeError, UnavailableError, error_from_status
+from dra.kube.connection import open_connection
+from dra.kube.errors import GoneError
+from dra.kube.http import HttpClient
 from dra.kube.resources import Obj, Resource
-from dra.kube.timing import Clock, SystemClock
 from dra.kube.watch import WatchStream
 
 PatchContent = Literal["merge", "json", "strategic"]
@@ -28,8 +21,6 @@ _PATCH_TYPES: dict[PatchContent, str] = {
     "strategic": "application/strategic-merge-patch+json",
 }
 _APPLY = "application/apply-patch+yaml"
-_OK = range(200, 300)
-_QUOTED_TEXT = 300
 _WATCH_SLACK_SECONDS = 10.0
 
 
@@ -49,19 +40,8 @@ class KubeApi:
     repeated while its time budget lasts; other failures are the caller's to retry.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        *,
-        user_agent: str,
-        timeout_seconds: float = 15.0,
-        clock: Clock | None = None,
-    ) -> None:
-        self._connection = connection
-        self._user_agent = user_agent
-        self._timeout = timeout_seconds
-        self._clock = clock or SystemClock()
-        self._closed = threading.Event()
+    def __init__(self, http: HttpClient) -> None:
+        self._http = http
 
     @classmethod
     def connect(
@@ -80,16 +60,15 @@ class KubeApi:
             KubeConfigError: no usable configuration was found.
         """
         connection = open_connection(kubeconfig, pool_size=pool_size)
-        return cls(connection, user_agent=user_agent, timeout_seconds=timeout_seconds)
+        return cls(HttpClient(connection, user_agent=user_agent, timeout_seconds=timeout_seconds))
 
     def close(self) -> None:
         """Close idle connections and end waits for a throttling server."""
-        self._closed.set()
-        self._connection.close()
+        self._http.close()
 
     def get(self, resource: Resource, name: str, *, namespace: str = "") -> Obj:
         """Read one object."""
-        return self._call("GET", resource.path(namespace, name))
+        return self._http.call("GET", resource.path(namespace, name))
 
     def list(
         self,
@@ -106,17 +85,17 @@ class KubeApi:
         """
         path = resource.path(namespace)
         query = {"labelSelector": label_selector, "fieldSelector": field_selector}
-        page = self._call("GET", path, query=query | {"limit": str(page_size)})
+        page = self._http.call("GET", path, query=query | {"limit": str(page_size)})
         version = str(page["metadata"].get("resourceVersion") or "")
         items: list[Obj] = page.get("items") or []
         while token := page["metadata"].get("continue"):
             try:
-                page = self._call(
+                page = self._http.call(
                     "GET", path, query=query | {"limit": str(page_size), "continue": token}
                 )
             except GoneError:
                 # The snapshot behind the token expired under a slow reader: take all in one answer.
-                page = self._call("GET", path, query=query)
+                page = self._http.call("GET", path, query=query)
                 version = str(page["metadata"].get("resourceVersion") or "")
                 items = []
             items += page.get("items") or []
@@ -127,7 +106,7 @@ class KubeApi:
 
     def create(self, resource: Resource, body: Obj, *, field_manager: str = "") -> Obj:
         """Create an object in ``body.metadata.namespace``; returns it as stored."""
-        return self._call(
+        return self._http.call(
             "POST",
             resource.path(_namespace(body)),
             query={"fieldManager": field_manager},
@@ -138,7 +117,7 @@ class KubeApi:
         self, resource: Resource, body: Obj, *, subresource: str = "", field_manager: str = ""
     ) -> Obj:
         """Write a whole object; its resourceVersion makes a stale write a ConflictError."""
-        return self._call(
+        return self._http.call(
             "PUT",
             resource.path(_namespace(body), body["metadata"]["name"], subresource),
             query={"fieldManager": field_manager},
@@ -160,7 +139,7 @@ class KubeApi:
 
         A ``metadata.resourceVersion`` in the patch makes a stale write a ConflictError.
         """
-        return self._call(
+        return self._http.call(
             "PATCH",
             resource.path(namespace, name, subresource),
             query={"fieldManager": field_manager},
@@ -178,7 +157,7 @@ class KubeApi:
         force: bool = True,
     ) -> Obj:
         """Server-side apply; creates the object when it is missing. ``force`` takes fields over."""
-        return self._call(
+        return self._http.call(
             "PATCH",
             resource.path(_namespace(body), body["metadata"]["name"], subresource),
             query={"fieldManager": field_manager, "force": "true" if force else "false"},
@@ -209,7 +188,7 @@ class KubeApi:
             options["gracePeriodSeconds"] = grace_seconds
         if propagation:
             options["propagationPolicy"] = propagation
-        self._call("DELETE", resource.path(namespace, name), body=options)
+        self._http.call("DELETE", resource.path(namespace, name), body=options)
 
     def watch(  # noqa: PLR0913 - the API's own parameters
         self,
@@ -235,111 +214,11 @@ class KubeApi:
             "resourceVersion": resource_version,
             "timeoutSeconds": str(max(1, round(timeout_seconds))),
         }
-        timeout = urllib3.Timeout(
-            connect=self._timeout, read=timeout_seconds + _WATCH_SLACK_SECONDS
+        response = self._http.stream(
+            path, query=query, silence_seconds=timeout_seconds + _WATCH_SLACK_SECONDS
         )
-        response = self._send("GET", path, query=query, timeout=timeout, stream=True)
-        if response.status in _OK:
-            return WatchStream(response, what=str(resource))
-        try:
-            response.read()
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise UnavailableError(f"GET {path}: {error}") from error
-        raise _refusal(response, f"GET {path}")
-
-    def _call(
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None = None,
-        body: Any = None,
-        content_type: str = "application/json",
-    ) -> Obj:
-        deadline = self._clock.monotonic() + self._timeout
-        timeout = urllib3.Timeout(connect=self._timeout, read=self._timeout)
-        while True:
-            response = self._send(
-                method, path, query=query, body=body, content_type=content_type, timeout=timeout
-            )
-            if response.status in _OK:
-                return _decode(response, f"{method} {path}")
-            error = _refusal(response, f"{method} {path}")
-            if not isinstance(error, UnavailableError) or error.retry_after is None:
-                raise error
-            if self._clock.monotonic() + error.retry_after >= deadline:
-                raise error
-            if self._clock.wait(self._closed, error.retry_after):
-                raise error
-
-    def _send(  # noqa: PLR0913 - one HTTP request
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None,
-        timeout: urllib3.Timeout,
-        body: Any = None,
-        content_type: str = "",
-        stream: bool = False,
-    ) -> urllib3.BaseHTTPResponse:
-        given = {key: value for key, value in (query or {}).items() if value}
-        url = self._connection.host + path
-        if given:
-            url += "?" + urlencode(given)
-        headers = {"Accept": "application/json", "User-Agent": self._user_agent}
-        headers |= self._connection.credentials()
-        if body is not None:
-            headers["Content-Type"] = content_type
-        encoded = None if body is None else msgspec.json.encode(body)
-
-        def request() -> urllib3.BaseHTTPResponse:
-            return self._connection.pool.urlopen(
-                method,
-                url,
-                body=encoded,
-                headers=headers,
-                timeout=timeout,
-                retries=False,
-                redirect=False,
-                preload_content=not stream,
-            )
-
-        try:
-            try:
-                return request()
-            except urllib3.exceptions.ProtocolError:
-                # The server may have closed a kept-alive connection in this very moment: a read
-                # can be repeated without harm, a write cannot.
-                if method != "GET":
-                    raise
-                return request()
-        except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise UnavailableError(f"{method} {path}: {error}") from error
+        return WatchStream(response, what=str(resource))
 
 
 def _namespace(body: Obj) -> str:
     return str(body["metadata"].get("namespace") or "")
-
-
-def _decode(response: urllib3.BaseHTTPResponse, what: str) -> Obj:
-    try:
-        return msgspec.json.decode(response.data, type=dict[str, Any])
-    except msgspec.DecodeError as error:
-        raise UnavailableError(
-            f"{what}: the answer is no JSON object: {error}", status=response.status
-        ) from error
-
-
-def _refusal(response: urllib3.BaseHTTPResponse, what: str) -> KubeError:
-    waits = response.headers.get("Retry-After", "")
-    retry_after = float(waits) if re.fullmatch(r"\d{1,6}", waits) else None
-    try:
-        status = msgspec.json.decode(response.data, type=dict[str, Any])
-    except msgspec.DecodeError:
-        # A proxy or load balancer on the way answers in its own words.
-        status = {}
-    if status.get("kind") != "Status":
-        text = response.data[:_QUOTED_TEXT].decode(errors="replace").strip()
-        status = {"message": f"{what}: HTTP {response.status} {text}".rstrip()}
-    return error_from_status(status, http_status=response.status, retry_after=retry_after)

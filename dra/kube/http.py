@@ -1,0 +1,156 @@
+"""One HTTP exchange with the API server: JSON out, JSON in, every failure a KubeError."""
+
+import re
+import threading
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+import urllib3
+
+from dra.kube.connection import Connection
+from dra.kube.errors import KubeError, UnavailableError, error_from_status
+from dra.kube.resources import Obj
+from dra.kube.timing import Clock, SystemClock
+
+_OK = range(200, 300)
+_QUOTED_TEXT = 300
+
+
+class HttpClient:
+    """Sends requests over a connection pool. Thread-safe.
+
+    ``timeout_seconds`` is the budget of one call. A call that the server throttles (429 or 503
+    with Retry-After) is repeated while the budget lasts; other failures are the caller's to retry.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        user_agent: str,
+        timeout_seconds: float,
+        clock: Clock | None = None,
+    ) -> None:
+        self._connection = connection
+        self._user_agent = user_agent
+        self._timeout = timeout_seconds
+        self._clock = clock or SystemClock()
+        self._closed = threading.Event()
+
+    def close(self) -> None:
+        """Close idle connections and end waits for a throttling server."""
+        self._closed.set()
+        self._connection.close()
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+    ) -> Obj:
+        """Send one request and decode the answer; repeat it while the server throttles."""
+        deadline = self._clock.monotonic() + self._timeout
+        timeout = urllib3.Timeout(connect=self._timeout, read=self._timeout)
+        while True:
+            response = self._send(
+                method, path, query=query, body=body, content_type=content_type, timeout=timeout
+            )
+            if response.status in _OK:
+                return _decode(response, f"{method} {path}")
+            error = _refusal(response, f"{method} {path}")
+            if not isinstance(error, UnavailableError) or error.retry_after is None:
+                raise error
+            if self._clock.monotonic() + error.retry_after >= deadline:
+                raise error
+            if self._clock.wait(self._closed, error.retry_after):
+                raise error
+
+    def stream(
+        self, path: str, *, query: Mapping[str, str], silence_seconds: float
+    ) -> urllib3.BaseHTTPResponse:
+        """GET an answer whose body is still to be read; the caller closes it.
+
+        Reading fails after ``silence_seconds`` without data.
+        """
+        timeout = urllib3.Timeout(connect=self._timeout, read=silence_seconds)
+        response = self._send("GET", path, query=query, timeout=timeout, stream=True)
+        if response.status in _OK:
+            return response
+        try:
+            refusal = _refusal(response, f"GET {path}")
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise UnavailableError(f"GET {path}: {error}") from error
+        raise refusal
+
+    def _send(  # noqa: PLR0913 - one HTTP request
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None,
+        timeout: urllib3.Timeout,
+        body: Any = None,
+        content_type: str = "",
+        stream: bool = False,
+    ) -> urllib3.BaseHTTPResponse:
+        given = {key: value for key, value in (query or {}).items() if value}
+        url = self._connection.host + path
+        if given:
+            url += "?" + urlencode(given)
+        headers = {"Accept": "application/json", "User-Agent": self._user_agent}
+        headers |= self._connection.credentials()
+        if body is not None:
+            headers["Content-Type"] = content_type
+        encoded = None if body is None else msgspec.json.encode(body)
+
+        def request() -> urllib3.BaseHTTPResponse:
+            return self._connection.pool.urlopen(
+                method,
+                url,
+                body=encoded,
+                headers=headers,
+                timeout=timeout,
+                retries=False,
+                redirect=False,
+                preload_content=not stream,
+            )
+
+        try:
+            try:
+                return request()
+            except urllib3.exceptions.ProtocolError:
+                # The server may have closed a kept-alive connection in this very moment: a read
+                # can be repeated without harm, a write cannot.
+                if method != "GET":
+                    raise
+                return request()
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise UnavailableError(f"{method} {path}: {error}") from error
+
+
+def _decode(response: urllib3.BaseHTTPResponse, what: str) -> Obj:
+    try:
+        return msgspec.json.decode(response.data, type=dict[str, Any])
+    except msgspec.DecodeError as error:
+        raise UnavailableError(
+            f"{what}: the answer is no JSON object: {error}", status=response.status
+        ) from error
+
+
+def _refusal(response: urllib3.BaseHTTPResponse, what: str) -> KubeError:
+    waits = response.headers.get("Retry-After", "")
+    retry_after = float(waits) if re.fullmatch(r"\d{1,6}", waits) else None
+    try:
+        status = msgspec.json.decode(response.data, type=dict[str, Any])
+    except msgspec.DecodeError:
+        # A proxy or load balancer on the way answers in its own words.
+        status = {}
+    if status.get("kind") != "Status":
+        text = response.data[:_QUOTED_TEXT].decode(errors="replace").strip()
+        status = {"message": f"{what}: HTTP {response.status} {text}".rstrip()}
+    return error_from_status(status, http_status=response.status, retry_after=retry_after)
