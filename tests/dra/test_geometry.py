@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dra.geometry import EMPTY, Engines, Geometry, Occupant, Placement, conflicts
+from dra.inventory import Gpu, Instance, InstanceState
+from tests.dra.gpus import A100, THIRDS
+
+
+def occupy(geometry: Geometry, *wanted: tuple[str, int]) -> list[Occupant]:
+    """Occupants by profile name and start."""
+    made = []
+    for name, start in wanted:
+        profile = geometry.by_name(name)
+        assert profile is not None
+        made.append(Occupant(Placement(start, profile.memory_slices), profile.id))
+    return made
+
+
+def test_placements_overlap_when_they_share_a_memory_slice() -> None:
+    assert Placement(0, 4).overlaps(Placement(3, 1))
+    assert not Placement(0, 4).overlaps(Placement(4, 4))
+    assert not Placement(4, 4).overlaps(Placement(0, 4))
+
+
+def test_an_empty_a100_offers_every_placement_that_nvml_lists() -> None:
+    assert A100.placeable(EMPTY) == {
+        "1g.5gb": 7,
+        "1g.5gb+me": 7,
+        "1g.10gb": 4,
+        "2g.10gb": 3,
+        "3g.20gb": 2,
+        "4g.20gb": 1,
+        "7g.40gb": 1,
+    }
+
+
+def test_one_small_slice_in_the_wrong_place_blocks_the_large_profiles() -> None:
+    usage = A100.usage(occupy(A100, ("1g.5gb", 0)))
+    placeable = A100.placeable(usage)
+    assert placeable["7g.40gb"] == 0
+    assert placeable["4g.20gb"] == 0
+    assert placeable["3g.20gb"] == 1
+    largest = A100.largest_placeable(usage)
+    assert largest is not None
+    assert largest.name == "3g.20gb"
+
+
+def test_compute_slices_limit_where_memory_slices_would_suffice() -> None:
+    usage = A100.usage(occupy(A100, ("4g.20gb", 0), ("3g.20gb", 4)))
+    assert usage.compute_slices == A100.compute_slices
+    assert A100.largest_placeable(usage) is None
+
+
+def test_media_extensions_exist_once_a_gpu() -> None:
+    usage = A100.usage(occupy(A100, ("1g.5gb+me", 6)))
+    placeable = A100.placeable(usage)
+    assert placeable["1g.5gb+me"] == 0
+    assert placeable["1g.5gb"] == 6
+
+
+def test_engines_limit_a_gpu_whose_slots_are_free() -> None:
+    usage = THIRDS.usage(occupy(THIRDS, ("1x.3gb+gfx", 0)))
+    gfx = THIRDS.by_name("1x.3gb+gfx")
+    plain = THIRDS.by_name("1x.3gb")
+    assert gfx is not None
+    assert plain is not None
+    assert THIRDS.free_placements(usage, gfx) == ()
+    assert THIRDS.free_placements(usage, plain) == (Placement(3, 3), Placement(6, 3))
+
+
+def test_size_of_the_gpu_follows_from_its_profiles() -> None:
+    assert (A100.memory_slices, A100.compute_slices) == (8, 7)
+    assert (THIRDS.memory_slices, THIRDS.compute_slices) == (9, 3)
+    assert A100.engine_totals == Engines(decoders=5, jpeg_engines=1, ofa_engines=1)
+
+
+def test_a_foreign_instance_of_unknown_profile_holds_its_slots() -> None:
+    usage = A100.usage([Occupant(Placement(4, 4))])
+    assert A100.placeable(usage)["3g.20gb"] == 1
+    assert A100.placeable(usage)["7g.40gb"] == 0
+
+
+def test_conflicts_names_who_is_in_the_way() -> None:
+    occupants = occupy(A100, ("1g.5gb", 0), ("1g.5gb", 3), ("1g.5gb", 4))
+    assert conflicts(Placement(0, 4), occupants) == tuple(occupants[:2])
+
+
+@pytest.mark.parametrize("geometry", [A100, THIRDS], ids=["a100", "thirds"])
+@given(data=st.data())
+def test_whatever_fits_never_overlaps_and_never_exceeds_the_gpu(
+    geometry: Geometry, data: st.DataObject
+) -> None:
+    usage = EMPTY
+    taken: list[Occupant] = []
+    for _ in range(data.draw(st.integers(0, 10))):
+        free = [
+            Occupant(placement, profile.id)
+            for profile in geometry.profiles
+            for placement in geometry.free_placements(usage, profile)
+        ]
+        if not free:
+            break
+        chosen = data.draw(st.sampled_from(free))
+        assert conflicts(chosen.placement, taken) == ()
+        taken.append(chosen)
+        usage = geometry.add(usage, chosen)
+        assert usage == geometry.usage(taken)
+        assert usage.engines.within(geometry.engine_totals)
+        assert usage.compute_slices <= geometry.compute_slices
+        assert usage.mask < 1 << geometry.memory_slices
+
+
+def test_a_gpus_usage_is_that_of_its_instances() -> None:
+    gpu = Gpu(
+        minor=0,
+        uuid="GPU-0",
+        geometry=A100,
+        instances=(Instance(Placement(4, 4), InstanceState.FOREIGN, profile_id=9),),
+    )
+    assert gpu.usage == A100.usage(occupy(A100, ("3g.20gb", 4)))
+    assert Gpu(minor=1, uuid="GPU-1").usage == EMPTY

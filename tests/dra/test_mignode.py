@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from api.errors import InvalidObjectError
+from dra.geometry import Placement
+from dra.inventory import Allocator, ClaimRef, Gpu, Instance, InstanceState, Inventory
+from dra.mignode import from_mignode, to_mignode
+from tests.dra.gpus import A100, THIRDS
+
+HELD = Instance(
+    Placement(4, 4),
+    InstanceState.PREPARED,
+    profile_id=9,
+    profile="3g.20gb",
+    gpu_instance_id=1,
+    compute_instance_id=0,
+    uuid="MIG-1",
+    claim=ClaimRef("default", "big", "uid-1"),
+)
+INVENTORY = Inventory(
+    node="node-a",
+    pool="node-a",
+    driver="mig.dra.dev",
+    allocator=Allocator.SCHEDULER,
+    driver_version="570.86.10",
+    cuda_driver_version="12.8",
+    gpus=(
+        Gpu(
+            minor=0,
+            uuid="GPU-0",
+            product_name="NVIDIA A100-SXM4-40GB",
+            brand="Nvidia",
+            architecture="Ampere",
+            cuda_compute_capability="8.0",
+            pci_bus_id="0000:07:00.0",
+            pcie_root="pci0000:00",
+            memory_mib=40960,
+            multiprocessors=108,
+            mig_enabled=True,
+            mig_pending=True,
+            geometry=A100,
+            instances=(HELD,),
+        ),
+        Gpu(minor=1, uuid="GPU-1", mig_enabled=True, mig_pending=True, geometry=A100),
+        Gpu(minor=3, uuid="GPU-3", geometry=THIRDS, reason="MigDisabled", unavailable="MIG is off"),
+        Gpu(minor=4, uuid="GPU-4"),
+    ),
+)
+
+
+def test_an_inventory_survives_the_way_through_the_api() -> None:
+    assert from_mignode(to_mignode(INVENTORY)) == INVENTORY
+
+
+def test_gpus_of_one_kind_share_one_geometry() -> None:
+    obj = to_mignode(INVENTORY)
+    assert [g["name"] for g in obj["status"]["geometries"]] == ["geometry-0", "geometry-1"]
+    assert obj["status"]["gpus"][1]["geometry"] == "geometry-0"
+
+
+def test_zeros_that_mean_something_are_written() -> None:
+    obj = to_mignode(INVENTORY)
+    instance = obj["status"]["gpus"][0]["instances"][0]
+    assert instance["placement"] == {"start": 4, "size": 4}
+    assert instance["computeInstanceID"] == 0
+    assert obj["status"]["gpus"][3]["migMode"] == {"enabled": False, "pending": False}
+    largest = obj["status"]["geometries"][0]["profiles"][-1]
+    assert (largest["name"], largest["id"], largest["starts"]) == ("7g.40gb", 0, [0])
+
+
+def test_the_summary_tells_what_is_free_and_the_largest_slice_to_be_had() -> None:
+    summary = to_mignode(INVENTORY)["status"]["summary"]
+    assert summary["slices"] == 1
+    assert summary["largest"] == "7g.40gb"
+    assert summary["freeMemory"] == "20Gi"
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"spec": {"driver": "d", "pool": "p"}}, "allocator"),
+        ({"spec": "x"}, "object"),
+        ({"status": {"gpus": [{"name": "gpu-0", "uuid": 4, "migMode": {}}]}}, "gpus[0].uuid"),
+    ],
+)
+def test_a_broken_object_is_refused_by_field(change: dict[str, Any], field: str) -> None:
+    obj = to_mignode(INVENTORY) | change
+    with pytest.raises(InvalidObjectError, match="MigNode") as error:
+        from_mignode(obj)
+    assert field in str(error.value)
+
+
+def test_fields_of_a_newer_version_are_ignored() -> None:
+    obj = to_mignode(INVENTORY)
+    obj["status"]["gpus"][0]["temperature"] = 40
+    assert from_mignode(obj) == INVENTORY

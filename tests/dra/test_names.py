@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dra.names import (
+    DeviceNameError,
+    GpuDevice,
+    MigDevice,
+    class_name,
+    counter_set_name,
+    extended_resource_name,
+    mig_device,
+    parse_device,
+)
+
+
+@pytest.mark.parametrize(
+    ("profile", "profile_id", "start", "expected"),
+    [
+        ("1g.5gb", 19, 4, "gpu-0-mig-1g5gb-19-4"),
+        ("1g.5gb+me", 20, 0, "gpu-0-mig-1g5gb-me-20-0"),
+        ("1g.24gb+me.all", 65, 3, "gpu-0-mig-1g24gb-meall-65-3"),
+        ("1g.24gb-me", 67, 9, "gpu-0-mig-1g24gb-me-67-9"),
+    ],
+)
+def test_device_names_are_those_that_nvidias_driver_gives(
+    profile: str, profile_id: int, start: int, expected: str
+) -> None:
+    assert str(mig_device(0, profile, profile_id=profile_id, start=start)) == expected
+
+
+def test_a_name_parses_to_what_it_was_made_of() -> None:
+    assert parse_device("gpu-3") == GpuDevice(3)
+    assert parse_device("gpu-2-mig-1g5gb-me-20-0") == MigDevice(2, "1g5gb-me", 20, 0)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "gpu-",
+        "gpu-00",
+        "gpu--1",
+        "gpu-0-mig-1g.5gb-19-4",
+        "gpu-0-mig-1g5gb-19",
+        "gpu-0-mig-1g5gb-019-4",
+        "gpu-0-mig--19-4",
+        "gpu-0-mig-1g5gb-19-4\n",
+        "gpu-0-mig-1G5GB-19-4",
+        "../gpu-0",
+        "gpu-" + "9" * 5000,
+    ],
+)
+def test_any_other_name_is_refused_with_both_forms_in_the_text(name: str) -> None:
+    with pytest.raises(DeviceNameError, match=re.escape("gpu-<minor> nor gpu-<minor>-mig-")) as e:
+        parse_device(name)
+    assert len(str(e.value)) < 250
+
+
+@given(
+    minor=st.integers(0, 99999),
+    profile=st.from_regex(r"[1-9]g\.[0-9]{1,3}gb([+-](me|gfx|me\.all))?", fullmatch=True),
+    profile_id=st.integers(0, 99999),
+    start=st.integers(0, 999),
+)
+def test_names_are_dns_labels_and_round_trip(
+    minor: int, profile: str, profile_id: int, start: int
+) -> None:
+    device = mig_device(minor, profile, profile_id=profile_id, start=start)
+    name = str(device)
+    assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name)
+    assert parse_device(name) == device
+    assert device.gpu == f"gpu-{minor}"
+
+
+def test_class_and_extended_resource_follow_the_device_plugins_spelling() -> None:
+    assert class_name("1g.5gb") == "mig-1g.5gb"
+    assert class_name("1g.5gb+me") == "mig-1g.5gb.me"
+    assert extended_resource_name("1g.5gb+me") == "nvidia.com/mig-1g.5gb.me"
+    assert counter_set_name(3) == "gpu-3-counter-set"

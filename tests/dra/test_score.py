@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dra.geometry import EMPTY, Geometry, Occupant, Placement, Usage
+from dra.moves import Move, MoveTable
+from dra.score import (
+    POLICIES,
+    Census,
+    Demand,
+    Policy,
+    Situation,
+    best_fit,
+    first_fit,
+    poisson_tail,
+    scarcity_weights,
+    spread,
+    sws,
+)
+from tests.dra.gpus import A100, THIRDS
+
+
+def choose(policy: Policy, gpus: list[Usage], name: str) -> tuple[int, Placement]:
+    """GPU index and placement that the policy prefers among the A100s ``gpus``."""
+    table = MoveTable(A100)
+    census = Census(table)
+    for usage in gpus:
+        census.add(usage)
+    weights = scarcity_weights(census, Demand().shares(A100))
+    profile = A100.by_name(name)
+    assert profile is not None
+    ranked = [
+        (policy(Situation(u, u.mask.bit_count(), A100.memory_slices, weights), m), i, m.placement)
+        for i, u in enumerate(gpus)
+        for m in table.moves(u, profile)
+    ]
+    _, index, placement = min(ranked)
+    return index, placement
+
+
+def usage(*wanted: tuple[int, int, int]) -> Usage:
+    """Usage of an A100 with (profile id, start, size)."""
+    return A100.usage(Occupant(Placement(start, size), i) for i, start, size in wanted)
+
+
+def test_a_move_counts_the_placements_it_takes_from_each_profile() -> None:
+    profile = A100.by_name("1g.5gb")
+    assert profile is not None
+    table = MoveTable(A100)
+    moves = {m.placement.start: m for m in table.moves(EMPTY, profile)}
+    by_name = dict(zip((p.name for p in A100.profiles), moves[0].loss, strict=True))
+    assert by_name == {
+        "1g.5gb": 1,
+        "1g.5gb+me": 1,
+        "1g.10gb": 1,
+        "2g.10gb": 1,
+        "3g.20gb": 1,
+        "4g.20gb": 1,
+        "7g.40gb": 1,
+    }
+    assert sum(moves[6].loss) < sum(moves[0].loss)
+
+
+def test_slices_that_no_packing_can_use_are_waste() -> None:
+    table = MoveTable(A100)
+    seven = A100.by_name("1g.5gb")
+    assert seven is not None
+    almost_full = usage((19, 0, 1), (19, 1, 1), (19, 2, 1), (19, 3, 1), (19, 4, 1), (19, 5, 1))
+    last = {m.placement.start: m for m in table.moves(almost_full, seven)}
+    assert list(last) == [6]
+    assert table.usable(almost_full) == 2, "1g.10gb at 6 would use both that are left"
+    assert last[6].waste == 1
+
+
+def test_small_slices_fill_the_broken_gpu_before_they_break_a_whole_one() -> None:
+    gpus = [EMPTY, usage((19, 6, 1)), EMPTY]
+    assert choose(sws, gpus, "1g.5gb")[0] == 1
+
+
+def test_the_first_small_slice_spares_the_half_of_4g_and_wastes_nothing() -> None:
+    _, placement = choose(sws, [EMPTY], "1g.5gb")
+    assert placement.start in {4, 5}, "0-3 is where 4g.20gb must go; beside 6, slice 7 is lost"
+
+
+def test_three_plus_four_stay_possible_beside_each_other() -> None:
+    _, placement = choose(sws, [EMPTY], "3g.20gb")
+    assert placement.start == 4, "a 4g.20gb can stand only at 0"
+
+
+def test_seven_small_slices_share_one_gpu_and_leave_the_other_whole() -> None:
+    gpus = [EMPTY, EMPTY]
+    for _ in range(7):
+        index, placement = choose(sws, gpus, "1g.5gb")
+        gpus[index] = A100.add(gpus[index], Occupant(placement, 19))
+    assert sorted(u.mask.bit_count() for u in gpus) == [0, 7]
+
+
+def test_policies_choose_the_gpu_their_names_promise() -> None:
+    gpus = [usage((19, 6, 1)), EMPTY, usage((9, 4, 4))]
+    assert choose(best_fit, gpus, "2g.10gb")[0] == 2
+    assert choose(spread, gpus, "2g.10gb")[0] == 1
+    assert choose(first_fit, gpus, "2g.10gb") == (0, Placement(0, 2))
+
+
+def test_every_policy_that_the_configuration_names_exists() -> None:
+    from typing import get_args
+
+    from api.config import PlacementPolicy
+
+    assert set(POLICIES) == set(get_args(PlacementPolicy))
+
+
+def test_demand_starts_uniform_over_sizes_and_learns() -> None:
+    demand = Demand(memory=10)
+    before = dict(zip((p.name for p in A100.profiles), demand.shares(A100), strict=True))
+    assert before["1g.5gb+me"] == 0.0
+    assert before["1g.5gb"] == before["7g.40gb"] == pytest.approx(1 / 6)
+    for _ in range(50):
+        demand.observe("7g.40gb")
+    after = dict(zip((p.name for p in A100.profiles), demand.shares(A100), strict=True))
+    assert after["7g.40gb"] > 0.6
+    assert sum(after.values()) == pytest.approx(1.0)
+
+
+def test_a_profile_weighs_more_the_scarcer_it_is() -> None:
+    table = MoveTable(A100)
+    shares = Demand().shares(A100)
+    plenty, scarce = Census(table), Census(table)
+    plenty.add(EMPTY, count=100)
+    scarce.add(EMPTY, count=1)
+    scarce.add(usage((19, 0, 1)), count=99)
+    seven = len(A100.profiles) - 1
+    assert scarcity_weights(scarce, shares)[seven] > 1.0 > scarcity_weights(plenty, shares)[seven]
+
+
+def test_a_census_forgets_what_is_taken_away() -> None:
+    census = Census(MoveTable(A100))
+    census.add(EMPTY, count=3)
+    census.add(usage((9, 4, 4)))
+    census.add(EMPTY, count=-3)
+    census.add(usage((9, 4, 4)), count=-1)
+    assert census.gpus == 0
+    assert set(census.feasible) == {0}
+
+
+@given(mean=st.floats(0.01, 400), least=st.integers(0, 600))
+def test_the_poisson_tail_is_the_sum_of_its_terms(mean: float, least: int) -> None:
+    exact = 1.0 - math.fsum(
+        math.exp(k * math.log(mean) - mean - math.lgamma(k + 1)) for k in range(least)
+    )
+    assert poisson_tail(mean, least) == pytest.approx(exact, abs=1e-9)
+
+
+@pytest.mark.parametrize("geometry", [A100, THIRDS], ids=["a100", "thirds"])
+def test_a_move_never_creates_room(geometry: Geometry) -> None:
+    table = MoveTable(geometry)
+    seen: set[Usage] = set()
+    todo = [EMPTY]
+    moves: list[Move] = []
+    while todo:
+        current = todo.pop()
+        if current in seen:
+            continue
+        seen.add(current)
+        for profile in geometry.profiles:
+            for move in table.moves(current, profile):
+                moves.append(move)
+                todo.append(move.after)
+    assert all(n >= 0 for m in moves for n in m.loss)
+    assert all(m.waste >= 0 for m in moves)
+    assert len(seen) < 2000
