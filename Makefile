@@ -1,0 +1,56 @@
+# make demo   a simulated cluster: pods get MIG slices, one waits and gets its own, all is cleaned up
+# make test   everything that CI runs: lint, types, layers, tests
+# The environment in .venv is made on first use; Python 3.11 or newer is all that must be there.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+WORKERS ?= auto
+
+.PHONY: demo up test lint types unit test-cluster protos constraints clean
+
+demo: $(VENV)/.runtime
+	@$(BIN)/python -m sim demo
+
+up: $(VENV)/.runtime
+	@$(BIN)/python -m sim up
+
+test: lint types unit
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
+	$(BIN)/typos
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+unit: $(VENV)/.dev
+	$(BIN)/pytest -n $(WORKERS)
+
+# Needs Kubernetes' binaries: KUBEBUILDER_ASSETS, or where setup-envtest keeps them. Skips without.
+test-cluster: $(VENV)/.dev
+	$(BIN)/pytest tests/cluster -n 0
+
+protos: $(VENV)/.dev
+	$(BIN)/python hack/generate_protos.py
+
+# Pins what is installed now; run it in an environment made without constraints.
+constraints: $(VENV)/.dev
+	$(BIN)/python -m pip freeze --exclude-editable --exclude pip --exclude setuptools > constraints.txt
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.runtime: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP_INSTALL) --editable '.[controller,kubeletplugin]'
+	@touch $@
+
+$(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
+	$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@ $(VENV)/.runtime
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info build dist
