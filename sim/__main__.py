@@ -1,0 +1,47 @@
+"""``python -m sim``: every part of the cluster in a box, each a subcommand loaded when asked for."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+COMMANDS: dict[str, str] = {
+    "apiserver": "sim.apiserver.cli:main",
+    "control-plane": "sim.cluster.control_plane:main",
+    "demo": "sim.cluster.cli:demo",
+    "kcm": "sim.kcm.cli:main",
+    "kubelet": "sim.kubelet.cli:main",
+    "nvml": "sim.nvml.cli:main",
+    "plugin": "sim.plugin:main",
+    "scheduler": "sim.scheduler.cli:main",
+    "up": "sim.cluster.cli:up",
+}
+"""Subcommand to ``module:function``."""
+
+
+class LazyGroup(click.Group):
+    """A group that imports a subcommand only to run it, so that each process stays small."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, sorted."""
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the subcommand; None for an unknown name."""
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, function = COMMANDS[cmd_name].partition(":")
+        command = getattr(importlib.import_module(module), function)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{COMMANDS[cmd_name]} is no click command")
+        return command
+
+
+@click.command(cls=LazyGroup)
+def main() -> None:
+    """Run a DRA cluster without Kubernetes and without a GPU."""
+
+
+if __name__ == "__main__":
+    main(prog_name="python -m sim")
