@@ -32,7 +32,7 @@ def claim(**changes: Any) -> dict[str, Any]:
             "resourceVersion": "7",
             "creationTimestamp": "2026-01-01T00:00:00Z",
             "ownerReferences": [
-                {"kind": "Job", "uid": "j", "name": "x"},
+                {"kind": "Job", "uid": "j", "name": "x", "controller": True},
                 {"kind": "Pod", "uid": "p-1", "name": "p", "controller": True},
             ],
         },

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from dra.geometry import EMPTY, Engines, Geometry, Occupant, Placement, conflicts
 from dra.inventory import Gpu, Instance, InstanceState
-from tests.dra.gpus import A100, THIRDS
+from tests.dra.gpus import A100, THIRDS, profile
 
 
 def occupy(geometry: Geometry, *wanted: tuple[str, int]) -> list[Occupant]:
@@ -49,9 +49,23 @@ def test_one_small_slice_in_the_wrong_place_blocks_the_large_profiles() -> None:
 
 
 def test_compute_slices_limit_where_memory_slices_would_suffice() -> None:
-    usage = A100.usage(occupy(A100, ("4g.20gb", 0), ("3g.20gb", 4)))
-    assert usage.compute_slices == A100.compute_slices
-    assert A100.largest_placeable(usage) is None
+    wide = profile("4w.1gb", 1, slices=4, memory=1000, starts=[0, 1, 2], size=1)
+    whole = profile("7w.3gb", 0, slices=7, memory=3000, starts=[0], size=3)
+    geometry = Geometry((wide, whole))
+    usage = geometry.usage(occupy(geometry, ("4w.1gb", 0)))
+    assert geometry.free_placements(usage, wide) == ()
+    assert geometry.largest_placeable(usage) is None
+
+
+@pytest.mark.parametrize(
+    "engine", ["copy_engines", "decoders", "encoders", "jpeg_engines", "ofa_engines"]
+)
+def test_every_kind_of_engine_limits(engine: str) -> None:
+    half = profile("1g.1gb", 1, slices=1, memory=1000, starts=[0, 1], size=1, **{engine: 2})
+    whole = profile("2g.2gb", 0, slices=2, memory=2000, starts=[0], size=2, **{engine: 3})
+    geometry = Geometry((half, whole))
+    assert len(geometry.free_placements(EMPTY, half)) == 2
+    assert geometry.free_placements(geometry.usage(occupy(geometry, ("1g.1gb", 0))), half) == ()
 
 
 def test_media_extensions_exist_once_a_gpu() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -61,6 +62,11 @@ def test_gpus_of_one_kind_share_one_geometry() -> None:
     assert obj["status"]["gpus"][1]["geometry"] == "geometry-0"
 
 
+def test_what_there_is_nothing_to_say_about_is_left_out() -> None:
+    gpu = to_mignode(INVENTORY)["status"]["gpus"][3]
+    assert set(gpu) == {"name", "uuid", "migMode"}
+
+
 def test_zeros_that_mean_something_are_written() -> None:
     obj = to_mignode(INVENTORY)
     instance = obj["status"]["gpus"][0]["instances"][0]
@@ -72,10 +78,19 @@ def test_zeros_that_mean_something_are_written() -> None:
 
 
 def test_the_summary_tells_what_is_free_and_the_largest_slice_to_be_had() -> None:
-    summary = to_mignode(INVENTORY)["status"]["summary"]
-    assert summary["slices"] == 1
-    assert summary["largest"] == "7g.40gb"
-    assert summary["freeMemory"] == "20Gi"
+    foreign = Instance(Placement(0, 4), InstanceState.FOREIGN, profile_id=5)
+    first, second, *others = INVENTORY.gpus
+    broken = replace(second, memory_mib=40960, unavailable="mode change pending")
+    inventory = replace(
+        INVENTORY, gpus=(replace(first, instances=(HELD,)), replace(broken, minor=5), *others)
+    )
+    summary = to_mignode(inventory)["status"]["summary"]
+    assert (summary["slices"], summary["largest"]) == (1, "4g.20gb")
+    assert summary["freeMemory"] == "20Gi", "of four slices on gpu-0; gpu-5 offers nothing"
+    full = replace(inventory, gpus=(replace(first, instances=(HELD, foreign)), *others))
+    summary = to_mignode(full)["status"]["summary"]
+    assert summary["slices"] == 1, "a foreign instance is none of ours"
+    assert "largest" not in summary
 
 
 @pytest.mark.parametrize(

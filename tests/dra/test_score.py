@@ -126,6 +126,21 @@ def test_demand_starts_uniform_over_sizes_and_learns() -> None:
     assert sum(after.values()) == pytest.approx(1.0)
 
 
+def test_old_demand_fades() -> None:
+    demand = Demand(memory=10)
+    for name in ("7g.40gb", "1g.5gb"):
+        for _ in range(40):
+            demand.observe(name)
+    shares = dict(zip((p.name for p in A100.profiles), demand.shares(A100), strict=True))
+    assert shares["1g.5gb"] > 3 * shares["7g.40gb"]
+
+
+def test_among_equals_sws_takes_the_gpu_with_more_instances() -> None:
+    move = Move(Placement(0, 1), EMPTY, (0,), 0)
+    few, many = (Situation(EMPTY, n, 8, (1.0,)) for n in (1, 4))
+    assert sws(many, move) < sws(few, move)
+
+
 def test_a_profile_weighs_more_the_scarcer_it_is() -> None:
     table = MoveTable(A100)
     shares = Demand().shares(A100)
