@@ -1,0 +1,130 @@
+"""Fixtures of the cluster tests: they skip, saying what is missing, without the binaries."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from collections.abc import Generator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.harness import credentials
+from tests.cluster.harness.api import Api
+from tests.cluster.harness.binaries import CONTROL_PLANE, NODE, Binaries, find_binaries
+from tests.cluster.harness.controlplane import ControlPlane
+from tests.cluster.harness.daemons import NAMESPACE, REPOSITORY, Driver
+from tests.cluster.harness.kubelet import KubeletNode
+from tests.cluster.harness.nodes import add_fake_node
+from tests.cluster.harness.traces import other_kubelet_runs
+from tests.cluster.harness.waiting import wait_for
+from tests.cluster.harness.workload import Workload
+
+REAL_NODE = "real"
+FAKE_NODES = ("fake-a", "fake-b")
+FAKE = {"test/kubelet": "none"}
+"""The label of the nodes that no kubelet serves."""
+USERS = (credentials.MIG_CONTROLLER, credentials.MIG_PLUGIN, credentials.node_user(REAL_NODE))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Adds the ends of the logs of everything that a failed test used."""
+    report = yield
+    if report.failed:
+        for name, value in getattr(item, "funcargs", {}).items():
+            if hasattr(value, "tails"):
+                report.sections.append((f"logs of {name}", value.tails()))
+    return report
+
+
+@pytest.fixture(scope="session")
+def binaries() -> Binaries:
+    found = find_binaries(os.environ, home=Path.home())
+    if reason := found.missing(CONTROL_PLANE):
+        pytest.skip(reason)
+    if shutil.which("openssl") is None:
+        pytest.skip("no openssl, which makes the service-account key")
+    return found
+
+
+@pytest.fixture(scope="session")
+def root(request: pytest.FixtureRequest) -> Iterator[Path]:
+    """A directory with a short path, since sockets live below it; kept when a test failed."""
+    directory = Path(tempfile.mkdtemp(prefix="mig", dir="/tmp"))
+    yield directory
+    if not request.session.testsfailed:
+        shutil.rmtree(directory)
+
+
+@pytest.fixture(scope="session")
+def control_plane(binaries: Binaries, root: Path) -> Iterator[ControlPlane]:
+    home = root / "cp"
+    home.mkdir()
+    with ControlPlane(binaries, home, users=USERS) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def api(control_plane: ControlPlane) -> Api:
+    return control_plane.api
+
+
+@pytest.fixture(scope="session")
+def kubelet(binaries: Binaries, control_plane: ControlPlane, root: Path) -> Iterator[KubeletNode]:
+    """The only node that runs pods."""
+    if reason := binaries.missing(NODE):
+        pytest.skip(reason)
+    if os.geteuid() != 0:
+        pytest.skip("a kubelet needs root")
+    if other_kubelet_runs():
+        pytest.skip("another kubelet runs on this machine; ours would empty its device plugins")
+    home = root / "n"
+    home.mkdir()
+    with KubeletNode(binaries, control_plane, name=REAL_NODE, root=home, cgroup=root.name) as node:
+        yield node
+    assert node.leftovers() == []
+
+
+@pytest.fixture(scope="session")
+def driver(control_plane: ControlPlane, kubelet: KubeletNode, root: Path) -> Iterator[Driver]:
+    """The driver on the real node and on two nodes without kubelet, ready for claims."""
+    api = control_plane.api
+    api.create(yaml.safe_load((REPOSITORY / "api/crds/mignodes.yaml").read_text()))
+    api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    home = root / "d"
+    home.mkdir()
+    driver = Driver(control_plane, home)
+    driver.add_node(
+        kubelet.name,
+        gpus=("A100-SXM4-40GB",),
+        kubelet_root=kubelet.kubelet_root,
+        cdi_root=kubelet.cdi_root,
+    )
+    for name in FAKE_NODES:
+        add_fake_node(api, name, cpu="2", labels=FAKE)
+        kubelet_root, cdi_root = home / f"{name}-k", home / f"{name}-cdi"
+        driver.add_node(
+            name, gpus=("A100-SXM4-40GB",), kubelet_root=kubelet_root, cdi_root=cdi_root
+        )
+    with driver:
+        wait_for(
+            "devices of every node and their classes",
+            lambda: (
+                len(api.list("MigNode")) == 1 + len(FAKE_NODES)
+                and api.find("DeviceClass", "mig-1g.5gb") is not None
+            ),
+            context=driver.tails,
+        )
+        yield driver
+
+
+@pytest.fixture
+def workload(driver: Driver, kubelet: KubeletNode, api: Api) -> Iterator[Workload]:
+    """Creates objects that are deleted after the test, and waits until no claim is left."""
+    tracked = Workload(api, tails=lambda: f"{driver.tails()}\n{kubelet.tails()}")
+    yield tracked
+    tracked.clear()

@@ -1,0 +1,1 @@
+"""A real Kubernetes on loopback: control plane, one kubelet with containerd, fake nodes."""

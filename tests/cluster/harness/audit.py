@@ -1,0 +1,64 @@
+"""What was written to the API server, and by whom: its audit log."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WRITES = frozenset({"create", "update", "patch", "delete", "deletecollection"})
+
+POLICY: dict[str, Any] = {
+    "apiVersion": "audit.k8s.io/v1",
+    "kind": "Policy",
+    "omitStages": ["RequestReceived", "ResponseStarted"],
+    "rules": [{"level": "Metadata", "verbs": sorted(WRITES)}],
+}
+"""Every write, once, when it is answered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One write request that the API server answered."""
+
+    user: str
+    verb: str
+    resource: str
+    name: str
+    status: int
+
+
+class AuditLog:
+    """Reads the log that an API server is appending to."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def mark(self) -> int:
+        """A position: `writes(since=mark)` leaves out what was logged before."""
+        return self._path.stat().st_size if self._path.exists() else 0
+
+    def writes(self, *, since: int = 0, user: str = "") -> list[Write]:
+        """The writes in order, of one user or of all."""
+        with self._path.open("rb") as log:
+            log.seek(since)
+            lines = log.read().splitlines(keepends=True)
+        events = (json.loads(line) for line in lines if line.endswith(b"\n"))
+        found = (self._write(event) for event in events)
+        return [write for write in found if user in {"", write.user}]
+
+    @staticmethod
+    def _write(event: dict[str, Any]) -> Write:
+        target = event.get("objectRef", {})
+        subresource = target.get("subresource", "")
+        resource = target.get("resource", "")
+        return Write(
+            user=event["user"].get("username", ""),
+            verb=event["verb"],
+            resource=f"{resource}/{subresource}" if subresource else resource,
+            name=target.get("name", ""),
+            status=event.get("responseStatus", {}).get("code", 0),
+        )

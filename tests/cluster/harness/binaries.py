@@ -1,0 +1,70 @@
+"""Finds the Kubernetes binaries that the cluster tests run."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
+"""What a control plane without a node needs."""
+
+NODE = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "runc", "busybox")
+"""What a node that runs pods needs besides; `busybox` is the one program in its only image."""
+
+ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
+ENVTEST_STORE = Path(".local/share/kubebuilder-envtest/k8s")
+"""Where setup-envtest keeps its downloads, below the home directory."""
+
+_STORED_VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)-linux-amd64")
+
+
+@dataclass(frozen=True, slots=True)
+class Binaries:
+    """One directory that holds the binaries, as setup-envtest lays it out.
+
+    Args:
+        directory: holds the binaries themselves; need not exist.
+        origin: how the directory was found, for the message about what is missing.
+    """
+
+    directory: Path
+    origin: str
+
+    def path(self, name: str) -> str:
+        """The absolute path of a binary, present or not."""
+        return str(self.directory / name)
+
+    def missing(self, names: Iterable[str]) -> str:
+        """Why the tests that need `names` cannot run, or an empty string if they can."""
+        absent = [name for name in names if not os.access(self.directory / name, os.X_OK)]
+        if not absent:
+            return ""
+        return (
+            f"no {', '.join(absent)} in {self.directory} ({self.origin}); "
+            f"put them there or set {ASSETS_VARIABLE} to the directory that holds them"
+        )
+
+
+def find_binaries(environment: Mapping[str, str], *, home: Path) -> Binaries:
+    """Takes the directory named by KUBEBUILDER_ASSETS, else setup-envtest's newest version.
+
+    Without either, the answer is setup-envtest's (missing) directory, in which nothing is found.
+    """
+    if assets := environment.get(ASSETS_VARIABLE, ""):
+        return Binaries(Path(assets), ASSETS_VARIABLE)
+    store = home / ENVTEST_STORE
+    entries = list(store.iterdir()) if store.is_dir() else []
+    versions = [
+        (tuple(int(part) for part in match.groups()), entry)
+        for entry in entries
+        if (match := _STORED_VERSION.fullmatch(entry.name))
+    ]
+    if not versions:
+        return Binaries(store, f"{ASSETS_VARIABLE} is not set and setup-envtest stored no version")
+    return Binaries(max(versions)[1], "the newest version that setup-envtest stored")

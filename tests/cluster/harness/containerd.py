@@ -1,0 +1,151 @@
+"""containerd below a directory of ours, with CDI specs read from one of ours too."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tests.cluster.harness.image import IMAGE, write_image
+from tests.cluster.harness.processes import Process
+from tests.cluster.harness.waiting import wait_for
+
+if TYPE_CHECKING:
+    from tests.cluster.harness.binaries import Binaries
+
+NAMESPACE = "k8s.io"
+
+_NETWORK = {
+    "cniVersion": "1.0.0",
+    "name": "none",
+    "plugins": [{"type": "none"}],
+}
+"""Makes the runtime's network ready; never run, since all pods use the host's network."""
+
+_CONFIG = """\
+version = 3
+root = "{root}/root"
+state = "{root}/state"
+disabled_plugins = ["io.containerd.nri.v1.nri"]
+[grpc]
+address = "{socket}"
+[plugins."io.containerd.cri.v1.images"]
+snapshotter = "native"
+[plugins."io.containerd.cri.v1.images".pinned_images]
+sandbox = "{image}"
+[plugins."io.containerd.cri.v1.runtime"]
+cdi_spec_dirs = ["{cdi}"]
+restrict_oom_score_adj = true
+[plugins."io.containerd.cri.v1.runtime".cni]
+conf_dir = "{root}/cni"
+bin_dirs = ["{root}/cni-bin"]
+use_internal_loopback = true
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc]
+runtime_type = "io.containerd.runc.v2"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
+BinaryName = "{runc}"
+Root = "{root}/runc"
+"""
+
+
+class Containerd:
+    """A container runtime of our own.
+
+    Args:
+        binaries: must hold `binaries.NODE`.
+        root: a directory to make; its path is part of socket paths, so keep it short.
+        cdi: directory of the CDI specs; made if missing.
+        logs: directory for the log.
+    """
+
+    def __init__(self, binaries: Binaries, root: Path, *, cdi: Path, logs: Path) -> None:
+        self.socket = root / "s"
+        self._binaries = binaries
+        self._root = root
+        self._cdi = cdi
+        config = root / "config.toml"
+        search = f"{binaries.directory}:{os.environ.get('PATH', os.defpath)}"  # finds the shim
+        self.process = Process(
+            "containerd",
+            [binaries.path("containerd"), "--config", str(config), "--log-level", "info"],
+            logs=logs,
+            environment={**os.environ, "PATH": search},
+        )
+
+    def start(self) -> None:
+        """Starts it and imports the image."""
+        for directory in (self._root / "cni", self._root / "cni-bin", self._cdi):
+            directory.mkdir(parents=True, exist_ok=True)
+        (self._root / "cni" / "none.conflist").write_text(json.dumps(_NETWORK))
+        (self._root / "config.toml").write_text(
+            _CONFIG.format(
+                root=self._root,
+                socket=self.socket,
+                cdi=self._cdi,
+                image=IMAGE,
+                runc=self._binaries.path("runc"),
+            )
+        )
+        self.process.start()
+        wait_for("containerd", self._serving, timeout=60, context=self.process.tail)
+        archive = self._root / "image.tar"
+        write_image(archive, busybox=Path(self._binaries.path("busybox")))
+        self._ctr("images", "import", "--no-unpack", str(archive))
+
+    def stop(self) -> None:
+        """Removes every container, ends containerd and its shims, and unmounts what is left."""
+        if self.process.running and self._serving():
+            for container in self._ctr("containers", "ls", "-q").split():
+                for command in (
+                    ("tasks", "delete", "--force", container),
+                    ("containers", "delete", container),
+                ):
+                    with contextlib.suppress(subprocess.CalledProcessError):
+                        self._ctr(*command)
+        self.process.stop()
+        for pid in self.shims():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, 9)
+        unmount_below(self._root)
+
+    def _ctr(self, *arguments: str) -> str:
+        command = [self._binaries.path("ctr"), "--address", str(self.socket), "-n", NAMESPACE]
+        done = subprocess.run(
+            [*command, *arguments], check=True, capture_output=True, text=True, timeout=60
+        )
+        return done.stdout
+
+    def _serving(self) -> bool:
+        self.process.assert_running()
+        try:
+            self._ctr("plugins", "ls")
+        except subprocess.CalledProcessError:
+            return False
+        return True
+
+    def shims(self) -> list[int]:
+        """The process ids of our shims, which name our socket on their command line."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdigit():
+                with contextlib.suppress(OSError):
+                    arguments = (entry / "cmdline").read_bytes().decode(errors="replace")
+                    if "containerd-shim" in arguments and str(self.socket) in arguments:
+                        found.append(int(entry.name))
+        return found
+
+
+def mounts_below(directory: Path) -> list[str]:
+    """Mount points below a directory, in the order of their mounting."""
+    table = Path("/proc/self/mounts").read_text().splitlines()
+    points = [line.split()[1].replace("\\040", " ") for line in table]
+    return [point for point in points if Path(point).is_relative_to(directory)]
+
+
+def unmount_below(directory: Path) -> None:
+    """Unmounts everything mounted below a directory, the last mount first."""
+    for point in reversed(mounts_below(directory)):
+        subprocess.run(["umount", "--lazy", point], check=False, capture_output=True)

@@ -1,0 +1,200 @@
+"""etcd, API server, controller manager and scheduler on loopback."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import ssl
+import urllib.request
+from functools import partial
+from typing import TYPE_CHECKING, Self
+
+from tests.cluster.harness import audit, credentials
+from tests.cluster.harness.api import Api, ApiError
+from tests.cluster.harness.processes import Process, free_ports
+from tests.cluster.harness.waiting import wait_for
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.cluster.harness.binaries import Binaries
+    from tests.cluster.harness.credentials import User
+
+NEVER = "24h"
+"""How long a node may be silent: fake nodes never report, and stay as ready as they were made."""
+
+
+class ControlPlane:
+    """A control plane below one directory; entering starts it, leaving ends it.
+
+    Args:
+        binaries: must hold `binaries.CONTROL_PLANE`.
+        root: an existing directory of ours; keeps data, keys, kubeconfigs and logs.
+        users: who gets a token besides the administrator and the control plane itself.
+    """
+
+    def __init__(self, binaries: Binaries, root: Path, *, users: tuple[User, ...] = ()) -> None:
+        self.root = root
+        self.logs = root / "logs"
+        self.logs.mkdir()
+        self._binaries = binaries
+        self._client_port, self._peer_port, port, *self._secure_ports = free_ports(5)
+        self.server = f"https://127.0.0.1:{port}"
+        self.certificate = root / "apiserver" / "apiserver.crt"
+        builtin = (credentials.ADMIN, credentials.SCHEDULER, credentials.CONTROLLER_MANAGER)
+        self._tokens = credentials.TokenFile(root / "tokens.csv", builtin + users)
+        self._key = root / "service-account.key"
+        self.audit = audit.AuditLog(root / "audit.log")
+        self._processes: list[Process] = []
+        self._stack = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            credentials.write_service_account_key(self._key)
+            etcd = self._start(stack, self._etcd())
+            apiserver = self._start(stack, self._apiserver())
+            wait_for("etcd and API server", lambda: self._serving(etcd, apiserver), timeout=90)
+            manager = self._start(stack, self._controller_manager())
+            scheduler = self._start(stack, self._scheduler())
+            for process, port in zip((manager, scheduler), self._secure_ports, strict=True):
+                wait_for(process.name, partial(self._healthy, process, port), timeout=60)
+            wait_for("default service account", self._service_account, timeout=60)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def api(self) -> Api:
+        """The API as its administrator."""
+        return Api(self.server, self._tokens.token(credentials.ADMIN), certificate=self.certificate)
+
+    def kubeconfig(self, user: User) -> Path:
+        """Writes and returns the kubeconfig of one of the users that this server knows."""
+        path = self.root / f"{user.name.replace(':', '-')}.kubeconfig"
+        credentials.write_kubeconfig(
+            path,
+            server=self.server,
+            certificate=self.certificate,
+            token=self._tokens.token(user),
+        )
+        return path
+
+    @contextlib.contextmanager
+    def paused_scheduler(self) -> Iterator[None]:
+        """Nothing is scheduled until the block ends; then everything that happened is seen."""
+        (scheduler,) = (each for each in self._processes if each.name == "kube-scheduler")
+        os.kill(scheduler.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(scheduler.pid, signal.SIGCONT)
+
+    def tails(self) -> str:
+        """The ends of the logs of all parts."""
+        return "\n".join(process.tail(lines=10) for process in self._processes)
+
+    def _start(self, stack: contextlib.ExitStack, process: Process) -> Process:
+        self._processes.append(process)
+        stack.callback(process.stop)
+        process.start()
+        return process
+
+    def _serving(self, *processes: Process) -> bool:
+        for process in processes:
+            process.assert_running()
+        if not self.certificate.exists():
+            return False
+        with contextlib.suppress(OSError, ApiError):
+            return bool(self.api.request("GET", "/readyz") == {"text": "ok"})
+        return False
+
+    def _service_account(self) -> bool:
+        path = "/api/v1/namespaces/default/serviceaccounts/default"
+        with contextlib.suppress(ApiError):
+            return bool(self.api.request("GET", path))
+        return False
+
+    @staticmethod
+    def _healthy(process: Process, port: int) -> bool:
+        process.assert_running()
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE  # each makes a certificate for itself
+        url = f"https://127.0.0.1:{port}/healthz"
+        with (
+            contextlib.suppress(OSError),
+            urllib.request.urlopen(url, timeout=5, context=context) as answer,
+        ):
+            return bool(answer.status == 200)
+        return False
+
+    def _process(self, name: str, **flags: str) -> Process:
+        argv = [self._binaries.path(name)]
+        argv += [f"--{flag.replace('_', '-')}={value}" for flag, value in flags.items()]
+        return Process(name, argv, logs=self.logs)
+
+    def _etcd(self) -> Process:
+        client = f"http://127.0.0.1:{self._client_port}"
+        peer = f"http://127.0.0.1:{self._peer_port}"
+        return self._process(
+            "etcd",
+            data_dir=str(self.root / "etcd"),
+            listen_client_urls=client,
+            advertise_client_urls=client,
+            listen_peer_urls=peer,
+            initial_advertise_peer_urls=peer,
+            initial_cluster=f"default={peer}",
+            unsafe_no_fsync="true",
+        )
+
+    def _apiserver(self) -> Process:
+        policy = self.root / "audit-policy.json"
+        policy.write_text(json.dumps(audit.POLICY))
+        return self._process(
+            "kube-apiserver",
+            etcd_servers=f"http://127.0.0.1:{self._client_port}",
+            bind_address="127.0.0.1",
+            advertise_address="127.0.0.1",
+            endpoint_reconciler_type="none",
+            secure_port=self.server.rpartition(":")[2],
+            cert_dir=str(self.certificate.parent),
+            token_auth_file=str(self._tokens.path),
+            authorization_mode="Node,RBAC",
+            enable_admission_plugins="NodeRestriction",
+            service_cluster_ip_range="10.0.0.0/24",
+            service_account_issuer="https://kubernetes.default.svc",
+            service_account_key_file=str(self._key),
+            service_account_signing_key_file=str(self._key),
+            audit_policy_file=str(policy),
+            audit_log_path=str(self.root / "audit.log"),
+            allow_privileged="true",
+        )
+
+    def _controller_manager(self) -> Process:
+        return self._process(
+            "kube-controller-manager",
+            kubeconfig=str(self.kubeconfig(credentials.CONTROLLER_MANAGER)),
+            use_service_account_credentials="true",
+            service_account_private_key_file=str(self._key),
+            root_ca_file=str(self.certificate),
+            leader_elect="false",
+            node_monitor_grace_period=NEVER,
+            bind_address="127.0.0.1",
+            secure_port=str(self._secure_ports[0]),
+            cert_dir=str(self.root / "controller-manager"),
+        )
+
+    def _scheduler(self) -> Process:
+        return self._process(
+            "kube-scheduler",
+            kubeconfig=str(self.kubeconfig(credentials.SCHEDULER)),
+            leader_elect="false",
+            bind_address="127.0.0.1",
+            secure_port=str(self._secure_ports[1]),
+            cert_dir=str(self.root / "scheduler"),
+        )

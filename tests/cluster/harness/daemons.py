@@ -1,0 +1,129 @@
+"""The driver's two daemons as separate processes, over simulated GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from tests.cluster.harness import credentials
+from tests.cluster.harness.processes import Process
+
+if TYPE_CHECKING:
+    from tests.cluster.harness.controlplane import ControlPlane
+
+REPOSITORY = Path(__file__).parents[3]
+NAMESPACE = "mig-dra-driver"
+DRIVER = "mig.dra.dev"
+
+
+def _python(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", *arguments]
+
+
+class Hardware:
+    """The simulated GPUs of one node.
+
+    Args:
+        root: a directory to make; holds the GPUs' state and the host's file tree.
+        gpus: product names, for example `A100-SXM4-40GB`.
+    """
+
+    def __init__(self, root: Path, *, gpus: tuple[str, ...]) -> None:
+        self.state = root / "gpus"
+        self.host_root = root / "host"
+        flags = [flag for gpu in gpus for flag in ("--gpu", gpu)]
+        command = _python("sim", "nvml", "init", "--state", str(self.state), *flags)
+        command += ["--host-root", str(self.host_root)]
+        subprocess.run(command, check=True, capture_output=True, cwd=REPOSITORY, timeout=60)
+
+    def contents(self) -> dict[str, bytes]:
+        """Every file of the state and of the host's tree: equal means that nothing changed."""
+        files = [
+            path
+            for top in (self.state, self.host_root)
+            for path in sorted(top.rglob("*"))
+            if path.is_file() and path.suffix not in {".lock", ".sock"}
+        ]
+        return {str(path): path.read_bytes() for path in files}
+
+    def caps_major(self) -> int:
+        """The major number of nvidia-caps device nodes."""
+        lines = (self.host_root / "proc/devices").read_text().splitlines()
+        (major,) = (line.split()[0] for line in lines if line.endswith(" nvidia-caps"))
+        return int(major)
+
+    def caps_minor(self, *, gpu: int, instance: str) -> int:
+        """The minor number of an instance's node; `instance` is `gi<G>` or `gi<G>/ci<C>`."""
+        capabilities = self.host_root / f"proc/driver/nvidia/capabilities/gpu{gpu}/mig"
+        access = (capabilities / instance / "access").read_text()
+        (minor,) = (
+            line.split(":")[1] for line in access.splitlines() if line.startswith("DeviceFileMinor")
+        )
+        return int(minor)
+
+
+class Driver:
+    """Controller and plugins; entering starts them, leaving ends them.
+
+    Args:
+        control_plane: knows the users of both daemons.
+        root: an existing directory with a short path.
+    """
+
+    def __init__(self, control_plane: ControlPlane, root: Path) -> None:
+        self._control_plane = control_plane
+        self._root = root
+        self._logs = root / "logs"
+        self._logs.mkdir()
+        self.hardware: dict[str, Hardware] = {}
+        self.plugins: dict[str, Process] = {}
+        self.controller = self._process(
+            "controller",
+            *("controller", "--namespace", NAMESPACE, "--identity", "test"),
+            *("--kubeconfig", str(control_plane.kubeconfig(credentials.MIG_CONTROLLER))),
+        )
+        self._stack = contextlib.ExitStack()
+
+    def add_node(
+        self, name: str, *, gpus: tuple[str, ...], kubelet_root: Path, cdi_root: Path
+    ) -> None:
+        """Gives a node GPUs and a plugin, which starts with the driver."""
+        home = self._root / name
+        kubelet_root.mkdir(parents=True, exist_ok=True)
+        hardware = Hardware(home, gpus=gpus)
+        self.hardware[name] = hardware
+        self.plugins[name] = self._process(
+            f"plugin-{name}",
+            *("sim", "plugin", "--hardware", str(hardware.state), "--"),
+            *("--node-name", name, "--state-dir", str(home / "state")),
+            *("--kubeconfig", str(self._control_plane.kubeconfig(credentials.MIG_PLUGIN))),
+            *("--kubelet-root", str(kubelet_root), "--cdi-root", str(cdi_root)),
+            *("--host-root", str(hardware.host_root), "--driver-root", str(hardware.host_root)),
+        )
+
+    def __enter__(self) -> Self:
+        with contextlib.ExitStack() as stack:
+            for process in self.processes():
+                stack.callback(process.stop)
+                process.start()
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def processes(self) -> list[Process]:
+        """All daemons."""
+        return [self.controller, *self.plugins.values()]
+
+    def tails(self) -> str:
+        """The ends of the logs of all daemons."""
+        return "\n".join(process.tail() for process in self.processes())
+
+    def _process(self, name: str, *arguments: str) -> Process:
+        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}
+        return Process(name, _python(*arguments), logs=self._logs, environment=environment)

@@ -1,0 +1,142 @@
+"""One real kubelet with its own container runtime, cgroup and directories."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, Self
+
+from tests.cluster.harness.cgroups import Cgroup
+from tests.cluster.harness.containerd import Containerd, mounts_below, unmount_below
+from tests.cluster.harness.credentials import node_user
+from tests.cluster.harness.nodes import is_ready
+from tests.cluster.harness.processes import Process, free_ports
+from tests.cluster.harness.traces import HostState
+from tests.cluster.harness.waiting import wait_for
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.cluster.harness.api import Obj
+    from tests.cluster.harness.binaries import Binaries
+    from tests.cluster.harness.controlplane import ControlPlane
+
+
+class KubeletNode:
+    """A node that runs pods; entering starts it, leaving removes every trace of it.
+
+    Args:
+        binaries: must hold `binaries.NODE`.
+        control_plane: knows `node_user(name)`.
+        name: the node's name.
+        root: an existing directory with a short path (sockets below it: 107 characters).
+        cgroup: a top-level cgroup to make; unique on the machine.
+    """
+
+    def __init__(
+        self,
+        binaries: Binaries,
+        control_plane: ControlPlane,
+        *,
+        name: str,
+        root: Path,
+        cgroup: str,
+    ) -> None:
+        self.name = name
+        self.kubelet_root = root / "k"
+        self.cdi_root = root / "cdi"
+        self.pod_logs = root / "pod-logs"
+        self._root = root
+        self._api = control_plane.api
+        logs = root / "logs"
+        logs.mkdir()
+        self.containerd = Containerd(binaries, root / "c", cdi=self.cdi_root, logs=logs)
+        self.cgroup = Cgroup(cgroup)
+        self._host = HostState(self.pod_logs)
+        config = root / "kubelet.json"
+        config.write_text(json.dumps(self._config(), indent=2))
+        kubeconfig = control_plane.kubeconfig(node_user(name))
+        self.process = Process(
+            "kubelet",
+            [
+                binaries.path("kubelet"),
+                f"--config={config}",
+                f"--kubeconfig={kubeconfig}",
+                f"--root-dir={self.kubelet_root}",
+                f"--cert-dir={root / 'pki'}",
+                f"--hostname-override={name}",
+                "--v=2",
+            ],
+            logs=logs,
+        )
+
+    def __enter__(self) -> Self:
+        try:
+            self.cgroup.create()
+            self.containerd.start()
+            self.process.start()
+            wait_for(f"ready node {self.name}", self._ready, timeout=90, context=self.tails)
+        except BaseException:
+            self._remove()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._remove()
+
+    def leftovers(self) -> list[str]:
+        """What of this node is still on the machine: processes, mounts and cgroups."""
+        shims = [f"shim {pid}" for pid in self.containerd.shims()]
+        return shims + mounts_below(self._root) + self.cgroup.directories()
+
+    def tails(self) -> str:
+        """The ends of the logs of kubelet and containerd."""
+        return f"{self.process.tail()}\n{self.containerd.process.tail()}"
+
+    def log(self, pod: Obj, container: str) -> str:
+        """What a container of a pod of this node printed, without the runtime's prefixes."""
+        meta = pod["metadata"]
+        directory = self.pod_logs / f"{meta['namespace']}_{meta['name']}_{meta['uid']}" / container
+        files = [file.read_text() for file in sorted(directory.glob("*.log"))]
+        # Each line: time, stream, tag, text.
+        lines = [line.split(" ", 3)[3] for file in files for line in file.splitlines()]
+        return "\n".join(lines)
+
+    def _ready(self) -> bool:
+        self.process.assert_running()
+        node = self._api.find("Node", self.name)
+        return node is not None and is_ready(node)
+
+    def _remove(self) -> None:
+        self.process.stop()
+        self.containerd.stop()
+        self.cgroup.remove()
+        unmount_below(self._root)
+        self._host.restore()
+
+    def _config(self) -> dict[str, Any]:
+        (port,) = free_ports(1)
+        return {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "address": "127.0.0.1",
+            "port": port,
+            "readOnlyPort": 0,
+            "healthzPort": 0,
+            "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": True}},
+            "authorization": {"mode": "Webhook"},
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": self.cgroup.path,
+            "enforceNodeAllocatable": [],
+            "failCgroupV1": False,
+            "failSwapOn": False,
+            "makeIPTablesUtilChains": False,
+            "resolvConf": "",
+            "containerRuntimeEndpoint": f"unix://{self.containerd.socket}",
+            "podLogsDir": str(self.pod_logs),
+            "volumePluginDir": str(self._root / "volume-plugins"),
+            # A full disk of the developer's machine is none of our business.
+            "evictionHard": {"memory.available": "1Mi"},
+            "imageGCHighThresholdPercent": 100,
+            # The default minute is also what a failed NodePrepareResources waits for its retry.
+            "syncFrequency": "5s",
+        }

@@ -1,0 +1,35 @@
+"""Waiting for a condition by asking again."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+def wait_for(
+    what: str,
+    condition: Callable[[], T | None],
+    *,
+    timeout: float = 30.0,
+    interval: float = 0.1,
+    context: Callable[[], str] | None = None,
+) -> T:
+    """Asks `condition` until its answer is truthy, and returns that answer.
+
+    Raises:
+        AssertionError: after `timeout` seconds, naming `what`, the last answer and `context()`.
+    """
+    deadline = time.monotonic() + timeout
+    while True:
+        answer = condition()
+        if answer:
+            return answer
+        if time.monotonic() > deadline:
+            more = f"\n{context()}" if context else ""
+            raise AssertionError(f"no {what} after {timeout:g} s; last answer: {answer!r}{more}")
+        time.sleep(interval)
