@@ -16,15 +16,15 @@ from api.errors import InvalidObjectError
 API_VERSION: Final = "mig.dra.dev/v1alpha1"
 KIND: Final = "MigDeviceConfig"
 
-PlacementPolicy = Literal["sws", "best-fit", "first-fit", "spread"]
+PlacementPolicy = Literal["sws", "best-fit", "first-fit", "mfi", "spread"]
 
 
 class PlacementConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the controller chooses among the placements that would do.
 
     ``policy``: ``sws`` costs the cluster the least placeable capacity (the default), ``best-fit``
-    fills the fullest GPU first, ``first-fit`` takes the first in name order, ``spread`` takes the
-    emptiest GPU.
+    fills the fullest GPU first, ``first-fit`` takes the first in name order, ``mfi``
+    fragments least, ``spread`` takes the emptiest GPU.
     """
 
     policy: PlacementPolicy = "sws"

@@ -18,12 +18,14 @@ class Move:
 
     ``loss`` is, per profile of the geometry, how many of its feasible placements vanish. ``waste``
     is the number of memory slices, beyond those taken, that become unusable by any packing.
+    ``fragmentation`` is the growth of ``MoveTable.fragmentation``.
     """
 
     placement: Placement
     after: Usage
     loss: tuple[int, ...]
     waste: int
+    fragmentation: int
 
 
 class MoveTable:
@@ -60,6 +62,21 @@ class MoveTable:
             self._usable[usage] = known
         return known
 
+    def fragmentation(self, usage: Usage) -> int:
+        """Memory slices of the placements that are blocked though the room would suffice.
+
+        The metric of MFI (Zambianco et al., "An Online Fragmentation-Aware GPU Scheduler for
+        Multi-Tenant MIG-based Clouds", 2025): profiles larger than what is free do not count.
+        """
+        free = self.geometry.memory_slices - usage.mask.bit_count()
+        return sum(
+            profile.memory_slices
+            for profile in self.geometry.profiles
+            if profile.memory_slices <= free
+            for placement in profile.placements
+            if usage.mask & placement.mask
+        )
+
     def moves(self, usage: Usage, profile: Profile) -> tuple[Move, ...]:
         """Every way to make an instance of ``profile`` beside ``usage``, lowest start first."""
         key = (usage, profile.id)
@@ -81,4 +98,5 @@ class MoveTable:
             after=after,
             loss=tuple(b - a for b, a in zip(before, self.feasible(after), strict=True)),
             waste=self.usable(usage) - self.usable(after) - placement.size,
+            fragmentation=self.fragmentation(after) - self.fragmentation(usage),
         )

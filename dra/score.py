@@ -146,6 +146,11 @@ def spread(situation: Situation, move: Move) -> Key:
     return (-_free_after(situation, move), sum(move.loss))
 
 
+def mfi(situation: Situation, move: Move) -> Key:
+    """Least growth of fragmentation; then the fullest GPU."""
+    return (move.fragmentation, _free_after(situation, move))
+
+
 def first_fit(situation: Situation, move: Move) -> Key:  # noqa: ARG001 - a Policy takes both
     """The first GPU in name order, at the lowest start."""
     return ()
@@ -155,6 +160,7 @@ POLICIES: Mapping[str, Policy] = {
     "sws": sws,
     "best-fit": best_fit,
     "first-fit": first_fit,
+    "mfi": mfi,
     "spread": spread,
 }
 """By the names that ``MigDeviceConfig.placement.policy`` takes."""
