@@ -1,46 +1,36 @@
-"""``python -m sim``: every part of the cluster in a box, each a subcommand loaded when asked for."""
-
-from __future__ import annotations
+"""`python -m sim`: a cluster in a box. Each subcommand is loaded when it is asked for."""
 
 import importlib
 
 import click
 
-COMMANDS: dict[str, str] = {
-    "apiserver": "sim.apiserver.cli:main",
-    "control-plane": "sim.cluster.control_plane:main",
-    "demo": "sim.cluster.cli:demo",
-    "kcm": "sim.kcm.cli:main",
-    "kubelet": "sim.kubelet.cli:main",
-    "nvml": "sim.nvml.cli:main",
-    "plugin": "sim.plugin:main",
-    "scheduler": "sim.scheduler.cli:main",
-    "up": "sim.cluster.cli:up",
+COMMANDS = {
+    "nvml": "sim.nvml.cli:nvml",
+    "plugin": "sim.plugin:plugin",
 }
-"""Subcommand to ``module:function``."""
+"""Subcommand to `module:attribute` of its click command."""
 
 
 class LazyGroup(click.Group):
-    """A group that imports a subcommand only to run it, so that each process stays small."""
+    """A group that imports a subcommand's module only when that subcommand is used."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """The names, sorted."""
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Names of all subcommands."""
         return sorted(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import the subcommand; None for an unknown name."""
-        if cmd_name not in COMMANDS:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
+        """Import and return a subcommand."""
+        where = COMMANDS.get(cmd_name)
+        if where is None:
             return None
-        module, _, function = COMMANDS[cmd_name].partition(":")
-        command = getattr(importlib.import_module(module), function)
-        if not isinstance(command, click.Command):
-            raise TypeError(f"{COMMANDS[cmd_name]} is no click command")
+        module, _, attribute = where.partition(":")
+        command: click.Command = getattr(importlib.import_module(module), attribute)
         return command
 
 
-@click.command(cls=LazyGroup)
+@click.group(cls=LazyGroup)
 def main() -> None:
-    """Run a DRA cluster without Kubernetes and without a GPU."""
+    """Simulated hardware and cluster, for machines without them."""
 
 
 if __name__ == "__main__":

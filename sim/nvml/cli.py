@@ -1,0 +1,125 @@
+"""`python -m sim nvml`: make, show and disturb a simulated machine."""
+
+import json
+from pathlib import Path
+
+import click
+
+from sim.nvml.assembly import DRIVER_VERSION
+from sim.nvml.codes import RefusedError, Return
+from sim.nvml.machine import GpuSpec, Machine
+from sim.nvml.products import product_names
+from sim.nvml.state import WHOLE_GPU
+
+_state = click.option(
+    "--state",
+    required=True,
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Directory of the machine.",
+)
+_gpu = click.option("--gpu", type=int, default=0, show_default=True, help="Index of the GPU.")
+
+
+@click.group()
+def nvml() -> None:
+    """Simulated GPUs, kept in a directory that several processes share."""
+
+
+def _spec(text: str, *, mig: bool) -> GpuSpec:
+    path = Path(text)
+    return GpuSpec(path if path.suffix == ".json" else text, mig=mig)
+
+
+@nvml.command()
+@_state
+@click.option("--gpu", "gpus", multiple=True, required=True, help="Product name or JSON file.")
+@click.option("--host-root", type=click.Path(path_type=Path), help="Default: <state>/host.")
+@click.option("--driver-version", default=DRIVER_VERSION, show_default=True)
+@click.option("--mig/--no-mig", default=True, show_default=True, help="MIG mode of the GPUs.")
+def init(
+    state: Path, gpus: tuple[str, ...], host_root: Path | None, driver_version: str, *, mig: bool
+) -> None:
+    """Make a machine with these GPUs."""
+    specs = [_spec(text, mig=mig) for text in gpus]
+    try:
+        Machine.create(state, specs, host_root=host_root, driver_version=driver_version)
+    except (FileExistsError, LookupError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+@nvml.command()
+def products() -> None:
+    """List the bundled GPU products."""
+    for name in product_names():
+        click.echo(name)
+
+
+@nvml.command()
+@_state
+@click.option("--json", "as_json", is_flag=True, help="The whole state as JSON.")
+def show(state: Path, *, as_json: bool) -> None:
+    """Show the GPUs with their instances."""
+    machine = Machine(state)
+    if as_json:
+        click.echo(json.dumps(machine.snapshot(), indent=2))
+        return
+    for index, gpu in enumerate(machine.state().gpus):
+        product = machine.product(index)
+        mode = "on" if gpu.mig else "off"
+        lost = ", lost" if gpu.lost else ""
+        click.echo(f"{index}: {product.name} {gpu.uuid} minor {gpu.minor}, MIG {mode}{lost}")
+        for instance in sorted(gpu.gpu_instances, key=lambda g: g.start):
+            profile = product.profile(instance.profile)
+            name = profile.name if profile else "?"
+            uuids = " ".join(c.uuid for c in instance.compute_instances) or "no compute instance"
+            span = f"{instance.start}:{instance.size}"
+            click.echo(f"   {span:5} {name:12} GPU instance {instance.id:2}  {uuids}")
+
+
+@nvml.command()
+@_state
+@_gpu
+@click.option("--start", type=int, help="First memory slice; the driver chooses without it.")
+@click.argument("profile")
+def create(state: Path, gpu: int, start: int | None, profile: str) -> None:
+    """Create a slice past the plugin, as a foreign client would."""
+    try:
+        click.echo(Machine(state).create_slice(gpu, profile, start=start).uuid)
+    except RefusedError as error:
+        raise click.ClickException(Return(error.code).name) from error
+    except LookupError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@nvml.command()
+@_state
+@_gpu
+@click.argument("gpu_instance", type=int)
+def destroy(state: Path, gpu: int, gpu_instance: int) -> None:
+    """Destroy a GPU instance with its compute instances."""
+    try:
+        Machine(state).destroy_slice(gpu, gpu_instance)
+    except RefusedError as error:
+        raise click.ClickException(Return(error.code).name) from error
+    except LookupError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@nvml.command()
+@_state
+def reboot(state: Path) -> None:
+    """Boot the machine again: instances are gone."""
+    Machine(state).reboot()
+
+
+@nvml.command()
+@_state
+@_gpu
+@click.option("--gpu-instance", type=int, default=WHOLE_GPU, help="Default: the whole GPU.")
+@click.option("--compute-instance", type=int, default=WHOLE_GPU)
+@click.argument("number", type=int)
+def xid(state: Path, gpu: int, gpu_instance: int, compute_instance: int, number: int) -> None:
+    """Raise an XID error."""
+    Machine(state).raise_event(
+        gpu, number, gpu_instance=gpu_instance, compute_instance=compute_instance
+    )

@@ -1,0 +1,97 @@
+"""Event sets. Events are registered on whole GPUs; those of a MIG device name its instances."""
+
+import time
+from typing import Any
+
+import pynvml
+
+from sim.nvml.cabi import (
+    address,
+    integer,
+    pointer_field,
+    put_handle,
+    put_ulonglong,
+    structure,
+)
+from sim.nvml.codes import RefusedError, Return
+from sim.nvml.library import exported
+from sim.nvml.session import EventSet, Session
+from sim.nvml.state import Event
+
+SUPPORTED_EVENTS = 0x1 | 0x2 | 0x8 | 0x10
+"""ECC errors of one and two bits, critical XIDs, clock changes."""
+
+_POLL_SECONDS = 0.02
+
+
+def _event_set(session: Session, handle: Any) -> EventSet:
+    found = session.event_sets.get(address(handle))
+    if found is None:
+        raise RefusedError(Return.INVALID_ARGUMENT)
+    return found
+
+
+@exported("nvmlEventSetCreate", on_handle=False)
+def create(session: Session, handle: Any) -> None:
+    """Create an empty event set; it delivers what happens from now on."""
+    where = session.new_address()
+    session.event_sets[where] = EventSet(last=session.store.read().next_event - 1)
+    put_handle(handle, where)
+
+
+@exported("nvmlEventSetFree", on_handle=False)
+def free(session: Session, handle: Any) -> None:
+    """Free an event set."""
+    _event_set(session, handle)
+    del session.event_sets[address(handle)]
+
+
+@exported("nvmlDeviceGetSupportedEventTypes")
+def supported_types(session: Session, device: Any, types: Any) -> None:
+    """Mask of the event types that the GPU can deliver."""
+    session.device(device)
+    put_ulonglong(types, SUPPORTED_EVENTS)
+
+
+@exported("nvmlDeviceRegisterEvents")
+def register(session: Session, device: Any, types: Any, handle: Any) -> None:
+    """Add a GPU to the set; NOT_SUPPORTED for a MIG device or a type it cannot deliver."""
+    if session.target(device, "device", "mig-device").kind != "device":
+        raise RefusedError(Return.NOT_SUPPORTED)
+    if integer(types) & ~SUPPORTED_EVENTS:
+        raise RefusedError(Return.NOT_SUPPORTED)
+    gpu, _ = session.device(device)
+    masks = _event_set(session, handle).masks
+    masks[gpu.uuid] = masks.get(gpu.uuid, 0) | integer(types)
+
+
+def _next_event(session: Session, events: EventSet) -> Event | None:
+    state = session.store.read()
+    for event in state.events:
+        if event.sequence > events.last and events.masks.get(event.gpu, 0) & event.type:
+            return event
+    if any(gpu.lost and gpu.uuid in events.masks for gpu in state.gpus):
+        raise RefusedError(Return.GPU_IS_LOST)
+    return None
+
+
+@exported("nvmlEventSetWait_v2", on_handle=False)
+def wait(session: Session, handle: Any, data: Any, timeout_ms: Any) -> None:
+    """Deliver the next event; TIMEOUT without one, GPU_IS_LOST if a GPU of the set is."""
+    deadline = time.monotonic() + integer(timeout_ms) / 1000
+    events = _event_set(session, handle)
+    while (event := _next_event(session, events)) is None:
+        left = deadline - time.monotonic()
+        if left <= 0:
+            raise RefusedError(Return.TIMEOUT)
+        time.sleep(min(left, _POLL_SECONDS))
+    events.last = event.sequence
+    gpu = session.store.read().gpu(event.gpu)
+    if gpu is None:
+        raise RefusedError(Return.GPU_IS_LOST)
+    filled = structure(data, pynvml.c_nvmlEventData_t)
+    filled.device = pointer_field(session.handle("device", gpu), pynvml.c_nvmlDevice_t)
+    filled.eventType = event.type
+    filled.eventData = event.data
+    filled.gpuInstanceId = event.gpu_instance
+    filled.computeInstanceId = event.compute_instance

@@ -1,0 +1,94 @@
+"""Initialisation, versions, and finding GPUs."""
+
+from typing import Any
+
+from sim.nvml.cabi import integer, put_handle, put_int, put_text, put_uint, text
+from sim.nvml.codes import RefusedError, Return
+from sim.nvml.library import exported
+from sim.nvml.session import Session
+
+
+@exported("nvmlInit_v2", on_handle=False, needs_init=False)
+def init(session: Session) -> None:
+    """Initialise; NVML counts references."""
+    session.open()
+
+
+@exported("nvmlInitWithFlags", on_handle=False, needs_init=False)
+def init_with_flags(session: Session, _flags: Any) -> None:
+    """Initialise; no flag changes anything here."""
+    session.open()
+
+
+@exported("nvmlShutdown", on_handle=False)
+def shutdown(session: Session) -> None:
+    """Undo one initialisation."""
+    session.close()
+
+
+@exported("nvmlSystemGetDriverVersion", on_handle=False)
+def driver_version(session: Session, buffer: Any, length: Any) -> None:
+    """Version of the kernel driver."""
+    put_text(buffer, length, session.store.read().driver_version)
+
+
+@exported("nvmlSystemGetNVMLVersion", on_handle=False)
+def nvml_version(session: Session, buffer: Any, length: Any) -> None:
+    """Version of the library."""
+    put_text(buffer, length, session.store.read().nvml_version)
+
+
+@exported("nvmlSystemGetCudaDriverVersion", on_handle=False)
+@exported("nvmlSystemGetCudaDriverVersion_v2", on_handle=False)
+def cuda_driver_version(session: Session, version: Any) -> None:
+    """CUDA version of the driver, as 1000 * major + 10 * minor."""
+    put_int(version, session.store.read().cuda_version)
+
+
+@exported("nvmlDeviceGetCount_v2", on_handle=False)
+def device_count(session: Session, count: Any) -> None:
+    """Number of GPUs, lost ones included."""
+    put_uint(count, len(session.store.read().gpus))
+
+
+@exported("nvmlDeviceGetHandleByIndex_v2", on_handle=False)
+def device_by_index(session: Session, index: Any, device: Any) -> None:
+    """GPU by index."""
+    gpus = session.store.read().gpus
+    if not 0 <= integer(index) < len(gpus):
+        raise RefusedError(Return.INVALID_ARGUMENT)
+    gpu = gpus[integer(index)]
+    if gpu.lost:
+        raise RefusedError(Return.GPU_IS_LOST)
+    put_handle(device, session.handle("device", gpu))
+
+
+@exported("nvmlDeviceGetHandleByUUID", on_handle=False)
+def device_by_uuid(session: Session, uuid: Any, device: Any) -> None:
+    """GPU or MIG device by UUID."""
+    wanted = text(uuid)
+    for gpu in session.store.read().gpus:
+        if gpu.uuid == wanted:
+            if gpu.lost:
+                raise RefusedError(Return.GPU_IS_LOST)
+            put_handle(device, session.handle("device", gpu))
+            return
+        for instance in gpu.gpu_instances:
+            for compute in instance.compute_instances:
+                if compute.uuid == wanted:
+                    put_handle(device, session.handle("mig-device", gpu, compute.key))
+                    return
+    raise RefusedError(Return.NOT_FOUND)
+
+
+@exported("nvmlDeviceGetHandleByPciBusId_v2", on_handle=False)
+def device_by_pci_bus_id(session: Session, bus_id: Any, device: Any) -> None:
+    """GPU by PCI bus id, with a domain of four or eight digits."""
+    domain, _, rest = text(bus_id).lower().partition(":")
+    for gpu in session.store.read().gpus:
+        if gpu.pci_bus_id.lower() == f"{domain:0>8}:{rest}":
+            if gpu.lost:
+                raise RefusedError(Return.GPU_IS_LOST)
+            put_handle(device, session.handle("device", gpu))
+            return
+    raise RefusedError(Return.NOT_FOUND)

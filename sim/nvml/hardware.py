@@ -1,0 +1,191 @@
+"""What MIG hardware allows: placing, counting and removing instances on one GPU's state.
+
+Pure apart from changing the state it is given. Refusals carry NVML's return code. Placements are
+memory-slice intervals; beside them the engines of the whole-GPU profile are shared out, which
+matters for the profiles with media extensions.
+"""
+
+from uuid import uuid4
+
+from sim.nvml.codes import RefusedError, Return
+from sim.nvml.products import ComputeInstanceProfile, GpuInstanceProfile, Product
+from sim.nvml.state import ComputeInstance, Gpu, GpuInstance, MachineState
+
+MAX_GPU_INSTANCES = 15
+"""GPU-instance ids are 0 to 14: the driver's capability minors leave room for no more."""
+
+_ENGINES = ("copy_engines", "decoders", "encoders", "jpeg", "ofa", "multiprocessors")
+
+
+def require_mig(gpu: Gpu) -> None:
+    """Refuse with NOT_SUPPORTED unless MIG mode is on."""
+    if not gpu.mig:
+        raise RefusedError(Return.NOT_SUPPORTED)
+
+
+def profile_of(product: Product, profile_id: int) -> GpuInstanceProfile:
+    """The GPU-instance profile with this id, or INVALID_ARGUMENT."""
+    profile = product.profile(profile_id)
+    if profile is None:
+        raise RefusedError(Return.INVALID_ARGUMENT)
+    return profile
+
+
+def free_starts(gpu: Gpu, product: Product, profile: GpuInstanceProfile) -> list[int]:
+    """Starts at which one more instance of the profile fits now."""
+    live = [profile_of(product, g.profile) for g in gpu.gpu_instances]
+    if sum(p.id == profile.id for p in live) >= profile.instance_count:
+        return []
+    if sum(p.slice_count for p in live) + profile.slice_count > product.compute_slices:
+        return []
+    for engine in _ENGINES:
+        used = sum(getattr(p, engine) for p in live)
+        if used + getattr(profile, engine) > getattr(product.whole, engine):
+            return []
+    return [
+        start
+        for start in profile.starts
+        if all(
+            start + profile.size <= g.start or g.start + g.size <= start for g in gpu.gpu_instances
+        )
+    ]
+
+
+def remaining_capacity(gpu: Gpu, product: Product, profile: GpuInstanceProfile) -> int:
+    """How many more instances of the profile fit, as nvmlDeviceGetGpuInstanceRemainingCapacity."""
+    trial = Gpu(gpu.uuid, gpu.product, gpu.minor, gpu.pci_bus_id, gpu.serial)
+    trial.gpu_instances = list(gpu.gpu_instances)
+    count = 0
+    while starts := free_starts(trial, product, profile):
+        trial.gpu_instances.append(GpuInstance(0, 0, profile.id, min(starts), profile.size))
+        count += 1
+    return count
+
+
+def create_gpu_instance(
+    state: MachineState, gpu: Gpu, product: Product, *, profile_id: int, start: int | None = None
+) -> GpuInstance:
+    """Create a GPU instance at `start`, or where the driver likes when it is None.
+
+    Refuses with INVALID_ARGUMENT for a start that the profile does not have, and with
+    INSUFFICIENT_RESOURCES for one that is taken or whose engines are used up.
+    """
+    require_mig(gpu)
+    profile = profile_of(product, profile_id)
+    if start is not None and start not in profile.starts:
+        raise RefusedError(Return.INVALID_ARGUMENT)
+    free = free_starts(gpu, product, profile)
+    if start is None:
+        start = next((s for s in profile.driver_order or profile.starts if s in free), None)
+    if start is None or start not in free:
+        raise RefusedError(Return.INSUFFICIENT_RESOURCES)
+    identifier = _gpu_instance_id(gpu, product, profile, start=start)
+    instance = GpuInstance(state.new_key(), identifier, profile_id, start, profile.size)
+    gpu.gpu_instances.append(instance)
+    return instance
+
+
+def _gpu_instance_id(gpu: Gpu, product: Product, profile: GpuInstanceProfile, *, start: int) -> int:
+    """An id that looks like a driver's: by position, but by order of creation for halves."""
+    used = {g.id for g in gpu.gpu_instances}
+    parts = product.memory_slices // profile.size
+    by_position = parts - 1 + start // profile.size
+    wanted = [1, 2] if parts == 2 else [by_position]  # noqa: PLR2004 - halves of the GPU
+    candidates = [*wanted, *range(MAX_GPU_INSTANCES)]
+    free = [i for i in candidates if i < MAX_GPU_INSTANCES and i not in used]
+    if not free:
+        raise RefusedError(Return.INSUFFICIENT_RESOURCES)
+    return int(free[0])
+
+
+def destroy_gpu_instance(gpu: Gpu, instance: GpuInstance) -> None:
+    """Remove a GPU instance; IN_USE while it has compute instances or processes."""
+    busy = any(p.gpu_instance == instance.id for p in gpu.processes)
+    if busy or instance.compute_instances:
+        raise RefusedError(Return.IN_USE)
+    gpu.gpu_instances.remove(instance)
+
+
+def _free_compute_start(
+    instance: GpuInstance, parent: GpuInstanceProfile, profile: ComputeInstanceProfile
+) -> int | None:
+    for start in range(parent.slice_count - profile.slice_count + 1):
+        end = start + profile.slice_count
+        if all(end <= c.start or c.start + c.size <= start for c in instance.compute_instances):
+            return start
+    return None
+
+
+def compute_profile_of(parent: GpuInstanceProfile, profile_id: int) -> ComputeInstanceProfile:
+    """The compute-instance profile with this id, or INVALID_ARGUMENT."""
+    profile = parent.compute_profile(profile_id)
+    if profile is None:
+        raise RefusedError(Return.INVALID_ARGUMENT)
+    return profile
+
+
+def compute_remaining_capacity(
+    instance: GpuInstance, parent: GpuInstanceProfile, profile: ComputeInstanceProfile
+) -> int:
+    """How many more compute instances of the profile fit into the GPU instance."""
+    trial = GpuInstance(0, 0, instance.profile, instance.start, instance.size)
+    trial.compute_instances = list(instance.compute_instances)
+    count = 0
+    while (start := _free_compute_start(trial, parent, profile)) is not None:
+        size = profile.slice_count
+        trial.compute_instances.append(ComputeInstance(0, 0, profile.id, start, size, 0, ""))
+        count += 1
+    return min(count, profile.instance_count)
+
+
+def create_compute_instance(
+    state: MachineState, gpu: Gpu, product: Product, *, instance: GpuInstance, profile_id: int
+) -> ComputeInstance:
+    """Create a compute instance with a fresh UUID and the lowest free MIG device index."""
+    parent = profile_of(product, instance.profile)
+    profile = compute_profile_of(parent, profile_id)
+    if not profile.creatable:
+        raise RefusedError(Return.NOT_SUPPORTED)
+    start = _free_compute_start(instance, parent, profile)
+    if start is None:
+        raise RefusedError(Return.INSUFFICIENT_RESOURCES)
+    identifiers = {c.id for c in instance.compute_instances}
+    indexes = {c.index for g in gpu.gpu_instances for c in g.compute_instances}
+    created = ComputeInstance(
+        key=state.new_key(),
+        id=next(i for i in range(len(identifiers) + 1) if i not in identifiers),
+        profile=profile_id,
+        start=start,
+        size=profile.slice_count,
+        index=next(i for i in range(len(indexes) + 1) if i not in indexes),
+        uuid=f"MIG-{uuid4()}",
+    )
+    instance.compute_instances.append(created)
+    return created
+
+
+def destroy_compute_instance(gpu: Gpu, instance: GpuInstance, compute: ComputeInstance) -> None:
+    """Remove a compute instance; IN_USE while a process runs on it."""
+    holder = (instance.id, compute.id)
+    if any((p.gpu_instance, p.compute_instance) == holder for p in gpu.processes):
+        raise RefusedError(Return.IN_USE)
+    instance.compute_instances.remove(compute)
+
+
+def set_mig_mode(state: MachineState, gpu: Gpu, product: Product, *, enable: bool) -> Return:
+    """Ask for MIG mode; the answer is NVML's activation status.
+
+    The mode stays pending with IN_USE while instances or processes are on the GPU, and with
+    RESET_REQUIRED where the architecture needs a reset that the driver cannot do by itself.
+    """
+    if not product.gi_profiles:
+        raise RefusedError(Return.NOT_SUPPORTED)
+    gpu.mig_pending = enable
+    if gpu.mig == enable:
+        return Return.SUCCESS
+    if gpu.gpu_instances or gpu.processes:
+        return Return.IN_USE
+    if product.mig_mode_needs_reset and not state.resets_gpus:
+        return Return.RESET_REQUIRED
+    gpu.mig = enable
+    return Return.SUCCESS

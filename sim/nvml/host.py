@@ -1,0 +1,169 @@
+"""Files of the simulated host: what the kernel, the driver and its packages show under / .
+
+Device nodes are plain files: making real ones needs privileges, and the simulated driver needs
+none. Only the capability files of MIG instances change while the machine runs.
+"""
+
+import shutil
+from pathlib import Path
+
+from sim.nvml.products import Product
+from sim.nvml.state import Gpu, MachineState, replace_file
+
+MAJORS = {"nvidia": 195, "nvidia-modeset": 195, "nvidiactl": 195, "nvidia-uvm": 509}
+CAPS_MAJOR = 237
+MAX_GPUS = 32
+MAX_COMPUTE_INSTANCES = 8
+_GPU_MINORS = 135
+_INSTANCE_MINORS = 9
+_FIRST_INSTANCE_MINOR = 3
+_LIBRARIES = (
+    "libcuda.so",
+    "libnvidia-ml.so",
+    "libnvidia-ptxjitcompiler.so",
+    "libnvidia-nvvm.so",
+    "libnvidia-opencl.so",
+    "libcudadebugger.so",
+)
+_BINARIES = (
+    "nvidia-smi",
+    "nvidia-debugdump",
+    "nvidia-persistenced",
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+)
+
+
+def gpu_instance_minor(gpu_minor: int, gpu_instance: int) -> int:
+    """Capability minor of a GPU instance, as the driver numbers them."""
+    return _FIRST_INSTANCE_MINOR + _GPU_MINORS * gpu_minor + _INSTANCE_MINORS * gpu_instance
+
+
+def compute_instance_minor(gpu_minor: int, gpu_instance: int, compute_instance: int) -> int:
+    """Capability minor of a compute instance, as the driver numbers them."""
+    return gpu_instance_minor(gpu_minor, gpu_instance) + 1 + compute_instance
+
+
+def build_host(root: Path, state: MachineState, products: dict[str, Product]) -> None:
+    """Make the host's files for a machine that has just booted."""
+    for stale in ("proc", "dev", "sys"):
+        shutil.rmtree(root / stale, ignore_errors=True)
+    _build_proc(root / "proc", state, products)
+    _build_dev(root / "dev", state)
+    _build_sys(root, state)
+    _build_driver_files(root, state.driver_version)
+    sync_capabilities(root, state)
+
+
+def sync_capabilities(root: Path, state: MachineState) -> None:
+    """Make the capability files say which MIG instances live."""
+    for gpu in state.gpus:
+        folder = root / f"proc/driver/nvidia/capabilities/gpu{gpu.minor}/mig"
+        wanted = _capabilities(gpu)
+        folder.mkdir(parents=True, exist_ok=True)
+        present = {str(p.parent.relative_to(folder)) for p in folder.rglob("access")}
+        for gone in sorted(present - wanted.keys(), reverse=True):
+            shutil.rmtree(folder / gone, ignore_errors=True)
+        for new in sorted(wanted.keys() - present):
+            (folder / new).mkdir(parents=True, exist_ok=True)
+            _write_access(folder / new / "access", wanted[new], mode=0o444)
+
+
+def _capabilities(gpu: Gpu) -> dict[str, int]:
+    minors: dict[str, int] = {}
+    for instance in gpu.gpu_instances:
+        name = f"gi{instance.id}"
+        minors[name] = gpu_instance_minor(gpu.minor, instance.id)
+        for compute in instance.compute_instances:
+            minors[f"{name}/ci{compute.id}"] = compute_instance_minor(
+                gpu.minor, instance.id, compute.id
+            )
+    return minors
+
+
+def _write_access(path: Path, minor: int, *, mode: int) -> None:
+    # The driver prints the mode in decimal: 292 is 0444.
+    content = f"DeviceFileMinor: {minor}\nDeviceFileMode: {mode}\nDeviceFileModify: 1\n"
+    replace_file(path, content.encode())
+
+
+def _write(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+
+
+def _build_proc(proc: Path, state: MachineState, products: dict[str, Product]) -> None:
+    _write(proc / "sys/kernel/random/boot_id", f"{state.boot_id}\n")
+    _write(
+        proc / "devices",
+        "Character devices:\n"
+        "  1 mem\n"
+        "  5 /dev/tty\n"
+        + "".join(f"{major} {name}\n" for name, major in MAJORS.items())
+        + "236 nvidia-caps-imex-channels\n"
+        + f"{CAPS_MAJOR} nvidia-caps\n"
+        + "\nBlock devices:\n  7 loop\n259 blkext\n",
+    )
+    driver = proc / "driver/nvidia"
+    _write(
+        driver / "version",
+        f"NVRM version: NVIDIA UNIX x86_64 Kernel Module  {state.driver_version}  simulated\n",
+    )
+    _write(driver / "params", "ModifyDeviceFiles: 1\nDeviceFileUID: 0\nDeviceFileGID: 0\n")
+    for gpu in state.gpus:
+        _write(
+            driver / "gpus" / gpu.pci_bus_id.lower()[4:] / "information",
+            f"Model: \t\t {products[gpu.product].name}\n"
+            f"GPU UUID: \t {gpu.uuid}\n"
+            f"Bus Location: \t {gpu.pci_bus_id.lower()[4:]}\n"
+            f"Device Minor: \t {gpu.minor}\n",
+        )
+    for name, minor, mode in (("config", 1, 0o400), ("monitor", 2, 0o444)):
+        path = driver / "capabilities/mig" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _write_access(path, minor, mode=mode)
+    _write(proc / "driver/nvidia-caps/mig-minors", _mig_minors())
+
+
+def _mig_minors() -> str:
+    lines = ["config 1", "monitor 2"]
+    for gpu in range(MAX_GPUS):
+        for gi in range(_GPU_MINORS // _INSTANCE_MINORS):
+            lines.append(f"gpu{gpu}/gi{gi}/access {gpu_instance_minor(gpu, gi)}")
+            lines.extend(
+                f"gpu{gpu}/gi{gi}/ci{ci}/access {compute_instance_minor(gpu, gi, ci)}"
+                for ci in range(MAX_COMPUTE_INSTANCES)
+            )
+    return "\n".join(lines) + "\n"
+
+
+def _build_dev(dev: Path, state: MachineState) -> None:
+    names = [f"nvidia{gpu.minor}" for gpu in state.gpus]
+    names += ["nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset"]
+    # The kernel makes no node for an instance's capability; only these two exist after boot.
+    names += ["nvidia-caps/nvidia-cap1", "nvidia-caps/nvidia-cap2"]
+    for name in names:
+        _write(dev / name, "")
+
+
+def _build_sys(root: Path, state: MachineState) -> None:
+    links = root / "sys/bus/pci/devices"
+    links.mkdir(parents=True)
+    for position, gpu in enumerate(state.gpus):
+        address = gpu.pci_bus_id.lower()[4:]
+        bridge = f"pci{address[:5]}{2 * position:02x}"
+        device = root / "sys/devices" / bridge / f"{address[:5]}{2 * position:02x}:01.0" / address
+        _write(device / "numa_node", f"{position % 2}\n")
+        _write(device / "vendor", "0x10de\n")
+        (links / address).symlink_to(
+            Path("../../../devices") / device.relative_to(root / "sys/devices")
+        )
+
+
+def _build_driver_files(root: Path, version: str) -> None:
+    for name in _LIBRARIES:
+        _write(root / "usr/lib/x86_64-linux-gnu" / f"{name}.{version}", "simulated library\n")
+    for name in _BINARIES:
+        path = root / "usr/bin" / name
+        _write(path, f"#!/bin/sh\necho 'simulated {name} {version}'\n")
+        path.chmod(0o755)

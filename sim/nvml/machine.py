@@ -1,0 +1,330 @@
+"""A simulated machine from the outside: what its administrator, its users and its fate do to it.
+
+Everything here goes past NVML, straight to the shared state, so a test or another process can act
+as a foreign client while the plugin runs.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+from uuid import uuid4
+
+import msgspec
+
+from sim.nvml import hardware, host
+from sim.nvml.assembly import DRIVER_VERSION, GpuSpec, new_machine
+from sim.nvml.calls import Call, CallLog
+from sim.nvml.faults import Fault, Faults
+from sim.nvml.products import Product
+from sim.nvml.state import (
+    WHOLE_GPU,
+    ComputeInstance,
+    Event,
+    Gpu,
+    GpuInstance,
+    MachineState,
+    Process,
+    Store,
+)
+
+__all__ = ["GpuSpec", "Machine", "Slice"]
+
+XID_CRITICAL_ERROR = 0x8
+_EVENTS_KEPT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A slice as `create_slice` made it; without a compute instance, `uuid` is empty."""
+
+    gpu: str
+    gpu_instance: int
+    compute_instance: int | None
+    uuid: str
+    profile: str
+    start: int
+    size: int
+
+
+class Machine:
+    """The simulated machine in a directory. GPUs are named by UUID or index."""
+
+    def __init__(self, state_dir: str | Path) -> None:
+        self.directory = Path(state_dir)
+        self.store = Store(self.directory)
+        self.faults = Faults(self.directory)
+        self._log = CallLog(self.directory)
+
+    @classmethod
+    def create(
+        cls,
+        state_dir: str | Path,
+        gpus: list[GpuSpec],
+        *,
+        host_root: str | Path | None = None,
+        driver_version: str = DRIVER_VERSION,
+    ) -> "Machine":
+        """Build a machine and its host files (under `<state_dir>/host` by default).
+
+        Raises:
+            FileExistsError: the directory already holds a machine.
+            LookupError: a product that is not bundled.
+        """
+        machine = cls(state_dir)
+        root = Path(host_root) if host_root else machine.directory / "host"
+        state, products = new_machine(gpus, host_root=root, driver_version=driver_version)
+        machine.store.create(state, products)
+        host.build_host(root, state, {p.product: p for p in products})
+        return machine
+
+    @property
+    def host_root(self) -> Path:
+        """Where the host's /proc, /dev and /usr are."""
+        return Path(self.state().host_root)
+
+    def state(self) -> MachineState:
+        """The current state; not to be changed."""
+        return self.store.read()
+
+    def gpu(self, gpu: str | int = 0) -> Gpu:
+        """One GPU's current state; not to be changed."""
+        return _find(self.state(), gpu)
+
+    def product(self, gpu: str | int = 0) -> Product:
+        """One GPU's product."""
+        return self.store.product(self.gpu(gpu))
+
+    def snapshot(self) -> dict[str, Any]:
+        """The whole state as JSON data, to compare before and after."""
+        data: dict[str, Any] = msgspec.to_builtins(self.state())
+        return data
+
+    # -- instances, as a foreign client makes and removes them
+
+    def create_slice(
+        self, gpu: str | int, profile: str, *, start: int | None = None, compute: bool = True
+    ) -> Slice:
+        """Create a slice by profile name ("1g.5gb"), full compute instance included unless told.
+
+        Raises:
+            LookupError: the GPU has no such profile.
+            RefusedError: the hardware refuses, with NVML's code.
+        """
+        with self.store.change() as state:
+            target = _find(state, gpu)
+            product = self.store.product(target)
+            wanted = next((p for p in product.gi_profiles if p.name == profile), None)
+            if wanted is None:
+                names = ", ".join(p.name for p in product.gi_profiles)
+                raise LookupError(f"{product.name} has no profile {profile!r}; it has {names}")
+            instance = hardware.create_gpu_instance(
+                state, target, product, profile_id=wanted.id, start=start
+            )
+            made: ComputeInstance | None = None
+            if compute:
+                full = max(
+                    (c for c in wanted.ci_profiles if c.creatable), key=lambda c: c.slice_count
+                )
+                made = hardware.create_compute_instance(
+                    state, target, product, instance=instance, profile_id=full.id
+                )
+            host.sync_capabilities(Path(state.host_root), state)
+        return Slice(
+            gpu=target.uuid,
+            gpu_instance=instance.id,
+            compute_instance=made.id if made else None,
+            uuid=made.uuid if made else "",
+            profile=profile,
+            start=instance.start,
+            size=instance.size,
+        )
+
+    def destroy_slice(self, gpu: str | int, gpu_instance: int) -> None:
+        """Destroy a GPU instance with its compute instances.
+
+        Raises:
+            RefusedError: IN_USE while a process holds it.
+            LookupError: no such instance.
+        """
+        with self.store.change() as state:
+            target = _find(state, gpu)
+            instance = _find_instance(target, gpu_instance)
+            for compute in list(instance.compute_instances):
+                hardware.destroy_compute_instance(target, instance, compute)
+            hardware.destroy_gpu_instance(target, instance)
+            host.sync_capabilities(Path(state.host_root), state)
+
+    def destroy_compute_instances(self, gpu: str | int, gpu_instance: int) -> None:
+        """Destroy the compute instances of a GPU instance and leave it."""
+        with self.store.change() as state:
+            target = _find(state, gpu)
+            instance = _find_instance(target, gpu_instance)
+            for compute in list(instance.compute_instances):
+                hardware.destroy_compute_instance(target, instance, compute)
+            host.sync_capabilities(Path(state.host_root), state)
+
+    # -- processes and health
+
+    def start_process(
+        self,
+        gpu: str | int,
+        pid: int,
+        *,
+        gpu_instance: int = WHOLE_GPU,
+        compute_instance: int = WHOLE_GPU,
+        kind: Literal["compute", "graphics"] = "compute",
+    ) -> None:
+        """A process takes hold of a GPU, a GPU instance, or a MIG device (both ids)."""
+        with self.store.change() as state:
+            _find(state, gpu).processes.append(
+                Process(
+                    pid=pid,
+                    kind=kind,
+                    gpu_instance=gpu_instance,
+                    compute_instance=compute_instance,
+                )
+            )
+
+    def end_process(self, pid: int) -> None:
+        """A process lets go of every GPU."""
+        with self.store.change() as state:
+            for gpu in state.gpus:
+                gpu.processes = [p for p in gpu.processes if p.pid != pid]
+
+    def raise_event(
+        self,
+        gpu: str | int,
+        data: int,
+        *,
+        kind: int = XID_CRITICAL_ERROR,
+        gpu_instance: int = WHOLE_GPU,
+        compute_instance: int = WHOLE_GPU,
+    ) -> None:
+        """An event happens; by default an XID critical error with number `data`."""
+        with self.store.change() as state:
+            event = Event(
+                sequence=state.next_event,
+                gpu=_find(state, gpu).uuid,
+                type=kind,
+                data=data,
+                gpu_instance=gpu_instance,
+                compute_instance=compute_instance,
+            )
+            state.next_event += 1
+            state.events = [*state.events, event][-_EVENTS_KEPT:]
+
+    def lose(self, gpu: str | int) -> None:
+        """The GPU falls off the bus: every call on it is GPU_IS_LOST."""
+        with self.store.change() as state:
+            _find(state, gpu).lost = True
+
+    def recover(self, gpu: str | int) -> None:
+        """The GPU comes back, reset: its instances are gone."""
+        with self.store.change() as state:
+            target = _find(state, gpu)
+            target.lost = False
+            _reset(target)
+            host.sync_capabilities(Path(state.host_root), state)
+
+    # -- modes and switches
+
+    def set_mig_mode(self, gpu: str | int, *, enabled: bool) -> None:
+        """An administrator switches MIG mode and resets the GPU: instances are gone."""
+        with self.store.change() as state:
+            target = _find(state, gpu)
+            _reset(target)
+            target.mig = target.mig_pending = enabled
+            host.sync_capabilities(Path(state.host_root), state)
+
+    def configure(
+        self,
+        *,
+        privileged: bool | None = None,
+        resets_gpus: bool | None = None,
+        record_calls: bool | None = None,
+    ) -> None:
+        """Set the machine's switches (see `MachineState`); None leaves one as it is."""
+        with self.store.change() as state:
+            if privileged is not None:
+                state.privileged = privileged
+            if resets_gpus is not None:
+                state.resets_gpus = resets_gpus
+            if record_calls is not None:
+                state.record_calls = record_calls
+
+    def reboot(self, *, minors: list[int] | None = None) -> None:
+        """Boot again: instances, processes and events are gone, the boot id is new.
+
+        MIG mode stays where the product keeps it in the GPU, and what was pending is in force.
+        `minors` renumbers the GPUs in order of index.
+        """
+        with self.store.change() as state:
+            state.boot_id = str(uuid4())
+            self._start_driver(state)
+            for gpu, minor in zip(state.gpus, minors or [], strict=minors is not None):
+                gpu.minor = minor
+            self._build_host(state)
+
+    def reload_driver(self) -> None:
+        """Unload and load the kernel modules: as a reboot, but the boot id stays."""
+        with self.store.change() as state:
+            self._start_driver(state)
+            self._build_host(state)
+
+    def reset_gpu(self, gpu: str | int) -> None:
+        """Reset one GPU: its instances are gone and a pending MIG mode is in force."""
+        with self.store.change() as state:
+            target = _find(state, gpu)
+            _reset(target)
+            target.mig = target.mig_pending
+            host.sync_capabilities(Path(state.host_root), state)
+
+    def _start_driver(self, state: MachineState) -> None:
+        state.events = []
+        for gpu in state.gpus:
+            _reset(gpu)
+            gpu.lost = False
+            keeps = self.store.product(gpu).mig_mode_survives_reboot
+            gpu.mig = gpu.mig_pending = gpu.mig_pending and keeps
+
+    def _build_host(self, state: MachineState) -> None:
+        products = {gpu.product: self.store.product(gpu) for gpu in state.gpus}
+        host.build_host(Path(state.host_root), state, products)
+
+    # -- faults and the record of calls
+
+    def inject(self, fault: Fault) -> str:
+        """Put a fault into force and return its id, for `clear_faults`."""
+        self.faults.add(fault)
+        return fault.id
+
+    def clear_faults(self, identifier: str | None = None) -> None:
+        """Take away one fault or all; what hangs goes on."""
+        self.faults.remove(identifier)
+
+    def mutations(self) -> list[Call]:
+        """Calls that any process made to change hardware, in order."""
+        return self._log.mutations()
+
+    def calls(self) -> list[Call]:
+        """All calls made while `record_calls` was on, in order."""
+        return self._log.calls()
+
+
+def _find(state: MachineState, gpu: str | int) -> Gpu:
+    found = state.gpus[gpu] if isinstance(gpu, int) else state.gpu(gpu)
+    if found is None:
+        raise LookupError(f"the machine has no GPU {gpu}")
+    return found
+
+
+def _find_instance(gpu: Gpu, gpu_instance: int) -> GpuInstance:
+    instance = gpu.instance(gpu_instance)
+    if instance is None:
+        raise LookupError(f"GPU {gpu.uuid} has no GPU instance {gpu_instance}")
+    return instance
+
+
+def _reset(gpu: Gpu) -> None:
+    gpu.gpu_instances = []
+    gpu.processes = []

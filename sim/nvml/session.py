@@ -1,0 +1,135 @@
+"""What one process holds of the simulated library: initialisation, handles, event sets.
+
+Handles are opaque addresses, as in C. They end with the last nvmlShutdown; a handle whose instance
+is gone stays known, so that using it answers NOT_FOUND, while a made-up one is INVALID_ARGUMENT.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Any, Literal
+
+from sim.nvml import cabi, host
+from sim.nvml.calls import CallLog
+from sim.nvml.codes import RefusedError, Return
+from sim.nvml.faults import Faults
+from sim.nvml.products import Product
+from sim.nvml.state import ComputeInstance, Gpu, GpuInstance, MachineState, Store
+
+Kind = Literal["device", "gpu-instance", "compute-instance", "mig-device"]
+_FIRST_ADDRESS = 0x51000000
+_ADDRESS_STEP = 0x40
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a handle points to: a GPU, or by key one of its instances."""
+
+    kind: Kind
+    gpu: str
+    key: int = 0
+
+
+@dataclass(slots=True)
+class EventSet:
+    """An event set: GPUs registered with a mask of event types, and the last event seen."""
+
+    masks: dict[str, int] = field(default_factory=dict)
+    last: int = 0
+
+
+class Session:
+    """The simulated library's memory in this process, over the machine in `directory`."""
+
+    def __init__(self, directory: Path) -> None:
+        self.store = Store(directory)
+        self.faults = Faults(directory)
+        self.log = CallLog(directory)
+        self.references = 0
+        self.event_sets: dict[int, EventSet] = {}
+        self._mutex = Lock()
+        self._next_address = _FIRST_ADDRESS
+        self._targets: dict[int, Target] = {}
+        self._addresses: dict[Target, int] = {}
+
+    def open(self) -> None:
+        """Count one nvmlInit."""
+        with self._mutex:
+            self.references += 1
+
+    def close(self) -> None:
+        """Count one nvmlShutdown; the last one ends every handle."""
+        with self._mutex:
+            self.references -= 1
+            if self.references == 0:
+                self._targets.clear()
+                self._addresses.clear()
+                self.event_sets.clear()
+
+    def new_address(self) -> int:
+        """An address that this process never had before."""
+        with self._mutex:
+            self._next_address += _ADDRESS_STEP
+            return self._next_address
+
+    def handle(self, kind: Kind, gpu: Gpu, key: int = 0) -> int:
+        """The handle of a GPU or instance, the same one for as long as the session lasts."""
+        target = Target(kind, gpu.uuid, key)
+        known = self._addresses.get(target)
+        if known is not None:
+            return known
+        address = self.new_address()
+        with self._mutex:
+            address = self._addresses.setdefault(target, address)
+            self._targets[address] = target
+        return address
+
+    def target(self, handle: Any, *kinds: Kind) -> Target:
+        """What the handle points to; INVALID_ARGUMENT unless it is of one of the kinds."""
+        target = self._targets.get(cabi.address(handle))
+        if target is None or (kinds and target.kind not in kinds):
+            raise RefusedError(Return.INVALID_ARGUMENT)
+        return target
+
+    def gpu(self, state: MachineState, target: Target) -> Gpu:
+        """The target's GPU; GPU_IS_LOST if it is off the bus."""
+        gpu = state.gpu(target.gpu)
+        if gpu is None or gpu.lost:
+            raise RefusedError(Return.GPU_IS_LOST)
+        return gpu
+
+    def device(self, handle: Any) -> tuple[Gpu, Product]:
+        """The GPU of a whole-GPU handle and its product, from the current state."""
+        gpu = self.gpu(self.store.read(), self.target(handle, "device"))
+        return gpu, self.store.product(gpu)
+
+    def gpu_instance(self, state: MachineState, handle: Any) -> tuple[Gpu, GpuInstance]:
+        """The GPU instance of a handle; NOT_FOUND if it is gone."""
+        target = self.target(handle, "gpu-instance")
+        gpu = self.gpu(state, target)
+        for instance in gpu.gpu_instances:
+            if instance.key == target.key:
+                return gpu, instance
+        raise RefusedError(Return.NOT_FOUND)
+
+    def compute_instance(
+        self, state: MachineState, target: Target
+    ) -> tuple[Gpu, GpuInstance, ComputeInstance]:
+        """The compute instance or MIG device of a target; NOT_FOUND if it is gone."""
+        gpu = self.gpu(state, target)
+        for instance in gpu.gpu_instances:
+            for compute in instance.compute_instances:
+                if compute.key == target.key:
+                    return gpu, instance, compute
+        raise RefusedError(Return.NOT_FOUND)
+
+    @contextmanager
+    def change(self) -> Iterator[MachineState]:
+        """Change the hardware as a privileged caller; the host's files follow."""
+        with self.store.change() as state:
+            if not state.privileged:
+                raise RefusedError(Return.NO_PERMISSION)
+            yield state
+            host.sync_capabilities(Path(state.host_root), state)

@@ -1,0 +1,188 @@
+"""State of one simulated machine, and the file that several processes share.
+
+The file is replaced atomically under a lock, so a reader sees a whole state, never a torn one.
+Reading again costs one stat as long as nothing changed.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from threading import Lock
+from typing import Literal
+
+import msgspec
+
+from sim.nvml.products import Product
+
+WHOLE_GPU = 0xFFFFFFFF
+"""NVML's value for "no GPU instance" and "no compute instance"."""
+
+
+class ComputeInstance(msgspec.Struct):
+    """A live compute instance. `key` is never reused, `id` is; `index` is the MIG device's."""
+
+    key: int
+    id: int
+    profile: int
+    start: int
+    size: int
+    index: int
+    uuid: str
+
+
+class GpuInstance(msgspec.Struct):
+    """A live GPU instance; `start` and `size` are in memory slices. `key` is never reused."""
+
+    key: int
+    id: int
+    profile: int
+    start: int
+    size: int
+    compute_instances: list[ComputeInstance] = []
+
+
+class Process(msgspec.Struct):
+    """A process on a GPU or, with both instance ids, on one MIG device."""
+
+    pid: int
+    kind: Literal["compute", "graphics"] = "compute"
+    used_mib: int = 64
+    gpu_instance: int = WHOLE_GPU
+    compute_instance: int = WHOLE_GPU
+
+
+class Gpu(msgspec.Struct):
+    """One GPU of the machine. `product` names a file of the machine's products folder."""
+
+    uuid: str
+    product: str
+    minor: int
+    pci_bus_id: str
+    serial: str
+    mig: bool = False
+    mig_pending: bool = False
+    lost: bool = False
+    gpu_instances: list[GpuInstance] = []
+    processes: list[Process] = []
+
+    def instance(self, gpu_instance_id: int) -> GpuInstance | None:
+        """The live GPU instance with this id."""
+        return next((g for g in self.gpu_instances if g.id == gpu_instance_id), None)
+
+
+class Event(msgspec.Struct):
+    """An event as nvmlEventSetWait delivers it; `sequence` orders all events of the machine."""
+
+    sequence: int
+    gpu: str
+    type: int
+    data: int
+    gpu_instance: int = WHOLE_GPU
+    compute_instance: int = WHOLE_GPU
+
+
+class MachineState(msgspec.Struct):
+    """Everything that outlives a process: hardware, driver, pending events.
+
+    `privileged` is whether callers may change MIG; `resets_gpus` whether the driver can reset a
+    GPU by itself when MIG mode changes (false in a virtual machine).
+    """
+
+    boot_id: str
+    host_root: str
+    driver_version: str
+    nvml_version: str
+    cuda_version: int
+    gpus: list[Gpu]
+    privileged: bool = True
+    resets_gpus: bool = False
+    record_calls: bool = False
+    next_key: int = 1
+    next_event: int = 1
+    events: list[Event] = []
+
+    def new_key(self) -> int:
+        """A number that no instance of this machine ever had."""
+        self.next_key += 1
+        return self.next_key - 1
+
+    def gpu(self, uuid: str) -> Gpu | None:
+        """The GPU with this UUID."""
+        return next((g for g in self.gpus if g.uuid == uuid), None)
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Write the file so that readers see the old or the new content, whole."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    partial.write_bytes(content)
+    partial.replace(path)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock file exclusively, against threads and processes alike."""
+    with path.open("a") as handle:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+
+
+class Store:
+    """The state file of the machine in `directory`, and the products that it refers to."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._path = directory / "state.json"
+        self._mutex = Lock()
+        self._seen: tuple[int, int] | None = None
+        self._state: MachineState | None = None
+        self._products: dict[str, Product] = {}
+
+    def create(self, state: MachineState, products: list[Product]) -> None:
+        """Write the first state and the machine's products.
+
+        Raises:
+            FileExistsError: the directory already holds a machine.
+        """
+        if self._path.exists():
+            raise FileExistsError(f"{self.directory} already holds a simulated machine")
+        (self.directory / "products").mkdir(parents=True, exist_ok=True)
+        for product in products:
+            content = msgspec.json.format(msgspec.json.encode(product), indent=1)
+            replace_file(self._product_path(product.product), content)
+        replace_file(self._path, msgspec.json.encode(state))
+
+    def read(self) -> MachineState:
+        """The current state. It is shared: never change it.
+
+        Raises:
+            FileNotFoundError: the directory holds no machine.
+        """
+        with self._mutex:
+            stat = self._path.stat()
+            mark = (stat.st_ino, stat.st_mtime_ns)
+            if self._state is None or mark != self._seen:
+                self._state = msgspec.json.decode(self._path.read_bytes(), type=MachineState)
+                self._seen = mark
+            return self._state
+
+    @contextmanager
+    def change(self) -> Iterator[MachineState]:
+        """A private copy of the state under the machine's lock; written if the block succeeds."""
+        with locked(self.directory / "state.lock"):
+            state = msgspec.json.decode(self._path.read_bytes(), type=MachineState)
+            yield state
+            replace_file(self._path, msgspec.json.encode(state))
+
+    def product(self, gpu: Gpu) -> Product:
+        """The product of a GPU."""
+        product = self._products.get(gpu.product)
+        if product is None:
+            content = self._product_path(gpu.product).read_bytes()
+            product = msgspec.json.decode(content, type=Product)
+            self._products[gpu.product] = product
+        return product
+
+    def _product_path(self, name: str) -> Path:
+        return self.directory / "products" / f"{name}.json"
