@@ -1,36 +1,46 @@
-"""`python -m sim`: a cluster in a box. Each subcommand is loaded when it is asked for."""
+"""``python -m sim``: every part of the cluster in a box, each a subcommand loaded when asked for."""
+
+from __future__ import annotations
 
 import importlib
 
 import click
 
-COMMANDS = {
-    "nvml": "sim.nvml.cli:nvml",
-    "plugin": "sim.plugin:plugin",
+COMMANDS: dict[str, str] = {
+    "apiserver": "sim.apiserver.cli:main",
+    "control-plane": "sim.cluster.control_plane:main",
+    "demo": "sim.cluster.cli:demo",
+    "kcm": "sim.kcm.cli:main",
+    "kubelet": "sim.kubelet.cli:main",
+    "nvml": "sim.nvml.cli:main",
+    "plugin": "sim.plugin:main",
+    "scheduler": "sim.scheduler.cli:main",
+    "up": "sim.cluster.cli:up",
 }
-"""Subcommand to `module:attribute` of its click command."""
+"""Subcommand to ``module:function``."""
 
 
 class LazyGroup(click.Group):
-    """A group that imports a subcommand's module only when that subcommand is used."""
+    """A group that imports a subcommand only to run it, so that each process stays small."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """Names of all subcommands."""
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The names, sorted."""
         return sorted(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002
-        """Import and return a subcommand."""
-        where = COMMANDS.get(cmd_name)
-        if where is None:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the subcommand; None for an unknown name."""
+        if cmd_name not in COMMANDS:
             return None
-        module, _, attribute = where.partition(":")
-        command: click.Command = getattr(importlib.import_module(module), attribute)
+        module, _, function = COMMANDS[cmd_name].partition(":")
+        command = getattr(importlib.import_module(module), function)
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{COMMANDS[cmd_name]} is no click command")
         return command
 
 
-@click.group(cls=LazyGroup)
+@click.command(cls=LazyGroup)
 def main() -> None:
-    """Simulated hardware and cluster, for machines without them."""
+    """Run a DRA cluster without Kubernetes and without a GPU."""
 
 
 if __name__ == "__main__":

@@ -24,10 +24,10 @@ def plugin_arguments(hardware: Path, arguments: list[str]) -> list[str]:
     help="Directory of a machine made by `sim nvml init`.",
 )
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def plugin(hardware: Path, arguments: tuple[str, ...]) -> None:
+def main(hardware: Path, arguments: tuple[str, ...]) -> None:
     """Run the kubelet plugin with ARGUMENTS over the machine in the hardware directory."""
     install(hardware)
-    from kubeletplugin.__main__ import main  # noqa: PLC0415 - only after pynvml has its library
+    from kubeletplugin.__main__ import main as plugin  # noqa: PLC0415 - only after pynvml has its library
 
     sys.argv = ["kubeletplugin", *plugin_arguments(hardware, list(arguments))]
-    main()
+    plugin()

@@ -21,7 +21,7 @@ _gpu = click.option("--gpu", type=int, default=0, show_default=True, help="Index
 
 
 @click.group()
-def nvml() -> None:
+def main() -> None:
     """Simulated GPUs, kept in a directory that several processes share."""
 
 
@@ -30,7 +30,7 @@ def _spec(text: str, *, mig: bool) -> GpuSpec:
     return GpuSpec(path if path.suffix == ".json" else text, mig=mig)
 
 
-@nvml.command()
+@main.command()
 @_state
 @click.option("--gpu", "gpus", multiple=True, required=True, help="Product name or JSON file.")
 @click.option("--host-root", type=click.Path(path_type=Path), help="Default: <state>/host.")
@@ -47,14 +47,14 @@ def init(
         raise click.ClickException(str(error)) from error
 
 
-@nvml.command()
+@main.command()
 def products() -> None:
     """List the bundled GPU products."""
     for name in product_names():
         click.echo(name)
 
 
-@nvml.command()
+@main.command()
 @_state
 @click.option("--json", "as_json", is_flag=True, help="The whole state as JSON.")
 def show(state: Path, *, as_json: bool) -> None:
@@ -76,7 +76,7 @@ def show(state: Path, *, as_json: bool) -> None:
             click.echo(f"   {span:5} {name:12} GPU instance {instance.id:2}  {uuids}")
 
 
-@nvml.command()
+@main.command()
 @_state
 @_gpu
 @click.option("--start", type=int, help="First memory slice; the driver chooses without it.")
@@ -91,7 +91,7 @@ def create(state: Path, gpu: int, start: int | None, profile: str) -> None:
         raise click.ClickException(str(error)) from error
 
 
-@nvml.command()
+@main.command()
 @_state
 @_gpu
 @click.argument("gpu_instance", type=int)
@@ -105,14 +105,14 @@ def destroy(state: Path, gpu: int, gpu_instance: int) -> None:
         raise click.ClickException(str(error)) from error
 
 
-@nvml.command()
+@main.command()
 @_state
 def reboot(state: Path) -> None:
     """Boot the machine again: instances are gone."""
     Machine(state).reboot()
 
 
-@nvml.command()
+@main.command()
 @_state
 @_gpu
 @click.option("--gpu-instance", type=int, default=WHOLE_GPU, help="Default: the whole GPU.")
