@@ -1,0 +1,105 @@
+"""The GPUs of one geometry, grouped by state, and the placements they offer, best first.
+
+A cluster has thousands of GPUs but few distinct states, so that a policy is asked once per state
+and the GPUs of a state are taken in name order.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
+
+from dra.geometry import Profile, Usage
+from dra.moves import Move, MoveTable
+from dra.score import Census, Key, Policy, Situation, scarcity_weights
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class GpuId:
+    """A GPU of the cluster; ``minor`` is the number in its name."""
+
+    node: str
+    minor: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """One placement on one GPU. Lower keys are better."""
+
+    key: Key
+    gpu: GpuId
+    move: Move
+
+
+_State = tuple[Usage, int]
+
+
+class Market:
+    """GPUs of one geometry by what is on them. Not thread-safe."""
+
+    def __init__(self, table: MoveTable) -> None:
+        self.table = table
+        self.census = Census(table)
+        self._states: dict[GpuId, _State] = {}
+        self._gpus: dict[_State, list[GpuId]] = {}
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def put(self, gpu: GpuId, usage: Usage, *, instances: int) -> None:
+        """Add a GPU, or say what is on it now; ``instances`` counts what makes up ``usage``."""
+        state = (usage, instances)
+        if self._states.get(gpu) == state:
+            return
+        self.drop(gpu)
+        self._states[gpu] = state
+        insort(self._gpus.setdefault(state, []), gpu)
+        self.census.add(usage)
+
+    def drop(self, gpu: GpuId) -> None:
+        """Forget a GPU, known or not."""
+        state = self._states.pop(gpu, None)
+        if state is None:
+            return
+        members = self._gpus[state]
+        del members[bisect_left(members, gpu)]
+        if not members:
+            del self._gpus[state]
+        self.census.add(state[0], count=-1)
+
+    def usage(self, gpu: GpuId) -> Usage | None:
+        """What is on a GPU; None for one that is not in this market."""
+        state = self._states.get(gpu)
+        return state[0] if state else None
+
+    def offers(
+        self, profile: Profile, policy: Policy, shares: tuple[float, ...]
+    ) -> Iterator[Offer]:
+        """Every placement of ``profile`` in the market, best first; ties by GPU, then start.
+
+        ``shares`` are those of ``Demand.shares``. Lazy: taking the first of 8,000 GPUs costs what
+        the number of distinct states costs. The market must not change meanwhile.
+        """
+        weights = scarcity_weights(self.census, shares)
+        slices = self.table.geometry.memory_slices
+        ranked: list[tuple[Key, list[GpuId], Move]] = []
+        for (usage, instances), members in self._gpus.items():
+            situation = Situation(usage, instances, slices, weights)
+            ranked.extend(
+                (policy(situation, move), members, move)
+                for move in self.table.moves(usage, profile)
+            )
+        ranked.sort(key=itemgetter(0))
+        for key, group in groupby(ranked, key=itemgetter(0)):
+            runs = [_run(members, move) for _, members, move in group]
+            for gpu, _, move in heapq.merge(*runs, key=itemgetter(0, 1)):
+                yield Offer(key, gpu, move)
+
+
+def _run(members: list[GpuId], move: Move) -> Iterator[tuple[GpuId, int, Move]]:
+    for gpu in members:
+        yield gpu, move.placement.start, move

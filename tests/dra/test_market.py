@@ -1,0 +1,89 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dra.geometry import EMPTY, Occupant, Profile, Usage
+from dra.market import GpuId, Market
+from dra.moves import MoveTable
+from dra.score import POLICIES, Demand, Situation, first_fit, scarcity_weights, sws
+from tests.dra.gpus import A100
+
+SHARES = Demand().shares(A100)
+TABLE = MoveTable(A100)
+
+
+def filled(steps: list[tuple[int, int, int]], gpus: int) -> tuple[Market, dict[GpuId, list[Usage]]]:
+    """A market whose GPUs went through random placements, and the usages each went through."""
+    market = Market(TABLE)
+    history = {GpuId(f"node-{i // 2}", i % 2): [EMPTY] for i in range(gpus)}
+    for gpu in history:
+        market.put(gpu, EMPTY, instances=0)
+    for which, profile_index, move_index in steps:
+        gpu = list(history)[which % gpus]
+        profile = A100.profiles[profile_index % len(A100.profiles)]
+        moves = TABLE.moves(history[gpu][-1], profile)
+        if moves:
+            after = moves[move_index % len(moves)].after
+            history[gpu].append(after)
+            market.put(gpu, after, instances=len(history[gpu]) - 1)
+    return market, history
+
+
+STEPS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)), max_size=25)
+
+
+@given(steps=STEPS, profile=st.sampled_from(A100.profiles), name=st.sampled_from(sorted(POLICIES)))
+def test_offers_are_all_placements_in_the_order_of_the_policy(
+    steps: list[tuple[int, int, int]], profile: Profile, name: str
+) -> None:
+    market, history = filled(steps, 5)
+    policy = POLICIES[name]
+    weights = scarcity_weights(market.census, SHARES)
+    expected = sorted(
+        (
+            policy(Situation(seen[-1], len(seen) - 1, A100.memory_slices, weights), move),
+            gpu,
+            move.placement.start,
+        )
+        for gpu, seen in history.items()
+        for move in TABLE.moves(seen[-1], profile)
+    )
+    offers = [
+        (o.key, o.gpu, o.move.placement.start) for o in market.offers(profile, policy, SHARES)
+    ]
+    assert offers == expected
+
+
+@given(steps=STEPS)
+def test_the_census_is_that_of_the_gpus_in_it(steps: list[tuple[int, int, int]]) -> None:
+    market, history = filled(steps, 4)
+    totals = [
+        sum(column)
+        for column in zip(*(TABLE.feasible(h[-1]) for h in history.values()), strict=True)
+    ]
+    assert market.census.feasible == totals
+    assert market.census.gpus == len(market) == 4
+    for gpu in history:
+        assert market.usage(gpu) == history[gpu][-1]
+        market.drop(gpu)
+        market.drop(gpu)
+    assert market.census.gpus == len(market) == 0
+    assert market.usage(GpuId("node-0", 0)) is None
+
+
+def test_gpus_of_one_state_are_offered_by_node_and_number() -> None:
+    market = Market(TABLE)
+    for node, minor in (("b", 0), ("a", 10), ("a", 2)):
+        market.put(GpuId(node, minor), EMPTY, instances=0)
+    seven = A100.profiles[-1]
+    for policy in (sws, first_fit):
+        order = [(o.gpu.node, o.gpu.minor) for o in market.offers(seven, policy, SHARES)]
+        assert order == [("a", 2), ("a", 10), ("b", 0)]
+
+
+def test_a_full_gpu_offers_nothing() -> None:
+    market = Market(TABLE)
+    seven = A100.profiles[-1]
+    market.put(GpuId("a", 0), A100.usage([Occupant(seven.placements[0], seven.id)]), instances=1)
+    assert list(market.offers(A100.profiles[0], sws, SHARES)) == []
