@@ -86,9 +86,9 @@ class KubeApi:
         path = resource.path(namespace)
         query = {"labelSelector": label_selector, "fieldSelector": field_selector}
         page = self._http.call("GET", path, query=query | {"limit": str(page_size)})
-        version = str(page["metadata"].get("resourceVersion") or "")
+        version = _list_meta(page, "resourceVersion")
         items: list[Obj] = page.get("items") or []
-        while token := page["metadata"].get("continue"):
+        while token := _list_meta(page, "continue"):
             try:
                 page = self._http.call(
                     "GET", path, query=query | {"limit": str(page_size), "continue": token}
@@ -96,7 +96,7 @@ class KubeApi:
             except GoneError:
                 # The snapshot behind the token expired under a slow reader: take all in one answer.
                 page = self._http.call("GET", path, query=query)
-                version = str(page["metadata"].get("resourceVersion") or "")
+                version = _list_meta(page, "resourceVersion")
                 items = []
             items += page.get("items") or []
         for item in items:
@@ -222,3 +222,7 @@ class KubeApi:
 
 def _namespace(body: Obj) -> str:
     return str(body["metadata"].get("namespace") or "")
+
+
+def _list_meta(page: Obj, field: str) -> str:
+    return str((page.get("metadata") or {}).get(field) or "")

@@ -4,7 +4,7 @@ import contextlib
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal
 
 import msgspec
 import urllib3
@@ -25,6 +25,11 @@ class WatchEvent:
     object: Obj
 
 
+class _Line(msgspec.Struct):
+    type: WatchType | Literal["ERROR"]
+    object: Obj
+
+
 class WatchStream(Iterator[WatchEvent]):
     """Iterates over the events of a watch; ends when the server ends it or on :meth:`close`.
 
@@ -37,10 +42,12 @@ class WatchStream(Iterator[WatchEvent]):
         self._response = response
         self._what = what
         self._closed = threading.Event()
+        self._reading = threading.Lock()
         self._events = self._read()
 
     def __next__(self) -> WatchEvent:
-        return next(self._events)
+        with self._reading:
+            return next(self._events)
 
     def close(self) -> None:
         """End the watch now, waking a reader that waits for data. Idempotent."""
@@ -48,6 +55,12 @@ class WatchStream(Iterator[WatchEvent]):
         # These mean "not connected any more": the reader has seen the end already.
         with contextlib.suppress(OSError, ValueError, RuntimeError):
             self._response.shutdown()
+        # A reader that was woken gives the connection back itself.
+        if self._reading.acquire(blocking=False):
+            try:
+                self._response.close()
+            finally:
+                self._reading.release()
 
     def _read(self) -> Iterator[WatchEvent]:
         try:
@@ -78,10 +91,9 @@ class WatchStream(Iterator[WatchEvent]):
 
     def _decode(self, line: bytes) -> WatchEvent:
         try:
-            event = msgspec.json.decode(line)
-            kind, obj = event["type"], event["object"]
-        except (msgspec.DecodeError, KeyError, TypeError) as error:
+            event = msgspec.json.decode(line, type=_Line)
+        except msgspec.DecodeError as error:
             raise UnavailableError(f"watch of {self._what} sent no event: {error}") from error
-        if kind == "ERROR":
-            raise error_from_status(obj)
-        return WatchEvent(cast("WatchType", kind), obj)
+        if event.type == "ERROR":
+            raise error_from_status(event.object)
+        return WatchEvent(event.type, event.object)

@@ -1,0 +1,185 @@
+"""Where the server's address and the credentials come from, and what that costs in memory."""
+
+import base64
+import json
+import ssl
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from kubernetes.config import incluster_config
+
+from dra.kube.errors import KubeConfigError, UnavailableError
+from dra.kube.resources import NODES, PODS, Obj
+from dra.kube.transport import KubeApi
+from tests.kube.certificates import Certificates, make_certificates
+from tests.kube.stub import Stub, events, eventually, reply, thing
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture
+def tls_stub(certificates: Certificates) -> Iterator[Stub]:
+    server = Stub(context=certificates.server_context())
+    yield server
+    server.close()
+
+
+def inline(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode()
+
+
+def tls_kubeconfig(stub: Stub, certificates: Certificates, path: Path, *, user: Obj) -> str:
+    authority = {"certificate-authority-data": inline(certificates.path("ca.crt"))}
+    return stub.kubeconfig(path, user=user, cluster=authority)
+
+
+def client_user(certificates: Certificates) -> Obj:
+    return {
+        "client-certificate-data": inline(certificates.path("client.crt")),
+        "client-key-data": inline(certificates.path("client.key")),
+    }
+
+
+def test_client_certificates_of_a_kubeconfig_are_shown_and_the_server_is_verified(
+    tls_stub: Stub, certificates: Certificates, tmp_path: Path
+) -> None:
+    tls_stub.calls.append(reply(thing("n")))
+    user = client_user(certificates)
+    config = tls_kubeconfig(tls_stub, certificates, tmp_path / "k", user=user)
+    api = KubeApi.connect(config, user_agent="t")
+    assert api.get(NODES, "n") == thing("n")
+    assert "authorization" not in tls_stub.requests[0].headers
+
+
+def test_a_server_with_an_unknown_certificate_is_refused(
+    tls_stub: Stub, certificates: Certificates, tmp_path: Path
+) -> None:
+    config = tls_stub.kubeconfig(tmp_path / "k", user=client_user(certificates))
+    with pytest.raises(UnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
+        KubeApi.connect(config, user_agent="t").get(NODES, "n")
+    assert not tls_stub.requests
+
+
+def test_closing_a_watch_over_tls_wakes_its_reader(
+    tls_stub: Stub, certificates: Certificates, tmp_path: Path
+) -> None:
+    tls_stub.watches.append(events(("ADDED", thing("a")), then="hang"))
+    user = client_user(certificates)
+    config = tls_kubeconfig(tls_stub, certificates, tmp_path / "k", user=user)
+    api = KubeApi.connect(config, user_agent="t")
+    stream = api.watch(PODS, resource_version="1", timeout_seconds=300)
+    seen: list[str] = []
+    reader = threading.Thread(target=lambda: seen.extend(event.type for event in stream))
+    reader.start()
+    eventually(lambda: seen == ["ADDED"])
+    stream.close()
+    reader.join(5)
+    assert not reader.is_alive()
+
+
+def test_without_kubeconfig_a_pod_uses_its_service_account(
+    tls_stub: Stub,
+    certificates: Certificates,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # The stub wants client certificates; a service account has none.
+    assert tls_stub.context is not None
+    tls_stub.context.verify_mode = ssl.CERT_NONE
+    token = tmp_path / "token"
+    token.write_text("first\n")
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(tls_stub.port))
+    monkeypatch.setenv("KUBECONFIG", "/nonexistent")
+    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
+    authority = str(certificates.path("ca.crt"))
+    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", authority)
+    tls_stub.calls += [reply(thing("n")), reply(thing("n"))]
+    api = KubeApi.connect(user_agent="t")
+    api.get(NODES, "n")
+    assert tls_stub.requests[0].headers["authorization"] == "bearer first"
+
+
+def test_without_a_pod_the_environment_names_the_kubeconfig(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("KUBECONFIG", stub.kubeconfig(tmp_path / "k"))
+    stub.calls.append(reply(thing("n")))
+    assert KubeApi.connect(user_agent="t").get(NODES, "n") == thing("n")
+
+
+def test_an_expired_exec_credential_is_fetched_again(stub: Stub, tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    count.write_text("")
+    credential = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "kind": "ExecCredential",
+        "status": {"token": "TOKEN", "expirationTimestamp": "2020-01-01T00:00:00Z"},
+    }
+    program = (
+        f"open({str(count)!r}, 'a').write('x'); n = len(open({str(count)!r}).read()); "
+        f"print({json.dumps(credential)!r}.replace('TOKEN', f'token-{{n}}'))"
+    )
+    user = {
+        "exec": {
+            "apiVersion": "client.authentication.k8s.io/v1",
+            "command": sys.executable,
+            "args": ["-c", program],
+            "interactiveMode": "Never",
+        }
+    }
+    stub.calls += [reply(thing("n")), reply(thing("n"))]
+    api = KubeApi.connect(stub.kubeconfig(tmp_path / "k", user=user), user_agent="t")
+    api.get(NODES, "n")
+    api.get(NODES, "n")
+    sent = [request.headers["authorization"] for request in stub.requests]
+    assert sent == ["Bearer token-2", "Bearer token-3"]
+
+
+@pytest.mark.parametrize(
+    "content", [None, "", "{", "clusters: 5\n", "current-context: x\ncontexts: []\nclusters: []\n"]
+)
+def test_an_unusable_kubeconfig_is_named_with_the_remedy(
+    tmp_path: Path, content: str | None
+) -> None:
+    path = tmp_path / "my-kubeconfig"
+    if content is not None:
+        path.write_text(content)
+    with pytest.raises(KubeConfigError, match=r"my-kubeconfig.*--kubeconfig or KUBECONFIG"):
+        KubeApi.connect(str(path), user_agent="t")
+
+
+_PROBE = """
+import sys
+from dra.kube.transport import KubeApi
+from dra.kube.reflector import Reflector
+from dra.kube.lease import LeaderElector
+from dra.kube.events import EventRecorder
+KubeApi.connect(sys.argv[1], user_agent="probe")
+typed = ("kubernetes.client.models.", "kubernetes.client.api.")
+print(" ".join(name for name in sys.modules if name.startswith(typed)))
+print([line for line in open("/proc/self/status") if line.startswith("VmRSS")][0].split()[1])
+"""
+
+
+def test_the_transport_imports_no_typed_model_and_stays_small(stub: Stub, tmp_path: Path) -> None:
+    """Typed models cost 60-80 MiB, and a node's plugin has 70 MiB for everything."""
+    probe = subprocess.run(
+        [sys.executable, "-c", _PROBE, stub.kubeconfig(tmp_path / "k")],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    typed, resident = probe.stdout.splitlines()
+    mebibytes = int(resident) / 1024
+    print(f"RSS with all of dra.kube connected: {mebibytes:.1f} MiB")  # noqa: T201 - for -s
+    assert typed == ""
+    assert mebibytes < 52
