@@ -90,10 +90,26 @@ def kubelet(binaries: Binaries, control_plane: ControlPlane, root: Path) -> Iter
 
 
 @pytest.fixture(scope="session")
-def driver(control_plane: ControlPlane, kubelet: KubeletNode, root: Path) -> Iterator[Driver]:
+def crds(api: Api) -> None:
+    """Our resources, served."""
+    made = api.create(yaml.safe_load((REPOSITORY / "api/crds/mignodes.yaml").read_text()))
+
+    def established() -> bool:
+        found = api.get("CustomResourceDefinition", made["metadata"]["name"])
+        return any(
+            each["type"] == "Established" and each["status"] == "True"
+            for each in found["status"].get("conditions") or []  # null at first
+        )
+
+    wait_for("MigNode", established)
+
+
+@pytest.fixture(scope="session")
+def driver(
+    control_plane: ControlPlane, crds: None, kubelet: KubeletNode, root: Path
+) -> Iterator[Driver]:
     """The driver on the real node and on two nodes without kubelet, ready for claims."""
     api = control_plane.api
-    api.create(yaml.safe_load((REPOSITORY / "api/crds/mignodes.yaml").read_text()))
     api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
     home = root / "d"
     home.mkdir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from typing import TYPE_CHECKING, Any, Self
 
@@ -107,11 +108,12 @@ class KubeletNode:
         return node is not None and is_ready(node)
 
     def _remove(self) -> None:
-        self.process.stop()
-        self.containerd.stop()
-        self.cgroup.remove()
-        unmount_below(self._root)
-        self._host.restore()
+        with contextlib.ExitStack() as last_first:  # a step that fails stops none of the others
+            last_first.callback(self._host.restore)
+            last_first.callback(unmount_below, self._root)
+            last_first.callback(self.cgroup.remove)
+            last_first.callback(self.containerd.stop)
+            last_first.callback(self.process.stop)
 
     def _config(self) -> dict[str, Any]:
         (port,) = free_ports(1)
