@@ -1,0 +1,1 @@
+"""Scripts of the people who work on this."""
