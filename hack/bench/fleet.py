@@ -1,8 +1,8 @@
 """A fleet of equal GPUs under one placement policy, for the placement benchmark.
 
-The policies and the ``dra.market`` they work on are the controller's own. ``kube`` models what users
-have without it: kube-scheduler's LeastAllocated takes the node with the fewest pods on which the
-slice fits, and there the first device in name order.
+The policies and the ``dra.market`` they work on are the controller's own. ``kube`` models what
+users have without it: LeastAllocated of kube-scheduler takes the node with the fewest pods on which
+the slice fits, and there the first device in name order.
 """
 
 from __future__ import annotations
