@@ -1,0 +1,351 @@
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from dra.kube.errors import KubeError
+from dra.kube.events import EventLimits, EventRecorder
+from dra.kube.resources import Obj
+from dra.kube.transport import KubeApi
+from tests.kube.clocks import FakeClock
+from tests.kube.stub import Stub, drop, eventually, hang, refuse, reply, thing
+
+POD = thing("train-0", namespace="team")
+NODE = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "gpu-1", "uid": "u"}}
+OK = reply({"kind": "Event"})
+EVENTS = "/api/v1/namespaces/team/events"
+
+Make = Callable[..., EventRecorder]
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+@pytest.fixture
+def make(api: KubeApi, clock: FakeClock) -> Iterator[Make]:
+    made: list[EventRecorder] = []
+
+    def create(**options: Any) -> EventRecorder:
+        defaults: dict[str, Any] = {
+            "component": "mig.dra.dev/controller",
+            "clock": clock,
+            "rng": random.Random(1),
+        }
+        made.append(EventRecorder(api, **defaults | options))
+        return made[-1]
+
+    yield create
+    for recorder in made:
+        recorder.close(0)
+
+
+def sent(stub: Stub) -> list[tuple[str, str]]:
+    return [(request.method, request.path) for request in stub.requests]
+
+
+def test_an_event_has_the_form_that_kubectl_describe_looks_for(stub: Stub, make: Make) -> None:
+    stub.calls.append(OK)
+    recorder = make(host="gpu-1")
+    recorder.emit(POD, "WaitingForSlice", "no 1g.5gb is free", warning=True)
+    assert recorder.flush(5)
+    (request,) = stub.requests
+    assert (request.method, request.path) == ("POST", EVENTS)
+    name = request.body["metadata"].pop("name")
+    assert name.startswith("train-0.")
+    assert len(name) == len("train-0.") + 16
+    assert request.body == {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"namespace": "team"},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": "train-0",
+            "namespace": "team",
+            "uid": "uid-train-0",
+        },
+        "type": "Warning",
+        "reason": "WaitingForSlice",
+        "message": "no 1g.5gb is free",
+        "count": 1,
+        "firstTimestamp": "2026-01-01T00:00:00Z",
+        "lastTimestamp": "2026-01-01T00:00:00Z",
+        "source": {"component": "mig.dra.dev/controller", "host": "gpu-1"},
+        "reportingComponent": "mig.dra.dev/controller",
+        "reportingInstance": "gpu-1",
+    }
+    assert recorder.dropped == 0
+
+
+def test_events_about_cluster_scoped_objects_live_in_default(stub: Stub, make: Make) -> None:
+    stub.calls.append(OK)
+    recorder = make()
+    recorder.emit(NODE, "Drained", "all slices are gone")
+    assert recorder.flush(5)
+    (request,) = stub.requests
+    assert request.path == "/api/v1/namespaces/default/events"
+    assert request.body["metadata"]["namespace"] == "default"
+    assert "namespace" not in request.body["involvedObject"]
+    assert request.body["type"] == "Normal"
+    assert request.body["source"] == {"component": "mig.dra.dev/controller"}
+
+
+def test_the_same_again_within_the_window_is_counted(
+    stub: Stub, make: Make, clock: FakeClock
+) -> None:
+    stub.calls += [OK] * 6
+    recorder = make()
+    for _ in range(3):
+        recorder.emit(POD, "Waiting", "full")
+        assert recorder.flush(5)
+        clock.at += 300
+    clock.at += 400
+    recorder.emit(POD, "Waiting", "full")
+    assert recorder.flush(5)
+    name = stub.requests[0].body["metadata"]["name"]
+    assert sent(stub) == [
+        ("POST", EVENTS),
+        ("PATCH", f"{EVENTS}/{name}"),
+        ("PATCH", f"{EVENTS}/{name}"),
+        ("POST", EVENTS),
+    ]
+    assert stub.requests[1].body == {"count": 2, "lastTimestamp": "2026-01-01T00:05:00Z"}
+    assert stub.requests[1].headers["content-type"] == "application/merge-patch+json"
+    assert stub.requests[2].body["count"] == 3
+    assert stub.requests[3].body["metadata"]["name"] != name
+    assert stub.requests[3].body["count"] == 1
+
+
+@pytest.mark.parametrize(
+    ("regarding", "reason", "message", "warning"),
+    [
+        (thing("train-0", namespace="team", uid="another"), "Waiting", "full", False),
+        (POD, "Other", "full", False),
+        (POD, "Waiting", "fuller", False),
+        (POD, "Waiting", "full", True),
+    ],
+)
+def test_what_differs_is_another_event(
+    stub: Stub, make: Make, regarding: Obj, reason: str, message: str, *, warning: bool
+) -> None:
+    stub.calls += [OK, OK]
+    recorder = make()
+    recorder.emit(POD, "Waiting", "full")
+    recorder.emit(regarding, reason, message, warning=warning)
+    assert recorder.flush(5)
+    assert sent(stub) == [("POST", EVENTS)] * 2
+    first, second = (request.body["metadata"]["name"] for request in stub.requests)
+    assert first != second
+
+
+def test_what_waits_to_be_sent_is_counted_without_requests(
+    stub: Stub, make: Make, clock: FakeClock
+) -> None:
+    gate = threading.Event()
+
+    def slowly(handler: Any) -> None:
+        assert gate.wait(10)
+        OK(handler)
+
+    stub.calls += [slowly, OK]
+    recorder = make()
+    recorder.emit(NODE, "First", "keeps the sender busy")
+    eventually(lambda: len(stub.requests) == 1)
+    for _ in range(100):
+        recorder.emit(POD, "Waiting", "full")
+        clock.at += 1
+    assert not recorder.flush(0.05)
+    gate.set()
+    assert recorder.flush(5)
+    assert len(stub.requests) == 2
+    body = stub.requests[1].body
+    assert (body["count"], body["lastTimestamp"]) == (100, "2026-01-01T00:01:39Z")
+    assert recorder.dropped == 0
+
+
+def test_an_event_that_expired_on_the_server_is_created_again(
+    stub: Stub, make: Make, clock: FakeClock
+) -> None:
+    stub.calls += [OK, refuse(404, "NotFound"), OK]
+    recorder = make()
+    for _ in range(2):
+        recorder.emit(POD, "Waiting", "full")
+        assert recorder.flush(5)
+        clock.at += 60
+    assert [method for method, _ in sent(stub)] == ["POST", "PATCH", "POST"]
+    assert recorder.dropped == 0
+
+
+def test_one_object_cannot_flood_the_server_and_others_are_not_held_up(
+    stub: Stub, make: Make, clock: FakeClock
+) -> None:
+    stub.calls += [OK] * 20
+    recorder = make(limits=EventLimits(burst=3, refill_seconds=60))
+    for number in range(10):
+        recorder.emit(POD, "Waiting", f"reason {number}")
+    recorder.emit(NODE, "Fine", "ok")
+    assert recorder.flush(5)
+    assert len(stub.requests) == 4
+    assert recorder.dropped == 7
+    clock.at += 125
+    for number in range(10):
+        recorder.emit(POD, "Waiting", f"later {number}")
+    assert recorder.flush(5)
+    assert len(stub.requests) == 6
+
+
+def test_a_full_queue_drops_the_oldest(stub: Stub, make: Make) -> None:
+    gate = threading.Event()
+
+    def slowly(handler: Any) -> None:
+        assert gate.wait(10)
+        OK(handler)
+
+    stub.calls += [slowly, OK, OK, OK]
+    recorder = make(limits=EventLimits(pending=3))
+    recorder.emit(POD, "First", "keeps the sender busy")
+    eventually(lambda: len(stub.requests) == 1)
+    for number in range(5):
+        recorder.emit(POD, "Waiting", str(number))
+    gate.set()
+    assert recorder.flush(5)
+    assert [request.body["message"] for request in stub.requests[1:]] == ["2", "3", "4"]
+    assert recorder.dropped == 2
+
+
+def test_a_server_that_is_away_for_a_moment_loses_nothing(
+    stub: Stub, make: Make, clock: FakeClock
+) -> None:
+    stub.calls += [drop, refuse(503), refuse(429, retry_after=9), OK]
+    recorder = make()
+    recorder.emit(POD, "Waiting", "full")
+    assert recorder.flush(5)
+    assert len(stub.requests) == 4
+    assert len({request.body["metadata"]["name"] for request in stub.requests}) == 1
+    assert recorder.dropped == 0
+    assert clock.waits[-1] == 9
+
+
+def test_an_event_that_was_stored_although_the_answer_was_lost_is_sent_once(
+    stub: Stub, make: Make, clock: FakeClock
+) -> None:
+    stub.calls += [drop, refuse(409, "AlreadyExists"), OK]
+    recorder = make()
+    for _ in range(2):
+        recorder.emit(POD, "Waiting", "full")
+        assert recorder.flush(5)
+    assert [method for method, _ in sent(stub)] == ["POST", "POST", "PATCH"]
+    assert recorder.dropped == 0
+
+
+def test_a_refused_event_is_dropped_with_a_warning_and_the_next_is_sent(
+    stub: Stub, make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    stub.calls += [refuse(403, "Forbidden", "no create on events"), OK]
+    recorder = make()
+    recorder.emit(POD, "Waiting", "full")
+    recorder.emit(POD, "Waiting", "still full")
+    assert recorder.flush(5)
+    assert len(stub.requests) == 2
+    assert recorder.dropped == 1
+    assert "no create on events" in caplog.text
+
+
+def test_a_server_that_stays_away_costs_the_event_not_the_program(stub: Stub, make: Make) -> None:
+    stub.calls += [refuse(500)] * 4 + [OK]
+    recorder = make()
+    recorder.emit(POD, "Waiting", "full")
+    recorder.emit(POD, "Waiting", "still full")
+    assert recorder.flush(5)
+    assert [request.body["message"] for request in stub.requests] == ["full"] * 4 + ["still full"]
+    assert recorder.dropped == 1
+
+
+@pytest.mark.parametrize("regarding", [{}, {"kind": "Pod", "metadata": {}}, None])
+def test_an_event_about_nothing_is_dropped_not_raised(make: Make, regarding: Any) -> None:
+    recorder = make()
+    recorder.emit(regarding, "Waiting", "full")
+    assert recorder.flush(1)
+    assert recorder.dropped == 1
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("x" * 1024, "x" * 1024),
+        ("x" * 1025, "x" * 1021 + "…"),
+        ("ä" * 600, "ä" * 510 + "…"),
+    ],
+)
+def test_a_message_is_cut_to_1024_bytes_between_letters(
+    stub: Stub, make: Make, message: str, expected: str
+) -> None:
+    stub.calls.append(OK)
+    recorder = make()
+    recorder.emit(POD, "Waiting", message)
+    assert recorder.flush(5)
+    assert stub.requests[0].body["message"] == expected
+    assert len(expected.encode()) <= 1024
+
+
+def test_the_longest_object_name_still_gives_a_valid_event_name(stub: Stub, make: Make) -> None:
+    stub.calls.append(OK)
+    recorder = make()
+    recorder.emit(thing("a" * 235 + "." + "b" * 17), "Waiting", "full")
+    assert recorder.flush(5)
+    name = stub.requests[0].body["metadata"]["name"]
+    assert len(name) <= 253
+    assert ".." not in name
+
+
+def test_emit_does_not_wait_for_a_server_that_says_nothing(stub: Stub, make: Make) -> None:
+    stub.calls += [hang] * 4
+    recorder = make()
+    began = time.monotonic()
+    for number in range(20):
+        recorder.emit(POD, "Waiting", str(number))
+    assert time.monotonic() - began < 0.5
+    eventually(lambda: stub.requests)
+    began = time.monotonic()
+    recorder.close(0.1)
+    assert time.monotonic() - began < 0.5
+    assert recorder.dropped == 19
+
+
+def test_close_sends_what_waits_and_takes_nothing_more(stub: Stub, make: Make) -> None:
+    stub.calls += [OK, OK]
+    recorder = make()
+    recorder.emit(POD, "Waiting", "full")
+    recorder.emit(POD, "Waiting", "still full")
+    recorder.close(5)
+    recorder.close(5)
+    recorder.emit(POD, "Waiting", "too late")
+    assert len(stub.requests) == 2
+    assert recorder.dropped == 1
+    eventually(lambda: not any(t.name == "events" for t in threading.enumerate()))
+
+
+def test_a_mistake_in_the_sender_does_not_end_it(
+    stub: Stub, api: KubeApi, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stub.calls.append(OK)
+    recorder = make()
+    create = api.create
+    faults: list[Exception] = [TypeError("a bug"), KubeError("strange", status=418)]
+
+    def faulty(*args: Any, **options: Any) -> Obj:
+        if faults:
+            raise faults.pop()
+        return create(*args, **options)
+
+    monkeypatch.setattr(api, "create", faulty)
+    for number in range(3):
+        recorder.emit(POD, "Waiting", str(number))
+    assert recorder.flush(5)
+    assert [request.body["message"] for request in stub.requests] == ["2"]
+    assert recorder.dropped == 2
