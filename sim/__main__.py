@@ -1,4 +1,4 @@
-"""``python -m sim``: every part of the cluster in a box, each a subcommand loaded when asked for."""
+"""``python -m sim``: every part of the cluster in a box, as subcommands loaded when asked for."""
 
 from __future__ import annotations
 
@@ -23,11 +23,15 @@ COMMANDS: dict[str, str] = {
 class LazyGroup(click.Group):
     """A group that imports a subcommand only to run it, so that each process stays small."""
 
-    def list_commands(self, ctx: click.Context) -> list[str]:
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """The names, sorted."""
         return sorted(COMMANDS)
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+    def get_command(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click's signature
+        cmd_name: str,
+    ) -> click.Command | None:
         """Import the subcommand; None for an unknown name."""
         if cmd_name not in COMMANDS:
             return None

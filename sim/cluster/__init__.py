@@ -1,0 +1,1 @@
+"""A whole simulated cluster: its processes, and the tour through it."""

@@ -1,0 +1,41 @@
+"""What the stand-ins' processes share: logging, and a life that ends with a signal."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from typing import Protocol
+
+
+class Service(Protocol):
+    """Something with threads of its own."""
+
+    def start(self) -> None:
+        """Begin; returns at once."""
+
+    def stop(self) -> None:
+        """End, within a few seconds."""
+
+
+def configure_logging(level: str) -> None:
+    """One line per message on standard error."""
+    logging.basicConfig(
+        level=level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s"
+    )
+
+
+def run_until_signal(*services: Service) -> None:
+    """Start the services in order; on SIGTERM or SIGINT stop them in reverse order."""
+    ended = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: ended.set())
+    started: list[Service] = []
+    try:
+        for service in services:
+            service.start()
+            started.append(service)
+        ended.wait()
+    finally:
+        for service in reversed(started):
+            service.stop()

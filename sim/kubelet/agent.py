@@ -1,0 +1,67 @@
+"""A whole kubelet stand-in: registration, slices, claims and pods of one node."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+from dra.kube.transport import KubeApi
+from sim.kubelet.claims import ClaimManager
+from sim.kubelet.node import NodeShape, register_node
+from sim.kubelet.pods import PodRunner, Retries
+from sim.kubelet.registration import RegistrationLoop
+from sim.kubelet.registry import PluginRegistry
+from sim.kubelet.slices import WIPING_SECONDS, SliceWiper
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where the node's files are (``root`` is /var/lib/kubelet) and how patient kubelet is."""
+
+    root: Path
+    cdi_root: Path
+    retries: Retries = field(default_factory=Retries)
+    reconcile_seconds: float = 60.0
+    wipe_seconds: float = WIPING_SECONDS
+
+
+class Kubelet:
+    """Runs until :meth:`stop`. Several may live in one process, each with its own root."""
+
+    def __init__(self, api: KubeApi, shape: NodeShape, settings: Settings) -> None:
+        settings.root.mkdir(parents=True, exist_ok=True)
+        (settings.root / "plugins").mkdir(exist_ok=True)
+        self._api = api
+        self._shape = shape
+        self.plugins = PluginRegistry()
+        self._registration = RegistrationLoop(settings.root / "plugins_registry", self.plugins)
+        self._wiper = SliceWiper(api, shape.name, self.plugins, delay=settings.wipe_seconds)
+        self.claims = ClaimManager(api, self.plugins, root=settings.root)
+        self._pods = PodRunner(
+            api,
+            shape.name,
+            self.claims,
+            root=settings.root,
+            cdi_root=settings.cdi_root,
+            retries=settings.retries,
+            reconcile_seconds=settings.reconcile_seconds,
+        )
+
+    def start(self) -> None:
+        """Register the node and begin.
+
+        Raises:
+            dra.kube.errors.KubeError: the node could not be registered.
+        """
+        register_node(self._api, self._shape, datetime.now(UTC))
+        self._wiper.start()
+        self._registration.start()
+        self._pods.start()
+
+    def stop(self) -> None:
+        """Stop as kubelet does: the node, its pods and prepared claims stay as they are."""
+        self._pods.stop()
+        self._registration.stop()
+        self._wiper.stop()
+        self.plugins.close()

@@ -1,0 +1,237 @@
+"""The scheduling loop: one pod at a time through filter, post-filter, reserve and bind."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Sequence
+from decimal import Decimal
+
+from dra.claims import claim_names
+from dra.kube.errors import KubeError
+from dra.kube.reflector import Change, Reflector
+from dra.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, Obj
+from dra.kube.transport import KubeApi
+from sim.scheduler.nodefit import NodeView, least_allocated, rejection, requests
+from sim.scheduler.podclaims import (
+    PLUGIN,
+    PodClaims,
+    UnresolvableError,
+    WaitingError,
+    find_claims,
+)
+from sim.scheduler.queue import SchedulingQueue
+from sim.scheduler.writes import SchedulerWrites
+
+_log = logging.getLogger(__name__)
+
+NAME = "default-scheduler"
+_TERMINAL = frozenset({"Succeeded", "Failed"})
+_PRE_ENQUEUE = "PreEnqueue"
+_NODE_PLUGINS = ("NodeUnschedulable", "TaintToleration", "NodeAffinity", "NodeResourcesFit", PLUGIN)
+
+
+class Scheduler:
+    """Schedules the pods of ``schedulerName: default-scheduler``."""
+
+    def __init__(self, api: KubeApi) -> None:
+        self._writes = SchedulerWrites(api)
+        self._queue = SchedulingQueue()
+        self._assumed_lock = threading.Lock()
+        self._assumed: dict[str, tuple[str, Obj]] = {}
+        self._pods = Reflector(api, PODS, on_event=self._pod_changed)
+        self._nodes = Reflector(api, NODES, on_event=self._node_changed)
+        self._claims = Reflector(api, RESOURCE_CLAIMS, on_event=self._claim_changed)
+        self._classes = Reflector(api, DEVICE_CLASSES, on_event=self._class_changed)
+        self._thread = threading.Thread(target=self._run, name="scheduling", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        for reflector in self._reflectors():
+            reflector.start()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the pod at hand."""
+        self._queue.close()
+        self._thread.join(5.0)
+        for reflector in self._reflectors():
+            reflector.stop()
+        self._writes.close()
+
+    def _reflectors(self) -> Sequence[Reflector]:
+        return (self._nodes, self._classes, self._claims, self._pods)
+
+    def _run(self) -> None:
+        for reflector in self._reflectors():
+            reflector.wait_synced(None)
+        while (uid := self._queue.take()) is not None:
+            pod = next((p for p in self._pods.store.list() if p["metadata"]["uid"] == uid), None)
+            if pod is None or not _wants_node(pod):
+                self._queue.remove(uid)
+                continue
+            try:
+                self._schedule(pod)
+            except KubeError as error:
+                _log.warning("pod %s: %s", _name(pod), error)
+                self._queue.fail(uid)
+            except Exception:  # noqa: BLE001 - the loop must live on
+                _log.exception("pod %s", _name(pod))
+                self._queue.fail(uid)
+
+    def _schedule(self, pod: Obj) -> None:
+        uid = pod["metadata"]["uid"]
+        nodes = self._views()
+        try:
+            claims = find_claims(pod, self._claims.store.get, self._classes.store.get)
+        except WaitingError as error:
+            _log.debug("pod %s: %s", _name(pod), error)
+            self._queue.reject(uid, [_PRE_ENQUEUE])
+            return
+        except UnresolvableError as error:
+            message = _explain(Counter({str(error): len(nodes)}), total=len(nodes))
+            self._writes.report(pod, "Unschedulable", message)
+            self._queue.reject(uid, [PLUGIN])
+            return
+        fitting, reasons, plugins = _filter(pod, claims, nodes)
+        if fitting:
+            self._bind(pod, claims, fitting)
+            return
+        message = _explain(reasons, total=len(nodes))
+        if (claim := claims.to_deallocate()) is not None:
+            self._writes.deallocate(claim)
+            message += " preemption: deallocation of ResourceClaim completed"
+        self._writes.report(pod, "Unschedulable", message)
+        self._queue.reject(uid, plugins)
+
+    def _bind(self, pod: Obj, claims: PodClaims, fitting: Sequence[NodeView]) -> None:
+        best = max(fitting, key=lambda view: least_allocated(pod, view))
+        uid = pod["metadata"]["uid"]
+        try:
+            for claim in claims.claims:
+                self._writes.reserve(pod, claim)
+            with self._assumed_lock:
+                self._assumed[uid] = (best.name, pod)
+            self._writes.bind(pod, best.name)
+        except KubeError as error:
+            with self._assumed_lock:
+                self._assumed.pop(uid, None)
+            self._writes.report(pod, "SchedulerError", f"running PreBind or Bind: {error}")
+            raise
+        _log.info("pod %s bound to %s", _name(pod), best.name)
+        self._queue.remove(uid)
+
+    def _views(self) -> list[NodeView]:
+        """Every node with what its pods, seen or just bound, ask for; in the order of names."""
+        placed = [
+            (p["spec"]["nodeName"], p)
+            for p in self._pods.store.list()
+            if p["spec"].get("nodeName") and p.get("status", {}).get("phase") not in _TERMINAL
+        ]
+        with self._assumed_lock:
+            placed += self._assumed.values()
+        requested: dict[str, dict[str, Decimal]] = {}
+        for node, pod in placed:
+            total = requested.setdefault(node, {})
+            for name, amount in requests(pod).items():
+                total[name] = total.get(name, Decimal()) + amount
+        nodes = sorted(self._nodes.store.list(), key=lambda n: str(n["metadata"]["name"]))
+        return [NodeView(n, requested.get(n["metadata"]["name"], {})) for n in nodes]
+
+    def _pod_changed(self, change: Change) -> None:
+        pod = change.new or change.old
+        if pod is None:
+            return
+        uid = pod["metadata"]["uid"]
+        gone = change.new is None or pod.get("status", {}).get("phase") in _TERMINAL
+        if gone or pod["spec"].get("nodeName"):
+            with self._assumed_lock:
+                self._assumed.pop(uid, None)
+        if change.new is None or not _wants_node(change.new):
+            self._queue.remove(uid)
+        elif change.old is None or _worth_a_try(change.old, change.new):
+            self._queue.add(uid)
+        if gone:
+            self._queue.wake(["NodeResourcesFit"])
+
+    def _node_changed(self, change: Change) -> None:
+        if change.new is not None:
+            self._queue.wake(_NODE_PLUGINS)
+
+    def _class_changed(self, change: Change) -> None:
+        if change.new is not None:
+            self._queue.wake([PLUGIN])
+
+    def _claim_changed(self, change: Change) -> None:
+        """Wake the claim's pods when its status changed, all pods when a device became free."""
+        claim = change.new or change.old
+        if claim is None:
+            return
+        before, after = ((o or {}).get("status", {}) for o in (change.old, change.new))
+        if "allocation" in before and "allocation" not in after:
+            self._queue.wake([PLUGIN])
+        if change.old is not None and before == after:
+            return
+        metadata = claim["metadata"]
+        users = [
+            pod["metadata"]["uid"]
+            for pod in self._pods.store.list()
+            if pod["metadata"]["namespace"] == metadata["namespace"]
+            and metadata["name"] in claim_names(pod).values()
+        ]
+        self._queue.wake([PLUGIN, _PRE_ENQUEUE], users)
+
+
+def _filter(
+    pod: Obj, claims: PodClaims, nodes: Sequence[NodeView]
+) -> tuple[list[NodeView], Counter[str], set[str]]:
+    """Nodes that fit; else why how many do not, and which plugins said so.
+
+    Claims are asked last, so a node that fails for another reason is not blamed on a claim.
+    """
+    fitting: list[NodeView] = []
+    reasons: Counter[str] = Counter()
+    plugins: set[str] = set()
+    for view in nodes:
+        plugin, reason = rejection(pod, view)
+        if not reason:
+            plugin, reason = PLUGIN, claims.reject_node(view.node)
+        if reason:
+            plugins.add(plugin)
+            reasons.update(reason.split(", "))
+        else:
+            fitting.append(view)
+    return fitting, reasons, plugins or {"NodeUnschedulable"}
+
+
+def _explain(reasons: Counter[str], *, total: int) -> str:
+    if not total:
+        return "no nodes available to schedule pods"
+    listed = ", ".join(sorted(f"{count} {reason}" for reason, count in reasons.items()))
+    return f"0/{total} nodes are available: {listed}."
+
+
+def _wants_node(pod: Obj) -> bool:
+    spec = pod["spec"]
+    return (
+        not spec.get("nodeName")
+        and "deletionTimestamp" not in pod["metadata"]
+        and pod.get("status", {}).get("phase") not in _TERMINAL
+        and spec.get("schedulerName", NAME) == NAME
+        and not spec.get("schedulingGates")
+    )
+
+
+def _worth_a_try(old: Obj, new: Obj) -> bool:
+    """Whether a waiting pod changed in a way that may make it fit; its conditions do not."""
+    fields = ("labels", "annotations", "deletionTimestamp")
+    return (
+        old["spec"] != new["spec"]
+        or any(old["metadata"].get(f) != new["metadata"].get(f) for f in fields)
+        or claim_names(old) != claim_names(new)
+    )
+
+
+def _name(pod: Obj) -> str:
+    return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
