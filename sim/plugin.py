@@ -27,7 +27,8 @@ def plugin_arguments(hardware: Path, arguments: list[str]) -> list[str]:
 def main(hardware: Path, arguments: tuple[str, ...]) -> None:
     """Run the kubelet plugin with ARGUMENTS over the machine in the hardware directory."""
     install(hardware)
-    from kubeletplugin.__main__ import main as plugin  # noqa: PLC0415 - only after pynvml has its library
+    # Not before pynvml has its library.
+    from kubeletplugin.__main__ import main as plugin  # noqa: PLC0415
 
     sys.argv = ["kubeletplugin", *plugin_arguments(hardware, list(arguments))]
     plugin()

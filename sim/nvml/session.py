@@ -77,14 +77,13 @@ class Session:
     def handle(self, kind: Kind, gpu: Gpu, key: int = 0) -> int:
         """The handle of a GPU or instance, the same one for as long as the session lasts."""
         target = Target(kind, gpu.uuid, key)
-        known = self._addresses.get(target)
-        if known is not None:
-            return known
-        address = self.new_address()
         with self._mutex:
-            address = self._addresses.setdefault(target, address)
-            self._targets[address] = target
-        return address
+            address = self._addresses.get(target)
+            if address is None:
+                self._next_address += _ADDRESS_STEP
+                address = self._addresses[target] = self._next_address
+                self._targets[address] = target
+            return address
 
     def target(self, handle: Any, *kinds: Kind) -> Target:
         """What the handle points to; INVALID_ARGUMENT unless it is of one of the kinds."""

@@ -6,10 +6,11 @@ Reading again costs one stat as long as nothing changed.
 
 import fcntl
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from threading import Lock
+from threading import Lock, get_ident
 from typing import Literal
 
 import msgspec
@@ -114,9 +115,15 @@ class MachineState(msgspec.Struct):
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write the file so that readers see the old or the new content, whole."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    """Write the file so that readers see the old or the new content, whole.
+
+    The file gets a time of its own: the kernel's is too coarse to tell two quick writes apart when
+    the second one gets the inode of the one before.
+    """
+    partial = path.with_name(f".{path.name}.{os.getpid()}.{get_ident()}")
     partial.write_bytes(content)
+    now = time.time_ns()
+    os.utime(partial, ns=(now, now))
     partial.replace(path)
 
 

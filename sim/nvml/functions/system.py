@@ -5,7 +5,8 @@ from typing import Any
 from sim.nvml.cabi import integer, put_handle, put_int, put_text, put_uint, text
 from sim.nvml.codes import RefusedError, Return
 from sim.nvml.library import exported
-from sim.nvml.session import Session
+from sim.nvml.session import Kind, Session
+from sim.nvml.state import Gpu
 
 
 @exported("nvmlInit_v2", on_handle=False, needs_init=False)
@@ -51,16 +52,20 @@ def device_count(session: Session, count: Any) -> None:
     put_uint(count, len(session.store.read().gpus))
 
 
+def _give(session: Session, gpu: Gpu, device: Any, *, mig_device: int = 0) -> None:
+    if gpu.lost:
+        raise RefusedError(Return.GPU_IS_LOST)
+    kind: Kind = "mig-device" if mig_device else "device"
+    put_handle(device, session.handle(kind, gpu, mig_device))
+
+
 @exported("nvmlDeviceGetHandleByIndex_v2", on_handle=False)
 def device_by_index(session: Session, index: Any, device: Any) -> None:
     """GPU by index."""
     gpus = session.store.read().gpus
     if not 0 <= integer(index) < len(gpus):
         raise RefusedError(Return.INVALID_ARGUMENT)
-    gpu = gpus[integer(index)]
-    if gpu.lost:
-        raise RefusedError(Return.GPU_IS_LOST)
-    put_handle(device, session.handle("device", gpu))
+    _give(session, gpus[integer(index)], device)
 
 
 @exported("nvmlDeviceGetHandleByUUID", on_handle=False)
@@ -69,14 +74,12 @@ def device_by_uuid(session: Session, uuid: Any, device: Any) -> None:
     wanted = text(uuid)
     for gpu in session.store.read().gpus:
         if gpu.uuid == wanted:
-            if gpu.lost:
-                raise RefusedError(Return.GPU_IS_LOST)
-            put_handle(device, session.handle("device", gpu))
+            _give(session, gpu, device)
             return
         for instance in gpu.gpu_instances:
             for compute in instance.compute_instances:
                 if compute.uuid == wanted:
-                    put_handle(device, session.handle("mig-device", gpu, compute.key))
+                    _give(session, gpu, device, mig_device=compute.key)
                     return
     raise RefusedError(Return.NOT_FOUND)
 
@@ -87,8 +90,6 @@ def device_by_pci_bus_id(session: Session, bus_id: Any, device: Any) -> None:
     domain, _, rest = text(bus_id).lower().partition(":")
     for gpu in session.store.read().gpus:
         if gpu.pci_bus_id.lower() == f"{domain:0>8}:{rest}":
-            if gpu.lost:
-                raise RefusedError(Return.GPU_IS_LOST)
-            put_handle(device, session.handle("device", gpu))
+            _give(session, gpu, device)
             return
     raise RefusedError(Return.NOT_FOUND)

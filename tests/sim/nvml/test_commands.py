@@ -1,0 +1,63 @@
+"""The command line of the simulated hardware."""
+
+import json
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from sim.__main__ import main
+from sim.nvml.machine import Machine
+from sim.plugin import plugin_arguments
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, ["nvml", *arguments])
+
+
+def test_a_machine_is_made_cut_shown_and_rebooted(tmp_path: Path) -> None:
+    state = ("--state", str(tmp_path / "m"))
+    gpus = ("--gpu", "A100-SXM4-40GB", "--gpu", "A30")
+    assert run("init", *state, *gpus).exit_code == 0
+    created = run("create", *state, "3g.20gb", "--start", "0")
+    assert created.output.startswith("MIG-")
+    shown = run("show", *state).output
+    assert "0: NVIDIA A100-SXM4-40GB GPU-" in shown
+    assert f"0:4   3g.20gb      GPU instance  1  {created.output.strip()}" in shown
+    data = json.loads(run("show", *state, "--json").output)
+    assert [len(g["gpu_instances"]) for g in data["gpus"]] == [1, 0]
+    assert run("destroy", *state, "1").exit_code == 0
+    assert Machine(tmp_path / "m").gpu().gpu_instances == []
+    assert run("xid", *state, "79").exit_code == 0
+    assert Machine(tmp_path / "m").state().events[0].data == 79
+    before = Machine(tmp_path / "m").state().boot_id
+    assert run("reboot", *state).exit_code == 0
+    assert Machine(tmp_path / "m").state().boot_id != before
+
+
+def test_refusals_are_named(tmp_path: Path) -> None:
+    state = ("--state", str(tmp_path / "m"))
+    missing = run("init", *state, "--gpu", "A1000")
+    assert missing.exit_code == 1
+    assert "A100-SXM4-40GB" in missing.output
+    run("init", *state, "--gpu", "A30")
+    assert "already holds" in run("init", *state, "--gpu", "A30").output
+    assert "has no profile '3g.20gb'; it has 1g.6gb" in run("create", *state, "3g.20gb").output
+    run("create", *state, "4g.24gb")
+    assert "INSUFFICIENT_RESOURCES" in run("create", *state, "4g.24gb").output
+    assert "no GPU instance 9" in run("destroy", *state, "9").output
+
+
+def test_products_are_listed() -> None:
+    assert "B200" in run("products").output.splitlines()
+
+
+def test_the_plugin_gets_the_machines_host_root_unless_told(tmp_path: Path) -> None:
+    state = tmp_path / "m"
+    run("init", "--state", str(state), "--gpu", "A30")
+    assert plugin_arguments(state, ["--node-name", "n"]) == [
+        "--node-name",
+        "n",
+        "--host-root",
+        str(state / "host"),
+    ]
+    assert plugin_arguments(state, ["--host-root=/x"]) == ["--host-root=/x"]

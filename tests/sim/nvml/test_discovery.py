@@ -1,0 +1,235 @@
+"""What pynvml learns of simulated GPUs is what their fixtures say."""
+
+import json
+from ctypes import byref
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pynvml
+import pytest
+
+from sim.nvml.codes import Return
+from sim.nvml.machine import GpuSpec, Machine
+from sim.nvml.products import FIXTURES, Product, load_product, product_names
+from tests.sim.nvml.calls import create_at, device, gpu_instances, placements, refused
+from tests.sim.nvml.conftest import Start
+
+PRODUCTS = product_names()
+GPU_PROFILE_FIELDS = {
+    "id": "id",
+    "sliceCount": "slice_count",
+    "instanceCount": "instance_count",
+    "multiprocessorCount": "multiprocessors",
+    "copyEngineCount": "copy_engines",
+    "decoderCount": "decoders",
+    "encoderCount": "encoders",
+    "jpegCount": "jpeg",
+    "ofaCount": "ofa",
+    "memorySizeMB": "memory_mib",
+    "isP2pSupported": "p2p",
+}
+
+
+def fixture(product: str) -> dict[str, Any]:
+    data: dict[str, Any] = json.loads((FIXTURES / f"{product}.json").read_text())
+    return data
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize("version", [1, 2])
+def test_profiles_by_enum_are_the_fixtures(start: Start, product: str, version: int) -> None:
+    start(product)
+    expected = {p["enum"]: p for p in fixture(product)["gi_profiles"]}
+    for enum in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+        if enum not in expected:
+            with refused(Return.NOT_SUPPORTED):
+                pynvml.nvmlDeviceGetGpuInstanceProfileInfo(device(), enum, version)
+            continue
+        info = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(device(), enum, version)
+        found = {ours: getattr(info, nvml) for nvml, ours in GPU_PROFILE_FIELDS.items()}
+        assert found == {ours: expected[enum][ours] for ours in GPU_PROFILE_FIELDS.values()}
+        if version == 2:
+            assert info.name == f"MIG {expected[enum]['name']}"
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_placements_by_id_are_the_fixtures(start: Start, product: str) -> None:
+    start(product)
+    for profile in fixture(product)["gi_profiles"]:
+        expected = [(begin, profile["size"]) for begin in profile["starts"]]
+        assert placements(device(), profile["id"]) == expected
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_compute_profiles_of_every_gpu_instance_are_the_fixtures(
+    start: Start, product: str
+) -> None:
+    start(product)
+    for profile in fixture(product)["gi_profiles"]:
+        instance = create_at(device(), profile["id"], profile["starts"][0], profile["size"])
+        expected = {c["enum"]: c for c in profile["ci_profiles"]}
+        for enum in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+            ask = (instance, enum, 0)
+            if enum not in expected:
+                with refused(Return.NOT_SUPPORTED):
+                    pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(*ask)
+                continue
+            for version in (1, 2):
+                info = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(*ask, version)
+                assert info.id == expected[enum]["id"]
+                assert info.sliceCount == expected[enum]["slice_count"]
+                assert info.multiprocessorCount == expected[enum]["multiprocessors"]
+                assert info.sharedDecoderCount == profile["decoders"]
+            assert info.name == f"MIG {expected[enum]['name']}"
+        pynvml.nvmlGpuInstanceDestroy(instance)
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_fixtures_are_consistent_and_say_what_they_assume(product: str) -> None:
+    loaded = load_product(product)
+    for enum_or_id in ("enum", "id"):
+        numbers = [getattr(p, enum_or_id) for p in loaded.gi_profiles]
+        assert len(numbers) == len(set(numbers))
+    for profile in loaded.gi_profiles:
+        assert all(s + profile.size <= loaded.memory_slices for s in profile.starts)
+        assert profile.memory_mib * profile.instance_count <= loaded.memory_total_mib
+        assert sorted(profile.driver_order or profile.starts) == sorted(profile.starts)
+        assert set(profile.assumed) <= set(profile.__struct_fields__)
+        full = [c for c in profile.ci_profiles if c.slice_count == profile.slice_count]
+        assert full[0].multiprocessors == profile.multiprocessors
+    assert loaded.whole.size == loaded.memory_slices
+
+
+def test_the_enum_is_not_the_id(a100: Machine) -> None:
+    info = pynvml.nvmlDeviceGetGpuInstanceProfileInfo(device(), 0)
+    assert info.id == 19
+    with refused(Return.INVALID_ARGUMENT):
+        placements(device(), 1)
+
+
+def test_enums_past_the_end_are_invalid(a100: Machine) -> None:
+    with refused(Return.INVALID_ARGUMENT):
+        pynvml.nvmlDeviceGetGpuInstanceProfileInfo(device(), 18)
+
+
+def test_profile_by_id_gives_the_same_profile(a100: Machine) -> None:
+    assert pynvml.nvmlDeviceGetGpuInstanceProfileInfoById(device(), 15).name == "MIG 1g.10gb"
+    with refused(Return.NOT_SUPPORTED):
+        pynvml.nvmlDeviceGetGpuInstanceProfileInfoById(device(), 77)
+
+
+def test_with_mig_mode_off_only_the_old_profile_form_and_placements_answer(start: Start) -> None:
+    start(GpuSpec("A100-SXM4-40GB", mig=False))
+    assert pynvml.nvmlDeviceGetGpuInstanceProfileInfo(device(), 0, 1).id == 19
+    assert len(placements(device(), 19)) == 7
+    with refused(Return.NOT_SUPPORTED):
+        pynvml.nvmlDeviceGetGpuInstanceProfileInfo(device(), 0, 2)
+    with refused(Return.NOT_SUPPORTED):
+        gpu_instances(device(), 19)
+    with refused(Return.NOT_SUPPORTED):
+        pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(device(), 19)
+    with refused(Return.NOT_SUPPORTED):
+        create_at(device(), 19, 0, 1)
+    assert pynvml.nvmlDeviceGetMaxMigDeviceCount(device()) == 0
+
+
+def test_placements_do_not_depend_on_what_is_taken(a100: Machine) -> None:
+    create_at(device(), 19, 3, 1)
+    assert len(placements(device(), 19)) == 7
+
+
+def test_a_buffer_too_small_for_the_placements_is_refused_with_their_number(
+    a100: Machine,
+) -> None:
+    count = pynvml.c_uint(2)
+    array = (pynvml.c_nvmlGpuInstancePlacement_t * 2)()
+    with refused(Return.INSUFFICIENT_SIZE):
+        pynvml.nvmlDeviceGetGpuInstancePossiblePlacements(device(), 19, array, byref(count))
+    assert count.value == 7
+
+
+def test_identity_of_a_gpu(start: Start) -> None:
+    machine = start("A30", GpuSpec("H100-80GB-HBM3", minor=5))
+    assert pynvml.nvmlDeviceGetCount() == 2
+    h100 = device(1)
+    uuid = pynvml.nvmlDeviceGetUUID(h100)
+    assert uuid == machine.gpu(1).uuid
+    assert pynvml.nvmlDeviceGetName(h100) == "NVIDIA H100 80GB HBM3"
+    assert pynvml.nvmlDeviceGetMinorNumber(h100) == 5
+    assert pynvml.nvmlDeviceGetIndex(h100) == 1
+    assert pynvml.nvmlDeviceGetSerial(h100) == machine.gpu(1).serial
+    assert pynvml.nvmlDeviceGetBrand(h100) == pynvml.NVML_BRAND_NVIDIA
+    assert pynvml.nvmlDeviceGetArchitecture(h100) == pynvml.NVML_DEVICE_ARCH_HOPPER
+    assert pynvml.nvmlDeviceGetCudaComputeCapability(h100) == (9, 0)
+    pci = pynvml.nvmlDeviceGetPciInfo(h100)
+    assert (pci.busId, pci.busIdLegacy, pci.bus) == ("00000000:0F:00.0", "0000:0F:00.0", 15)
+    assert pci.pciDeviceId == 0x233010DE
+    for handle in (
+        pynvml.nvmlDeviceGetHandleByUUID(uuid),
+        pynvml.nvmlDeviceGetHandleByPciBusId("0000:0f:00.0"),
+        pynvml.nvmlDeviceGetHandleByPciBusId(pci.busId),
+    ):
+        assert pynvml.nvmlDeviceGetUUID(handle) == uuid
+
+
+def test_memory_in_both_forms(a100: Machine) -> None:
+    total = 40960 * 1024 * 1024
+    assert pynvml.nvmlDeviceGetMemoryInfo(device()).total == total
+    assert pynvml.nvmlDeviceGetMemoryInfo(device(), pynvml.nvmlMemory_v2).free == total
+
+
+def test_versions(a100: Machine) -> None:
+    assert pynvml.nvmlSystemGetDriverVersion() == "570.86.15"
+    assert pynvml.nvmlSystemGetNVMLVersion() == "12.570.86.15"
+    assert pynvml.nvmlSystemGetCudaDriverVersion() == 12080
+    assert pynvml.nvmlSystemGetCudaDriverVersion_v2() == 12080
+
+
+def test_unknown_gpus_are_refused(a100: Machine) -> None:
+    with refused(Return.INVALID_ARGUMENT):
+        device(1)
+    with refused(Return.NOT_FOUND):
+        pynvml.nvmlDeviceGetHandleByUUID("GPU-0")
+    with refused(Return.NOT_FOUND):
+        pynvml.nvmlDeviceGetHandleByPciBusId("0000:99:00.0")
+
+
+def test_an_invented_product_works_without_a_line_of_code(start: Start, tmp_path: Path) -> None:
+    invented = msgspec.json.decode((FIXTURES / "A30.json").read_bytes(), type=Product)
+    small, large = invented.gi_profiles[0], invented.gi_profiles[-1]
+    thirds = msgspec.structs.replace(
+        small, name="1g.9gb", enum=6, id=33, instance_count=3, starts=(0, 2, 4), size=2, decoders=1
+    )
+    whole = msgspec.structs.replace(large, name="3g.27gb", id=1, starts=(0,), size=6, slice_count=3)
+    product = msgspec.structs.replace(
+        invented,
+        product="third",
+        name="NVIDIA Third",
+        memory_slices=6,
+        compute_slices=3,
+        gi_profiles=(thirds, whole),
+    )
+    path = tmp_path / "third.json"
+    path.write_bytes(msgspec.json.encode(product))
+    start(GpuSpec(path))
+    assert pynvml.nvmlDeviceGetName(device()) == "NVIDIA Third"
+    assert placements(device(), 33) == [(0, 2), (2, 2), (4, 2)]
+    ids = {pynvml.nvmlGpuInstanceGetInfo(create_at(device(), 33, s, 2)).id for s in (0, 2, 4)}
+    assert len(ids) == 3
+    with refused(Return.INSUFFICIENT_RESOURCES):
+        create_at(device(), 1, 0, 6)
+
+
+def test_a_product_without_mig_says_so(start: Start, tmp_path: Path) -> None:
+    plain = msgspec.structs.replace(load_product("A30"), product="T4", gi_profiles=())
+    start(GpuSpec(plain))
+    with refused(Return.NOT_SUPPORTED):
+        pynvml.nvmlDeviceGetMigMode(device())
+    with refused(Return.NOT_SUPPORTED):
+        pynvml.nvmlDeviceSetMigMode(device(), 1)
+
+
+def test_an_unknown_product_is_named_with_those_that_exist(tmp_path: Path) -> None:
+    with pytest.raises(LookupError, match="A100-SXM4-40GB"):
+        Machine.create(tmp_path, [GpuSpec("A100")])

@@ -1,0 +1,268 @@
+"""Life and death of GPU and compute instances, as pynvml sees them."""
+
+from ctypes import byref
+
+import pynvml
+import pytest
+
+from sim.nvml.codes import Return
+from sim.nvml.machine import GpuSpec, Machine
+from tests.sim.nvml.calls import (
+    compute_instances,
+    create_at,
+    device,
+    gpu_instances,
+    mig_device,
+    mig_indexes,
+    refused,
+)
+from tests.sim.nvml.conftest import Start
+
+
+def test_a_slice_lives_and_dies(a100: Machine) -> None:
+    gpu = device()
+    instance = create_at(gpu, 9, 4, 4)
+    info = pynvml.nvmlGpuInstanceGetInfo(instance)
+    assert (info.profileId, info.placement.start, info.placement.size) == (9, 4, 4)
+    assert pynvml.nvmlDeviceGetUUID(info.device) == pynvml.nvmlDeviceGetUUID(gpu)
+    compute = pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 2)
+    found = pynvml.nvmlComputeInstanceGetInfo_v2(compute)
+    assert (found.id, found.profileId, found.placement.size) == (0, 2, 3)
+    assert pynvml.nvmlGpuInstanceGetInfo(found.gpuInstance).id == info.id
+    attributes = pynvml.nvmlDeviceGetAttributes_v2(found.device)
+    assert (attributes.memorySizeMB, attributes.multiprocessorCount) == (19968, 42)
+    assert (attributes.gpuInstanceSliceCount, attributes.computeInstanceSliceCount) == (3, 3)
+    assert len(gpu_instances(gpu, 9)) == 1
+    assert len(compute_instances(instance, 2)) == 1
+    pynvml.nvmlComputeInstanceDestroy(compute)
+    pynvml.nvmlGpuInstanceDestroy(instance)
+    assert gpu_instances(gpu, 9) == []
+
+
+def test_the_device_of_a_compute_instance_is_the_mig_device(a100: Machine) -> None:
+    gpu = device()
+    instance = create_at(gpu, 19, 2, 1)
+    mig = mig_device(pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0))
+    uuid = pynvml.nvmlDeviceGetUUID(mig)
+    assert uuid.startswith("MIG-")
+    assert pynvml.nvmlDeviceIsMigDeviceHandle(mig).value == 1
+    assert pynvml.nvmlDeviceIsMigDeviceHandle(gpu).value == 0
+    parent = pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(mig)
+    assert pynvml.nvmlDeviceGetUUID(parent) == pynvml.nvmlDeviceGetUUID(gpu)
+    identifier = pynvml.nvmlDeviceGetGpuInstanceId(mig)
+    assert identifier == pynvml.nvmlGpuInstanceGetInfo(instance).id
+    assert pynvml.nvmlDeviceGetComputeInstanceId(mig) == 0
+    assert pynvml.nvmlDeviceGetName(mig) == "NVIDIA A100-SXM4-40GB MIG 1g.5gb"
+    assert pynvml.nvmlDeviceGetMemoryInfo(mig).total == 4864 * 1024 * 1024
+    again = pynvml.nvmlDeviceGetHandleByUUID(uuid)
+    assert pynvml.nvmlDeviceGetUUID(again) == uuid
+
+
+def test_ids_are_reused_and_uuids_are_not(a100: Machine) -> None:
+    seen = []
+    for _ in range(2):
+        instance = create_at(device(), 14, 2, 2)
+        compute = pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 1)
+        identifier = pynvml.nvmlGpuInstanceGetInfo(instance).id
+        seen.append((identifier, pynvml.nvmlDeviceGetUUID(mig_device(compute))))
+        pynvml.nvmlComputeInstanceDestroy(compute)
+        pynvml.nvmlGpuInstanceDestroy(instance)
+    (first_id, first_uuid), (second_id, second_uuid) = seen
+    assert first_id == second_id
+    assert first_uuid != second_uuid
+
+
+@pytest.mark.parametrize(
+    ("profile_id", "begin", "size"), [(19, 1, 1), (14, 0, 2), (9, 0, 4), (0, 0, 8)]
+)
+def test_a_taken_placement_is_insufficient_resources(
+    a100: Machine, profile_id: int, begin: int, size: int
+) -> None:
+    create_at(device(), 19, 1, 1)
+    with refused(Return.INSUFFICIENT_RESOURCES):
+        create_at(device(), profile_id, begin, size)
+
+
+def test_a_placement_that_the_profile_lacks_is_invalid(a100: Machine) -> None:
+    with refused(Return.INVALID_ARGUMENT):
+        create_at(device(), 14, 1, 2)
+    with refused(Return.INVALID_ARGUMENT):
+        create_at(device(), 14, 0, 4)
+    with refused(Return.INVALID_ARGUMENT):
+        create_at(device(), 14, 8, 2)
+
+
+def test_media_engines_run_out_before_memory(a100: Machine) -> None:
+    create_at(device(), 20, 0, 1)
+    assert pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(device(), 20) == 0
+    with refused(Return.INSUFFICIENT_RESOURCES):
+        create_at(device(), 20, 5, 1)
+
+
+def test_a_slice_with_all_media_engines_leaves_room_only_for_slices_without(start: Start) -> None:
+    start("RTX-PRO-6000-Blackwell-Server")
+    create_at(device(), 65, 0, 3)
+    with refused(Return.INSUFFICIENT_RESOURCES):
+        create_at(device(), 14, 3, 3)
+    for begin in (3, 6, 9):
+        create_at(device(), 67, begin, 3)
+
+
+def test_where_the_driver_places_decides_what_fits_later(start: Start) -> None:
+    # The user guide's example: 19,19,14,9 ends in Insufficient Resources, 9,19,14,19 does not.
+    start("A100-SXM4-40GB", "A100-SXM4-40GB")
+    first = pynvml.nvmlDeviceCreateGpuInstance(device(0), 19)
+    info = pynvml.nvmlGpuInstanceGetInfo(first)
+    assert (info.placement.start, info.id) == (6, 13)
+    for profile_id in (19, 14):
+        pynvml.nvmlDeviceCreateGpuInstance(device(0), profile_id)
+    with refused(Return.INSUFFICIENT_RESOURCES):
+        pynvml.nvmlDeviceCreateGpuInstance(device(0), 9)
+    for profile_id in (9, 19, 14, 19):
+        pynvml.nvmlDeviceCreateGpuInstance(device(1), profile_id)
+
+
+def test_remaining_capacity_counts_what_fits_now(a100: Machine) -> None:
+    capacities = {19: 7, 20: 1, 15: 4, 14: 3, 9: 2, 5: 1, 0: 1}
+    gpu = device()
+    for profile_id, count in capacities.items():
+        assert pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(gpu, profile_id) == count
+    create_at(gpu, 19, 4, 1)
+    after = {19: 6, 20: 1, 15: 3, 14: 2, 9: 1, 5: 1, 0: 0}
+    for profile_id, count in after.items():
+        assert pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(gpu, profile_id) == count
+
+
+def test_choosing_the_compute_profile_by_slices_alone_fails_on_ampere(a100: Machine) -> None:
+    instance = create_at(device(), 19, 0, 1)
+    odd = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, 7, 0)
+    assert odd.sliceCount == 1
+    with refused(Return.NOT_SUPPORTED):
+        pynvml.nvmlGpuInstanceCreateComputeInstance(instance, odd.id)
+    pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0)
+
+
+def test_compute_profile_requests_out_of_range_are_invalid(a100: Machine) -> None:
+    instance = create_at(device(), 19, 0, 1)
+    with refused(Return.INVALID_ARGUMENT):
+        pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, 9, 0)
+    with refused(Return.INVALID_ARGUMENT):
+        pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo(instance, 0, 1)
+    with refused(Return.INVALID_ARGUMENT):
+        pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 4)
+
+
+def test_compute_instances_share_a_gpu_instance_until_it_is_full(a100: Machine) -> None:
+    instance = create_at(device(), 9, 0, 4)
+    left = pynvml.nvmlGpuInstanceGetComputeInstanceRemainingCapacity
+    assert left(instance, 0) == 3
+    two = pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 1)
+    one = pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0)
+    assert left(instance, 0) == 0
+    assert [pynvml.nvmlComputeInstanceGetInfo(c).id for c in (two, one)] == [0, 1]
+    with refused(Return.INSUFFICIENT_RESOURCES):
+        pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0)
+    by_id = pynvml.nvmlGpuInstanceGetComputeInstanceById(instance, 1)
+    assert pynvml.nvmlComputeInstanceGetInfo(by_id).profileId == 0
+    with refused(Return.NOT_FOUND):
+        pynvml.nvmlGpuInstanceGetComputeInstanceById(instance, 2)
+
+
+def test_mig_device_indexes_have_holes_and_are_filled_again(a100: Machine) -> None:
+    gpu = device()
+    assert pynvml.nvmlDeviceGetMaxMigDeviceCount(gpu) == 7
+    computes = []
+    for begin in (0, 1, 2):
+        instance = create_at(gpu, 19, begin, 1)
+        computes.append(pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0))
+    pynvml.nvmlComputeInstanceDestroy(computes[1])
+    assert mig_indexes(gpu) == [0, 2]
+    with refused(Return.INVALID_ARGUMENT):
+        pynvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, 7)
+    pynvml.nvmlGpuInstanceCreateComputeInstance(create_at(gpu, 19, 5, 1), 0)
+    assert mig_indexes(gpu) == [0, 1, 2]
+
+
+def test_a_gpu_instance_without_compute_instance_is_no_mig_device(a100: Machine) -> None:
+    create_at(device(), 19, 0, 1)
+    assert mig_indexes(device()) == []
+    assert len(gpu_instances(device(), 19)) == 1
+
+
+def test_a_gpu_instance_goes_after_its_compute_instances(a100: Machine) -> None:
+    instance = create_at(device(), 19, 0, 1)
+    pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0)
+    with refused(Return.IN_USE):
+        pynvml.nvmlGpuInstanceDestroy(instance)
+
+
+def test_handles_of_what_is_gone_are_not_found(a100: Machine) -> None:
+    instance = create_at(device(), 19, 0, 1)
+    compute = pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0)
+    mig = mig_device(compute)
+    identifier = pynvml.nvmlGpuInstanceGetInfo(instance).id
+    pynvml.nvmlComputeInstanceDestroy(compute)
+    pynvml.nvmlGpuInstanceDestroy(instance)
+    for call, argument in (
+        (pynvml.nvmlComputeInstanceDestroy, compute),
+        (pynvml.nvmlGpuInstanceDestroy, instance),
+        (pynvml.nvmlGpuInstanceGetInfo, instance),
+        (pynvml.nvmlDeviceGetUUID, mig),
+    ):
+        with refused(Return.NOT_FOUND):
+            call(argument)
+    with refused(Return.NOT_FOUND):
+        pynvml.nvmlDeviceGetGpuInstanceById(device(), identifier)
+
+
+def test_a_gpu_instance_is_found_by_id(a100: Machine) -> None:
+    identifier = pynvml.nvmlGpuInstanceGetInfo(create_at(device(), 14, 4, 2)).id
+    found = pynvml.nvmlDeviceGetGpuInstanceById(device(), identifier)
+    assert pynvml.nvmlGpuInstanceGetInfo(found).placement.start == 4
+
+
+def test_handles_of_the_wrong_kind_are_invalid(a100: Machine) -> None:
+    instance = create_at(device(), 19, 0, 1)
+    for call, argument in (
+        (pynvml.nvmlDeviceGetMinorNumber, pynvml.c_nvmlDevice_t()),
+        (pynvml.nvmlDeviceGetMinorNumber, instance),
+        (pynvml.nvmlGpuInstanceDestroy, device()),
+        (pynvml.nvmlDeviceGetGpuInstanceId, device()),
+    ):
+        with refused(Return.INVALID_ARGUMENT):
+            call(argument)
+
+
+def test_an_array_shorter_than_the_contract_is_invalid(a100: Machine) -> None:
+    with refused(Return.INVALID_ARGUMENT):
+        gpu_instances(device(), 19, room=6)
+
+
+def test_a_struct_of_another_version_is_refused(a100: Machine) -> None:
+    info = pynvml.c_nvmlGpuInstanceProfileInfo_v2_t()
+    info.version = 0x03000098
+    call = pynvml._nvmlGetFunctionPointer("nvmlDeviceGetGpuInstanceProfileInfoV")
+    assert call(device(), 0, byref(info)) == Return.ARGUMENT_VERSION_MISMATCH
+    with refused(Return.ARGUMENT_VERSION_MISMATCH):
+        pynvml.nvmlDeviceGetMemoryInfo(device(), 7)
+
+
+def test_without_privilege_nothing_changes(a100: Machine) -> None:
+    instance = create_at(device(), 19, 0, 1)
+    a100.configure(privileged=False)
+    before = a100.snapshot()
+    with refused(Return.NO_PERMISSION):
+        create_at(device(), 19, 1, 1)
+    with refused(Return.NO_PERMISSION):
+        pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0)
+    with refused(Return.NO_PERMISSION):
+        pynvml.nvmlGpuInstanceDestroy(instance)
+    with refused(Return.NO_PERMISSION):
+        pynvml.nvmlDeviceSetMigMode(device(), 0)
+    assert a100.snapshot() == before
+
+
+def test_gpus_are_cut_apart_from_each_other(start: Start) -> None:
+    start("A30", GpuSpec("A30"))
+    create_at(device(0), 0, 0, 4)
+    create_at(device(1), 0, 0, 4)

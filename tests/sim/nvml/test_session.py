@@ -1,0 +1,160 @@
+"""Initialisation, and state that outlives processes and is shared by them."""
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pynvml
+import pytest
+
+from sim.nvml import install
+from sim.nvml.codes import Return
+from sim.nvml.machine import GpuSpec, Machine
+from tests.sim.nvml.calls import create_at, device, gpu_instances, refused
+from tests.sim.nvml.conftest import Start
+
+OTHER_PROCESS = """
+import sys, pynvml
+from sim.nvml import install
+install(sys.argv[1])
+pynvml.nvmlInit()
+gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+"""
+
+
+def other_process(machine: Machine, code: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-c", OTHER_PROCESS + code, str(machine.directory)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return done.stdout.strip()
+
+
+def test_nothing_works_before_init_and_after_the_last_shutdown(start: Start) -> None:
+    start("A30", init=False)
+    with refused(Return.UNINITIALIZED):
+        pynvml.nvmlDeviceGetCount()
+    pynvml.nvmlInit()
+    pynvml.nvmlInit()
+    gpu = device()
+    pynvml.nvmlShutdown()
+    assert pynvml.nvmlDeviceGetIndex(gpu) == 0
+    pynvml.nvmlShutdown()
+    with refused(Return.UNINITIALIZED):
+        pynvml.nvmlDeviceGetIndex(gpu)
+    with refused(Return.UNINITIALIZED):
+        pynvml.nvmlShutdown()
+
+
+def test_handles_do_not_survive_the_session(a100: Machine) -> None:
+    gpu = device()
+    pynvml.nvmlShutdown()
+    pynvml.nvmlInit()
+    with refused(Return.INVALID_ARGUMENT):
+        pynvml.nvmlDeviceGetIndex(gpu)
+
+
+def test_a_function_that_the_library_lacks_is_not_found(a100: Machine) -> None:
+    with refused(Return.FUNCTION_NOT_FOUND):
+        pynvml.nvmlDeviceGetTemperature(device(), 0)
+
+
+def test_error_texts_are_nvmls(a100: Machine) -> None:
+    assert pynvml.nvmlErrorString(int(Return.IN_USE)) == "In use by another client"
+    assert pynvml.nvmlErrorString(12345) == "Unknown Error"
+
+
+def test_installing_needs_a_machine(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        install(tmp_path)
+
+
+def test_a_machine_is_not_built_over_another(a100: Machine) -> None:
+    with pytest.raises(FileExistsError):
+        Machine.create(a100.directory, [GpuSpec("A30")])
+
+
+def test_a_slice_made_by_another_process_is_seen_at_once(a100: Machine) -> None:
+    assert gpu_instances(device(), 9) == []
+    identifier = other_process(
+        a100,
+        "gi = pynvml.nvmlDeviceCreateGpuInstance(gpu, 9)\n"
+        "print(pynvml.nvmlGpuInstanceGetInfo(gi).id)",
+    )
+    (instance,) = gpu_instances(device(), 9)
+    assert pynvml.nvmlGpuInstanceGetInfo(instance).id == int(identifier)
+    pynvml.nvmlGpuInstanceDestroy(instance)
+    left = other_process(a100, "print(pynvml.nvmlDeviceGetGpuInstanceRemainingCapacity(gpu, 9))")
+    assert left == "2"
+
+
+def test_a_slice_survives_the_process_that_made_it(a100: Machine) -> None:
+    create_at(device(), 9, 4, 4)
+    install(a100.directory)
+    pynvml.nvmlInit()
+    (instance,) = gpu_instances(device(), 9)
+    assert pynvml.nvmlGpuInstanceGetInfo(instance).placement.start == 4
+
+
+def test_a_reboot_drops_instances_processes_and_events_and_changes_the_boot_id(
+    a100: Machine,
+) -> None:
+    made = a100.create_slice(0, "1g.5gb")
+    a100.start_process(0, 42, gpu_instance=made.gpu_instance)
+    a100.raise_event(0, 79)
+    before = a100.state().boot_id
+    a100.reboot(minors=[3])
+    assert a100.state().boot_id != before
+    assert a100.gpu().gpu_instances == []
+    assert a100.gpu().processes == []
+    assert a100.state().events == []
+    assert pynvml.nvmlDeviceGetMinorNumber(device()) == 3
+
+
+def test_reloading_the_driver_drops_instances_and_keeps_the_boot_id(a100: Machine) -> None:
+    a100.create_slice(0, "1g.5gb")
+    before = a100.state().boot_id
+    a100.reload_driver()
+    assert a100.gpu().gpu_instances == []
+    assert a100.state().boot_id == before
+
+
+def test_threads_never_get_the_same_slot(a100: Machine) -> None:
+    def attempt(_: int) -> int | None:
+        try:
+            instance = pynvml.nvmlDeviceCreateGpuInstance(device(), 19)
+        except pynvml.NVMLError_InsufficientResources:
+            return None
+        start: int = pynvml.nvmlGpuInstanceGetInfo(instance).placement.start
+        return start
+
+    with ThreadPoolExecutor(8) as pool:
+        starts = list(pool.map(attempt, range(14)))
+    assert sorted(s for s in starts if s is not None) == list(range(7))
+
+
+def test_quick_changes_by_another_are_never_missed(a100: Machine) -> None:
+    # Two writes can fall into one tick of the file system's clock and share an inode.
+    stranger = Machine(a100.directory)
+    for pid in range(200):
+        stranger.start_process(0, pid)
+        stranger.end_process(pid)
+        stranger.start_process(0, pid + 1000)
+        assert a100.gpu().processes[-1].pid == pid + 1000
+
+
+def test_mutations_are_recorded_and_reads_only_when_asked(a100: Machine) -> None:
+    instance = create_at(device(), 19, 0, 1)
+    with refused(Return.INSUFFICIENT_RESOURCES):
+        create_at(device(), 19, 0, 1)
+    assert a100.calls() == []
+    a100.configure(record_calls=True)
+    pynvml.nvmlGpuInstanceGetInfo(instance)
+    assert [(c.function, c.code, c.gpu == a100.gpu().uuid) for c in a100.mutations()] == [
+        ("nvmlDeviceCreateGpuInstanceWithPlacement", 0, True),
+        ("nvmlDeviceCreateGpuInstanceWithPlacement", 23, True),
+    ]
+    assert [(c.function, c.mutation) for c in a100.calls()] == [("nvmlGpuInstanceGetInfo", False)]
