@@ -1,0 +1,139 @@
+"""Records under one global version counter, with a bounded history per resource.
+
+A record is immutable: it holds the object and its encoded JSON, so that a read, a list or fifty
+watches cost no encoding. The store knows no rule of the API; it orders writes and tells them on.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+Obj = dict[str, Any]
+Family = tuple[str, str]
+"""(API group, plural): all served versions of a resource share one collection."""
+Key = tuple[str, str]
+"""(namespace or "", name)."""
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One version of one object; `obj` is shared and never mutated."""
+
+    obj: Obj
+    version: int
+    raw: bytes
+
+    def copy(self) -> Obj:
+        """Give a private deep copy of the object."""
+        copied: Obj = _decode(self.raw)
+        return copied
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One write. A deletion's `new` is the last state under the version of the deletion."""
+
+    type: Literal["ADDED", "MODIFIED", "DELETED"]
+    family: Family
+    old: Record | None
+    new: Record
+
+
+class CompactedError(Exception):
+    """The history no longer reaches back to the asked-for version."""
+
+
+class Store:
+    """All objects, sorted by key on listing; single-threaded by design (one event loop)."""
+
+    def __init__(self, *, history: int) -> None:
+        self.version = 1
+        self._history = history
+        self._objects: defaultdict[Family, dict[Key, Record]] = defaultdict(dict)
+        self._changes: defaultdict[Family, deque[Change]] = defaultdict(deque)
+        self._compacted: defaultdict[Family, int] = defaultdict(int)
+        self._listeners: list[Callable[[Change], None]] = []
+
+    def get(self, family: Family, key: Key) -> Record | None:
+        """Give the current record, if there is one."""
+        return self._objects[family].get(key)
+
+    def records(self, family: Family, namespace: str = "") -> list[Record]:
+        """Give the records of a resource in key order; an empty namespace means all."""
+        objects = self._objects[family]
+        return [objects[key] for key in sorted(objects) if not namespace or key[0] == namespace]
+
+    def families(self) -> Iterator[Family]:
+        """Give every resource that holds an object."""
+        return (family for family, objects in list(self._objects.items()) if objects)
+
+    def put(self, family: Family, obj: Obj) -> Record:
+        """Create or replace under the next version, which is written into the object."""
+        key = key_of(obj)
+        old = self._objects[family].get(key)
+        record = self._stamp(obj)
+        self._objects[family][key] = record
+        self._tell(Change("MODIFIED" if old else "ADDED", family, old, record))
+        return record
+
+    def remove(self, family: Family, obj: Obj) -> Record:
+        """Delete; `obj` is the state that watchers see, under the version of the deletion."""
+        old = self._objects[family].pop(key_of(obj))
+        record = self._stamp(obj)
+        self._tell(Change("DELETED", family, old, record))
+        return record
+
+    def since(self, family: Family, version: int) -> list[Change]:
+        """Give the changes after `version`.
+
+        Raises:
+            CompactedError: some of them are forgotten.
+        """
+        if version < self._compacted[family]:
+            raise CompactedError
+        return [change for change in self._changes[family] if change.new.version > version]
+
+    def compacted(self, family: Family) -> int:
+        """Give the version up to which the history of a resource is forgotten."""
+        return self._compacted[family]
+
+    def compact(self) -> None:
+        """Forget the history of every resource: watches from older versions get 410."""
+        for family in set(self._objects) | set(self._changes):
+            self._changes[family].clear()
+            self._compacted[family] = self.version
+
+    def listen(self, listener: Callable[[Change], None]) -> Callable[[], None]:
+        """Have every later change told; the returned call ends that."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    def _stamp(self, obj: Obj) -> Record:
+        self.version += 1
+        obj["metadata"]["resourceVersion"] = str(self.version)
+        raw = _encode(obj)
+        return Record(_decode(raw), self.version, raw)
+
+    def _tell(self, change: Change) -> None:
+        changes = self._changes[change.family]
+        changes.append(change)
+        while len(changes) > self._history:
+            self._compacted[change.family] = changes.popleft().new.version
+        for listener in list(self._listeners):
+            listener(change)
+
+
+def key_of(obj: Obj) -> Key:
+    """Give the key under which an object is stored."""
+    metadata = obj["metadata"]
+    return metadata.get("namespace", ""), metadata["name"]

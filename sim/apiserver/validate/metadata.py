@@ -1,0 +1,111 @@
+"""Rules of `metadata`, the same for every kind."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sim.apiserver import names
+from sim.apiserver.causes import Cause, forbidden, invalid, required
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sim.apiserver.resources import ResourceType
+
+Obj = dict[str, Any]
+
+_ANNOTATIONS_LENGTH = 256 * 1024
+_IMMUTABLE = "field is immutable"
+_BUILTIN_FINALIZERS = ("foregroundDeletion", "orphan", "kubernetes")
+
+
+def name_rule(resource: ResourceType) -> Callable[[str], str | None]:
+    """Give the syntax check for names of this resource."""
+    if resource.group == "rbac.authorization.k8s.io":
+        return names.path_segment
+    if resource.plural in ("namespaces", "services"):
+        return names.dns_label
+    return names.dns_subdomain
+
+
+def check_metadata(resource: ResourceType, metadata: Obj) -> list[Cause]:
+    """Check names, labels, annotations, finalizers and owners."""
+    causes: list[Cause] = []
+    generated = metadata.get("generateName", "")
+    if generated and (complaint := name_rule(resource)(generated.rstrip("-") or "-")):
+        causes.append(invalid("metadata.generateName", generated, complaint))
+    name = metadata.get("name", "")
+    if not name:
+        causes.append(required("metadata.name", "name or generateName is required"))
+    elif complaint := name_rule(resource)(name):
+        causes.append(invalid("metadata.name", name, complaint))
+    causes += check_labels(metadata.get("labels", {}), "metadata.labels")
+    causes += _check_annotations(metadata.get("annotations", {}))
+    for finalizer in metadata.get("finalizers", []):
+        complaint = names.qualified_name(finalizer)
+        if not complaint and "/" not in finalizer and finalizer not in _BUILTIN_FINALIZERS:
+            complaint = "name is neither a standard finalizer name nor is it fully qualified"
+        if complaint:
+            causes.append(invalid("metadata.finalizers", finalizer, complaint))
+    return causes + _check_owners(metadata.get("ownerReferences", []))
+
+
+def check_labels(labels: Obj, path: str) -> list[Cause]:
+    """Check the syntax of label keys and values."""
+    causes = []
+    for key, value in labels.items():
+        if complaint := names.qualified_name(key):
+            causes.append(invalid(path, key, complaint))
+        if complaint := names.label_value(value):
+            causes.append(invalid(path, value, complaint))
+    return causes
+
+
+def _check_annotations(annotations: Obj) -> list[Cause]:
+    causes = [
+        invalid("metadata.annotations", key, complaint)
+        for key in annotations
+        if (complaint := names.qualified_name(key.lower()))
+    ]
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
+    if size > _ANNOTATIONS_LENGTH:
+        text = f"may not be more than {_ANNOTATIONS_LENGTH} bytes"
+        causes.append(Cause("FieldValueTooLong", "metadata.annotations", None, text))
+    return causes
+
+
+def _check_owners(owners: list[Obj]) -> list[Cause]:
+    causes = []
+    for index, owner in enumerate(owners):
+        path = f"metadata.ownerReferences[{index}]"
+        causes += [
+            invalid(f"{path}.{field}", owner.get(field, ""), "must not be empty")
+            for field in ("apiVersion", "kind", "name", "uid")
+            if not owner.get(field)
+        ]
+    controllers = [owner for owner in owners if owner.get("controller")]
+    if len(controllers) > 1:
+        text = "Only one reference can have Controller set to true. Found " + " and ".join(
+            f'"true" in references for {owner.get("kind")}/{owner.get("name")}'
+            for owner in controllers[:2]
+        )
+        causes.append(invalid("metadata.ownerReferences", "<omitted>", text))
+    return causes
+
+
+def check_metadata_update(new: Obj, old: Obj) -> list[Cause]:
+    """Check what an update may not change; new finalizers are refused during deletion."""
+    causes = []
+    if new.get("deletionTimestamp"):
+        added = sorted(set(new.get("finalizers", [])) - set(old.get("finalizers", [])))
+        if added:
+            text = (
+                "no new finalizers can be added if the object is being deleted, found new "
+                "finalizers []string{" + ", ".join(f'"{name}"' for name in added) + "}"
+            )
+            causes.append(forbidden("metadata.finalizers", text))
+    return causes + [
+        invalid(f"metadata.{field}", new.get(field), _IMMUTABLE)
+        for field in ("name", "namespace", "uid", "creationTimestamp")
+        if new.get(field) != old.get(field)
+    ]
