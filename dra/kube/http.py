@@ -1,6 +1,7 @@
 """One HTTP exchange with the API server: JSON out, JSON in, every failure a KubeError."""
 
 import re
+import socket
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -75,11 +76,13 @@ class HttpClient:
     ) -> urllib3.BaseHTTPResponse:
         """GET an answer whose body is still to be read; the caller closes it.
 
-        Reading fails after ``silence_seconds`` without data.
+        The headers have to come within the budget of a call; reading the body fails after
+        ``silence_seconds`` without data.
         """
-        timeout = urllib3.Timeout(connect=self._timeout, read=silence_seconds)
+        timeout = urllib3.Timeout(connect=self._timeout, read=self._timeout)
         response = self._send("GET", path, query=query, timeout=timeout, stream=True)
         if response.status in _OK:
+            _allow_silence(response, silence_seconds)
             return response
         try:
             refusal = _refusal(response, f"GET {path}")
@@ -131,6 +134,18 @@ class HttpClient:
                 return request()
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise UnavailableError(f"{method} {path}: {error}") from error
+
+
+def _allow_silence(response: urllib3.BaseHTTPResponse, seconds: float) -> None:
+    """Give the rest of the body more time than the headers had.
+
+    urllib3 has one read timeout for both. With "Connection: close" the connection has let go of
+    its socket already, and only the response's shutdown method still knows it.
+    """
+    shutdown = getattr(response, "_sock_shutdown", None)
+    sock = getattr(response.connection, "sock", None) or getattr(shutdown, "__self__", None)
+    if isinstance(sock, socket.socket):
+        sock.settimeout(seconds)
 
 
 def _decode(response: urllib3.BaseHTTPResponse, what: str) -> Obj:

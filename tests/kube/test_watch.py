@@ -1,3 +1,4 @@
+import json
 import threading
 import time
 
@@ -8,7 +9,17 @@ from dra.kube.errors import GoneError, UnavailableError
 from dra.kube.resources import PODS
 from dra.kube.transport import KubeApi
 from dra.kube.watch import WatchEvent, WatchStream
-from tests.kube.stub import Stub, drop, events, eventually, refuse, status_object, thing
+from tests.kube.stub import (
+    Handler,
+    Stub,
+    drop,
+    events,
+    eventually,
+    hang,
+    refuse,
+    status_object,
+    thing,
+)
 
 
 def watch(api: KubeApi, *, seconds: float = 300) -> WatchStream:
@@ -125,6 +136,41 @@ def test_silence_beyond_the_time_of_the_watch_is_a_broken_connection(
     with pytest.raises(UnavailableError, match="timed out"):
         next(stream)
     assert 0.3 < time.monotonic() - began < 2
+
+
+def test_a_server_that_never_begins_the_watch_costs_a_calls_time_only(
+    stub: Stub, api: KubeApi
+) -> None:
+    stub.watches.append(hang)
+    began = time.monotonic()
+    with pytest.raises(UnavailableError):
+        watch(api)
+    assert 0.9 < time.monotonic() - began < 3
+
+
+@pytest.mark.parametrize("persistent", [True, False])
+def test_a_watch_that_began_may_be_silent_for_longer_than_a_call(
+    stub: Stub, api: KubeApi, *, persistent: bool
+) -> None:
+    def late(handler: Handler) -> None:
+        handler.close_connection = not persistent
+        handler.send_response(200)
+        if persistent:
+            handler.send_header("Transfer-Encoding", "chunked")
+        else:
+            handler.send_header("Connection", "close")
+        handler.end_headers()
+        handler.wfile.flush()
+        stub.closing.wait(1.3)  # the budget of a call is 1 s here
+        line = json.dumps({"type": "ADDED", "object": thing("a")}).encode() + b"\n"
+        if persistent:
+            handler.chunk(line)
+            handler.chunk(b"")
+        else:
+            handler.wfile.write(line)
+
+    stub.watches.append(late)
+    assert [event.type for event in watch(api)] == ["ADDED"]
 
 
 @pytest.mark.parametrize("kind", ["", "BOGUS"])
