@@ -1,6 +1,8 @@
 import socket
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from dra.kube.errors import (
     NotFoundError,
     UnavailableError,
 )
+from dra.kube.http import HttpClient
 from dra.kube.resources import (
     EVENTS,
     LEASES,
@@ -27,7 +30,18 @@ from dra.kube.resources import (
     Resource,
 )
 from dra.kube.transport import KubeApi
-from tests.kube.stub import Stub, drop, hang, listing, refuse, reply, status_object, thing
+from tests.kube.stub import (
+    Handler,
+    Stub,
+    drop,
+    eventually,
+    hang,
+    listing,
+    refuse,
+    reply,
+    status_object,
+    thing,
+)
 
 CLAIM = {"metadata": {"name": "c", "namespace": "ns", "resourceVersion": "7"}, "future": {"x": 1}}
 CLAIMS = "/apis/resource.k8s.io/v1/namespaces/ns/resourceclaims"
@@ -210,6 +224,7 @@ def test_an_empty_list_may_say_null(stub: Stub, api: KubeApi) -> None:
         (400, "BadRequest", InvalidError),
         (422, "Invalid", InvalidError),
         (410, "Expired", GoneError),
+        (410, "", GoneError),
         (429, "TooManyRequests", UnavailableError),
         (500, "InternalError", UnavailableError),
         (503, "", UnavailableError),
@@ -312,3 +327,34 @@ def test_status_details_may_carry_the_pause(stub: Stub, api: KubeApi) -> None:
     with pytest.raises(UnavailableError) as caught:
         api.get(EVENTS, "e", namespace="ns")
     assert caught.value.retry_after == 9
+
+
+def test_many_threads_may_use_one_client(stub: Stub, api: KubeApi) -> None:
+    names = [f"p{number}" for number in range(200)]
+
+    def echo(handler: Handler) -> None:
+        handler.send_json(thing(handler.path.rsplit("/", 1)[1]), 200, {})
+
+    stub.calls += [echo] * len(names)
+    with ThreadPoolExecutor(8) as threads:
+        read = list(threads.map(lambda name: api.get(PODS, name, namespace="ns"), names))
+    assert read == [thing(name) for name in names]
+
+
+def test_closing_ends_the_wait_for_a_throttling_server(stub: Stub, api: KubeApi) -> None:
+    patient = KubeApi(HttpClient(api._http._connection, user_agent="t", timeout_seconds=600))
+    stub.calls.append(refuse(429, retry_after=300))
+    errors: list[UnavailableError] = []
+
+    def call() -> None:
+        try:
+            patient.get(NODES, "n")
+        except UnavailableError as error:
+            errors.append(error)
+
+    caller = threading.Thread(target=call)
+    caller.start()
+    eventually(lambda: stub.requests)
+    patient.close()
+    caller.join(5)
+    assert [error.status for error in errors] == [429]
