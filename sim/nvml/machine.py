@@ -312,7 +312,10 @@ class Machine:
 
 
 def _find(state: MachineState, gpu: str | int) -> Gpu:
-    found = state.gpus[gpu] if isinstance(gpu, int) else state.gpu(gpu)
+    if isinstance(gpu, int):
+        found = state.gpus[gpu] if 0 <= gpu < len(state.gpus) else None
+    else:
+        found = state.gpu(gpu)
     if found is None:
         raise LookupError(f"the machine has no GPU {gpu}")
     return found

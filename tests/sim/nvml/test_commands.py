@@ -45,6 +45,7 @@ def test_refusals_are_named(tmp_path: Path) -> None:
     run("create", *state, "4g.24gb")
     assert "INSUFFICIENT_RESOURCES" in run("create", *state, "4g.24gb").output
     assert "no GPU instance 9" in run("destroy", *state, "9").output
+    assert "no GPU 4" in run("create", *state, "4g.24gb", "--gpu", "4").output
 
 
 def test_products_are_listed() -> None:
