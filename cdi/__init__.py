@@ -1,1 +1,1 @@
-"""Container Device Interface specs: build, validate, write atomically, remove, sweep."""
+"""CDI specs for container runtimes: build, validate, write atomically, sweep."""

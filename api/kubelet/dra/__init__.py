@@ -1,0 +1,1 @@
+"""How kubelet asks a DRA plugin to prepare and unprepare claims."""

@@ -1,0 +1,1 @@
+"""DRAPlugin v1: kubelet 1.34 and newer."""

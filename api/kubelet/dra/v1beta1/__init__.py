@@ -1,0 +1,1 @@
+"""DRAPlugin v1beta1: kubelet before 1.34."""

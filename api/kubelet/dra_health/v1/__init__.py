@@ -1,0 +1,1 @@
+"""DRAResourceHealth v1: kubelet 1.37 and newer."""

@@ -1,0 +1,1 @@
+"""DRAResourceHealth v1alpha1: kubelet before 1.37."""

@@ -1,0 +1,1 @@
+"""How kubelet learns of a plugin."""

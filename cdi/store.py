@@ -1,0 +1,110 @@
+"""The directory from which container runtimes read CDI specs: one file of ours per claim."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from cdi.errors import SpecError, StoreError
+from cdi.files import TEMPORARY_SUFFIX, sync_directory, write_durably
+from cdi.spec import CLAIM_CLASS, Spec, claim_kind, encode, vendor
+from cdi.validate import validate
+
+_UID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,126}[A-Za-z0-9])?")
+_SUFFIX = ".yaml"
+
+
+class SpecStore:
+    """The claim specs of one driver below ``root`` (``/var/run/cdi``). Touches no other files.
+
+    Methods raise StoreError for what the file system refuses and SpecError for a claim UID that is
+    no file name. Calls for different claims may run at the same time.
+    """
+
+    def __init__(self, root: Path, driver: str) -> None:
+        self._root = root
+        self._kind = claim_kind(driver)
+        self._prefix = f"{vendor(driver)}-{CLAIM_CLASS}_"
+
+    def path(self, claim_uid: str) -> Path:
+        """The file of a claim: ``<root>/k8s.<driver>-claim_<uid>.yaml``."""
+        if not _UID.fullmatch(claim_uid):
+            raise SpecError(f"claim UID {claim_uid[:80]!r} is no UID; refused as a file name")
+        return self._root / f"{self._prefix}{claim_uid}{_SUFFIX}"
+
+    def write(self, claim_uid: str, spec: Spec) -> None:
+        """Check ``spec`` and put it there durably; a file that already says so is left alone."""
+        path = self.path(claim_uid)
+        if spec.kind != self._kind:
+            raise SpecError(f"CDI spec: kind {spec.kind!r} is not this driver's {self._kind!r}")
+        validate(spec)
+        data = dump(encode(spec))
+        try:
+            if _read(path) == data:
+                return
+            self._root.mkdir(parents=True, exist_ok=True)
+            write_durably(path, data)
+        except OSError as error:
+            raise StoreError(f"cannot write CDI spec {path}: {error.strerror or error}") from error
+
+    def remove(self, claim_uid: str) -> None:
+        """Remove a claim's spec; that there is none is fine."""
+        path = self.path(claim_uid)
+        try:
+            path.unlink()
+            sync_directory(self._root)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise StoreError(f"cannot remove CDI spec {path}: {error.strerror or error}") from error
+
+    def sweep(self, keep: Collection[str]) -> list[Path]:
+        """Remove half-written files and specs of claims whose UID is not in ``keep``.
+
+        Returns what was removed. Only files with this driver's vendor and class in their name.
+        """
+        removed: list[Path] = []
+        try:
+            for path in sorted(self._root.glob(f"{self._prefix}*")):
+                uid = path.name.removeprefix(self._prefix).removesuffix(_SUFFIX)
+                temporary = path.name.endswith(TEMPORARY_SUFFIX)
+                if temporary or (path.suffix == _SUFFIX and uid not in keep):
+                    path.unlink(missing_ok=True)
+                    removed.append(path)
+            if removed:
+                sync_directory(self._root)
+        except OSError as error:
+            raise StoreError(f"cannot sweep {self._root}: {error.strerror or error}") from error
+        return removed
+
+
+class _QuotingDumper(yaml.SafeDumper):
+    """Quotes every string: PyYAML leaves ``1e3`` bare, which Go's YAML reads as a number."""
+
+    def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's signature
+        """Never: runtimes need not know anchors."""
+        return True
+
+
+def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style='"')
+
+
+_QuotingDumper.add_representer(str, _quoted)
+
+
+def dump(encoded: dict[str, Any]) -> bytes:
+    """The spec as YAML in which every string is quoted."""
+    text: str = yaml.dump(encoded, Dumper=_QuotingDumper, sort_keys=False, width=4096)
+    return text.encode()
+
+
+def _read(path: Path) -> bytes | None:
+    try:
+        return path.read_bytes()
+    except FileNotFoundError:
+        return None

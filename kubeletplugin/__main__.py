@@ -1,0 +1,111 @@
+"""``python -m kubeletplugin``: the node program's command line."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import click
+
+from dra.inventory import Allocator
+from dra.kube.errors import KubeConfigError
+from dra.kube.transport import KubeApi
+from dra.names import DEFAULT_DRIVER
+from kubeletplugin.daemon import serve
+from kubeletplugin.errors import PluginError
+from kubeletplugin.options import Options
+from kubeletplugin.roots import Roots
+
+# Kubelet gives a Prepare 45 s: the claim's lookup must leave room for the hardware.
+_API_SECONDS = 10.0
+_DIRECTORY = click.Path(path_type=Path, file_okay=False)
+
+
+@click.command(context_settings={"show_default": True, "max_content_width": 100})
+@click.option("--node-name", required=True, envvar="NODE_NAME", help="The node's name.")
+@click.option("--kubeconfig", help="Kubeconfig file; without, the pod's service account.")
+@click.option("--driver-name", default=DEFAULT_DRIVER, help="Name of the DRA driver.")
+@click.option(
+    "--allocator",
+    type=click.Choice([a.value for a in Allocator]),
+    default=Allocator.CONTROLLER.value,
+    help="Who allocates this node's GPUs.",
+)
+@click.option(
+    "--kubelet-root", type=_DIRECTORY, default="/var/lib/kubelet", help="Kubelet's directory."
+)
+@click.option("--cdi-root", type=_DIRECTORY, default="/var/run/cdi", help="Where CDI specs go.")
+@click.option("--host-root", type=_DIRECTORY, default="/", help="Where the host's / is seen.")
+@click.option(
+    "--driver-root",
+    type=_DIRECTORY,
+    default="/",
+    help="Root of the NVIDIA driver's files, as the host sees it.",
+)
+@click.option(
+    "--state-dir",
+    type=_DIRECTORY,
+    help="Where journal and GPU names are kept.  [default: <kubelet-root>/plugins/<driver-name>]",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
+    default="info",
+    help="How much is logged.",
+)
+def main(  # noqa: PLR0913 - the flags
+    *,
+    node_name: str,
+    kubeconfig: str | None,
+    driver_name: str,
+    allocator: str,
+    kubelet_root: Path,
+    cdi_root: Path,
+    host_root: Path,
+    driver_root: Path,
+    state_dir: Path | None,
+    log_level: str,
+) -> None:
+    """Prepare MIG slices for the pods of one node."""
+    logging.basicConfig(
+        level=log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    if allocator == Allocator.SCHEDULER.value:
+        raise click.ClickException(
+            "--allocator=scheduler is not available in this version; use --allocator=controller"
+        )
+    plugin_directory = kubelet_root / "plugins" / driver_name
+    options = Options(
+        node_name=node_name,
+        driver_name=driver_name,
+        kubeconfig=kubeconfig,
+        allocator=Allocator(allocator),
+        roots=Roots(
+            host=host_root.absolute(),
+            driver=driver_root.absolute(),
+            cdi=cdi_root.absolute(),
+            kubelet=kubelet_root.absolute(),
+            state=(state_dir or plugin_directory).absolute(),
+        ),
+    )
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    try:
+        api = KubeApi.connect(
+            kubeconfig,
+            user_agent=options.field_manager,
+            timeout_seconds=_API_SECONDS,
+        )
+        serve(options, api, stop)
+    except (KubeConfigError, PluginError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+if __name__ == "__main__":
+    main()

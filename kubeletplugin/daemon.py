@@ -1,0 +1,220 @@
+"""The program as a whole: what is started in which order, and stopped in which."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import grpc
+
+from api.kubelet.dra.v1 import api_pb2_grpc as dra_v1
+from api.kubelet.dra.v1beta1 import api_pb2_grpc as dra_v1beta1
+from api.kubelet.dra_health.v1 import api_pb2_grpc as health_v1
+from api.kubelet.dra_health.v1alpha1 import api_pb2_grpc as health_v1alpha1
+from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_v1
+from dra.inventory import Inventory
+from dra.kube.transport import KubeApi
+from dra.names import GpuDevice, MigDevice, parse_device
+from kubeletplugin.claimstatus import ClaimStatuses
+from kubeletplugin.gate import Gate
+from kubeletplugin.grpcserver import SocketServer, check_length
+from kubeletplugin.hardware import Hardware
+from kubeletplugin.hardwareloop import HardwareLoop
+from kubeletplugin.health import HealthBoard, HealthV1, HealthV1Alpha1, device_health
+from kubeletplugin.janitor import Janitor
+from kubeletplugin.journal import Entry, Journal
+from kubeletplugin.lookup import read_devices
+from kubeletplugin.minors import GpuNames
+from kubeletplugin.node import Node
+from kubeletplugin.nvml.session import Session
+from kubeletplugin.options import Options
+from kubeletplugin.ownership import exclusive
+from kubeletplugin.prepare import Preparer
+from kubeletplugin.publish import MigNodePublisher
+from kubeletplugin.recovery import Recovery, is_gone
+from kubeletplugin.registration import Registration
+from kubeletplugin.services import PluginV1, PluginV1Beta1
+from kubeletplugin.slices import Slices
+from kubeletplugin.specs import Specs
+from kubeletplugin.undo import Undo
+from kubeletplugin.works import ClaimWorks
+
+_log = logging.getLogger(__name__)
+_WORKERS = 16
+_DRAIN_SECONDS = 20.0
+
+
+def serve(options: Options, api: KubeApi, stop: threading.Event) -> None:
+    """Run the plugin until ``stop`` is set; a second process waits until the first has ended.
+
+    Raises:
+        HostError: a socket, the state directory or the journal cannot be used.
+    """
+    for path in (_registration_socket(options), _service_socket(options)):
+        check_length(path)
+    with exclusive(options.roots.state, stop) as alone:
+        if alone:
+            Daemon(options, api).run(stop)
+
+
+class Daemon:
+    """One node's plugin, by the owner of its state directory."""
+
+    def __init__(self, options: Options, api: KubeApi) -> None:
+        self._options = options
+        roots = options.roots
+        driver = options.driver_name
+        changed = _Listeners()
+        self._gate = Gate(on_change=changed)
+        self._works = ClaimWorks()
+        self._journal = Journal(roots.state / "journal.json", on_change=changed)
+        names = GpuNames(roots.state / "gpus.json", hints=_names(self._journal.entries()))
+        self._hardware = Hardware(Session(), self._journal, names, roots=roots, on_change=changed)
+        slices = Slices(self._hardware.session, self._journal, boot_id=self._hardware.boot_id)
+        specs = Specs(driver, self._hardware, roots=roots)
+        undo = Undo(self._hardware, self._journal, slices, specs)
+        self._statuses = ClaimStatuses(api, driver)
+        preparer = Preparer(
+            self._hardware,
+            self._journal,
+            slices,
+            specs,
+            undo,
+            read_devices=partial(read_devices, api, driver=driver, pool=options.pool),
+        )
+        node = Node(
+            gate=self._gate,
+            journal=self._journal,
+            preparer=preparer,
+            undo=undo,
+            works=self._works,
+            statuses=self._statuses,
+        )
+        self._recovery = Recovery(self._hardware, self._journal, slices, specs, undo)
+        self._janitor = Janitor(
+            self._journal, node, self._works, gate=self._gate, is_gone=partial(is_gone, api)
+        )
+        self._loop = HardwareLoop(
+            self._hardware,
+            self._gate,
+            recover=self._recover,
+        )
+        self._health = HealthBoard(
+            lambda: device_health(self._journal.entries(), self._hardware.gpus())
+        )
+        self._publisher = MigNodePublisher(
+            api,
+            options.node_name,
+            field_manager=options.field_manager,
+            inventory=self._inventory,
+        )
+        changed.add(self._health.notify)
+        changed.add(self._publisher.notify)
+        self._service = SocketServer(
+            _service_socket(options), partial(_add_services, node, self._health), workers=_WORKERS
+        )
+        self._registration = SocketServer(
+            _registration_socket(options), self._add_registration, workers=2
+        )
+
+    def run(self, stop: threading.Event) -> None:
+        """Serve until ``stop`` is set, then finish the calls that run.
+
+        Raises:
+            HostError: a socket cannot be used.
+        """
+        # Kubelet calls as soon as it sees the registration socket.
+        self._service.start()
+        self._registration.start()
+        self._statuses.start()
+        self._publisher.start()
+        self._loop.start()
+        self._janitor.start()
+        stop.wait()
+        self._stop()
+
+    def _stop(self) -> None:
+        _log.info("stopping: no new calls, running ones are finished")
+        self._registration.stop(0)
+        self._health.close()
+        self._service.stop(_DRAIN_SECONDS)
+        self._works.wait_idle(_DRAIN_SECONDS)
+        self._janitor.stop()
+        self._loop.stop()
+        self._publisher.stop()
+        self._statuses.stop()
+        _log.info("stopped")
+
+    def _recover(self) -> None:
+        self._recovery.run()
+        for ref in dict.fromkeys(e.claim for e in self._journal.entries()):
+            self._statuses.prepared(ref, self._journal.of_claim(ref.uid))
+
+    def _inventory(self) -> Inventory:
+        hardware = self._hardware
+        gpus = hardware.gpus()
+        ready = self._gate.is_open and bool(gpus)
+        message = self._gate.reason or "; ".join(hardware.problems)
+        if not message and not gpus:
+            message = (
+                "no NVIDIA GPU was found on this node"
+                if self._gate.is_open
+                else "the plugin is looking at the node's GPUs"
+            )
+        return Inventory(
+            node=self._options.node_name,
+            pool=self._options.pool,
+            driver=self._options.driver_name,
+            gpus=gpus,
+            allocator=self._options.allocator,
+            driver_version=hardware.driver_version,
+            cuda_driver_version=hardware.cuda_version,
+            ready=ready,
+            message=message,
+        )
+
+    def _add_registration(self, server: grpc.Server) -> None:
+        registration = Registration(self._options.driver_name, _service_socket(self._options))
+        registration_v1.add_RegistrationServicer_to_server(registration, server)
+
+
+class _Listeners:
+    """Calls everybody who wants to know that something may have changed."""
+
+    def __init__(self) -> None:
+        self._listeners: list[Callable[[], None]] = []
+
+    def add(self, listener: Callable[[], None]) -> None:
+        """One more; before any thread runs."""
+        self._listeners.append(listener)
+
+    def __call__(self) -> None:
+        for listener in self._listeners:
+            listener()
+
+
+def _registration_socket(options: Options) -> Path:
+    return options.roots.registry / f"{options.driver_name}-reg.sock"
+
+
+def _service_socket(options: Options) -> Path:
+    return options.roots.plugin(options.driver_name) / "dra.sock"
+
+
+def _add_services(node: Node, board: HealthBoard, server: grpc.Server) -> None:
+    dra_v1.add_DRAPluginServicer_to_server(PluginV1(node), server)
+    dra_v1beta1.add_DRAPluginServicer_to_server(PluginV1Beta1(node), server)
+    health_v1.add_DRAResourceHealthServicer_to_server(HealthV1(board), server)
+    health_v1alpha1.add_DRAResourceHealthServicer_to_server(HealthV1Alpha1(board), server)
+
+
+def _names(entries: tuple[Entry, ...]) -> dict[str, int]:
+    """GPU numbers that prepared devices already use."""
+    names: dict[str, int] = {}
+    for entry in entries:
+        device: GpuDevice | MigDevice = parse_device(entry.device)
+        names[entry.gpu] = device.minor
+    return names

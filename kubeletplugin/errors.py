@@ -1,0 +1,47 @@
+"""What a claim's Prepare or Unprepare can end in; the text goes to kubelet and into pod events.
+
+::
+
+    PluginError
+     +-- StartingError     not ready to serve claims yet; says what is missing
+     +-- ClaimError        the claim itself: replaced, not allocated, not ours, bad configuration
+     +-- DeviceError       the device that it was given: no such GPU, profile or placement here
+     +-- BusyError         the placement is held; names the holder
+     +-- HardwareError     NVML refused; carries its words
+     +-- HostError         a file or directory of this node: journal, CDI, /proc
+     +-- DeadlineError     not done in time; the work goes on and a repeated call joins it
+"""
+
+from __future__ import annotations
+
+
+class PluginError(Exception):
+    """A claim that could not be served; the message names object, blocker and remedy."""
+
+
+class StartingError(PluginError):
+    """The plugin cannot serve claims yet; says what is missing."""
+
+
+class ClaimError(PluginError):
+    """The claim is replaced, not allocated, not ours, or badly configured."""
+
+
+class DeviceError(PluginError):
+    """The allocated device is not one of this node, or its GPU cannot be used that way now."""
+
+
+class BusyError(PluginError):
+    """What the claim was given is held by somebody else; names the holder."""
+
+
+class HardwareError(PluginError):
+    """NVML refused; carries its words."""
+
+
+class HostError(PluginError):
+    """A file or directory of this node cannot be used; names the path."""
+
+
+class DeadlineError(PluginError):
+    """Not done in time; the work goes on, and a repeated call joins it."""

@@ -1,0 +1,61 @@
+"""Whether claims can be served, and why not."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from kubeletplugin.errors import StartingError
+
+
+class Gate:
+    """Closed until hardware is known and recovered; thread-safe.
+
+    While it is closed for no reason but that the plugin is starting, callers wait for it: kubelet
+    repeats a failed call only after a minute or more.
+    """
+
+    def __init__(self, *, on_change: Callable[[], None]) -> None:
+        self._on_change = on_change
+        self._condition = threading.Condition()
+        self._open = False
+        self._reason = ""
+
+    def open(self) -> None:
+        """Let everybody through."""
+        with self._condition:
+            self._open, self._reason = True, ""
+            self._condition.notify_all()
+        self._on_change()
+
+    def close(self, reason: str) -> None:
+        """Turn everybody away with ``reason``."""
+        with self._condition:
+            self._open, self._reason = False, reason
+            self._condition.notify_all()
+        self._on_change()
+
+    @property
+    def reason(self) -> str:
+        """Why it is closed; empty when it is open or the plugin has only just started."""
+        with self._condition:
+            return self._reason
+
+    @property
+    def is_open(self) -> bool:
+        """Whether claims are served."""
+        with self._condition:
+            return self._open
+
+    def enter(self, timeout: float) -> None:
+        """Pass, after waiting for a start that is under way.
+
+        Raises:
+            StartingError: closed for a reason, or the start takes longer than ``timeout``.
+        """
+        with self._condition:
+            self._condition.wait_for(lambda: self._open or self._reason, timeout)
+            if not self._open:
+                raise StartingError(
+                    self._reason or "the plugin is still looking at its GPUs; it is tried again"
+                )

@@ -1,0 +1,79 @@
+"""A gRPC server on a unix socket of which this process is the owner."""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import grpc
+
+from kubeletplugin.errors import HostError
+
+MAX_SOCKET_PATH = 107
+"""Characters: Linux has room for 108 with the closing zero."""
+_log = logging.getLogger(__name__)
+
+
+class SocketServer:
+    """Serves what ``register`` adds, from ``start`` to ``stop``."""
+
+    def __init__(
+        self, path: Path, register: Callable[[grpc.Server], None], *, workers: int
+    ) -> None:
+        self.path = path
+        check_length(path)
+        self._server = grpc.server(
+            ThreadPoolExecutor(max_workers=workers, thread_name_prefix=path.name),
+            # Two processes on one socket would each get some of the calls.
+            options=[("grpc.so_reuseport", 0)],
+        )
+        register(self._server)
+
+    def start(self) -> None:
+        """Bind and serve; a stale socket of the same name is replaced.
+
+        Raises:
+            HostError: the directory cannot be used, or the path is no socket.
+        """
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            _remove_socket(self.path)
+            self._server.add_insecure_port(f"unix:{self.path}")
+        except (OSError, RuntimeError) as error:
+            raise HostError(f"cannot serve on {self.path}: {error}") from error
+        self._server.start()
+        _log.info("serving on %s", self.path)
+
+    def stop(self, grace: float) -> None:
+        """Take no more calls, wait ``grace`` seconds for those that run, remove the socket."""
+        # gRPC would unlink the path only after the wait; kubelet is to notice first.
+        self.path.unlink(missing_ok=True)
+        self._server.stop(grace).wait()
+
+
+def check_length(path: Path) -> None:
+    """Refuse a path that does not fit into a socket address.
+
+    Raises:
+        HostError: says how much is too much.
+    """
+    length = len(os.fsencode(path))
+    if length > MAX_SOCKET_PATH:
+        raise HostError(
+            f"socket path {path} has {length} characters, at most {MAX_SOCKET_PATH} fit; "
+            "use a shorter --driver-name or --kubelet-root"
+        )
+
+
+def _remove_socket(path: Path) -> None:
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError:
+        return
+    if not stat.S_ISSOCK(mode):
+        raise HostError(f"{path} is in the way: it is no socket; remove it")
+    path.unlink()

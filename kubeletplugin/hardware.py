@@ -1,0 +1,207 @@
+"""The node's GPUs as this program knows them: name, lock, description, what was last seen on each.
+
+What is published comes from the last look at each GPU, so that a GPU that hangs holds up no other.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+
+from dra.geometry import Geometry
+from dra.inventory import Gpu
+from kubeletplugin.errors import DeviceError
+from kubeletplugin.journal import Journal
+from kubeletplugin.locks import FifoLock
+from kubeletplugin.minors import GpuNames
+from kubeletplugin.nvml.discovery import Card, discover, mig_mode
+from kubeletplugin.nvml.errors import DriverUnavailableError, NvmlError
+from kubeletplugin.nvml.instances import GpuInstance, list_gpu_instances
+from kubeletplugin.nvml.session import Session
+from kubeletplugin.observation import describe
+from kubeletplugin.roots import Roots
+
+_log = logging.getLogger(__name__)
+
+
+class GpuUnit:
+    """One GPU. Whoever changes its instances or its journal entries holds ``lock``."""
+
+    def __init__(self, number: int, card: Card, *, pcie_root: str) -> None:
+        self.number = number
+        self.pcie_root = pcie_root
+        self.card = card
+        self.lock = FifoLock()
+        self.refused_profiles: set[int] = set()
+        self.seen: Gpu | None = None
+
+    @property
+    def name(self) -> str:
+        """``gpu-<number>``."""
+        return f"gpu-{self.number}"
+
+    @property
+    def uuid(self) -> str:
+        """The GPU's UUID."""
+        return self.card.uuid
+
+    @property
+    def geometry(self) -> Geometry | None:
+        """What can be cut from it: without profiles whose compute instance the driver refused."""
+        geometry = self.card.geometry
+        if geometry is None or not self.refused_profiles:
+            return geometry
+        return Geometry(tuple(p for p in geometry.profiles if p.id not in self.refused_profiles))
+
+
+class Hardware:
+    """All GPUs. Thread-safe; ``on_change`` is called when what is to be published has changed."""
+
+    def __init__(
+        self,
+        session: Session,
+        journal: Journal,
+        names: GpuNames,
+        *,
+        roots: Roots,
+        on_change: Callable[[], None],
+    ) -> None:
+        self.session = session
+        self.boot_id = roots.boot_id()
+        self.driver_version = ""
+        self.cuda_version = ""
+        self.problems: tuple[str, ...] = ()
+        self._journal = journal
+        self._names = names
+        self._roots = roots
+        self._on_change = on_change
+        self._mutex = threading.Lock()
+        self._units: dict[str, GpuUnit] = {}
+
+    def units(self) -> tuple[GpuUnit, ...]:
+        """All GPUs by number."""
+        with self._mutex:
+            return tuple(sorted(self._units.values(), key=lambda u: u.number))
+
+    def unit(self, uuid: str) -> GpuUnit | None:
+        """The GPU with this UUID, if the node has it now."""
+        with self._mutex:
+            return self._units.get(uuid)
+
+    def named(self, name: str) -> GpuUnit:
+        """The GPU called ``gpu-<n>``.
+
+        Raises:
+            DeviceError: the node has none of that name; tells those it has.
+        """
+        units = self.units()
+        for unit in units:
+            if unit.name == name:
+                return unit
+        present = ", ".join(u.name for u in units) or "none"
+        raise DeviceError(f"this node has no GPU called {name}; it has: {present}")
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """What was last seen on every GPU."""
+        return tuple(u.seen for u in self.units() if u.seen is not None)
+
+    def discover(self) -> None:
+        """Look for GPUs, name them, and look at each.
+
+        Raises:
+            NvmlError: the driver cannot be asked.
+            HostError: names cannot be kept.
+        """
+        found = discover(self.session)
+        numbers = self._names.assign((c.uuid, c.minor) for c in found.cards)
+        with self._mutex:
+            known = self._units
+            self._units = {
+                c.uuid: known.get(c.uuid)
+                or GpuUnit(numbers[c.uuid], c, pcie_root=pcie_root(c.pci_bus_id, self._roots))
+                for c in found.cards
+            }
+            for card in found.cards:
+                self._units[card.uuid].card = card
+        self.driver_version, self.cuda_version = found.driver_version, found.cuda_version
+        self.problems = found.problems
+        for problem in found.problems:
+            _log.error("GPU left out: %s", problem)
+        self._look_at(self.units())
+        self._on_change()
+
+    def poll(self) -> None:
+        """Look at every GPU that nobody is working on; discover anew when a mode has changed.
+
+        Raises:
+            DriverUnavailableError: the driver is gone.
+            HostError: names cannot be kept.
+        """
+        if not self._look_at(self.units()):
+            self.discover()
+
+    def observe(self, unit: GpuUnit) -> None:
+        """Look at a GPU again, after a change; the caller holds its lock. Never raises."""
+        try:
+            self._see(unit)
+        except NvmlError as error:
+            self._failed(unit, error)
+
+    def _look_at(self, units: Iterable[GpuUnit]) -> bool:
+        """False if a GPU's description is out of date."""
+        current = True
+        for unit in units:
+            if not unit.lock.try_enter():
+                continue  # whoever works on it looks when done
+            try:
+                current = self._is_current(unit) and current
+                self._see(unit)
+            except DriverUnavailableError:
+                raise
+            except NvmlError as error:
+                self._failed(unit, error)
+            finally:
+                unit.lock.leave()
+        return current
+
+    def _is_current(self, unit: GpuUnit) -> bool:
+        mode = mig_mode(self.session, self.session.device(unit.uuid), gpu=unit.uuid)
+        card = unit.card
+        if card.reason == "NVMLError":
+            return False
+        return (mode or (False, False)) == (card.mig_enabled, card.mig_pending)
+
+    def _see(self, unit: GpuUnit) -> None:
+        present = (
+            list_gpu_instances(self.session, unit.uuid, unit.card.geometry)
+            if unit.card.geometry is not None
+            else ()
+        )
+        self._show(unit, present)
+
+    def _failed(self, unit: GpuUnit, error: NvmlError) -> None:
+        _log.error("%s: %s", unit.name, error)
+        self._show(unit, (), failure=str(error))
+
+    def _show(self, unit: GpuUnit, present: tuple[GpuInstance, ...], *, failure: str = "") -> None:
+        gpu = describe(
+            unit,
+            present,
+            self._journal.of_gpu(unit.uuid),
+            boot_id=self.boot_id,
+            failure=failure,
+        )
+        changed = gpu != unit.seen
+        unit.seen = gpu
+        if changed:
+            self._on_change()
+
+
+def pcie_root(address: str, roots: Roots) -> str:
+    """``pci0000:00`` from a PCI device's place in sysfs; empty where that cannot be read."""
+    try:
+        target = roots.on_host(f"/sys/bus/pci/devices/{address}").readlink()
+    except OSError:
+        return ""
+    return next((part for part in target.parts if part.startswith("pci")), "")

@@ -1,0 +1,50 @@
+"""A lock that is handed on in the order in which it was asked for."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from types import TracebackType
+from typing import Self
+
+
+class FifoLock:
+    """First come, first served: a stream of new callers cannot starve one that waits."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held = False
+        self._waiting: deque[threading.Event] = deque()
+
+    def __enter__(self) -> Self:
+        with self._lock:
+            if not self._held:
+                self._held = True
+                return self
+            turn = threading.Event()
+            self._waiting.append(turn)
+        turn.wait()
+        return self
+
+    def try_enter(self) -> bool:
+        """Take the lock if nobody holds it; whoever gets True calls ``leave``."""
+        with self._lock:
+            taken = not self._held
+            self._held = True
+            return taken
+
+    def leave(self) -> None:
+        """Hand the lock to whoever has waited longest."""
+        with self._lock:
+            if self._waiting:
+                self._waiting.popleft().set()
+            else:
+                self._held = False
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.leave()

@@ -1,0 +1,127 @@
+"""What kubelet asks of the node, whatever the version of its protocol: prepare and unprepare.
+
+The only place where a claim's work gets its deadline and its errors their context.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+
+from dra.inventory import ClaimRef
+from kubeletplugin.claimstatus import ClaimStatuses
+from kubeletplugin.errors import HardwareError, PluginError
+from kubeletplugin.gate import Gate
+from kubeletplugin.journal import Journal
+from kubeletplugin.prepare import Prepared, Preparer
+from kubeletplugin.undo import Undo
+from kubeletplugin.works import ClaimWorks
+
+T = TypeVar("T")
+_log = logging.getLogger(__name__)
+
+RPC_SECONDS = 38.0
+"""Kubelet gives a call 45 s."""
+_START_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The answer for one claim: devices, or why not."""
+
+    devices: tuple[Prepared, ...] = ()
+    error: str = ""
+
+
+class Node:
+    """Prepares and unprepares claims. Thread-safe; what goes wrong with a claim is its Outcome."""
+
+    def __init__(  # noqa: PLR0913 - the parts that serve a claim
+        self,
+        *,
+        gate: Gate,
+        journal: Journal,
+        preparer: Preparer,
+        undo: Undo,
+        works: ClaimWorks,
+        statuses: ClaimStatuses,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._gate = gate
+        self._journal = journal
+        self._preparer = preparer
+        self._undo = undo
+        self._works = works
+        self._statuses = statuses
+        self._clock = clock
+
+    def deadline(self) -> float:
+        """When a call that begins now has to be answered."""
+        return self._clock() + RPC_SECONDS
+
+    def prepare(self, ref: ClaimRef, *, deadline: float) -> Outcome:
+        """NodePrepareResources for one claim."""
+
+        def work() -> tuple[Prepared, ...]:
+            self._gate.enter(min(_START_SECONDS, max(0.0, deadline - self._clock())))
+            devices = self._preparer.prepare(ref)
+            self._statuses.prepared(ref, self._journal.of_claim(ref.uid))
+            return devices
+
+        return self._run(
+            ref, "prepare", lambda: Outcome(self._timed(ref, "prepare", work, deadline))
+        )
+
+    def unprepare(self, ref: ClaimRef, *, deadline: float) -> Outcome:
+        """NodeUnprepareResources for one claim; needs no API server, and no claim."""
+
+        def work() -> tuple[Prepared, ...]:
+            self.release(ref)
+            return ()
+
+        return self._run(
+            ref, "unprepare", lambda: Outcome(self._timed(ref, "unprepare", work, deadline))
+        )
+
+    def release(self, ref: ClaimRef) -> None:
+        """Take everything of a claim off the node.
+
+        Raises:
+            HardwareError: something is left, and withheld; says why.
+        """
+        known = self._journal.of_claim(ref.uid)
+        if any(e.placement is not None for e in known):
+            self._gate.enter(_START_SECONDS)
+        if left := self._undo.everything(ref.uid):
+            raise HardwareError(left)
+        if known:
+            self._statuses.unprepared(ref, known)
+
+    def _timed(self, ref: ClaimRef, name: str, work: Callable[[], T], deadline: float) -> T:
+        return self._works.run(ref.uid, name, work, deadline=deadline)
+
+    def _run(self, ref: ClaimRef, name: str, call: Callable[[], Outcome]) -> Outcome:
+        began = self._clock()
+        try:
+            outcome = call()
+        except PluginError as error:
+            _log.warning("%s of claim %s (UID %s) failed: %s", name, ref, ref.uid, error)
+            return Outcome(error=f"claim {ref} (UID {ref.uid}): {error}")
+        except Exception as error:  # noqa: BLE001 - told to kubelet; other claims are served
+            _log.exception("%s of claim %s (UID %s)", name, ref, ref.uid)
+            return Outcome(
+                error=f"claim {ref} (UID {ref.uid}): internal error (see the log): {error!r}"
+            )
+        devices = ", ".join(d.device for d in outcome.devices)
+        _log.info(
+            "%s of claim %s (UID %s) done in %.0f ms%s",
+            name,
+            ref,
+            ref.uid,
+            1000 * (self._clock() - began),
+            f": {devices}" if devices else "",
+        )
+        return outcome

@@ -1,0 +1,147 @@
+"""The GPUs of this machine, each read on its own: one that fails hides no other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pynvml
+
+from dra.geometry import Geometry
+from kubeletplugin.nvml.errors import NotSupportedError, NvmlError
+from kubeletplugin.nvml.profiles import read_geometry
+from kubeletplugin.nvml.session import Session
+
+_MIB = 1024 * 1024
+_ARCHITECTURES = {
+    value: name.removeprefix("NVML_DEVICE_ARCH_").capitalize()
+    for name, value in vars(pynvml).items()
+    if name.startswith("NVML_DEVICE_ARCH_") and isinstance(value, int)
+}
+_BRANDS = {
+    pynvml.NVML_BRAND_TESLA: "Tesla",
+    pynvml.NVML_BRAND_NVIDIA: "Nvidia",
+    pynvml.NVML_BRAND_NVIDIA_RTX: "NvidiaRTX",
+    pynvml.NVML_BRAND_QUADRO_RTX: "QuadroRTX",
+    pynvml.NVML_BRAND_GEFORCE: "GeForce",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Card:
+    """A GPU as NVML describes it now.
+
+    ``minor`` is the number of its device node. ``geometry`` is None without MIG mode.
+    ``reason`` and ``problem`` say, for programs and for people, why it cannot be used; both are
+    empty when it can.
+    """
+
+    uuid: str
+    minor: int
+    product_name: str = ""
+    brand: str = ""
+    architecture: str = ""
+    cuda_compute_capability: str = ""
+    pci_bus_id: str = ""
+    memory_mib: int = 0
+    mig_capable: bool = False
+    mig_enabled: bool = False
+    mig_pending: bool = False
+    geometry: Geometry | None = None
+    reason: str = ""
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """What was found; ``problems`` tells of GPUs that would not even say who they are."""
+
+    driver_version: str
+    cuda_version: str
+    cards: tuple[Card, ...]
+    problems: tuple[str, ...]
+
+
+def discover(session: Session) -> Discovery:
+    """Read every GPU.
+
+    Raises:
+        NvmlError: the driver itself cannot be asked.
+    """
+    cards: list[Card] = []
+    problems: list[str] = []
+    for index in range(session.call(pynvml.nvmlDeviceGetCount)):
+        try:
+            cards.append(_read(session, index))
+        except NvmlError as error:
+            problems.append(f"GPU {index}: {error}")
+    return Discovery(
+        session.driver_version(), session.cuda_version(), tuple(cards), tuple(problems)
+    )
+
+
+def mig_mode(session: Session, device: Any, *, gpu: str) -> tuple[bool, bool] | None:
+    """MIG mode (now, after the next reset); None for a GPU that has no MIG."""
+    try:
+        current, pending = session.call(pynvml.nvmlDeviceGetMigMode, device, gpu=gpu)
+    except NotSupportedError:
+        return None
+    return bool(current), bool(pending)
+
+
+def _read(session: Session, index: int) -> Card:
+    device = session.call(pynvml.nvmlDeviceGetHandleByIndex, index)
+    uuid = session.call(pynvml.nvmlDeviceGetUUID, device)
+    minor = session.call(pynvml.nvmlDeviceGetMinorNumber, device, gpu=uuid)
+    try:
+        return _describe(session, device, uuid=uuid, minor=minor)
+    except NvmlError as error:
+        return Card(uuid, minor, reason="NVMLError", problem=str(error))
+
+
+def _describe(session: Session, device: Any, *, uuid: str, minor: int) -> Card:
+    def ask(function: Any) -> Any:
+        return session.call(function, device, gpu=uuid)
+
+    mode = mig_mode(session, device, gpu=uuid)
+    enabled, pending = mode or (False, False)
+    reason, problem = _availability(enabled=enabled, pending=pending, uuid=uuid)
+    major, minor_version = ask(pynvml.nvmlDeviceGetCudaComputeCapability)
+    architecture = ask(pynvml.nvmlDeviceGetArchitecture)
+    brand = ask(pynvml.nvmlDeviceGetBrand)
+    bus_id = ask(pynvml.nvmlDeviceGetPciInfo).busId
+    return Card(
+        uuid=uuid,
+        minor=minor,
+        product_name=ask(pynvml.nvmlDeviceGetName),
+        brand=_BRANDS.get(brand, f"Brand{brand}"),
+        architecture=_ARCHITECTURES.get(architecture, "Unknown"),
+        cuda_compute_capability=f"{major}.{minor_version}",
+        pci_bus_id=_pci_address(bus_id.decode() if isinstance(bus_id, bytes) else bus_id),
+        memory_mib=ask(pynvml.nvmlDeviceGetMemoryInfo).total // _MIB,
+        mig_capable=mode is not None,
+        mig_enabled=enabled,
+        mig_pending=pending,
+        geometry=read_geometry(session, device, gpu=uuid) if enabled else None,
+        reason=reason,
+        problem=problem,
+    )
+
+
+def _availability(*, enabled: bool, pending: bool, uuid: str) -> tuple[str, str]:
+    if enabled != pending:
+        wanted = "on" if pending else "off"
+        return (
+            "MIGModePending",
+            (
+                f"MIG mode turns {wanted} at the next GPU reset; "
+                f"reset the GPU (nvidia-smi -r -i {uuid}) or reboot the node"
+            ),
+        )
+    return "", ""
+
+
+def _pci_address(bus_id: str) -> str:
+    """``00000000:07:00.0`` as Linux writes it: ``0000:07:00.0``."""
+    domain, _, rest = bus_id.lower().partition(":")
+    return f"{domain[-4:]}:{rest}"

@@ -1,0 +1,151 @@
+"""What NVML refused, in terms that an operator can act on.
+
+::
+
+    NvmlError
+     +-- DriverUnavailableError      no library, no driver, or versions that do not match
+     +-- PermissionDeniedError       not root and no CAP_SYS_ADMIN
+     +-- NotFoundError               no such instance or GPU
+     +-- NotSupportedError           the GPU, its driver or its MIG mode cannot do this
+     +-- InUseError                  processes hold the instance; ``pids`` names them
+     +-- InsufficientResourcesError  the placement is taken, or engines are used up
+     +-- GpuLostError                off the bus, or needs a reset
+     +-- ReadBackError               NVML said success, and what it then shows is something else
+
+Codes outside this list are a plain NvmlError.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import pynvml
+
+_HINTS = {
+    pynvml.NVML_ERROR_NO_PERMISSION: (
+        "changing MIG instances needs root or CAP_SYS_ADMIN; run the plugin as a privileged "
+        "container"
+    ),
+    pynvml.NVML_ERROR_OPERATING_SYSTEM: (
+        "the system denied access to the device; run the plugin as a privileged container"
+    ),
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: "load the NVIDIA kernel driver (modprobe nvidia)",
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
+        "libnvidia-ml.so.1 was not found; install the NVIDIA driver, or name the library's "
+        "directory in LD_LIBRARY_PATH"
+    ),
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
+        "library and kernel module are of different driver versions; reload the kernel module or "
+        "reboot the node, and restart this plugin"
+    ),
+    pynvml.NVML_ERROR_GPU_IS_LOST: "the GPU fell off the bus; reboot the node",
+    pynvml.NVML_ERROR_RESET_REQUIRED: "reset the GPU (nvidia-smi -r) or reboot the node",
+    pynvml.NVML_ERROR_IN_USE: "end the processes that use it",
+    pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES: (
+        "the placement or an engine that it needs is taken; compare nvidia-smi mig -lgi"
+    ),
+    pynvml.NVML_ERROR_NOT_SUPPORTED: "check the GPU's MIG mode and the driver's version",
+}
+
+
+class NvmlError(Exception):
+    """An NVML call that did not succeed.
+
+    ``operation`` is the function's name, ``code`` the nvmlReturn_t, ``gpu`` the UUID of the GPU or
+    empty. The text has all of them, the code by name and number, and what to do about it.
+    """
+
+    def __init__(self, operation: str, code: int, *, gpu: str = "", detail: str = "") -> None:
+        self.operation = operation
+        self.code = code
+        self.gpu = gpu
+        where = f" on GPU {gpu}" if gpu else ""
+        what = "; ".join(part for part in (detail, _HINTS.get(code, "")) if part)
+        super().__init__(
+            f"{operation}{where}: {code_name(code)} ({code})" + (f": {what}" if what else "")
+        )
+
+
+class DriverUnavailableError(NvmlError):
+    """No library, no driver, or library and driver of different versions."""
+
+
+class PermissionDeniedError(NvmlError):
+    """Not root and no CAP_SYS_ADMIN."""
+
+
+class NotFoundError(NvmlError):
+    """No such instance or GPU."""
+
+
+class NotSupportedError(NvmlError):
+    """The GPU, its driver or its MIG mode cannot do this."""
+
+
+class InUseError(NvmlError):
+    """Processes hold the instance; ``pids`` are those that NVML could name."""
+
+    def __init__(
+        self,
+        operation: str,
+        code: int,
+        *,
+        gpu: str = "",
+        detail: str = "",
+        pids: Iterable[int] = (),
+    ) -> None:
+        self.pids = tuple(pids)
+        if self.pids:
+            held = "held by process " + ", ".join(str(p) for p in self.pids)
+            detail = f"{detail}; {held}" if detail else held
+        super().__init__(operation, code, gpu=gpu, detail=detail)
+
+
+class InsufficientResourcesError(NvmlError):
+    """The placement is taken, or engines that the profile needs are used up."""
+
+
+class GpuLostError(NvmlError):
+    """The GPU is off the bus, or needs a reset."""
+
+
+class ReadBackError(NvmlError):
+    """NVML said success, and what it then shows is something else."""
+
+    def __init__(self, operation: str, *, gpu: str, detail: str) -> None:
+        super().__init__(operation, pynvml.NVML_SUCCESS, gpu=gpu, detail=detail)
+
+
+_KINDS: dict[int, type[NvmlError]] = {
+    pynvml.NVML_ERROR_UNINITIALIZED: DriverUnavailableError,
+    pynvml.NVML_ERROR_DRIVER_NOT_LOADED: DriverUnavailableError,
+    pynvml.NVML_ERROR_LIBRARY_NOT_FOUND: DriverUnavailableError,
+    pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: DriverUnavailableError,
+    pynvml.NVML_ERROR_NO_PERMISSION: PermissionDeniedError,
+    pynvml.NVML_ERROR_OPERATING_SYSTEM: PermissionDeniedError,
+    pynvml.NVML_ERROR_NOT_FOUND: NotFoundError,
+    pynvml.NVML_ERROR_NOT_SUPPORTED: NotSupportedError,
+    pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: NotSupportedError,
+    pynvml.NVML_ERROR_IN_USE: InUseError,
+    pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES: InsufficientResourcesError,
+    pynvml.NVML_ERROR_GPU_IS_LOST: GpuLostError,
+    pynvml.NVML_ERROR_RESET_REQUIRED: GpuLostError,
+}
+
+_NAMES: dict[int, str] = {
+    value: name.removeprefix("NVML_ERROR_")
+    for name, value in vars(pynvml).items()
+    if name.startswith("NVML_ERROR_") and isinstance(value, int)
+}
+
+
+def code_name(code: int) -> str:
+    """The name of an nvmlReturn_t without its prefix: ``NO_PERMISSION``."""
+    if code == pynvml.NVML_SUCCESS:
+        return "SUCCESS"
+    return _NAMES.get(code, "unlisted code")
+
+
+def translate(operation: str, code: int, *, gpu: str = "") -> NvmlError:
+    """The error of this tree that stands for ``code``."""
+    return _KINDS.get(code, NvmlError)(operation, code, gpu=gpu)

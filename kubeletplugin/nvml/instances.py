@@ -1,0 +1,153 @@
+"""GPU instances and compute instances, as they are now.
+
+Instances are found by profile and id, never through MIG device handles: those exist only for
+compute instances, so a GPU instance without one would be invisible.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pynvml
+
+from dra.geometry import Geometry, Placement
+from kubeletplugin.nvml.errors import NotFoundError, NotSupportedError, NvmlError
+from kubeletplugin.nvml.session import Session
+
+_SHARED_ENGINES = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
+# The most instances of one profile that any GPU has: A30 reports too small a number.
+_MOST_INSTANCES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class GpuInstance:
+    """nvmlGpuInstanceInfo_t."""
+
+    id: int
+    profile_id: int
+    placement: Placement
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeInstance:
+    """nvmlComputeInstanceInfo_t with the UUID of its MIG device."""
+
+    id: int
+    uuid: str
+
+
+def list_gpu_instances(session: Session, gpu: str, geometry: Geometry) -> tuple[GpuInstance, ...]:
+    """Every GPU instance on a GPU, whoever made it, by start."""
+    device = session.device(gpu)
+    found: dict[int, GpuInstance] = {}
+    for profile in geometry.profiles:
+        buffer = (pynvml.c_nvmlGpuInstance_t * _MOST_INSTANCES)()
+        count = ctypes.c_uint(_MOST_INSTANCES)
+        session.call(
+            pynvml.nvmlDeviceGetGpuInstances,
+            device,
+            profile.id,
+            buffer,
+            ctypes.byref(count),
+            gpu=gpu,
+        )
+        for handle in buffer[: count.value]:
+            try:
+                instance = read_gpu_instance(session, handle, gpu=gpu)
+            except NotFoundError:
+                continue  # destroyed by someone else since it was listed
+            found[instance.id] = instance
+    return tuple(sorted(found.values(), key=lambda i: (i.placement, i.id)))
+
+
+def list_compute_instances(session: Session, gpu: str, gi_id: int) -> tuple[ComputeInstance, ...]:
+    """Every compute instance in a GPU instance.
+
+    Raises:
+        NotFoundError: there is no such GPU instance.
+    """
+    gi = session.call(pynvml.nvmlDeviceGetGpuInstanceById, session.device(gpu), gi_id, gpu=gpu)
+    return tuple(
+        read_compute_instance(session, handle, gpu=gpu)
+        for handle in compute_handles(session, gi, gpu=gpu)
+    )
+
+
+def find_gpu_instance(session: Session, gpu: str, gi_id: int) -> GpuInstance | None:
+    """The GPU instance with this id, if it is there; ids are used again."""
+    try:
+        handle = session.call(
+            pynvml.nvmlDeviceGetGpuInstanceById, session.device(gpu), gi_id, gpu=gpu
+        )
+        return read_gpu_instance(session, handle, gpu=gpu)
+    except NotFoundError:
+        return None
+
+
+def find_compute_instance(
+    session: Session, gpu: str, *, gi_id: int, ci_id: int
+) -> ComputeInstance | None:
+    """The compute instance with these ids, if it is there."""
+    try:
+        gi = session.call(pynvml.nvmlDeviceGetGpuInstanceById, session.device(gpu), gi_id, gpu=gpu)
+        handle = session.call(pynvml.nvmlGpuInstanceGetComputeInstanceById, gi, ci_id, gpu=gpu)
+        return read_compute_instance(session, handle, gpu=gpu)
+    except NotFoundError:
+        return None
+
+
+def read_gpu_instance(session: Session, handle: Any, *, gpu: str) -> GpuInstance:
+    """What NVML says of a GPU instance's handle."""
+    info = session.call(pynvml.nvmlGpuInstanceGetInfo, handle, gpu=gpu)
+    placement = Placement(info.placement.start, info.placement.size)
+    return GpuInstance(info.id, info.profileId, placement)
+
+
+def read_compute_instance(session: Session, handle: Any, *, gpu: str) -> ComputeInstance:
+    """What NVML says of a compute instance's handle."""
+    # The info's device is the MIG device's handle: no enumeration by index is needed.
+    info = session.call(pynvml.nvmlComputeInstanceGetInfo_v2, handle, gpu=gpu)
+    return ComputeInstance(info.id, session.call(pynvml.nvmlDeviceGetUUID, info.device, gpu=gpu))
+
+
+def compute_handles(session: Session, gi: Any, *, gpu: str) -> list[Any]:
+    """The handles of all compute instances in the GPU instance of handle ``gi``."""
+    handles: list[Any] = []
+    for profile_id in dict.fromkeys(info.id for _, info in compute_profiles(session, gi, gpu=gpu)):
+        buffer = (pynvml.c_nvmlComputeInstance_t * _MOST_INSTANCES)()
+        count = ctypes.c_uint(_MOST_INSTANCES)
+        session.call(
+            pynvml.nvmlGpuInstanceGetComputeInstances,
+            gi,
+            profile_id,
+            buffer,
+            ctypes.byref(count),
+            gpu=gpu,
+        )
+        handles.extend(buffer[: count.value])
+    return handles
+
+
+def compute_profiles(session: Session, gi: Any, *, gpu: str) -> Iterator[tuple[int, Any]]:
+    """Compute-instance profiles of a GPU instance, with their enum."""
+    for enum in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
+        try:
+            yield (
+                enum,
+                session.call(
+                    pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfoV,
+                    gi,
+                    enum,
+                    _SHARED_ENGINES,
+                    gpu=gpu,
+                ),
+            )
+        except NotSupportedError:
+            continue
+        except NvmlError as error:
+            # A driver that is older than this list of enums.
+            if error.code != pynvml.NVML_ERROR_INVALID_ARGUMENT:
+                raise

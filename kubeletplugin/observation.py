@@ -1,0 +1,142 @@
+"""What is published of a GPU: its description, joined with what is on it and who holds that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from dra.geometry import Geometry
+from dra.inventory import Gpu, Instance, InstanceState
+from kubeletplugin.journal import Entry, State
+from kubeletplugin.nvml.discovery import Card
+from kubeletplugin.nvml.instances import GpuInstance
+
+_PRESENT = {State.PREPARED: InstanceState.PREPARED, State.DESTROYING: InstanceState.RECLAIMING}
+_ABSENT = {State.PREPARED: InstanceState.LOST, State.DESTROYING: InstanceState.RECLAIMING}
+
+
+class Described(Protocol):
+    """What is known of a GPU before looking at it."""
+
+    @property
+    def number(self) -> int: ...  # noqa: D102
+    @property
+    def card(self) -> Card: ...  # noqa: D102
+    @property
+    def geometry(self) -> Geometry | None: ...  # noqa: D102
+    @property
+    def pcie_root(self) -> str: ...  # noqa: D102
+
+
+def describe(
+    unit: Described,
+    present: Iterable[GpuInstance],
+    entries: Iterable[Entry],
+    *,
+    boot_id: str,
+    failure: str = "",
+) -> Gpu:
+    """The GPU with its instances.
+
+    ``present`` is what is on the hardware, ``entries`` the journal's. ``failure`` says why it could
+    not be looked at, and is empty when it could.
+    """
+    card = unit.card
+    problem = failure or card.problem
+    return Gpu(
+        minor=unit.number,
+        uuid=card.uuid,
+        product_name=card.product_name,
+        brand=card.brand,
+        architecture=card.architecture,
+        cuda_compute_capability=card.cuda_compute_capability,
+        pci_bus_id=card.pci_bus_id,
+        pcie_root=unit.pcie_root,
+        memory_mib=card.memory_mib,
+        multiprocessors=max((p.multiprocessors for p in card.geometry.profiles), default=0)
+        if card.geometry
+        else 0,
+        mig_enabled=card.mig_enabled,
+        mig_pending=card.mig_pending,
+        geometry=unit.geometry,
+        instances=_instances(
+            present,
+            entries,
+            card.geometry,
+            boot_id=boot_id,
+            looked=not failure and card.reason != "NVMLError",
+        ),
+        unavailable=problem,
+        reason=_reason(card, failure),
+    )
+
+
+def belongs(instance: GpuInstance, entry: Entry, boot_id: str) -> bool:
+    """Whether an instance on the entry's GPU is what the entry describes, as far as ids tell.
+
+    Nothing outlives a boot: an instance where one of ours was before ``boot_id`` is another's.
+    """
+    return (
+        entry.boot_id == boot_id
+        and (instance.placement, instance.profile_id) == (entry.placement, entry.profile_id)
+        and entry.gi_id in {None, instance.id}
+    )
+
+
+def _instances(
+    present: Iterable[GpuInstance],
+    entries: Iterable[Entry],
+    geometry: Geometry | None,
+    *,
+    boot_id: str,
+    looked: bool,
+) -> tuple[Instance, ...]:
+    absent = {e.key: e for e in entries if e.placement is not None}
+    instances: list[Instance] = []
+    for gi in present:
+        entry = next((e for e in absent.values() if belongs(gi, e, boot_id)), None)
+        if entry is not None:
+            del absent[entry.key]
+            state = _PRESENT.get(entry.state, InstanceState.PREPARING)
+            instances.append(_held(entry, state))
+            continue
+        profile = geometry.by_id(gi.profile_id) if geometry else None
+        instances.append(
+            Instance(
+                gi.placement,
+                InstanceState.FOREIGN,
+                profile_id=gi.profile_id,
+                profile=profile.name if profile else "",
+                gpu_instance_id=gi.id,
+            )
+        )
+    # Of a GPU that could not be looked at, what the journal says is the best that is known.
+    states = _ABSENT if looked else _PRESENT
+    instances += [_held(e, states.get(e.state, InstanceState.PREPARING)) for e in absent.values()]
+    return tuple(sorted(instances, key=lambda i: i.placement))
+
+
+def _held(entry: Entry, state: InstanceState) -> Instance:
+    if entry.placement is None:
+        raise ValueError(f"{entry.device} is no slice")
+    return Instance(
+        entry.placement,
+        state,
+        profile_id=entry.profile_id,
+        profile=entry.profile,
+        gpu_instance_id=entry.gi_id,
+        compute_instance_id=entry.ci_id,
+        uuid=entry.mig_uuid,
+        claim=entry.claim,
+    )
+
+
+def _reason(card: Card, failure: str) -> str:
+    """One word for programs; without MIG a GPU can still be used whole."""
+    if failure:
+        return "NVMLError"
+    if card.reason:
+        return card.reason
+    if not card.mig_capable:
+        return "NoMIG"
+    return "" if card.mig_enabled else "MIGDisabled"

@@ -1,0 +1,29 @@
+"""What the command line says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dra.inventory import Allocator
+from kubeletplugin.roots import Roots
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The plugin's settings; ``kubeconfig`` is None for the pod's service account."""
+
+    node_name: str
+    driver_name: str
+    kubeconfig: str | None
+    allocator: Allocator
+    roots: Roots
+
+    @property
+    def pool(self) -> str:
+        """The pool of this node's devices."""
+        return self.node_name
+
+    @property
+    def field_manager(self) -> str:
+        """The name under which this program writes to the API."""
+        return f"{self.driver_name}/kubelet-plugin"

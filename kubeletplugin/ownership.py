@@ -1,0 +1,45 @@
+"""One owner of the node's state at a time."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from kubeletplugin.errors import HostError
+
+_log = logging.getLogger(__name__)
+
+
+@contextmanager
+def exclusive(state: Path, stop: threading.Event) -> Iterator[bool]:
+    """Own the node's state; a second process waits until the first is gone. False: told to stop.
+
+    Raises:
+        HostError: the directory cannot be made or written.
+    """
+    path = state / "lock"
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        file = path.open("w")
+    except OSError as error:
+        raise HostError(
+            f"cannot use the state directory {state}: {error.strerror or error}"
+        ) from error
+    with file:
+        told = False
+        while not stop.is_set():
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if not told:
+                    _log.warning("another plugin owns %s; waiting until it ends", state)
+                    told = True
+                stop.wait(0.2)
+                continue
+            yield True
+            return
+        yield False

@@ -1,0 +1,54 @@
+"""How kubelet finds this plugin: the Registration service on a socket in plugins_registry."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import grpc
+
+from api.kubelet.pluginregistration.v1 import api_pb2 as pb
+from api.kubelet.pluginregistration.v1 import api_pb2_grpc
+
+_log = logging.getLogger(__name__)
+
+SERVICES = (
+    "v1.DRAPlugin",
+    "v1beta1.DRAPlugin",
+    "v1.DRAResourceHealth",
+    "v1alpha1.DRAResourceHealth",
+)
+"""What the service socket serves; kubelet takes the first that it knows."""
+
+
+class Registration(api_pb2_grpc.RegistrationServicer):
+    """Answers from memory: kubelet waits one second."""
+
+    def __init__(self, driver: str, endpoint: Path) -> None:
+        self._driver = driver
+        self._endpoint = endpoint
+
+    def GetInfo(  # noqa: N802 - the protocol's name
+        self,
+        request: pb.InfoRequest,  # noqa: ARG002 - the protocol's signature
+        context: grpc.ServicerContext,  # noqa: ARG002 - the protocol's signature
+    ) -> pb.PluginInfo:
+        """Who we are and where the services are."""
+        return pb.PluginInfo(
+            type="DRAPlugin",
+            name=self._driver,
+            endpoint=str(self._endpoint),
+            supported_versions=SERVICES,
+        )
+
+    def NotifyRegistrationStatus(  # noqa: N802 - the protocol's name
+        self,
+        request: pb.RegistrationStatus,
+        context: grpc.ServicerContext,  # noqa: ARG002 - the protocol's signature
+    ) -> pb.RegistrationStatusResponse:
+        """Kubelet's verdict; it tries again by itself."""
+        if request.plugin_registered:
+            _log.info("registered with kubelet as %s", self._driver)
+        else:
+            _log.error("kubelet did not register %s: %s", self._driver, request.error)
+        return pb.RegistrationStatusResponse()

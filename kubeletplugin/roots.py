@@ -1,0 +1,53 @@
+"""Where the host's files are, as this program sees them and as container runtimes do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+_REGISTRY = "plugins_registry"
+_PLUGINS = "plugins"
+
+
+@dataclass(frozen=True, slots=True)
+class Roots:
+    """The configurable roots under which everything of the host hangs.
+
+    ``host`` is where this program sees the host's ``/`` (``/host`` in a container that mounts it
+    there). ``driver`` is the root of the NVIDIA driver's files as the host sees it: ``/``, or
+    ``/run/nvidia/driver`` where the driver comes in a container. ``cdi`` and ``kubelet`` have the
+    same path inside and outside of this program's container.
+    """
+
+    host: Path
+    driver: Path
+    cdi: Path
+    kubelet: Path
+    state: Path
+
+    def on_host(self, path: str) -> Path:
+        """Where this program finds the host's absolute ``path``."""
+        return self.host / path.lstrip("/")
+
+    @property
+    def driver_seen(self) -> Path:
+        """Where this program finds the driver's files; a root below ``host`` is taken as it is."""
+        if self.driver.is_relative_to(self.host):
+            return self.driver
+        return self.on_host(str(self.driver))
+
+    @property
+    def registry(self) -> Path:
+        """Kubelet's directory of registration sockets."""
+        return self.kubelet / _REGISTRY
+
+    def plugin(self, driver_name: str) -> Path:
+        """The directory of this driver's service socket."""
+        return self.kubelet / _PLUGINS / driver_name
+
+    def boot_id(self) -> str:
+        """The kernel's boot id; empty where it cannot be read."""
+        try:
+            return self.on_host("/proc/sys/kernel/random/boot_id").read_text().strip()
+        except OSError:
+            return ""

@@ -1,0 +1,89 @@
+"""One piece of work per claim at a time; whoever asks again for the same joins it.
+
+Work runs in a thread of its own and is never abandoned: a caller whose time is up leaves, the work
+goes on, and kubelet's next call for the claim finds it under way or done.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import wait as wait_futures
+from typing import Any, TypeVar
+
+from kubeletplugin.errors import DeadlineError
+
+T = TypeVar("T")
+
+
+class ClaimWorks:
+    """Runs named work by claim UID. Thread-safe."""
+
+    def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._running: dict[str, tuple[str, Future[Any]]] = {}
+
+    def run(self, uid: str, name: str, work: Callable[[], T], *, deadline: float) -> T:
+        """The result of ``work``, or of the work of that name that is under way for the claim.
+
+        Other work for the claim is waited for first. ``deadline`` is a time of the clock.
+
+        Raises:
+            DeadlineError: the time is up; the work goes on.
+            Exception: whatever the work raised.
+        """
+        while True:
+            left = deadline - self._clock()
+            with self._lock:
+                running = self._running.get(uid)
+                if running is None:
+                    if left <= 0:
+                        raise DeadlineError("there was no time left to begin; it is tried again")
+                    running = (name, self._start(uid, name, work))
+            under_way, future = running
+            done, _ = wait_futures([future], timeout=max(0.0, left))
+            if not done:
+                raise DeadlineError(
+                    f"{under_way} is still under way, probably because the GPU or the API server "
+                    "answers slowly; it goes on, and a repeated call joins it"
+                )
+            if under_way == name:
+                result: T = future.result()
+                return result
+
+    def idle(self, uid: str) -> bool:
+        """Whether nothing is under way for the claim."""
+        with self._lock:
+            return uid not in self._running
+
+    def wait_idle(self, timeout: float) -> bool:
+        """Wait until no work is left; False when the time was not enough."""
+        with self._lock:
+            futures = [future for _, future in self._running.values()]
+        _, left = wait_futures(futures, timeout=timeout)
+        return not left
+
+    def _start(self, uid: str, name: str, work: Callable[[], T]) -> Future[T]:
+        future: Future[T] = Future()
+
+        def body() -> None:
+            try:
+                result = work()
+            except BaseException as error:  # noqa: BLE001 - handed to whoever waits
+                self._forget(uid)
+                future.set_exception(error)
+            else:
+                self._forget(uid)
+                future.set_result(result)
+
+        self._running[uid] = (name, future)
+        threading.Thread(target=body, name=f"{name} {uid}", daemon=True).start()
+        return future
+
+    def _forget(self, uid: str) -> None:
+        # Before the future is done: whoever it wakes must not find this work again.
+        with self._lock:
+            del self._running[uid]
