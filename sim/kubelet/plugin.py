@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,9 @@ CALL_SECONDS = 45.0
 
 SERVICES = {"v1.DRAPlugin": (v1, v1_grpc), "v1beta1.DRAPlugin": (v1beta1, v1beta1_grpc)}
 """Supported version string to message and stub modules (servicesSupportedByKubelet)."""
+
+
+_POLL_SECONDS = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,9 @@ class Plugin:
         """End the connection."""
         self._closed = True
         self._connected.clear()
+        self._channel.unsubscribe(self._state_changed)
+        # grpc's thread that polls for subscribers raises when the channel is closed under it.
+        time.sleep(_POLL_SECONDS)
         self._channel.close()
 
     def prepare(

@@ -30,7 +30,6 @@ RUN_SECONDS = "sim.mig.dra.dev/run-seconds"
 
 _WORKERS = 8
 _QUICK_RETRY_SECONDS = 10.0
-_PENDING, _RUNNING = "pending", "running"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +81,7 @@ class PodRunner:
         self._events = EventRecorder(api, component="kubelet", host=node)
         self._lock = threading.Lock()
         self._pods: dict[str, Obj] = {}
-        self._stages: dict[str, str] = {}
+        self._started: dict[str, datetime | None] = {}
         self._queue = WorkQueue("pod", self._sync, workers=_WORKERS, first_retry=1.0)
         self._reflector = Reflector(
             api, PODS, field_selector=f"spec.nodeName={node}", on_event=self._changed
@@ -119,27 +118,26 @@ class PodRunner:
     def _sync(self, uid: str) -> float | None:
         with self._lock:
             pod = self._pods.get(uid)
-            # A pod that runs already when kubelet starts is not started again.
-            stage = self._stages.get(uid)
-            if stage is None and pod is not None:
-                phase = pod.get("status", {}).get("phase")
-                stage = self._stages[uid] = _RUNNING if phase == "Running" else _PENDING
+            if pod is not None and uid not in self._started:
+                # A pod that runs already when kubelet starts is not started again.
+                self._started[uid] = podstatus.started_at(pod)
+            started = self._started.get(uid)
         if pod is None:
             self._forget(uid)
             return None
         try:
             if podstatus.is_deleting(pod) or podstatus.is_terminal(pod):
                 return self._end(pod, "Failed")
-            if stage == _RUNNING:
-                left = _seconds_left(pod)
-                return self._end(pod, "Succeeded") if left is not None and left <= 0 else left
-            return self._start(pod)
+            if started is None:
+                return self._start(pod)
+            left = _seconds_left(pod, started)
+            return self._end(pod, "Succeeded") if left is not None and left <= 0 else left
         except NotFoundError:
             return None
 
     def _start(self, pod: Obj) -> float | None:
         uid = pod["metadata"]["uid"]
-        if not podstatus.started_at(pod) and not pod.get("status", {}).get("containerStatuses"):
+        if not pod.get("status", {}).get("containerStatuses"):
             pod = self._write(pod, podstatus.pending(pod, _now()))
         try:
             self._claims.prepare(pod)
@@ -156,11 +154,12 @@ class PodRunner:
             waiting = {"reason": "CreateContainerError", "message": str(error)}
             self._write(pod, podstatus.pending(pod, _now(), waiting=waiting))
             return self._retries.after_other()
+        started = _now()
+        pod = self._write(pod, podstatus.running(pod, started, ip="127.0.0.1"))
         with self._lock:
-            self._stages[uid] = _RUNNING
-        pod = self._write(pod, podstatus.running(pod, _now(), ip="127.0.0.1"))
+            self._started[uid] = started
         _log.info("pod %s runs", _name(pod))
-        return _seconds_left(pod)
+        return _seconds_left(pod, started)
 
     def _create_containers(self, pod: Obj) -> None:
         folder = self._folder(pod["metadata"]["uid"]) / "containers"
@@ -201,7 +200,7 @@ class PodRunner:
 
     def _forget(self, uid: str) -> None:
         with self._lock:
-            self._stages.pop(uid, None)
+            self._started.pop(uid, None)
         shutil.rmtree(self._folder(uid), ignore_errors=True)
 
     def _reconcile(self) -> None:
@@ -245,13 +244,12 @@ def _differs(old: Obj, new: Obj) -> bool:
     )
 
 
-def _seconds_left(pod: Obj) -> float | None:
+def _seconds_left(pod: Obj, started: datetime) -> float | None:
     """Seconds until the pod is done by its annotation; None when it runs until it is deleted."""
     wanted = pod["metadata"].get("annotations", {}).get(RUN_SECONDS)
-    started = podstatus.started_at(pod)
-    if wanted is None or not started:
+    if wanted is None:
         return None
-    return float(wanted) - (_now() - datetime.fromisoformat(started)).total_seconds()
+    return float(wanted) - (_now() - started).total_seconds()
 
 
 def _now() -> datetime:

@@ -42,17 +42,18 @@ def running(pod: Obj, now: datetime, *, ip: str) -> Obj:
 def ended(pod: Obj, now: datetime, *, phase: str) -> Obj:
     """``Succeeded``: every container exited with 0. ``Failed``: they were terminated."""
     code = 0 if phase == "Succeeded" else _TERMINATED_BY_SIGNAL
-    terminated = _terminated(started_at(pod), rfc3339(now), code=code)
+    started = started_at(pod)
+    terminated = _terminated(rfc3339(started) if started else "", rfc3339(now), code=code)
     states = {"containers": {"terminated": terminated}, "init": {"terminated": terminated}}
     return _status(pod, phase, now, states=states)
 
 
-def started_at(pod: Obj) -> str:
-    """When the first container started (RFC 3339), "" when none runs."""
+def started_at(pod: Obj) -> datetime | None:
+    """When the first container started, None when none runs."""
     for status in pod.get("status", {}).get("containerStatuses", ()):
         if started := status.get("state", {}).get("running", {}).get("startedAt"):
-            return str(started)
-    return ""
+            return datetime.fromisoformat(started)
+    return None
 
 
 def _terminated(start: str, end: str, *, code: int) -> Obj:

@@ -1,0 +1,154 @@
+"""The claim controller stand-in against an API server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dra.kube.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj
+from dra.kube.transport import KubeApi
+from sim.kcm.controller import ClaimController
+from sim.kcm.decisions import DELETE_PROTECTION, POD_CLAIM
+from tests.sim import standins
+from tests.sim.standins import allocate, get_claim, get_pod, gone, holds_for, wait_for
+
+NODE = "node-1"
+OURS = "mig.dra.dev/allocation"
+
+
+@pytest.fixture(autouse=True)
+def controller(api: KubeApi) -> Iterator[ClaimController]:
+    controller = ClaimController(api)
+    controller.start()
+    yield controller
+    controller.stop()
+
+
+def _templated(api: KubeApi, name: str = "a", **spec: Any) -> str:
+    """A pod with a template claim; the claim's name."""
+    api.create(PODS, standins.pod(name, claim={"resourceClaimTemplateName": "one"}, **spec))
+    wait_for("claim", lambda: get_pod(api, name).get("status", {}).get("resourceClaimStatuses"))
+    statuses = get_pod(api, name)["status"]["resourceClaimStatuses"]
+    assert [s["name"] for s in statuses] == ["slice"]
+    return str(statuses[0]["resourceClaimName"])
+
+
+def _finish(api: KubeApi, name: str, phase: str = "Succeeded") -> None:
+    api.patch(PODS, name, {"status": {"phase": phase}}, namespace="default", subresource="status")
+
+
+def _finalize(api: KubeApi, claim: str, *finalizers: str) -> None:
+    body = {"metadata": {"finalizers": list(finalizers)}}
+    api.patch(RESOURCE_CLAIMS, claim, body, namespace="default")
+
+
+def test_a_claim_is_made_from_its_template_for_a_gated_pod_as_well(api: KubeApi) -> None:
+    standins.create_template(api, labels={"team": "x"}, annotations={"note": "y"})
+    name = _templated(api, schedulingGates=[{"name": "gate"}])
+    metadata = get_claim(api, name)["metadata"]
+    assert name.startswith("a-slice-")
+    assert metadata["labels"] == {"team": "x"}
+    assert metadata["annotations"] == {"note": "y", POD_CLAIM: "slice"}
+    owner = metadata["ownerReferences"][0]
+    assert (owner["uid"], owner["controller"]) == (get_pod(api, "a")["metadata"]["uid"], True)
+    assert get_claim(api, name)["spec"]["devices"]["requests"][0]["name"] == "r0"
+
+
+def test_one_claim_is_made_and_not_two(api: KubeApi) -> None:
+    standins.create_template(api)
+    _templated(api)
+    api.patch(PODS, "a", {"metadata": {"labels": {"x": "y"}}}, namespace="default")
+    assert holds_for(0.4, lambda: len(api.list(RESOURCE_CLAIMS).items) == 1)
+
+
+def test_a_missing_template_is_named_in_an_event_and_waited_for(api: KubeApi) -> None:
+    api.create(PODS, standins.pod("a", claim={"resourceClaimTemplateName": "one"}))
+
+    def messages() -> list[str]:
+        return [e["message"] for e in api.list(EVENTS).items]
+
+    wait_for("event", lambda: any('template "one": not found' in m for m in messages()))
+    standins.create_template(api)
+    wait_for("claim", lambda: api.list(RESOURCE_CLAIMS).items)
+
+
+def test_a_claim_is_reserved_for_a_pod_that_came_with_its_node(api: KubeApi) -> None:
+    standins.create_template(api)
+    name = _templated(api, node=NODE)
+    allocate(api, name, NODE)
+    wait_for("reservation", lambda: get_claim(api, name)["status"].get("reservedFor"))
+    assert get_claim(api, name)["status"]["reservedFor"][0]["name"] == "a"
+
+
+def _reserved(api: KubeApi, *finalizers: str, name: str = "shared") -> Obj:
+    """A stand-alone claim that is allocated and reserved for pod a, which runs."""
+    standins.create_claim(api, name)
+    _finalize(api, name, *finalizers)
+    pod = api.create(PODS, standins.pod("a", claim={"resourceClaimName": name}, node=NODE))
+    allocate(api, name, NODE, consumers=(pod,))
+    return pod
+
+
+def _unreserved(api: KubeApi, name: str = "shared") -> None:
+    wait_for("un-reservation", lambda: not get_claim(api, name)["status"].get("reservedFor"))
+
+
+def test_a_stand_alone_claim_without_the_built_in_finalizer_stays_allocated(api: KubeApi) -> None:
+    _reserved(api, OURS)
+    _finish(api, "a")
+    _unreserved(api)
+    assert holds_for(0.3, lambda: "allocation" in get_claim(api, "shared")["status"])
+
+
+def test_a_claim_under_the_built_in_finalizer_is_deallocated_and_released(api: KubeApi) -> None:
+    _reserved(api, DELETE_PROTECTION, OURS)
+    _finish(api, "a", "Failed")
+    wait_for("deallocation", lambda: "allocation" not in get_claim(api, "shared")["status"])
+    wait_for("release", lambda: get_claim(api, "shared")["metadata"]["finalizers"] == [OURS])
+
+
+def test_a_reservation_ends_with_a_pod_that_was_deleted_at_once(api: KubeApi) -> None:
+    _reserved(api, OURS)
+    api.delete(PODS, "a", namespace="default", grace_seconds=0)
+    _unreserved(api)
+
+
+def test_the_reservation_of_a_replaced_pod_ends_and_a_guard_of_another_kind_stays(
+    api: KubeApi,
+) -> None:
+    pod = _reserved(api, OURS)
+    guard = {"apiGroup": "example.com", "resource": "guards", "name": "g", "uid": "g"}
+    old = {"resource": "pods", "name": "a", "uid": "an-older-uid"}
+    claim = get_claim(api, "shared")
+    claim["status"]["reservedFor"] += [guard, old]
+    api.replace(RESOURCE_CLAIMS, claim, subresource="status")
+
+    def holders() -> list[str]:
+        return [c["uid"] for c in get_claim(api, "shared")["status"]["reservedFor"]]
+
+    wait_for("end of the old one", lambda: holders() == [pod["metadata"]["uid"], "g"])
+
+
+def test_a_template_claim_is_deleted_when_its_pod_is_done_and_waits_for_our_finalizer(
+    api: KubeApi,
+) -> None:
+    standins.create_template(api)
+    name = _templated(api, node=NODE)
+    _finalize(api, name, OURS)
+    allocate(api, name, NODE)
+    wait_for("reservation", lambda: get_claim(api, name)["status"].get("reservedFor"))
+    _finish(api, "a")
+    wait_for("deletion", lambda: "deletionTimestamp" in get_claim(api, name)["metadata"])
+    assert "allocation" in get_claim(api, name)["status"]
+    _finalize(api, name)
+    wait_for("the end", lambda: gone(lambda: get_claim(api, name)))
+
+
+def test_a_deleted_claim_under_the_built_in_finalizer_waits_for_its_pods(api: KubeApi) -> None:
+    _reserved(api, DELETE_PROTECTION)
+    api.delete(RESOURCE_CLAIMS, "shared", namespace="default")
+    assert holds_for(0.3, lambda: "allocation" in get_claim(api, "shared")["status"])
+    _finish(api, "a")
+    wait_for("the end", lambda: gone(lambda: get_claim(api, "shared")))

@@ -1,0 +1,93 @@
+"""A kubelet stand-in in this process, quick to retry, and a plugin for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from dra.kube.resources import PODS, Obj
+from dra.kube.transport import KubeApi
+from sim.kubelet.agent import Kubelet, Settings
+from sim.kubelet.node import NodeShape
+from sim.kubelet.pods import Retries
+from sim.scheduler.writes import SchedulerWrites
+from tests.sim import standins
+from tests.sim.kubelet.fakeplugin import FakePlugin
+
+NODE = "node-1"
+MakePlugin = Callable[..., FakePlugin]
+
+
+@pytest.fixture
+def settings(short_path: Path) -> Settings:
+    return Settings(
+        root=short_path / "kubelet",
+        cdi_root=short_path / "cdi",
+        retries=Retries(prepare=0.3, quick=0.2),
+        reconcile_seconds=0.2,
+        wipe_seconds=0.4,
+    )
+
+
+@pytest.fixture
+def start_kubelet(api: KubeApi, settings: Settings) -> Iterator[Callable[[], Kubelet]]:
+    running: list[Kubelet] = []
+
+    def start() -> Kubelet:
+        running.append(Kubelet(api, NodeShape(NODE), settings))
+        running[-1].start()
+        return running[-1]
+
+    yield start
+    for kubelet in running:
+        kubelet.stop()
+
+
+@pytest.fixture
+def kubelet(start_kubelet: Callable[[], Kubelet]) -> Kubelet:
+    return start_kubelet()
+
+
+@pytest.fixture
+def make_plugin(settings: Settings) -> Iterator[MakePlugin]:
+    made: list[FakePlugin] = []
+
+    def make(**options: object) -> FakePlugin:
+        made.append(FakePlugin(settings.root, settings.cdi_root, **options))  # type: ignore[arg-type]
+        return made[-1].start()
+
+    yield make
+    for plugin in made:
+        plugin.stop()
+
+
+@pytest.fixture
+def plugin(kubelet: Kubelet, make_plugin: MakePlugin) -> FakePlugin:
+    """A registered plugin."""
+    plugin = make_plugin()
+    standins.wait_for("registration", lambda: plugin.statuses == [(True, "")])
+    return plugin
+
+
+@pytest.fixture
+def claim(api: KubeApi) -> Obj:
+    """A claim that is allocated to the node, for nobody yet."""
+    standins.create_claim(api, "shared")
+    return standins.allocate(api, "shared", NODE)
+
+
+def bind(api: KubeApi, name: str, claim: Obj, **more: object) -> Obj:
+    """A pod that the claim is reserved for and then bound to the node, as a scheduler does it."""
+    body = standins.pod(name, claim={"resourceClaimName": claim["metadata"]["name"]})
+    body["metadata"] |= more
+    return bind_pod(api, body, claim)
+
+
+def bind_pod(api: KubeApi, body: Obj, claim: Obj) -> Obj:
+    """Create the pod, reserve the claim for it, and bind it."""
+    pod = api.create(PODS, body)
+    SchedulerWrites(api).reserve(pod, claim)
+    SchedulerWrites(api).bind(pod, NODE)
+    return pod

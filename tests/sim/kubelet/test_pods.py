@@ -1,0 +1,213 @@
+"""Pods on the kubelet stand-in, with a claim that a plugin prepares."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from dra.kube.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj
+from dra.kube.transport import KubeApi
+from sim.kubelet.agent import Kubelet, Settings
+from sim.kubelet.pods import RUN_SECONDS
+from tests.sim import standins
+from tests.sim.kubelet.conftest import NODE, MakePlugin, bind, bind_pod
+from tests.sim.kubelet.fakeplugin import FakePlugin, write_spec
+from tests.sim.standins import get_pod, gone, holds_for, phase, wait_for
+
+
+def _runs(api: KubeApi, name: str) -> None:
+    wait_for(f"{name} running", lambda: phase(api, name) == "Running")
+
+
+def _events(api: KubeApi, reason: str) -> list[str]:
+    found = api.list(EVENTS, namespace="default").items
+    return [event["message"] for event in found if event["reason"] == reason]
+
+
+def test_a_pod_runs_with_what_its_claims_cdi_spec_gives(
+    api: KubeApi, plugin: FakePlugin, claim: Obj, settings: Settings
+) -> None:
+    pod = bind(api, "a", claim)
+    _runs(api, "a")
+    status = get_pod(api, "a")["status"]
+    assert status["containerStatuses"][0]["state"].keys() == {"running"}
+    assert {c["type"]: c["status"] for c in status["conditions"]}["Ready"] == "True"
+    file = settings.root / "pods" / pod["metadata"]["uid"] / "containers" / "main.json"
+    view = json.loads(file.read_text())
+    assert view["env"] == {"COMMON": "1", "SLICE": "one"}
+    assert [(d["path"], d["major"], d["minor"]) for d in view["devices"]] == [
+        ("/dev/nvidia0", 195, 0)
+    ]
+    assert plugin.calls == [("prepare", "v1", (claim["metadata"]["uid"],))]
+
+
+def test_only_containers_that_name_the_claim_get_its_devices(
+    api: KubeApi, plugin: FakePlugin, claim: Obj, settings: Settings
+) -> None:
+    plugin.request_names = ("r0",)
+    body = standins.pod("a", claim={"resourceClaimName": "shared"})
+    references: dict[str, list[Obj]] = {
+        "whole": [{"name": "slice"}],
+        "request": [{"name": "slice", "request": "r0"}],
+        "other": [{"name": "slice", "request": "r1"}],
+        "none": [],
+    }
+    body["spec"]["containers"] = [
+        {"name": n, "image": "app", "resources": {"claims": claims}}
+        for n, claims in references.items()
+    ]
+    pod = bind_pod(api, body, claim)
+    _runs(api, "a")
+    folder = settings.root / "pods" / pod["metadata"]["uid"] / "containers"
+    seen = {n: json.loads((folder / f"{n}.json").read_text())["cdiDevices"] for n in references}
+    device = [f"k8s.test/claim={claim['metadata']['uid']}"]
+    assert seen == {"whole": device, "request": device, "other": [], "none": []}
+
+
+def test_a_claim_that_is_not_reserved_for_the_pod_keeps_it_from_starting(
+    api: KubeApi, plugin: FakePlugin, claim: Obj
+) -> None:
+    api.create(PODS, standins.pod("a", claim={"resourceClaimName": "shared"}, node=NODE))
+    wait_for("the event", lambda: _events(api, "FailedPrepareDynamicResources"))
+    assert "not in status.reservedFor" in _events(api, "FailedPrepareDynamicResources")[0]
+    assert plugin.calls == []
+    assert phase(api, "a") == "Pending"
+
+
+def test_a_failed_prepare_is_retried_until_it_succeeds(
+    api: KubeApi, plugin: FakePlugin, claim: Obj
+) -> None:
+    plugin.prepare_error = "slice is busy"
+    bind(api, "a", claim)
+    wait_for("two calls", lambda: len(plugin.uids("prepare")) >= 2)
+    wait_for("the event", lambda: _events(api, "FailedPrepareDynamicResources"))
+    assert "slice is busy" in "".join(_events(api, "FailedPrepareDynamicResources"))
+    assert phase(api, "a") == "Pending"
+    plugin.prepare_error = ""
+    _runs(api, "a")
+
+
+def test_an_answer_for_a_claim_that_was_not_asked_for_fails_the_pod(
+    api: KubeApi, plugin: FakePlugin, claim: Obj
+) -> None:
+    plugin.alter = lambda answer: answer.claims["stranger"].devices.add()
+    bind(api, "a", claim)
+    wait_for("the event", lambda: _events(api, "FailedPrepareDynamicResources"))
+    assert "unknown claim stranger" in _events(api, "FailedPrepareDynamicResources")[0]
+    assert phase(api, "a") == "Pending"
+
+
+def test_an_answer_without_the_claim_fails_the_pod(
+    api: KubeApi, plugin: FakePlugin, claim: Obj
+) -> None:
+    plugin.alter = lambda answer: answer.claims.clear()
+    bind(api, "a", claim)
+    wait_for("the event", lambda: _events(api, "FailedPrepareDynamicResources"))
+    assert "skipped 1 ResourceClaims" in _events(api, "FailedPrepareDynamicResources")[0]
+
+
+def test_a_cdi_device_without_spec_is_unresolvable_and_tried_again(
+    api: KubeApi, plugin: FakePlugin, claim: Obj, settings: Settings
+) -> None:
+    plugin.write_spec = False
+    bind(api, "a", claim)
+
+    def waiting() -> Obj:
+        states = get_pod(api, "a").get("status", {}).get("containerStatuses", ())
+        return next((s["state"]["waiting"] for s in states if "waiting" in s["state"]), {})
+
+    wait_for("the refusal", lambda: waiting().get("reason") == "CreateContainerError")
+    uid = claim["metadata"]["uid"]
+    assert f"unresolvable CDI devices k8s.test/claim={uid}" in waiting()["message"]
+    write_spec(settings.cdi_root, uid)
+    _runs(api, "a")
+    assert plugin.uids("prepare") == [uid]
+
+
+def test_a_deleted_pod_is_unprepared_before_it_is_gone(
+    api: KubeApi, plugin: FakePlugin, claim: Obj, settings: Settings
+) -> None:
+    pod = bind(api, "a", claim)
+    _runs(api, "a")
+    plugin.unprepare_error = "still in use"
+    api.delete(PODS, "a", namespace="default")
+    wait_for("two tries", lambda: len(plugin.uids("unprepare")) >= 2)
+    assert phase(api, "a") == "Running"
+    plugin.unprepare_error = ""
+    wait_for("the end", lambda: gone(lambda: get_pod(api, "a")))
+    folder = settings.root / "pods" / pod["metadata"]["uid"]
+    wait_for("clean-up", lambda: not folder.exists())
+
+
+def test_a_pod_that_is_done_is_unprepared_once(
+    api: KubeApi, plugin: FakePlugin, claim: Obj
+) -> None:
+    bind(api, "a", claim, annotations={RUN_SECONDS: "0.2"})
+    wait_for("success", lambda: phase(api, "a") == "Succeeded")
+    assert plugin.uids("unprepare") == [claim["metadata"]["uid"]]
+
+
+def test_a_shared_claim_is_prepared_once_and_unprepared_after_the_last_pod(
+    api: KubeApi, plugin: FakePlugin, claim: Obj
+) -> None:
+    bind(api, "a", claim)
+    _runs(api, "a")
+    bind(api, "b", claim)
+    _runs(api, "b")
+    assert len(plugin.uids("prepare")) == 1
+    api.delete(PODS, "a", namespace="default")
+    wait_for("a gone", lambda: gone(lambda: get_pod(api, "a")))
+    assert plugin.uids("unprepare") == []
+    api.delete(PODS, "b", namespace="default")
+    wait_for("b gone", lambda: gone(lambda: get_pod(api, "b")))
+    assert plugin.uids("unprepare") == [claim["metadata"]["uid"]]
+
+
+def test_claims_of_a_force_deleted_pod_are_found_by_the_reconcile_loop(
+    api: KubeApi, plugin: FakePlugin, claim: Obj
+) -> None:
+    bind(api, "a", claim)
+    _runs(api, "a")
+    api.delete(PODS, "a", namespace="default", grace_seconds=0)
+    wait_for("unprepare", lambda: plugin.uids("unprepare") == [claim["metadata"]["uid"]])
+
+
+def test_a_claim_that_was_replaced_under_its_name_waits_for_the_old_one(
+    api: KubeApi, plugin: FakePlugin, claim: Obj
+) -> None:
+    bind(api, "a", claim)
+    _runs(api, "a")
+    plugin.unprepare_error = "still in use"
+    api.delete(PODS, "a", namespace="default", grace_seconds=0)
+    api.delete(RESOURCE_CLAIMS, "shared", namespace="default")
+    wait_for("deletion", lambda: gone(lambda: standins.get_claim(api, "shared")))
+    standins.create_claim(api, "shared")
+    bind(api, "b", standins.allocate(api, "shared", NODE))
+    wait_for("the event", lambda: _events(api, "FailedPrepareDynamicResources"))
+    assert "previous pod force-deleted" in _events(api, "FailedPrepareDynamicResources")[0]
+    plugin.unprepare_error = ""
+    _runs(api, "b")
+
+
+def test_a_restarted_kubelet_neither_prepares_running_pods_nor_forgets_their_claims(
+    api: KubeApi,
+    start_kubelet: Callable[[], Kubelet],
+    make_plugin: MakePlugin,
+    claim: Obj,
+) -> None:
+    first = start_kubelet()
+    plugin = make_plugin()
+    bind(api, "a", claim)
+    _runs(api, "a")
+    first.stop()
+    start_kubelet()
+    wait_for("registration", lambda: len(plugin.statuses) == 2)
+    assert holds_for(0.5, lambda: len(plugin.uids("prepare")) == 1)
+    api.delete(PODS, "a", namespace="default")
+    wait_for("the end", lambda: gone(lambda: get_pod(api, "a")))
+    assert plugin.uids("unprepare") == [claim["metadata"]["uid"]]
+
+
+def test_a_pod_without_claims_runs_without_any_plugin(api: KubeApi, kubelet: Kubelet) -> None:
+    api.create(PODS, standins.pod("plain", node=NODE))
+    _runs(api, "plain")

@@ -1,0 +1,192 @@
+"""A running API server stand-in, objects for it, and waiting."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from dra.kube.errors import ConflictError, NotFoundError
+from dra.kube.resources import (
+    DEVICE_CLASSES,
+    EVENTS,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Obj,
+)
+from dra.kube.transport import KubeApi
+
+DRIVER = "mig.dra.dev"
+CLASS = "mig-1g.5gb"
+_DEADLINE = 15.0
+T = TypeVar("T")
+
+
+@contextmanager
+def api_server(directory: Path) -> Iterator[KubeApi]:
+    kubeconfig = directory / "kubeconfig"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "sim", "apiserver", "--port", "0", "--kubeconfig-out", kubeconfig]
+    )
+    try:
+        wait_for("the API server", kubeconfig.exists)
+        api = KubeApi.connect(str(kubeconfig), user_agent="test")
+        yield api
+        api.close()
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+def wipe(api: KubeApi) -> None:
+    """Leave nothing of a test; finalizers do not hold anything."""
+    for resource in (
+        EVENTS,
+        PODS,
+        RESOURCE_CLAIMS,
+        RESOURCE_CLAIM_TEMPLATES,
+        RESOURCE_SLICES,
+        NODES,
+        DEVICE_CLASSES,
+    ):
+        for obj in api.list(resource).items:
+            name, namespace = obj["metadata"]["name"], obj["metadata"].get("namespace", "")
+            try:
+                if obj["metadata"].get("finalizers"):
+                    body = {"metadata": {"finalizers": None}}
+                    api.patch(resource, name, body, namespace=namespace)
+                api.delete(resource, name, namespace=namespace, grace_seconds=0)
+            except (NotFoundError, ConflictError):
+                continue
+
+
+def wait_for(what: str, probe: Callable[[], T], *, seconds: float = _DEADLINE) -> T:
+    """The first true result of ``probe``; an object that is not there counts as not yet."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            if result := probe():
+                return result
+            seen: object = result
+        except NotFoundError as error:
+            seen = error
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} did not come within {seconds} s; last seen: {seen!r}")
+        time.sleep(0.02)
+
+
+def holds_for(seconds: float, probe: Callable[[], bool]) -> bool:
+    """Whether ``probe`` stays true."""
+    deadline = time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        if not probe():
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def pod(name: str, *, claim: Obj | None = None, node: str = "", **spec: Any) -> Obj:
+    """A pod with one container; ``claim`` is an entry of spec.resourceClaims without its name."""
+    container: Obj = {"name": "main", "image": "app", "resources": {}}
+    body: Obj = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"containers": [container], **spec},
+    }
+    if claim is not None:
+        container["resources"] = {"claims": [{"name": "slice"}]}
+        body["spec"]["resourceClaims"] = [{"name": "slice", **claim}]
+    if node:
+        body["spec"]["nodeName"] = node
+    return body
+
+
+def claim_spec(class_name: str = CLASS) -> Obj:
+    return {"devices": {"requests": [{"name": "r0", "exactly": {"deviceClassName": class_name}}]}}
+
+
+def create_template(api: KubeApi, name: str = "one", **metadata: Any) -> Obj:
+    return api.create(
+        RESOURCE_CLAIM_TEMPLATES,
+        {
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"metadata": metadata, "spec": claim_spec()},
+        },
+    )
+
+
+def create_claim(api: KubeApi, name: str, **metadata: Any) -> Obj:
+    body = {"metadata": {"name": name, "namespace": "default", **metadata}, "spec": claim_spec()}
+    return api.create(RESOURCE_CLAIMS, body)
+
+
+def create_class(api: KubeApi, name: str = CLASS) -> Obj:
+    selector = {"cel": {"expression": f"device.driver == '{DRIVER}'"}}
+    body = {"metadata": {"name": name}, "spec": {"selectors": [selector]}}
+    return api.create(DEVICE_CLASSES, body)
+
+
+def create_node(api: KubeApi, name: str, *, cpu: str = "4", **spec: Any) -> Obj:
+    api.create(NODES, {"metadata": {"name": name, "labels": {"name": name}}, "spec": spec})
+    status = {"allocatable": {"cpu": cpu, "memory": "8Gi", "pods": "10"}}
+    return api.patch(NODES, name, {"status": status}, subresource="status")
+
+
+def allocate(
+    api: KubeApi,
+    claim: str,
+    node: str,
+    *,
+    consumers: tuple[Obj, ...] = (),
+    timestamp: bool = True,
+) -> Obj:
+    """Write an allocation as a third party does; ``consumers`` are pods to reserve it for."""
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
+    result = {"request": "r0", "driver": DRIVER, "pool": node, "device": "gpu-0-mig-1g5gb-19-0"}
+    allocation: Obj = {
+        "nodeSelector": {"nodeSelectorTerms": [term]},
+        "devices": {"results": [result]},
+    }
+    if timestamp:
+        allocation["allocationTimestamp"] = "2026-01-01T00:00:00Z"
+    status: Obj = {"allocation": allocation}
+    if consumers:
+        status["reservedFor"] = [
+            {"resource": "pods", "name": c["metadata"]["name"], "uid": c["metadata"]["uid"]}
+            for c in consumers
+        ]
+    return api.patch(
+        RESOURCE_CLAIMS,
+        claim,
+        {"status": status},
+        namespace="default",
+        subresource="status",
+    )
+
+
+def get_pod(api: KubeApi, name: str) -> Obj:
+    return api.get(PODS, name, namespace="default")
+
+
+def get_claim(api: KubeApi, name: str) -> Obj:
+    return api.get(RESOURCE_CLAIMS, name, namespace="default")
+
+
+def phase(api: KubeApi, name: str) -> str:
+    return str(get_pod(api, name).get("status", {}).get("phase", ""))
+
+
+def gone(get: Callable[[], object]) -> bool:
+    try:
+        get()
+    except NotFoundError:
+        return True
+    return False
