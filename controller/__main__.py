@@ -1,0 +1,6 @@
+"""``python -m controller``."""
+
+from controller.cli import main
+
+if __name__ == "__main__":
+    main()

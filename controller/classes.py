@@ -1,0 +1,116 @@
+"""DeviceClasses: which are ours, and those that we generate from what the nodes offer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dra.claims import class_config, class_selectors
+from dra.devices import TYPE_GPU, TYPE_MIG
+from dra.kube.resources import DEVICE_CLASSES, Obj
+from dra.names import class_name, extended_resource_name
+
+GPU_CLASS = "gpu.dra.dev"
+_DEFAULT_DRIVER_CLASS = "mig.dra.dev"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClass:
+    """A DeviceClass. ``ours``: it selects devices of our driver."""
+
+    name: str
+    ours: bool
+    selectors: tuple[str, ...]
+    config: tuple[Mapping[str, Any], ...]
+    extended_resource: str
+
+
+def generated_label(driver: str) -> str:
+    """The label of the classes that the controller makes."""
+    return f"{driver}/generated"
+
+
+def _digest_annotation(driver: str) -> str:
+    return f"{driver}/generated-digest"
+
+
+def read_class(obj: Mapping[str, Any], driver: str) -> DeviceClass:
+    """The class in ``obj``; ours when a selector names our driver or we generated it."""
+    selectors = class_selectors(obj)
+    named = re.compile(rf"(?<![\w.-]){re.escape(driver)}(?![\w.-])")
+    return DeviceClass(
+        name=obj["metadata"]["name"],
+        ours=is_generated(obj, driver) or any(named.search(s) for s in selectors),
+        selectors=selectors,
+        config=class_config(obj),
+        extended_resource=(obj.get("spec") or {}).get("extendedResourceName") or "",
+    )
+
+
+def looks_ours(name: str) -> bool:
+    """Whether a class that does not exist is called like one that we would generate."""
+    return name in (_DEFAULT_DRIVER_CLASS, GPU_CLASS) or re.match(r"mig-\d+g\.", name) is not None
+
+
+def is_generated(obj: Mapping[str, Any], driver: str) -> bool:
+    """Whether the controller of ``driver`` made the class."""
+    return (obj["metadata"].get("labels") or {}).get(generated_label(driver)) == "true"
+
+
+def generated_classes(driver: str, profiles: Iterable[str]) -> list[Obj]:
+    """The classes to generate: any slice, whole GPUs, and one per profile, for apply."""
+    is_type = f"device.driver == '{driver}' && device.attributes['{driver}'].type == '{{}}'"
+    any_slice = is_type.format(TYPE_MIG)
+    classes = [
+        _class(driver, _DEFAULT_DRIVER_CLASS, any_slice),
+        _class(driver, GPU_CLASS, is_type.format(TYPE_GPU)),
+    ]
+    classes += [
+        _class(
+            driver,
+            class_name(profile),
+            f"{any_slice} && device.attributes['{driver}'].profile == '{profile}'",
+            extended_resource=extended_resource_name(profile),
+        )
+        for profile in sorted(profiles)
+    ]
+    return classes
+
+
+def needs_write(wanted: Obj, found: Obj) -> bool:
+    """Whether a generated class differs from what it should be.
+
+    Servers that do not know ``extendedResourceName`` drop it silently: the digest of what was
+    applied tells that from a class that never had it.
+    """
+    name, spec, stored = "extendedResourceName", wanted["spec"], found.get("spec") or {}
+    if stored.get("selectors") != spec["selectors"]:
+        return True
+    if stored.get(name) not in (None, "", spec.get(name)):
+        return True
+    return any(
+        (found["metadata"].get(part) or {}).get(key) != value
+        for part in ("labels", "annotations")
+        for key, value in wanted["metadata"][part].items()
+    )
+
+
+def _class(driver: str, name: str, expression: str, *, extended_resource: str = "") -> Obj:
+    spec: dict[str, Any] = {"selectors": [{"cel": {"expression": expression}}]}
+    if extended_resource:
+        spec["extendedResourceName"] = extended_resource
+    digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
+    return {
+        "apiVersion": DEVICE_CLASSES.api_version,
+        "kind": DEVICE_CLASSES.kind,
+        "metadata": {
+            "name": name,
+            "labels": {generated_label(driver): "true"},
+            "annotations": {_digest_annotation(driver): digest},
+        },
+        "spec": spec,
+    }

@@ -1,0 +1,250 @@
+"""The cluster as the controller knows it: indexes over what the API server reported.
+
+Owned by one thread. Every change leaves in :class:`Effects` what it may have consequences for.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+
+from api.errors import ApiError
+from controller.classes import DeviceClass, read_class
+from controller.fleet import Fleet
+from controller.hosts import Hosts
+from controller.kinds import Kinds
+from controller.market import Markets
+from controller.nodefit import read_node
+from controller.pods import Key, Pod, read_pod
+from dra.claims import Claim, read_claim
+from dra.kube.resources import Obj
+from dra.mignode import from_mignode
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownClaim:
+    """A claim with the object that it was read from."""
+
+    claim: Claim
+    obj: Obj
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """An allocation of ours that somebody else removed."""
+
+    claim: Key
+    node: str
+
+
+@dataclass(slots=True)
+class Effects:
+    """What changes call for, collected until somebody takes it.
+
+    ``room``: something that did not fit may fit now. ``classes``: the generated DeviceClasses may
+    be out of date. ``nodes`` are those whose conditions for pods have changed.
+    """
+
+    pods: set[Key] = field(default_factory=set)
+    claims: set[Key] = field(default_factory=set)
+    nodes: set[str] = field(default_factory=set)
+    gone_pods: set[str] = field(default_factory=set)
+    taken_back: list[TakenBack] = field(default_factory=list)
+    room: bool = False
+    classes: bool = False
+
+
+class Cluster:
+    """Nodes, GPUs, pods, claims and classes, by name and by what they refer to."""
+
+    def __init__(self, driver: str, finalizer: str, kinds: Kinds) -> None:
+        self.driver = driver
+        self.finalizer = finalizer
+        self.markets = Markets()
+        self.fleet = Fleet(driver, kinds, self.markets)
+        self.hosts = Hosts()
+        self.pods: dict[Key, Pod] = {}
+        self.claims: dict[Key, KnownClaim] = {}
+        self.classes: dict[str, DeviceClass] = {}
+        self.class_objects: dict[str, Obj] = {}
+        self._pods_of: dict[Key, set[Key]] = {}
+        self._claim_of_uid: dict[str, Key] = {}
+        self._effects = Effects()
+
+    def take_effects(self) -> Effects:
+        """What has accumulated since the last call."""
+        effects, self._effects = self._effects, Effects()
+        return effects
+
+    def pods_of(self, claim: Key) -> list[Pod]:
+        """The pods that refer to a claim."""
+        return [self.pods[key] for key in self._pods_of.get(claim, ())]
+
+    # -- nodes and their GPUs
+
+    def set_node(self, obj: Obj) -> None:
+        """A Node was added or changed."""
+        facts = read_node(obj)
+        if self.hosts.set_node(facts):
+            self._effects.nodes.add(facts.name)
+            self._effects.room = True
+
+    def remove_node(self, name: str) -> None:
+        """A Node is gone."""
+        self.hosts.drop_node(name)
+        self._touch_claims(self.fleet.claims_on(name))
+
+    def set_mignode(self, obj: Obj) -> None:
+        """A MigNode was added or changed; one that cannot be read is as good as gone."""
+        name = obj["metadata"]["name"]
+        try:
+            inventory = from_mignode(obj)
+        except (ApiError, ValueError) as error:
+            _log.warning("MigNode %s is left out: %s", name, error)
+            self.remove_mignode(name)
+            return
+        before, profiles = self.fleet.instance_claims(name), self.fleet.profiles_of(name)
+        if self.fleet.set_inventory(inventory):
+            self._effects.room = True
+        if self.fleet.profiles_of(name) != profiles:
+            self._effects.classes = True
+        after = self.fleet.instance_claims(name)
+        if before is None:
+            self._touch_claims(self.fleet.claims_on(name))
+        elif after is not None:
+            self._touch_claims(before - after)
+
+    def remove_mignode(self, name: str) -> None:
+        """A MigNode is gone."""
+        self.fleet.drop_inventory(name)
+        self._touch_claims(self.fleet.claims_on(name))
+
+    # -- classes
+
+    def set_class(self, obj: Obj) -> None:
+        """A DeviceClass was added or changed."""
+        known = read_class(obj, self.driver)
+        self.class_objects[known.name] = obj
+        self._effects.classes = True
+        if self.classes.get(known.name) != known:
+            self.classes[known.name] = known
+            self._effects.room = True
+
+    def remove_class(self, name: str) -> None:
+        """A DeviceClass is gone."""
+        self.class_objects.pop(name, None)
+        self.classes.pop(name, None)
+        self._effects.classes = True
+
+    # -- pods
+
+    def set_pod(self, obj: Obj) -> None:
+        """A pod was added or changed."""
+        pod = read_pod(obj)
+        before = self.pods.get(pod.key)
+        if before is not None and before.uid != pod.uid:
+            self.remove_pod(pod.key)
+            before = None
+        self.pods[pod.key] = pod
+        self._link(pod.key, before.claim_keys if before else (), pod.claim_keys)
+        self._charge(pod)
+        self._effects.pods.add(pod.key)
+        if before is not None and before.live and not pod.live:
+            self._effects.claims.update(pod.claim_keys)
+
+    def remove_pod(self, key: Key) -> None:
+        """A pod is gone."""
+        pod = self.pods.pop(key, None)
+        if pod is None:
+            return
+        self._link(key, pod.claim_keys, ())
+        self._made_room(self.hosts.charge(key, "", {}))
+        self._effects.claims.update(pod.claim_keys)
+        self._effects.gone_pods.add(pod.uid)
+
+    # -- claims
+
+    def set_claim(self, obj: Obj, *, own: bool = False) -> None:
+        """A claim was added or changed; ``own``: by a write of ours, of which this is the answer.
+
+        An older state than the known one is ignored: our writes are known before the watch
+        reports them.
+        """
+        claim = read_claim(obj)
+        key = (claim.ref.namespace, claim.ref.name)
+        known = self.claims.get(key)
+        if known is not None and known.claim.ref.uid != claim.ref.uid:
+            self.remove_claim(key)
+            known = None
+        if known is not None and not _newer(claim, known.claim):
+            return
+        self.claims[key] = KnownClaim(claim, obj)
+        self._claim_of_uid[claim.ref.uid] = key
+        self._account(known.claim if known else None, claim, own=own)
+        self._effects.claims.add(key)
+        self._touch_pods(key)
+
+    def remove_claim(self, key: Key) -> None:
+        """A claim is gone."""
+        known = self.claims.pop(key, None)
+        if known is None:
+            return
+        self._claim_of_uid.pop(known.claim.ref.uid, None)
+        if self.fleet.release(known.claim.ref.uid):
+            self._effects.room = True
+        self._touch_pods(key)
+
+    def _account(self, before: Claim | None, claim: Claim, *, own: bool) -> None:
+        """Bring the fleet's books up to a claim's allocation."""
+        allocation = claim.allocation
+        if allocation is not None and allocation.of_driver(self.driver):
+            if before is None or before.allocation != allocation:
+                self.fleet.hold(claim.ref, allocation)
+            return
+        if self.fleet.release(claim.ref.uid):
+            self._effects.room = True
+        held = before.allocation if before is not None else None
+        if held is None or not held.of_driver(self.driver) or own or claim.deleting:
+            return
+        if self.finalizer in claim.finalizers:
+            key = (claim.ref.namespace, claim.ref.name)
+            self._effects.taken_back.append(TakenBack(key, held.node))
+
+    def _touch_pods(self, claim: Key) -> None:
+        for key in self._pods_of.get(claim, ()):
+            self._charge(self.pods[key])
+            self._effects.pods.add(key)
+
+    def _touch_claims(self, uids: frozenset[str]) -> None:
+        self._effects.claims.update(self._claim_of_uid[u] for u in uids if u in self._claim_of_uid)
+
+    def _charge(self, pod: Pod) -> None:
+        """Charge a pod to the node where it is, or where our allocation sends it."""
+        node = pod.node
+        if not node:
+            held = (self.claims[k].claim.allocation for k in pod.claim_keys if k in self.claims)
+            node = next((a.node for a in held if a is not None and a.node), "")
+        self._made_room(self.hosts.charge(pod.key, node if pod.live else "", pod.needs.requests))
+
+    def _made_room(self, node: str) -> None:
+        if node:
+            self._effects.nodes.add(node)
+            self._effects.room = True
+
+    def _link(self, pod: Key, before: tuple[Key, ...], after: tuple[Key, ...]) -> None:
+        for claim in before:
+            if claim not in after:
+                self._pods_of[claim].discard(pod)
+                if not self._pods_of[claim]:
+                    del self._pods_of[claim]
+        for claim in after:
+            self._pods_of.setdefault(claim, set()).add(pod)
+
+
+def _newer(claim: Claim, known: Claim) -> bool:
+    new, old = claim.resource_version, known.resource_version
+    if new.isdigit() and old.isdigit():
+        return int(new) > int(old)
+    return new != old

@@ -1,0 +1,184 @@
+"""All GPUs that the controller allocates, kept up to date from MigNodes and allocations."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from controller.gpustate import GpuState, why_blocked
+from controller.kinds import Kinds
+from controller.market import Markets
+from dra.allocation import Allocation
+from dra.inventory import Allocator, ClaimRef, Gpu, Inventory
+from dra.names import DeviceNameError, GpuDevice, parse_device
+
+
+@dataclass(slots=True, eq=False)
+class NodeGpus:
+    """A node's inventory, and the state of its GPUs in the order of their names."""
+
+    inventory: Inventory
+    gpus: list[GpuState] = field(default_factory=list)
+
+    def gpu(self, name: str) -> GpuState | None:
+        """The state of ``gpu-<minor>``."""
+        return next((g for g in self.gpus if g.gpu.name == name), None)
+
+
+class Fleet:
+    """The GPUs of every node whose allocator is the controller, and who holds them."""
+
+    def __init__(self, driver: str, kinds: Kinds, markets: Markets) -> None:
+        self.driver = driver
+        self.kinds = kinds
+        self.markets = markets
+        self.nodes: dict[str, NodeGpus] = {}
+        self._instances: dict[str, frozenset[str]] = {}
+        self._profiles: dict[str, frozenset[str]] = {}
+        self._allocations: dict[str, tuple[ClaimRef, Allocation]] = {}
+        self._by_node: dict[str, set[str]] = {}
+
+    def set_inventory(self, inventory: Inventory) -> bool:
+        """Take a node's inventory; True when that may have made room."""
+        if inventory.driver != self.driver:
+            return self.drop_inventory(inventory.node)
+        self._instances[inventory.node] = frozenset(_claim_uids(inventory))
+        self._profiles[inventory.node] = frozenset(_profile_names(inventory))
+        if inventory.allocator is not Allocator.CONTROLLER:
+            self._leave(self.nodes.pop(inventory.node, None))
+            return False
+        before = self.nodes.get(inventory.node)
+        if before is not None and before.inventory == inventory:
+            return False
+        node = NodeGpus(inventory, [self._state(g, inventory) for g in _in_order(inventory.gpus)])
+        self._leave(before)
+        self.nodes[inventory.node] = node
+        for uid in self._by_node.get(inventory.node, ()):
+            ref, allocation = self._allocations[uid]
+            self._attach(node, ref, allocation)
+        for state in node.gpus:
+            state.recount()
+        self._enter(node.gpus)
+        return before is None or _signature(before) != _signature(node)
+
+    def drop_inventory(self, node: str) -> bool:
+        """Forget a node; False, because that makes no room."""
+        self._leave(self.nodes.pop(node, None))
+        self._instances.pop(node, None)
+        self._profiles.pop(node, None)
+        return False
+
+    def hold(self, ref: ClaimRef, allocation: Allocation) -> None:
+        """Count what a claim holds; an earlier allocation of the same claim is replaced."""
+        self.release(ref.uid)
+        self._allocations[ref.uid] = (ref, allocation)
+        self._by_node.setdefault(allocation.node, set()).add(ref.uid)
+        node = self.nodes.get(allocation.node)
+        if node is not None:
+            self._change(self._attach(node, ref, allocation))
+
+    def release(self, claim_uid: str) -> bool:
+        """Count it no longer; True when it was counted."""
+        known = self._allocations.pop(claim_uid, None)
+        if known is None:
+            return False
+        name = known[1].node
+        self._by_node[name].discard(claim_uid)
+        if not self._by_node[name]:
+            del self._by_node[name]
+        touched = []
+        for state in self.nodes[name].gpus if name in self.nodes else ():
+            held = [key for key, ref in state.claims.items() if ref.uid == claim_uid]
+            for key in held:
+                del state.claims[key]
+            if held:
+                touched.append(state)
+        self._change(touched)
+        return True
+
+    def instance_claims(self, node: str) -> frozenset[str] | None:
+        """UIDs of the claims that the node has instances of, None without a MigNode of ours.
+
+        Whoever allocates the node: claims of an earlier mode may still be on it.
+        """
+        return self._instances.get(node)
+
+    def claims_on(self, node: str) -> frozenset[str]:
+        """UIDs of the claims that are allocated on ``node``."""
+        return frozenset(self._by_node.get(node, ()))
+
+    def nodes_with_instances(self, claim_uid: str) -> list[str]:
+        """The nodes that have instances of a claim."""
+        return [node for node, uids in self._instances.items() if claim_uid in uids]
+
+    def profiles_of(self, node: str) -> frozenset[str]:
+        """Names of the profiles that a node's GPUs have, whoever allocates them."""
+        return self._profiles.get(node, frozenset())
+
+    def profiles(self) -> frozenset[str]:
+        """Names of the profiles that any node's GPUs have."""
+        return frozenset().union(*set(self._profiles.values()))
+
+    def _state(self, gpu: Gpu, inventory: Inventory) -> GpuState:
+        sliceable = gpu.mig_enabled and gpu.geometry is not None
+        return GpuState(
+            gpu=gpu,
+            inventory=inventory,
+            kind=self.kinds.of(gpu, inventory),
+            market=self.markets.of(gpu.geometry) if sliceable and gpu.geometry else None,
+            blocked=why_blocked(gpu, inventory),
+        )
+
+    def _attach(self, node: NodeGpus, ref: ClaimRef, allocation: Allocation) -> list[GpuState]:
+        """Enter a claim at the GPUs that it holds; returns those."""
+        touched = []
+        for allocated in allocation.of_driver(self.driver):
+            if allocated.admin_access:
+                continue
+            try:
+                device = parse_device(allocated.device)
+            except DeviceNameError:
+                continue  # nothing of ours is called so; the node refuses it too
+            name = str(device) if isinstance(device, GpuDevice) else device.gpu
+            state = node.gpu(name)
+            if state is not None:
+                state.claims[ref.uid, device] = ref
+                touched.append(state)
+        return touched
+
+    def _change(self, states: Iterable[GpuState]) -> None:
+        for state in {id(s): s for s in states}.values():
+            self._leave_market(state)
+            state.recount()
+            self._enter([state])
+
+    def _enter(self, states: Iterable[GpuState]) -> None:
+        for state in states:
+            if state.counted and state.market:
+                state.market.enter(state.usage)
+
+    def _leave(self, node: NodeGpus | None) -> None:
+        for state in node.gpus if node else ():
+            self._leave_market(state)
+
+    def _leave_market(self, state: GpuState) -> None:
+        if state.counted and state.market:
+            state.market.leave(state.usage)
+
+
+def _claim_uids(inventory: Inventory) -> Iterable[str]:
+    return (i.claim.uid for g in inventory.gpus for i in g.instances if i.claim is not None)
+
+
+def _profile_names(inventory: Inventory) -> Iterable[str]:
+    geometries = {id(g.geometry): g.geometry for g in inventory.gpus if g.geometry is not None}
+    return (p.name for g in geometries.values() for p in g.profiles if p.placements)
+
+
+def _in_order(gpus: Iterable[Gpu]) -> list[Gpu]:
+    return sorted(gpus, key=lambda g: g.minor)
+
+
+def _signature(node: NodeGpus) -> list[tuple[object, ...]]:
+    """What decides whether something fits: equal signatures, equal room."""
+    return [(s.gpu.uuid, id(s.kind), s.blocked, s.usage, s.whole_held) for s in node.gpus]

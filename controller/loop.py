@@ -1,0 +1,193 @@
+"""Runs the engine while this controller leads: mirrors the cluster, feeds changes in, works.
+
+The mirrors start with leadership and list anew, so that a new leader knows every write of the one
+before it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controller.cel import Selectors
+from controller.cluster import Cluster
+from controller.engine import Engine
+from controller.inbox import Inbox
+from controller.kinds import Kinds
+from controller.report import Recorder, Reporter
+from controller.wants import Reader
+from controller.writer import NotLeadingError, Writer
+from dra.kube.reflector import Change, Reflector
+from dra.kube.resources import (
+    DEVICE_CLASSES,
+    MIG_NODES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    Obj,
+    Resource,
+)
+from dra.kube.timing import Clock
+from dra.kube.transport import KubeApi
+
+_log = logging.getLogger(__name__)
+
+_MIRRORED = (DEVICE_CLASSES, NODES, MIG_NODES, RESOURCE_CLAIMS, PODS)
+_PATIENCE_SECONDS = 10.0
+_IDLE_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names under which the controller acts."""
+
+    driver: str
+
+    @property
+    def finalizer(self) -> str:
+        """Our finalizer on claims, and the scheduling gate that we lift."""
+        return f"{self.driver}/allocation"
+
+
+class Controller:
+    """One leadership at a time; ``run`` may be called again."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        recorder: Recorder,
+        names: Names,
+        *,
+        clock: Clock,
+        leads: Callable[[], bool] = lambda: True,
+    ) -> None:
+        self._api = api
+        self._recorder = recorder
+        self._names = names
+        self._clock = clock
+        self._leads = leads
+
+    def run(self, stop: threading.Event) -> None:
+        """Allocate until ``stop`` is set."""
+        inbox = Inbox()
+        mirrors = [
+            Reflector(self._api, resource, on_event=_deliver(inbox, resource))
+            for resource in _MIRRORED
+        ]
+        watcher = threading.Thread(target=_wake_at, args=(stop, inbox), daemon=True)
+        watcher.start()
+        try:
+            for mirror in mirrors:
+                mirror.start()
+            if self._synced(mirrors, stop):
+                self._work(inbox, stop)
+        except NotLeadingError:
+            _log.warning("no longer leading: nothing more is written")
+        finally:
+            stop.set()
+            for mirror in mirrors:
+                mirror.stop()
+            watcher.join()
+
+    def _synced(self, mirrors: list[Reflector], stop: threading.Event) -> bool:
+        """Wait until everything is mirrored; complains about what is missing."""
+        complain_at = self._clock.monotonic() + _PATIENCE_SECONDS
+        while not stop.is_set():
+            missing = [r for m, r in zip(mirrors, _MIRRORED, strict=True) if not m.synced]
+            if not missing:
+                return True
+            if self._clock.monotonic() >= complain_at:
+                complain_at += _PATIENCE_SECONDS
+                names = ", ".join(str(r) for r in missing)
+                _log.warning(
+                    "nothing is allocated before these can be listed; "
+                    "is the CRD installed and does RBAC allow list and watch?",
+                    extra={"missing": names},
+                )
+            stop.wait(0.01)
+        return False
+
+    def _work(self, inbox: Inbox, stop: threading.Event) -> None:
+        cluster, engine = self._engine(stop)
+        _apply(cluster, inbox.take())
+        engine.absorb()
+        _log.info(
+            "ready",
+            extra={
+                "mignodes": len(cluster.fleet.nodes),
+                "pods": len(cluster.pods),
+                "claims": len(cluster.claims),
+            },
+        )
+        while not stop.is_set():
+            if not engine.work():
+                due = engine.next_due()
+                wait = _IDLE_SECONDS if due is None else due - self._clock.monotonic()
+                changes = inbox.take(min(_IDLE_SECONDS, max(0.0, wait)))
+            else:
+                changes = inbox.take()
+            _apply(cluster, changes)
+            engine.absorb()
+
+    def _engine(self, stop: threading.Event) -> tuple[Cluster, Engine]:
+        names, selectors = self._names, Selectors()
+        cluster = Cluster(names.driver, names.finalizer, Kinds(selectors))
+        writer = Writer(
+            self._api,
+            driver=names.driver,
+            finalizer=names.finalizer,
+            now=self._clock.now,
+            leads=lambda: self._leads() and not stop.is_set(),
+        )
+        engine = Engine(
+            cluster,
+            Reader(names.driver, selectors, cluster.classes),
+            writer=writer,
+            reporter=Reporter(self._recorder),
+            gate=names.finalizer,
+            now=self._clock.monotonic,
+        )
+        return cluster, engine
+
+
+def _deliver(inbox: Inbox, resource: Resource) -> Callable[[Change], None]:
+    return lambda change: inbox.put(resource, change)
+
+
+def _wake_at(stop: threading.Event, inbox: Inbox) -> None:
+    stop.wait()
+    inbox.wake()
+
+
+def _apply(cluster: Cluster, changes: list[tuple[Resource, Change]]) -> None:
+    for resource, change in changes:
+        if change.new is not None:
+            _SETTERS[resource](cluster, change.new)
+        elif change.old is not None:
+            _REMOVERS[resource](cluster, change.old)
+
+
+def _name(obj: Obj) -> str:
+    return str(obj["metadata"]["name"])
+
+
+def _key(obj: Obj) -> tuple[str, str]:
+    return obj["metadata"]["namespace"], obj["metadata"]["name"]
+
+
+_SETTERS: dict[Resource, Callable[[Cluster, Obj], None]] = {
+    NODES: Cluster.set_node,
+    MIG_NODES: Cluster.set_mignode,
+    PODS: Cluster.set_pod,
+    RESOURCE_CLAIMS: Cluster.set_claim,
+    DEVICE_CLASSES: Cluster.set_class,
+}
+_REMOVERS: dict[Resource, Callable[[Cluster, Obj], None]] = {
+    NODES: lambda cluster, obj: cluster.remove_node(_name(obj)),
+    MIG_NODES: lambda cluster, obj: cluster.remove_mignode(_name(obj)),
+    PODS: lambda cluster, obj: cluster.remove_pod(_key(obj)),
+    RESOURCE_CLAIMS: lambda cluster, obj: cluster.remove_claim(_key(obj)),
+    DEVICE_CLASSES: lambda cluster, obj: cluster.remove_class(_name(obj)),
+}

@@ -1,0 +1,63 @@
+"""Supply and scarcity: GPUs of one geometry, counted by what could still be placed on them."""
+
+from __future__ import annotations
+
+from dra.geometry import EMPTY, Geometry, Usage
+from dra.moves import MoveTable
+from dra.score import Census, Demand, scarcity_weights
+
+
+class Market:
+    """The GPUs of one geometry that take new slices."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        self.geometry = geometry
+        self.table = MoveTable(geometry)
+        self.table.usable(EMPTY)  # the expensive part, now instead of at the first decision
+        self.census = Census(self.table)
+        self._weights: tuple[float, ...] | None = None
+
+    def enter(self, usage: Usage) -> None:
+        """Count a GPU in state ``usage``."""
+        self.census.add(usage)
+        self._weights = None
+
+    def leave(self, usage: Usage) -> None:
+        """Count it no longer."""
+        self.census.add(usage, count=-1)
+        self._weights = None
+
+    def reprice(self) -> None:
+        """Forget the weights, because the demand has changed."""
+        self._weights = None
+
+    def weights(self, demand: Demand) -> tuple[float, ...]:
+        """What a feasible placement of each profile is worth now, in memory slices."""
+        if self._weights is None:
+            self._weights = scarcity_weights(self.census, demand.shares(self.geometry))
+        return self._weights
+
+
+class Markets:
+    """One market per geometry, and the demand that they share."""
+
+    def __init__(self) -> None:
+        self.demand = Demand()
+        self._by_geometry: dict[Geometry, Market] = {}
+
+    def of(self, geometry: Geometry) -> Market:
+        """The market of ``geometry``; equal geometries share one."""
+        market = self._by_geometry.get(geometry)
+        if market is None:
+            market = self._by_geometry[geometry] = Market(geometry)
+        return market
+
+    def observe(self, profile: str) -> None:
+        """Count an allocated request for ``profile`` as demand."""
+        self.demand.observe(profile)
+        for market in self._by_geometry.values():
+            market.reprice()
+
+    def weights(self, market: Market) -> tuple[float, ...]:
+        """``market.weights`` under the present demand."""
+        return market.weights(self.demand)

@@ -1,0 +1,74 @@
+"""Pods as the controller needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from controller.podneeds import PodNeeds, read_needs
+from dra.claims import claim_names
+from dra.kube.resources import Obj
+
+Key = tuple[str, str]
+"""Namespace and name."""
+
+_ENDED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pod:
+    """A pod; ``claims`` maps its claim names to ResourceClaims, None while there is none yet."""
+
+    key: Key
+    uid: str
+    obj: Obj
+    needs: PodNeeds
+    claims: Mapping[str, str | None]
+    node: str
+    gates: tuple[str, ...]
+    priority: int
+    created: str
+    phase: str
+    deleting: bool
+
+    @property
+    def live(self) -> bool:
+        """Whether it may still use its claims: until it has ended or is gone."""
+        return self.phase not in _ENDED
+
+    @property
+    def pending(self) -> bool:
+        """Whether it waits to be started."""
+        return self.phase in ("", "Pending") and not self.deleting
+
+    @property
+    def claim_keys(self) -> tuple[Key, ...]:
+        """The ResourceClaims that exist, as far as its status tells."""
+        namespace = self.key[0]
+        return tuple((namespace, name) for name in self.claims.values() if name is not None)
+
+    def __str__(self) -> str:
+        return f"{self.key[0]}/{self.key[1]}"
+
+
+def read_pod(obj: Obj) -> Pod:
+    """The pod in ``obj``."""
+    metadata, spec = obj["metadata"], obj.get("spec") or {}
+    return Pod(
+        key=(metadata["namespace"], metadata["name"]),
+        uid=metadata["uid"],
+        obj=obj,
+        needs=read_needs(spec),
+        claims=claim_names(obj),
+        node=spec.get("nodeName") or "",
+        gates=tuple(g["name"] for g in spec.get("schedulingGates") or ()),
+        priority=_integer(spec.get("priority")),
+        created=metadata.get("creationTimestamp") or "",
+        phase=(obj.get("status") or {}).get("phase") or "",
+        deleting="deletionTimestamp" in metadata,
+    )
+
+
+def _integer(value: Any) -> int:
+    return value if isinstance(value, int) else 0

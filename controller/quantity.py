@@ -1,0 +1,68 @@
+"""Kubernetes quantities (``1500m``, ``12Gi``, ``2e3``) as exact numbers.
+
+The grammar is that of apimachinery's ``resource.Quantity``: a decimal number and a binary suffix, a
+decimal suffix or an exponent. What is finer than a nano-unit is rounded away from zero, as there.
+"""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+_FORM = re.compile(
+    r"(?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+))"
+    r"(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?\d{1,3}))?",
+    re.ASCII,
+)
+_SUFFIXES = {
+    "n": Fraction(1, 10**9),
+    "u": Fraction(1, 10**6),
+    "m": Fraction(1, 10**3),
+    **{
+        letter: Fraction(10**power) for letter, power in zip("kMGTPE", range(3, 21, 3), strict=True)
+    },
+    **{f"{letter}i": Fraction(1 << (10 * n)) for n, letter in enumerate("KMGTPE", start=1)},
+}
+_NANO = 10**9
+
+
+class QuantityError(ValueError):
+    """A text that is no quantity."""
+
+
+def parse_quantity(text: str | float) -> Fraction:
+    """The number that ``text`` stands for; JSON numbers are taken as they print.
+
+    Raises:
+        QuantityError: the text is no quantity.
+    """
+    match = _FORM.fullmatch(str(text))
+    if match is None:
+        raise QuantityError(f"{str(text)[:64]!r} is no quantity (such as 500m, 12Gi or 2e3)")
+    number = Fraction(match["number"])
+    if match["suffix"]:
+        number *= _SUFFIXES[match["suffix"]]
+    elif match["exponent"]:
+        number *= Fraction(10) ** int(match["exponent"])
+    return _rounded(number)
+
+
+def _rounded(number: Fraction) -> Fraction:
+    nanos = number * _NANO
+    if nanos.denominator == 1:
+        return number
+    away = -(-abs(nanos).numerator // nanos.denominator)
+    return Fraction(away if number > 0 else -away, _NANO)
+
+
+def format_quantity(number: Fraction, *, binary: bool = False) -> str:
+    """A short form for people: ``250m``, ``1.5``, ``12Gi`` (``binary``: for memory)."""
+    if binary and number.denominator == 1 and number:
+        for n, letter in reversed([*enumerate("KMGTPE", start=1)]):
+            if number % (1 << (10 * n)) == 0:
+                return f"{number / (1 << (10 * n))}{letter}i"
+        return str(number)
+    if number.denominator == 1:
+        return str(number)
+    milli = number * 1000
+    return f"{milli}m" if milli.denominator == 1 else f"{float(number):.3g}"

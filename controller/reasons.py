@@ -1,0 +1,33 @@
+"""Why a claim waits, and the other things that events say. Reasons are for machines: keep them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Reason(StrEnum):
+    """Reasons of the controller's events."""
+
+    ALLOCATED = "Allocated"
+    WAITING = "WaitingForSlice"
+    NO_SUCH_PROFILE = "NoSuchProfile"
+    NO_SUCH_CLASS = "NoSuchDeviceClass"
+    BAD_SELECTOR = "InvalidSelector"
+    BAD_CONFIG = "InvalidConfig"
+    UNSUPPORTED = "UnsupportedRequest"
+    MIXED = "MixedDrivers"
+    NODES_DIFFER = "ClaimsOnDifferentNodes"
+    TAKEN_BACK = "AllocationTakenBack"
+    REFUSED = "AllocationRefused"
+    DEALLOCATED = "Deallocated"
+    STILL_IN_USE = "SliceStillInUse"
+    CLASS_CONFLICT = "DeviceClassConflict"
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why something cannot be done, for machines and for people."""
+
+    reason: Reason
+    message: str

@@ -1,0 +1,110 @@
+"""The unit of work: a pod that waits to be started, with those of its claims that are ours."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from controller.allocate import Problem
+from controller.cluster import Cluster, KnownClaim
+from controller.pods import Key, Pod
+from controller.reasons import Obstacle
+from controller.wants import ClaimWants, Reader
+from dra.inventory import ClaimRef
+
+
+@dataclass(frozen=True, slots=True)
+class Incomplete:
+    """Something that others do first is missing: a claim to be made, or one that is going."""
+
+
+@dataclass(frozen=True, slots=True)
+class Satisfied:
+    """Nothing is left to allocate; ``ours`` tells whether any claim of the pod is ours."""
+
+    ours: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Blocked:
+    """A claim that cannot be allocated whatever is free."""
+
+    claim: Key
+    obstacle: Obstacle
+
+
+def examine(
+    pod: Pod, cluster: Cluster, reader: Reader
+) -> Problem | Satisfied | Blocked | Incomplete:
+    """What is to be done for ``pod``, which is pending."""
+    known: list[KnownClaim] = []
+    for name in pod.claims.values():
+        claim = cluster.claims.get((pod.key[0], name)) if name is not None else None
+        if claim is None or not _belongs(claim, pod):
+            return Incomplete()
+        known.append(claim)
+    to_do: list[ClaimWants] = []
+    pins: list[dict[str, Any]] = []
+    ours = False
+    for entry in known:
+        allocation = entry.claim.allocation
+        if allocation is not None:
+            selector = entry.obj["status"]["allocation"].get("nodeSelector")
+            if selector is not None:
+                pins.append(selector)
+            ours = ours or bool(allocation.of_driver(cluster.driver))
+            continue
+        wants = reader.read(entry.claim, _requests(entry))
+        if isinstance(wants, Obstacle):
+            key = (entry.claim.ref.namespace, entry.claim.ref.name)
+            return Blocked(key, wants)
+        if wants is not None:
+            if entry.claim.deleting:
+                return Incomplete()
+            to_do.append(wants)
+    if not to_do:
+        return Satisfied(ours)
+    return Problem(pod, tuple(to_do), tuple(pins))
+
+
+def own_pins(pod: Pod, cluster: Cluster) -> list[KnownClaim]:
+    """Claims of ``pod`` that we allocated and that nobody else uses: they could be moved."""
+    found = []
+    for key in pod.claim_keys:
+        known = cluster.claims.get(key)
+        if known is None:
+            continue
+        claim = known.claim
+        movable = (
+            claim.allocation is not None
+            and bool(claim.allocation.of_driver(cluster.driver))
+            and cluster.finalizer in claim.finalizers
+            and not claim.reserved_for
+            and not claim.deleting
+            and all(p.uid == pod.uid or not p.live for p in cluster.pods_of(key))
+        )
+        if movable:
+            found.append(known)
+    return found
+
+
+def refs(problem: Problem) -> Iterable[ClaimRef]:
+    """The claims of a problem."""
+    return (c.claim.ref for c in problem.claims)
+
+
+def without_nodes(problem: Problem, excluded: dict[str, str]) -> Problem:
+    """``problem`` with nodes left out."""
+    return replace(problem, excluded=excluded) if excluded else problem
+
+
+def _belongs(claim: KnownClaim, pod: Pod) -> bool:
+    """A claim made from a template belongs to one pod; its namesake's successor may be another."""
+    owner = claim.claim.owner_pod_uid
+    return not owner or owner == pod.uid
+
+
+def _requests(entry: KnownClaim) -> list[dict[str, Any]]:
+    devices = (entry.obj.get("spec") or {}).get("devices") or {}
+    return list(devices.get("requests") or ())

@@ -1,0 +1,80 @@
+"""What to look at next: each key once, the most urgent first, failures after a pause."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+
+FIRST_PAUSE = 0.05
+LONGEST_PAUSE = 30.0
+
+
+class WorkList(Generic[K]):
+    """Keys that wait to be looked at. ``now`` gives monotonic seconds. Not thread-safe.
+
+    A key is due at once or at a time; adding it again keeps the earlier time. ``order`` of a key
+    is compared among those that are due: the least comes first.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._order: dict[K, Any] = {}
+        self._ready: list[tuple[Any, int, K]] = []
+        self._later: list[tuple[float, int, K]] = []
+        self._due: dict[K, float] = {}
+        self._failures: dict[K, int] = {}
+        self._ticket = 0
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def add(self, key: K, order: Any, *, at: float | None = None) -> None:
+        """Look at ``key`` at once, or at the monotonic time ``at``."""
+        self._ticket += 1
+        if at is not None and at > self._now():
+            if key in self._order and self._due.get(key, 0.0) <= at:
+                return
+            self._order[key], self._due[key] = order, at
+            heapq.heappush(self._later, (at, self._ticket, key))
+            return
+        if key in self._order and key not in self._due and self._order[key] == order:
+            return
+        self._order[key] = order
+        self._due.pop(key, None)
+        heapq.heappush(self._ready, (order, self._ticket, key))
+
+    def retry(self, key: K, order: Any) -> float:
+        """Look at ``key`` again after a pause that doubles with every failure in a row."""
+        failures = self._failures.get(key, 0)
+        self._failures[key] = failures + 1
+        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures, 16))
+        self.add(key, order, at=self._now() + pause)
+        return pause
+
+    def succeeded(self, key: K) -> None:
+        """Forget the failures of ``key``."""
+        self._failures.pop(key, None)
+
+    def pop(self) -> K | None:
+        """The most urgent key that is due, or None."""
+        now = self._now()
+        while self._later and self._later[0][0] <= now:
+            at, ticket, key = heapq.heappop(self._later)
+            if self._due.get(key) == at:
+                del self._due[key]
+                heapq.heappush(self._ready, (self._order[key], ticket, key))
+        while self._ready:
+            order, _, key = heapq.heappop(self._ready)
+            if key in self._order and key not in self._due and self._order[key] == order:
+                del self._order[key]
+                return key
+        return None
+
+    def next_due(self) -> float | None:
+        """The monotonic time of the next key: now or in the past when one is ready."""
+        if len(self._order) > len(self._due):
+            return self._now()
+        return min(self._due.values(), default=None)

@@ -1,0 +1,178 @@
+"""What the controller writes on claims, pods and classes, and nothing else does.
+
+The finalizer goes first, by a patch of the object: a status update carries no metadata. Every
+write to a claim names the resourceVersion that the decision was made on, so that whoever was
+faster wins.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, Protocol
+
+from controller.allocate import Pick
+from controller.pods import Pod
+from dra.allocation import AllocatedDevice, write_allocation
+from dra.claims import Claim
+from dra.kube.errors import InvalidError
+from dra.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj, Resource
+from dra.kube.timing import rfc3339
+from dra.kube.transport import PatchContent
+
+_log = logging.getLogger(__name__)
+
+
+class WriteApi(Protocol):
+    """The requests that a writer makes; KubeApi has them."""
+
+    def patch(  # noqa: PLR0913 - the API's own parameters
+        self,
+        resource: Resource,
+        name: str,
+        body: Any,
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        content: PatchContent = "merge",
+        field_manager: str = "",
+    ) -> Obj:
+        """Patch one object and return it."""
+
+    def apply(
+        self,
+        resource: Resource,
+        body: Obj,
+        *,
+        field_manager: str,
+        subresource: str = "",
+        force: bool = True,
+    ) -> Obj:
+        """Server-side apply."""
+
+
+class NotLeadingError(Exception):
+    """Nothing is written any more: another controller may lead."""
+
+
+class BindingForbiddenError(Exception):
+    """The API server refuses allocations for want of a permission; says which and the remedy."""
+
+
+class Writer:
+    """Writes for one driver, as long as it ``leads``.
+
+    Every method raises KubeError when the server refuses, and NotLeadingError.
+    """
+
+    def __init__(
+        self,
+        api: WriteApi,
+        *,
+        driver: str,
+        finalizer: str,
+        now: Callable[[], datetime],
+        leads: Callable[[], bool],
+    ) -> None:
+        self._api = api
+        self._driver = driver
+        self._finalizer = finalizer
+        self._manager = f"{driver}/controller"
+        self._now = now
+        self._leads = leads
+
+    def add_finalizer(self, claim: Claim) -> Obj:
+        """Put our finalizer on a claim."""
+        return self._set_finalizers(claim, [*claim.finalizers, self._finalizer])
+
+    def remove_finalizer(self, claim: Claim) -> Obj:
+        """Take our finalizer off a claim, which ends it when it is being deleted."""
+        return self._set_finalizers(claim, [f for f in claim.finalizers if f != self._finalizer])
+
+    def allocate(
+        self,
+        claim: Claim,
+        picks: Iterable[Pick],
+        *,
+        node: str,
+        pool: str,
+        config: Iterable[Mapping[str, Any]],
+    ) -> Obj:
+        """Write an allocation; the claim must have our finalizer.
+
+        Raises:
+            BindingForbiddenError: a permission is missing.
+        """
+        order = {request.name: n for n, request in enumerate(claim.requests)}
+        devices = [
+            AllocatedDevice(p.request, self._driver, pool, p.device)
+            for p in sorted(picks, key=lambda p: order[p.request])
+        ]
+        allocation = write_allocation(devices, node, timestamp=rfc3339(self._now()), config=config)
+        try:
+            return self._set_allocation(claim, allocation)
+        except InvalidError as error:
+            if "resourceclaims/binding" not in error.message:
+                raise
+            raise BindingForbiddenError(
+                "the API server refuses allocations: from Kubernetes 1.36 on the controller needs "
+                "a ClusterRole with verbs update and patch on resourceclaims/binding, besides "
+                f"resourceclaims/status, bound by a ClusterRoleBinding ({error.message})"
+            ) from error
+
+    def deallocate(self, claim: Claim) -> Obj:
+        """Clear an allocation."""
+        return self._set_allocation(claim, None)
+
+    def lift_gate(self, pod: Pod, gate: str) -> Obj:
+        """Remove a scheduling gate; fails when the gates are no longer those that were seen."""
+        self._check()
+        index = pod.gates.index(gate)
+        path = f"/spec/schedulingGates/{index}"
+        return self._api.patch(
+            PODS,
+            pod.key[1],
+            [
+                {"op": "test", "path": "/metadata/uid", "value": pod.uid},
+                {"op": "test", "path": f"{path}/name", "value": gate},
+                {"op": "remove", "path": path},
+            ],
+            namespace=pod.key[0],
+            content="json",
+            field_manager=self._manager,
+        )
+
+    def apply_class(self, body: Obj) -> Obj:
+        """Create or update a generated DeviceClass."""
+        self._check()
+        return self._api.apply(DEVICE_CLASSES, body, field_manager=self._manager)
+
+    def _check(self) -> None:
+        if not self._leads():
+            raise NotLeadingError
+
+    def _set_finalizers(self, claim: Claim, finalizers: list[str]) -> Obj:
+        return self._patch(claim, {"metadata": {"finalizers": finalizers or None}})
+
+    def _set_allocation(self, claim: Claim, allocation: Obj | None) -> Obj:
+        return self._patch(claim, {"status": {"allocation": allocation}}, subresource="status")
+
+    def _patch(self, claim: Claim, body: Obj, *, subresource: str = "") -> Obj:
+        self._check()
+        versioned = {
+            **body,
+            "metadata": {
+                "uid": claim.ref.uid,
+                "resourceVersion": claim.resource_version,
+                **body.get("metadata", {}),
+            },
+        }
+        return self._api.patch(
+            RESOURCE_CLAIMS,
+            claim.ref.name,
+            versioned,
+            namespace=claim.ref.namespace,
+            subresource=subresource,
+            field_manager=self._manager,
+        )
