@@ -1,0 +1,222 @@
+"""The processes of a simulated cluster, and when it is ready."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+import yaml
+
+from api.errors import InvalidObjectError
+from dra.inventory import Inventory
+from dra.kube.errors import AlreadyExistsError, KubeError
+from dra.kube.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    DEVICE_CLASSES,
+    MIG_NODES,
+    NAMESPACES,
+    NODES,
+)
+from dra.kube.transport import KubeApi
+from dra.mignode import from_mignode
+from dra.names import DEFAULT_DRIVER
+from sim.cluster.processes import ClusterError, Supervisor
+from sim.nvml.machine import GpuSpec, Machine
+
+DRIVER_NAMESPACE = "mig-dra-driver"
+API_SERVER = "apiserver"
+CONTROLLER = "controller"
+CONTROL_PLANE = "control-plane"
+_API_WAVE = 0
+_KUBELET_WAVE = 1
+_DAEMON_WAVE = 2
+_POLL_SECONDS = 0.05
+_START_SECONDS = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class NodePlace:
+    """Where a node's things are."""
+
+    name: str
+    directory: Path
+
+    @property
+    def hardware(self) -> Path:
+        """The simulated machine's state."""
+        return self.directory / "hardware"
+
+    @property
+    def host(self) -> Path:
+        """The simulated machine's ``/``."""
+        return self.directory / "host"
+
+    @property
+    def kubelet(self) -> Path:
+        """Stands for /var/lib/kubelet."""
+        return self.directory / "kubelet"
+
+    @property
+    def cdi(self) -> Path:
+        """Stands for /var/run/cdi."""
+        return self.directory / "cdi"
+
+    @property
+    def machine(self) -> Machine:
+        """The simulated hardware, seen from outside."""
+        return Machine(self.hardware)
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterShape:
+    """How many nodes, with which GPUs each (product names, see ``python -m sim nvml products``)."""
+
+    nodes: int = 2
+    gpus: tuple[str, ...] = ("A100-SXM4-40GB", "A100-SXM4-40GB")
+    prepare_retry_seconds: float = 60.0
+
+
+class Cluster:
+    """A running cluster; made by :func:`running_cluster`."""
+
+    def __init__(self, shape: ClusterShape, supervisor: Supervisor, api: KubeApi) -> None:
+        self.shape = shape
+        self.supervisor = supervisor
+        self.api = api
+        self.places = places(shape, supervisor.directory)
+
+    @property
+    def kubeconfig(self) -> Path:
+        """For kubectl and other clients."""
+        return self.supervisor.directory / "kubeconfig"
+
+    def inventories(self) -> list[Inventory]:
+        """The GPUs of all nodes as their MigNode objects show them, sorted by node."""
+        objects = self.api.list(MIG_NODES).items
+        return sorted((from_mignode(obj) for obj in objects), key=lambda i: i.node)
+
+    def unready(self) -> str:
+        """What is still missing; "" when pods can get slices."""
+        names = [place.name for place in self.places]
+        nodes = {obj["metadata"]["name"] for obj in self.api.list(NODES).items}
+        if missing := [name for name in names if name not in nodes]:
+            return f"no Node {', '.join(missing)}"
+        try:
+            ready = {inventory.node for inventory in self.inventories() if inventory.ready}
+        except (InvalidObjectError, ValueError) as error:
+            return f"a MigNode cannot be read: {error}"
+        if missing := [name for name in names if name not in ready]:
+            return f"MigNode {', '.join(missing)} is not Ready"
+        classes = self.api.list(DEVICE_CLASSES).items
+        if not any(obj["metadata"]["name"].startswith("mig-") for obj in classes):
+            return "no DeviceClass per profile"
+        return ""
+
+
+@contextmanager
+def running_cluster(
+    shape: ClusterShape, *, directory: Path | None = None, kubeconfig: Path | None = None
+) -> Iterator[Cluster]:
+    """Start a cluster, wait until it is ready, and end it on exit.
+
+    Raises:
+        ClusterError: it does not become ready, or a process ended; says which.
+    """
+    if not shape.gpus:
+        raise ClusterError("a node needs at least one GPU")
+    with Supervisor(directory) as supervisor:
+        path = supervisor.directory / "kubeconfig"
+        path.unlink(missing_ok=True)
+        arguments = ["-m", "sim", "apiserver", "--port", "0", "--kubeconfig-out", str(path)]
+        supervisor.spawn(API_SERVER, arguments, wave=_API_WAVE)
+        for place in places(shape, supervisor.directory):
+            _build_machine(place, shape)
+        wait_until(supervisor, "the API server", lambda: "" if path.exists() else "no kubeconfig")
+        if kubeconfig is not None:
+            kubeconfig.write_text(path.read_text())
+        api = KubeApi.connect(str(path), user_agent="sim-cluster")
+        cluster = Cluster(shape, supervisor, api)
+        try:
+            _install(api)
+            _spawn(cluster)
+            wait_until(supervisor, "the cluster", cluster.unready)
+            yield cluster
+        except KubeError as error:
+            supervisor.check()
+            raise ClusterError(f"the API server refused: {error}") from error
+        finally:
+            api.close()
+
+
+def places(shape: ClusterShape, directory: Path) -> list[NodePlace]:
+    """``node-1``, ``node-2``, ... below the directory."""
+    names = [f"node-{number}" for number in range(1, shape.nodes + 1)]
+    return [NodePlace(name, directory / name) for name in names]
+
+
+def wait_until(
+    supervisor: Supervisor,
+    what: str,
+    missing: Callable[[], str],
+    *,
+    seconds: float = _START_SECONDS,
+) -> None:
+    """Poll until ``missing`` returns "".
+
+    Raises:
+        ClusterError: a process ended, or time is up; says what was missing last.
+    """
+    deadline = time.monotonic() + seconds
+    while reason := missing():
+        supervisor.check()
+        if time.monotonic() > deadline:
+            logs = "\n".join(f"{c.name}:\n{c.tail(5)}" for c in supervisor.children.values())
+            raise ClusterError(f"{what} is not there after {seconds:.0f} s: {reason}\n{logs}")
+        time.sleep(_POLL_SECONDS)
+
+
+def _build_machine(place: NodePlace, shape: ClusterShape) -> None:
+    place.directory.mkdir(exist_ok=True)
+    if place.hardware.exists():
+        return
+    specs = [GpuSpec(Path(gpu) if gpu.endswith(".json") else gpu, mig=True) for gpu in shape.gpus]
+    try:
+        Machine.create(place.hardware, specs, host_root=place.host)
+    except LookupError as error:
+        raise ClusterError(f"GPU: {error}. See: python -m sim nvml products") from error
+
+
+def _install(api: KubeApi) -> None:
+    """What an administrator installs: the custom resource and the driver's namespace."""
+    crd = yaml.safe_load((files("api") / "crds" / "mignodes.yaml").read_text())
+    namespace = {"metadata": {"name": DRIVER_NAMESPACE}}
+    for resource, body in ((CUSTOM_RESOURCE_DEFINITIONS, crd), (NAMESPACES, namespace)):
+        try:
+            api.create(resource, body)
+        except AlreadyExistsError:
+            continue
+
+
+def _spawn(cluster: Cluster) -> None:
+    supervisor, config = cluster.supervisor, ["--kubeconfig", str(cluster.kubeconfig)]
+    for place in cluster.places:
+        roots = ["--kubelet-root", str(place.kubelet), "--cdi-root", str(place.cdi)]
+        node = ["--node-name", place.name, *config, *roots]
+        plugin = ["-m", "sim", "plugin", "--hardware", str(place.hardware), "--"]
+        retry = ["--retry-seconds", str(cluster.shape.prepare_retry_seconds)]
+        supervisor.spawn(
+            f"plugin-{place.name}",
+            [*plugin, *node, "--host-root", str(place.host), "--driver-root", str(place.host)],
+            wave=_DAEMON_WAVE,
+        )
+        supervisor.spawn(
+            f"kubelet-{place.name}", ["-m", "sim", "kubelet", *node, *retry], wave=_KUBELET_WAVE
+        )
+    arguments = ["-m", "controller", *config, "--driver-name", DEFAULT_DRIVER]
+    arguments += ["--namespace", DRIVER_NAMESPACE]
+    supervisor.spawn(CONTROLLER, arguments, wave=_DAEMON_WAVE)
+    supervisor.spawn(CONTROL_PLANE, ["-m", "sim", "control-plane", *config], wave=_KUBELET_WAVE)

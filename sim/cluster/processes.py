@@ -1,0 +1,198 @@
+"""Child processes that never outlive their parent, each with a log of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import IO, Self
+
+from sim.cluster import janitor
+
+_TAIL_LINES = 15
+_STOP_SECONDS = 8.0
+# What a socket's path below a node's directory takes, of the 107 characters that Linux allows.
+_LONGEST_DIRECTORY = 50
+
+
+class ClusterError(Exception):
+    """The simulated cluster cannot start or go on; says why in words for people."""
+
+
+@dataclass(slots=True)
+class Child:
+    """A process that was started. ``wave`` 0 is stopped last."""
+
+    name: str
+    arguments: tuple[str, ...]
+    log: Path
+    wave: int
+    process: subprocess.Popen[bytes]
+
+    @property
+    def exit_code(self) -> int | None:
+        """None while it runs; negative for the signal that ended it."""
+        return self.process.poll()
+
+    def tail(self, lines: int = _TAIL_LINES) -> str:
+        """The end of its log, indented."""
+        with contextlib.suppress(OSError):
+            text = self.log.read_text(errors="replace").splitlines()[-lines:]
+            return "\n".join(f"    {line}" for line in text)
+        return "    (no log)"
+
+    def epitaph(self) -> str:
+        """How it ended, with the end of its log."""
+        code = self.exit_code
+        how = f"was killed by signal {-code}" if code and code < 0 else f"exited with {code}"
+        return f"{self.name} {how}. The end of its log:\n{self.tail()}"
+
+
+class Supervisor:
+    """Owns a directory and the processes that live in it; a context manager.
+
+    Without ``directory`` a temporary one is made, and removed at the end. Children get a process
+    group each, so that Ctrl-C reaches this process alone, which stops them in order. If this
+    process is killed, a janitor ends them and removes the temporary directory.
+
+    Raises:
+        ClusterError: the directory's path is too long for the sockets below it.
+    """
+
+    def __init__(self, directory: Path | None = None) -> None:
+        self._given = directory
+        self.directory = directory or Path()
+        self.children: dict[str, Child] = {}
+        self._janitor: subprocess.Popen[str] | None = None
+
+    def __enter__(self) -> Self:
+        if self._given is None:
+            self.directory = Path(tempfile.mkdtemp(prefix="mig-sim-", dir=_short_parent()))
+        else:
+            self.directory = self._given.absolute()
+            self.directory.mkdir(parents=True, exist_ok=True)
+        if len(str(self.directory)) > _LONGEST_DIRECTORY:
+            raise ClusterError(
+                f"{self.directory} is too long a path: sockets below it allow at most "
+                f"{_LONGEST_DIRECTORY} characters. Choose a shorter one with --dir."
+            )
+        self._janitor = subprocess.Popen(
+            [sys.executable, "-I", "-S", janitor.__file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            text=True,
+        )
+        if self._given is None:
+            self._order(f"remove {self.directory}")
+        (self.directory / "logs").mkdir(exist_ok=True)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        with _undisturbed():
+            self.stop()
+            if self._given is None:
+                shutil.rmtree(self.directory, ignore_errors=True)
+            self._order("done")
+            if self._janitor is not None and self._janitor.stdin is not None:
+                self._janitor.stdin.close()
+                self._janitor.wait()
+
+    def spawn(
+        self,
+        name: str,
+        arguments: Sequence[str],
+        *,
+        wave: int = 1,
+        environment: Mapping[str, str] | None = None,
+    ) -> Child:
+        """Start ``python <arguments>`` with standard output and error in ``logs/<name>.log``."""
+        log = self.directory / "logs" / f"{name}.log"
+        with log.open("ab") as output:
+            process = subprocess.Popen(
+                [sys.executable, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                process_group=0,
+                env={**os.environ, "PYTHONUNBUFFERED": "1", **(environment or {})},
+            )
+        self._order(f"watch {process.pid}")
+        child = Child(name, tuple(arguments), log, wave, process)
+        self.children[name] = child
+        return child
+
+    def restart(self, child: Child) -> Child:
+        """Start an ended child again, with the same arguments and log."""
+        return self.spawn(child.name, child.arguments, wave=child.wave)
+
+    def ended(self) -> list[Child]:
+        """The children that do not run any more."""
+        return [child for child in self.children.values() if child.exit_code is not None]
+
+    def check(self) -> None:
+        """See that all run.
+
+        Raises:
+            ClusterError: one has ended; shows the end of its log.
+        """
+        for child in self.ended():
+            raise ClusterError(child.epitaph())
+
+    def stop(self) -> None:
+        """End all children, wave by wave, and wait for them; those that do not end are killed."""
+        for wave in sorted({child.wave for child in self.children.values()}, reverse=True):
+            members = [child for child in self.children.values() if child.wave == wave]
+            for child in members:
+                _signal(child, signal.SIGTERM)
+            deadline = time.monotonic() + _STOP_SECONDS
+            for child in members:
+                try:
+                    child.process.wait(max(0.0, deadline - time.monotonic()))
+                except subprocess.TimeoutExpired:
+                    _signal(child, signal.SIGKILL)
+                    child.process.wait()
+
+    def _order(self, order: str) -> None:
+        pipe: IO[str] | None = self._janitor.stdin if self._janitor is not None else None
+        if pipe is not None:
+            with contextlib.suppress(BrokenPipeError):
+                pipe.write(order + "\n")
+                pipe.flush()
+
+
+def _short_parent() -> str:
+    parent = tempfile.gettempdir()
+    fits = len(parent) + len("/mig-sim-12345678") <= _LONGEST_DIRECTORY
+    return parent if fits else "/tmp"  # noqa: S108 - mkdtemp makes its own name
+
+
+def _signal(child: Child, number: signal.Signals) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        child.process.send_signal(number)
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A second Ctrl-C does not interrupt the clean-up."""
+    old = {n: signal.signal(n, signal.SIG_IGN) for n in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
