@@ -1,6 +1,5 @@
 """`python -m sim plugin`: the unmodified kubelet plugin over simulated hardware."""
 
-import sys
 from pathlib import Path
 
 import click
@@ -30,5 +29,4 @@ def main(hardware: Path, arguments: tuple[str, ...]) -> None:
     # Not before pynvml has its library.
     from kubeletplugin.__main__ import main as plugin  # noqa: PLC0415
 
-    sys.argv = ["kubeletplugin", *plugin_arguments(hardware, list(arguments))]
-    plugin()
+    plugin(plugin_arguments(hardware, list(arguments)), prog_name="python -m kubeletplugin")

@@ -58,6 +58,11 @@ def test_the_device_of_a_compute_instance_is_the_mig_device(a100: Machine) -> No
     assert pynvml.nvmlDeviceGetUUID(again) == uuid
 
 
+def test_ids_of_live_instances_differ(a100: Machine) -> None:
+    ids = [pynvml.nvmlGpuInstanceGetInfo(create_at(device(), 9, s, 4)).id for s in (4, 0)]
+    assert ids == [1, 2]
+
+
 def test_ids_are_reused_and_uuids_are_not(a100: Machine) -> None:
     seen = []
     for _ in range(2):
