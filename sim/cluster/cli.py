@@ -1,0 +1,149 @@
+"""``python -m sim up`` and ``python -m sim demo``."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import NoReturn
+
+import click
+
+from sim.cluster.cluster import CONTROLLER, Cluster, ClusterShape, running_cluster
+from sim.cluster.demo import Tour, conclude, introduce
+from sim.cluster.processes import Child, ClusterError
+from sim.cluster.terminal import Terminal
+
+_PRODUCT = "A100-SXM4-40GB"
+_INTERRUPTED = 130
+_RESTART_SECONDS = 1.0
+_QUICK_END_SECONDS = 10.0
+_MOST_QUICK_ENDS = 3
+
+
+@click.command()
+def demo() -> None:
+    """Show pods getting MIG slices on two simulated nodes with two A100 each."""
+    terminal = Terminal(sys.stdout)
+
+    def tour() -> None:
+        started = time.monotonic()
+        introduce(terminal)
+        with running_cluster(ClusterShape(prepare_retry_seconds=2.0)) as cluster:
+            terminal.line()
+            terminal.say(
+                f"{len(cluster.supervisor.children)} processes started in "
+                f"{time.monotonic() - started:.1f} s: {', '.join(cluster.supervisor.children)}"
+            )
+            slices = Tour(cluster, terminal).run()
+        conclude(terminal, slices, started)
+
+    _end_with(terminal, tour)
+
+
+@click.command()
+@click.option("--nodes", type=click.IntRange(1, 20), default=2, show_default=True)
+@click.option(
+    "--gpus", type=click.IntRange(1, 16), default=2, show_default=True, help="GPUs of each node."
+)
+@click.option(
+    "--product",
+    default=_PRODUCT,
+    show_default=True,
+    help="See: python -m sim nvml products; or a JSON file of your own.",
+)
+@click.option(
+    "--dir",
+    "directory",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Keep hardware, journals and logs here; default: a directory that is removed at the end.",
+)
+@click.option(
+    "--kubeconfig-out",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Write the kubeconfig here as well.",
+)
+def up(
+    *, nodes: int, gpus: int, product: str, directory: Path | None, kubeconfig_out: Path | None
+) -> None:
+    """Run a simulated cluster until Ctrl-C, to be used with kubectl."""
+    terminal = Terminal(sys.stdout)
+    shape = ClusterShape(nodes=nodes, gpus=(product,) * gpus)
+
+    def run() -> None:
+        started = time.monotonic()
+        with running_cluster(shape, directory=directory, kubeconfig=kubeconfig_out) as cluster:
+            _explain(terminal, cluster, seconds=time.monotonic() - started)
+            _watch_over(terminal, cluster)
+
+    _end_with(terminal, run)
+
+
+def _explain(terminal: Terminal, cluster: Cluster, *, seconds: float) -> None:
+    shape, home = cluster.shape, cluster.supervisor.directory
+    manifests = Path(__file__).parent / "manifests"
+    terminal.heading(
+        f"A simulated cluster of {shape.nodes} nodes with {len(shape.gpus)} x {shape.gpus[0]} "
+        f"each is ready after {seconds:.1f} s"
+    )
+    terminal.line()
+    terminal.line(f"  export KUBECONFIG={cluster.kubeconfig}")
+    terminal.line()
+    terminal.line("  kubectl get mignodes,deviceclasses")
+    terminal.line(f"  kubectl apply --validate=false -f {manifests}")
+    terminal.line("  kubectl get pods,resourceclaims")
+    terminal.line("  kubectl describe pod solver-c        # why it waits")
+    terminal.line("  kubectl delete pod solver-a          # makes room for it")
+    terminal.line()
+    terminal.term("logs", f"{home}/logs")
+    terminal.term("containers", f"{home}/node-1/kubelet/pods/<uid>/containers/*.json")
+    terminal.term("CDI specs", f"{home}/node-1/cdi")
+    terminal.term("hardware", f"python -m sim nvml show --state {home}/node-1/hardware")
+    terminal.line()
+    terminal.line("Ctrl-C ends it.")
+
+
+def _watch_over(terminal: Terminal, cluster: Cluster) -> None:
+    """Start plugins and controller again when they end, as Kubernetes would.
+
+    Raises:
+        ClusterError: a stand-in ended, or a daemon ended again and again.
+    """
+    born: dict[str, float] = {}
+    quick_ends: dict[str, int] = {}
+    while True:
+        for child in cluster.supervisor.ended():
+            if not _is_daemon(child):
+                raise ClusterError(child.epitaph())
+            quick = time.monotonic() - born.get(child.name, 0.0) < _QUICK_END_SECONDS
+            quick_ends[child.name] = quick_ends.get(child.name, 0) + 1 if quick else 0
+            if quick_ends[child.name] >= _MOST_QUICK_ENDS:
+                raise ClusterError(f"{child.name} does not stay up: {child.epitaph()}")
+            terminal.waits(child.epitaph())
+            terminal.line(f"{child.name} is started again")
+            born[child.name] = time.monotonic()
+            cluster.supervisor.restart(child)
+        time.sleep(_RESTART_SECONDS)
+
+
+def _is_daemon(child: Child) -> bool:
+    return child.name == CONTROLLER or child.name.startswith("plugin-")
+
+
+def _end_with(terminal: Terminal, work: Callable[[], None]) -> NoReturn:
+    """Do the work and exit: 0 done, 1 something does not hold, 130 interrupted."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.default_int_handler)
+    try:
+        work()
+    except ClusterError as error:
+        terminal.line()
+        terminal.bad(str(error))
+        sys.exit(1)
+    except KeyboardInterrupt:
+        terminal.line()
+        terminal.line("Ended, nothing is left behind.")
+        sys.exit(_INTERRUPTED)
+    sys.exit(0)

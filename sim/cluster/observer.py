@@ -1,0 +1,156 @@
+"""Follows the pods and claims of a namespace, and waits for what they should become."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Self
+
+from dra.claims import claim_names
+from dra.inventory import ClaimRef
+from dra.kube.reflector import Change, Reflector
+from dra.kube.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj
+from sim.cluster.cluster import Cluster
+from sim.cluster.processes import ClusterError
+
+_LOOK_SECONDS = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a running pod's slices are."""
+
+    pod: str
+    node: str
+    devices: tuple[str, ...]
+    seconds: float
+
+
+class Observer:
+    """Mirrors pods and claims while used as a context manager.
+
+    ``on_running`` is called, in the thread that waits, once for each pod that runs.
+    """
+
+    def __init__(
+        self, cluster: Cluster, namespace: str, on_running: Callable[[Placement], None]
+    ) -> None:
+        self._cluster = cluster
+        self._namespace = namespace
+        self._on_running = on_running
+        self._changed = threading.Event()
+        self._pods = Reflector(cluster.api, PODS, namespace=namespace, on_event=self._note)
+        self._claims = Reflector(
+            cluster.api, RESOURCE_CLAIMS, namespace=namespace, on_event=self._note
+        )
+        self._created: dict[str, float] = {}
+        self._reported: set[str] = set()
+
+    def __enter__(self) -> Self:
+        self._pods.start()
+        self._claims.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pods.stop()
+        self._claims.stop()
+
+    def phases(self) -> dict[str, str]:
+        """Pod to phase."""
+        pods = self._pods.store.list()
+        return {p["metadata"]["name"]: p.get("status", {}).get("phase", "") for p in pods}
+
+    def pod(self, name: str) -> Obj | None:
+        """A pod as last seen."""
+        return self._pods.store.get(name, self._namespace)
+
+    def claims(self) -> list[Obj]:
+        """All claims as last seen."""
+        return self._claims.store.list()
+
+    def claim_of(self, pod_name: str) -> Obj | None:
+        """The first claim of a pod."""
+        pod = self.pod(pod_name)
+        for name in claim_names(pod).values() if pod else ():
+            if name is not None and (claim := self._claims.store.get(name, self._namespace)):
+                return claim
+        return None
+
+    def owner(self, claim: ClaimRef) -> str:
+        """The pods that use a claim, for the map."""
+        found = self._claims.store.get(claim.name, claim.namespace)
+        users = (found or {}).get("status", {}).get("reservedFor", ())
+        return ", ".join(user["name"] for user in users) or claim.name
+
+    def reason(self, pod_name: str, component: str) -> str:
+        """What a component last said in a warning about the pod or its claim; "" for nothing."""
+        claim = self.claim_of(pod_name)
+        names = {pod_name, claim["metadata"]["name"] if claim else ""}
+        found = [
+            event
+            for event in self._cluster.api.list(EVENTS, namespace=self._namespace).items
+            if event["involvedObject"].get("name") in names
+            and event.get("source", {}).get("component") == component
+            and event.get("type") == "Warning"
+        ]
+        found.sort(key=lambda e: (e.get("lastTimestamp") or "", e["involvedObject"]["kind"]))
+        return str(found[-1]["message"]) if found else ""
+
+    def wait(self, what: str, holds: Callable[[], bool], *, seconds: float) -> None:
+        """Wait until ``holds``.
+
+        Raises:
+            ClusterError: time is up or a process ended; says what the pods do instead.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            self._changed.clear()
+            self._report()
+            if holds():
+                return
+            self._cluster.supervisor.check()
+            if time.monotonic() > deadline:
+                raise ClusterError(f"{what}: not so after {seconds:.0f} s.\n{self._describe()}")
+            self._changed.wait(_LOOK_SECONDS)
+
+    def _note(self, change: Change) -> None:
+        if change.kind == "added" and change.new and change.new["kind"] == "Pod":
+            self._created.setdefault(change.new["metadata"]["uid"], time.monotonic())
+        self._changed.set()
+
+    def _report(self) -> None:
+        for pod in self._pods.store.list():
+            uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
+            if uid in self._reported or pod.get("status", {}).get("phase") != "Running":
+                continue
+            claim = self.claim_of(name) or {}
+            allocation = claim.get("status", {}).get("allocation", {})
+            results = allocation.get("devices", {}).get("results", ())
+            self._reported.add(uid)
+            self._on_running(
+                Placement(
+                    pod=name,
+                    node=pod["spec"]["nodeName"],
+                    devices=tuple(result["device"] for result in results),
+                    seconds=time.monotonic() - self._created.get(uid, time.monotonic()),
+                )
+            )
+
+    def _describe(self) -> str:
+        lines = []
+        for pod in self._pods.store.list():
+            name, status = pod["metadata"]["name"], pod.get("status", {})
+            lines.append(f"    pod {name} is {status.get('phase')}")
+            lines += [
+                f"        {condition.get('reason', '')}: {condition['message']}"
+                for condition in status.get("conditions", ())
+                if condition.get("message")
+            ]
+        for event in self._cluster.api.list(EVENTS, namespace=self._namespace).items:
+            if event.get("type") == "Warning":
+                about = event["involvedObject"]
+                lines.append(f"    {about['kind']} {about['name']}: {event['message']}")
+        lines += [f"    claim {claim['metadata']['name']}" for claim in self.claims()]
+        return "\n".join(lines[-40:])
