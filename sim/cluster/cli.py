@@ -92,7 +92,7 @@ def _explain(terminal: Terminal, cluster: Cluster, *, seconds: float) -> None:
     terminal.line(f"  export KUBECONFIG={cluster.kubeconfig}")
     terminal.line()
     terminal.line("  kubectl get mignodes,deviceclasses")
-    terminal.line(f"  kubectl apply --validate=false -f {manifests}")
+    terminal.line(f"  kubectl apply -f {manifests}")
     terminal.line("  kubectl get pods,resourceclaims")
     terminal.line("  kubectl describe pod solver-c        # why it waits")
     terminal.line("  kubectl delete pod solver-a          # makes room for it")

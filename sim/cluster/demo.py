@@ -58,8 +58,8 @@ class Tour:
             "template. The controller allocates, the scheduler binds, the plugin cuts the slice:"
         )
         self._say.line()
-        self._apply("templates.yaml")
-        names = [pod["metadata"]["name"] for pod in self._apply("pods.yaml")]
+        self._apply("1-templates.yaml")
+        names = [pod["metadata"]["name"] for pod in self._apply("2-pods.yaml")]
         self._wait(f"all of {', '.join(names)} run", lambda: self._all_run(names))
         self._map()
 
@@ -90,7 +90,7 @@ class Tour:
 
     def _wait_and_leave(self) -> None:
         self._say.heading(f"3  {LATE} wants a whole GPU, and none is left")
-        self._apply("late-pod.yaml")
+        self._apply("3-late-pod.yaml")
         reason = ""
 
         def told() -> bool:
@@ -112,7 +112,7 @@ class Tour:
         self._say.heading("4  Everything is deleted, and nothing may be left")
         for name in self._observer.phases():
             self._delete(name)
-        for template in _manifest("templates.yaml"):
+        for template in _manifest("1-templates.yaml"):
             name = template["metadata"]["name"]
             self._api.delete(RESOURCE_CLAIM_TEMPLATES, name, namespace=NAMESPACE)
         checks = {

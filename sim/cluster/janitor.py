@@ -3,6 +3,7 @@
 Run as a program in a session of its own, with orders on standard input, one per line: ``watch
 <pid>``, ``remove <path>``, ``done``. At the end of the input (the asker is gone, however it went)
 it kills and removes unless the last order was ``done``. Imports nothing of ours: it must be small.
+An argument only tells readers of a process list whose janitor this is.
 """
 
 from __future__ import annotations

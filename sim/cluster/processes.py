@@ -86,7 +86,7 @@ class Supervisor:
                 f"{_LONGEST_DIRECTORY} characters. Choose a shorter one with --dir."
             )
         self._janitor = subprocess.Popen(
-            [sys.executable, "-I", "-S", janitor.__file__],
+            [sys.executable, "-I", "-S", janitor.__file__, f"{self.directory}/"],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,

@@ -1,0 +1,95 @@
+"""The demo as a program: it succeeds, and an interrupted one leaves nothing."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.sim.standins import wait_for
+
+pytestmark = pytest.mark.timeout(240)
+
+
+@pytest.fixture
+def short_temporary() -> Iterator[Path]:
+    import shutil
+    import tempfile
+
+    directory = Path(tempfile.mkdtemp(prefix="md", dir="/tmp"))
+    yield directory
+    shutil.rmtree(directory)
+
+
+def _start(temporary: Path) -> subprocess.Popen[str]:
+    environment = os.environ | {"TMPDIR": str(temporary), "PYTHONUNBUFFERED": "1"}
+    return subprocess.Popen(
+        [sys.executable, "-m", "sim", "demo"],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def _processes_in(temporary: Path) -> list[str]:
+    """Command lines of all processes that name the directory."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if f"{temporary}/" in line:
+            found.append(line)
+    return found
+
+
+def test_the_demo_shows_the_whole_way_of_a_slice_and_leaves_nothing(
+    short_temporary: Path,
+) -> None:
+    process = _start(short_temporary)
+    output, _ = process.communicate(timeout=200)
+    assert process.returncode == 0, output
+    assert "\x1b[" not in output
+    for text in (
+        "solver-a    runs on node-",
+        "7g.40gb",
+        "note-c",
+        "Ready=True (Prepared)",
+        "/dev/nvidia-caps/nvidia-cap",
+        "container server: the same",
+        "solver-c waits",
+        "no room for 7g.40gb",
+        "ok  no slice on the simulated GPUs",
+        "ok  no CDI spec",
+        "10 slices were made and removed",
+    ):
+        assert text in output
+    assert list(short_temporary.iterdir()) == []
+    assert _processes_in(short_temporary) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("moment", ["simulated", "1  Pods ask for slices"])
+def test_an_interrupted_demo_leaves_no_process_and_no_file(
+    short_temporary: Path, number: signal.Signals, moment: str
+) -> None:
+    process = _start(short_temporary)
+    assert process.stdout is not None
+    for line in process.stdout:
+        if moment in line:
+            break
+    else:
+        pytest.fail(f"the demo ended before {moment!r}")
+    wait_for("processes", lambda: _processes_in(short_temporary))
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == (130 if number != signal.SIGKILL else -signal.SIGKILL)
+    wait_for("end of all processes", lambda: not _processes_in(short_temporary))
+    wait_for("removal of all files", lambda: not list(short_temporary.iterdir()))

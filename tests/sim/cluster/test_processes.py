@@ -1,0 +1,108 @@
+"""Child processes and the directory that they live in."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from sim.cluster.processes import Child, ClusterError, Supervisor
+from tests.sim.standins import wait_for
+
+_SLEEP = ["-c", "import time; time.sleep(60)"]
+_DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready');"
+_STUBBORN = ["-c", f"{_DEAF} time.sleep(60)"]
+
+
+def _alive(pid: int) -> bool:
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def _is_ready(child: Child) -> bool:
+    return "ready" in child.log.read_text()
+
+
+def test_children_and_the_temporary_directory_end_with_the_supervisor() -> None:
+    with Supervisor() as supervisor:
+        child = supervisor.spawn("sleeper", _SLEEP)
+        directory = supervisor.directory
+        assert _alive(child.process.pid)
+        assert (directory / "logs" / "sleeper.log").exists()
+    assert child.exit_code == -signal.SIGTERM
+    assert not directory.exists()
+
+
+def test_a_given_directory_stays(tmp_path_factory: pytest.TempPathFactory) -> None:
+    directory = Path("/tmp") / f"mk-{os.getpid()}"
+    with Supervisor(directory):
+        pass
+    assert (directory / "logs").is_dir()
+    (directory / "logs").rmdir()
+    directory.rmdir()
+
+
+def test_a_directory_with_a_path_too_long_for_sockets_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ClusterError, match="too long"), Supervisor(tmp_path / ("x" * 60)):
+        pass
+
+
+def test_a_child_that_ended_is_reported_with_the_end_of_its_log() -> None:
+    with Supervisor() as supervisor:
+        child = supervisor.spawn("broken", ["-c", "print('the cause'); raise SystemExit(3)"])
+        child.process.wait(10)
+        with pytest.raises(ClusterError, match=r"broken exited with 3(.|\n)*the cause"):
+            supervisor.check()
+
+
+def test_a_child_that_does_not_listen_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sim.cluster.processes._STOP_SECONDS", 0.2)
+    with Supervisor() as supervisor:
+        child = supervisor.spawn("stubborn", _STUBBORN)
+        wait_for("ready", partial(_is_ready, child))
+    assert child.exit_code == -signal.SIGKILL
+
+
+def test_later_waves_end_before_earlier_ones() -> None:
+    note = (
+        "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(print(time.monotonic())))"
+    )
+    note += "; print('ready'); time.sleep(60)"
+    with Supervisor() as supervisor:
+        children = [supervisor.spawn(f"w{wave}", ["-c", note], wave=wave) for wave in (0, 2, 1)]
+        for child in children:
+            wait_for("ready", partial(_is_ready, child))
+        supervisor.stop()
+        ends = [float(child.log.read_text().split()[1]) for child in children]
+    assert sorted(ends) == [ends[1], ends[2], ends[0]]
+
+
+def test_nothing_survives_a_supervisor_that_is_killed() -> None:
+    program = textwrap.dedent(
+        """
+        import time
+        from sim.cluster.processes import Supervisor
+        with Supervisor() as supervisor:
+            child = supervisor.spawn("stubborn", ["-c", "import time; time.sleep(60)"])
+            print(child.process.pid, supervisor.directory, flush=True)
+            time.sleep(60)
+        """
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    pid, directory = process.stdout.readline().split()
+    assert _alive(int(pid))
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    wait_for("end of the child", lambda: not _alive(int(pid)))
+    wait_for("end of the directory", lambda: not Path(directory).exists())

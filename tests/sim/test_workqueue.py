@@ -1,0 +1,85 @@
+"""The queue of the stand-ins' controllers."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from sim.workqueue import WorkQueue
+from tests.sim.standins import holds_for, wait_for
+
+MakeQueue = Callable[..., WorkQueue]
+
+
+@pytest.fixture
+def make() -> Iterator[MakeQueue]:
+    queues: list[WorkQueue] = []
+
+    def start(handle: Callable[[str], float | None], **options: int) -> WorkQueue:
+        queues.append(WorkQueue("test", handle, workers=options.get("workers", 1)))
+        queues[-1].start()
+        return queues[-1]
+
+    yield start
+    for queue in queues:
+        queue.stop()
+
+
+def test_a_key_added_while_it_is_handled_is_handled_once_more(make: MakeQueue) -> None:
+    seen: list[str] = []
+    entered, leave = threading.Event(), threading.Event()
+
+    def handle(key: str) -> None:
+        seen.append(key)
+        entered.set()
+        leave.wait(5)
+
+    queue = make(handle, workers=2)
+    queue.add("a")
+    entered.wait(5)
+    for _ in range(3):
+        queue.add("a")
+    assert holds_for(0.1, lambda: seen == ["a"])
+    leave.set()
+    wait_for("the second time", lambda: seen == ["a", "a"])
+    assert holds_for(0.1, lambda: seen == ["a", "a"])
+
+
+def test_a_key_that_waits_is_handled_once(make: MakeQueue) -> None:
+    seen: list[str] = []
+    queue = make(seen.append)
+    queue.add_after("a", 0.1)
+    queue.add("a")
+    wait_for("one", lambda: seen == ["a"])
+    assert holds_for(0.2, lambda: seen == ["a"])
+
+
+def test_a_returned_delay_brings_the_key_back(make: MakeQueue) -> None:
+    times: list[float] = []
+
+    def handle(key: str) -> float | None:
+        times.append(time.monotonic())
+        return 0.1 if len(times) == 1 else None
+
+    make(handle).add("a")
+    wait_for("two", lambda: len(times) == 2)
+    assert times[1] - times[0] >= 0.1
+    assert holds_for(0.2, lambda: len(times) == 2)
+
+
+def test_a_failing_key_is_retried_and_does_not_hold_up_others(make: MakeQueue) -> None:
+    seen: list[str] = []
+
+    def handle(key: str) -> None:
+        seen.append(key)
+        if key == "bad" and seen.count("bad") < 3:
+            raise RuntimeError("no")
+
+    queue = make(handle)
+    queue.add("bad")
+    queue.add("good")
+    wait_for("both", lambda: seen.count("bad") == 3 and "good" in seen)
+    assert seen.index("good") < 2
