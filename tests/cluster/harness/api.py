@@ -22,6 +22,9 @@ _COLLECTIONS = {
     ("apiextensions.k8s.io/v1", "CustomResourceDefinition"): (
         "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
     ),
+    ("coordination.k8s.io/v1", "Lease"): (
+        "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
+    ),
     ("mig.dra.dev/v1alpha1", "MigNode"): "/apis/mig.dra.dev/v1alpha1/mignodes",
     ("resource.k8s.io/v1", "DeviceClass"): "/apis/resource.k8s.io/v1/deviceclasses",
     ("resource.k8s.io/v1", "ResourceSlice"): "/apis/resource.k8s.io/v1/resourceslices",

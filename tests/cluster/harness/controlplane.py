@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import signal
 import ssl
 import urllib.request
 from functools import partial
@@ -85,14 +83,18 @@ class ControlPlane:
         return path
 
     @contextlib.contextmanager
-    def paused_scheduler(self) -> Iterator[None]:
-        """Nothing is scheduled until the block ends; then everything that happened is seen."""
+    def without_scheduler(self) -> Iterator[None]:
+        """Nothing is scheduled inside the block.
+
+        The scheduler that starts afterwards knows all that happened before it schedules anything,
+        which one that was merely paused would not.
+        """
         (scheduler,) = (each for each in self._processes if each.name == "kube-scheduler")
-        os.kill(scheduler.pid, signal.SIGSTOP)
+        scheduler.stop()
         try:
             yield
         finally:
-            os.kill(scheduler.pid, signal.SIGCONT)
+            scheduler.start()
 
     def tails(self) -> str:
         """The ends of the logs of all parts."""

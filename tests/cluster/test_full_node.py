@@ -1,0 +1,70 @@
+"""A pod whose allocated node turns out not to have room for it gets its slice elsewhere."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cluster.conftest import FAKE
+from tests.cluster.harness.api import Api
+from tests.cluster.harness.controlplane import ControlPlane
+from tests.cluster.harness.credentials import MIG_CONTROLLER
+from tests.cluster.harness.nodes import pod
+from tests.cluster.harness.waiting import wait_for
+from tests.cluster.harness.workload import Workload, node_of
+
+COMMAND = {"main": ["sleep", "1000000"]}
+
+
+def test_a_node_without_free_cpu_is_not_chosen(api: Api, workload: Workload) -> None:
+    claims = {"gpu": workload.template("avoid", device_class="mig-1g.5gb")}
+    workload.create(pod("filler", COMMAND, cpu="2", nodeName="fake-a"))
+    for number in range(3):
+        workload.create(
+            pod(f"avoid-{number}", COMMAND, cpu="100m", claims=claims, nodeSelector=FAKE)
+        )
+    nodes = {workload.wait_for_node(f"avoid-{number}") for number in range(3)}
+    assert nodes == {"fake-b"}
+
+
+def test_an_allocation_taken_back_by_the_scheduler_moves_to_another_node(
+    api: Api, control_plane: ControlPlane, workload: Workload
+) -> None:
+    claims = {"gpu": workload.template("move", device_class="mig-1g.5gb")}
+    mark = control_plane.audit.mark()
+    with control_plane.without_scheduler():
+        workload.create(pod("move", COMMAND, cpu="500m", claims=claims, nodeSelector=FAKE))
+        claim = workload.wait_for_allocation("move")
+        full = node_of(claim)
+        workload.create(pod("filler", COMMAND, cpu="2", nodeName=full))
+
+    bound = workload.wait_for_node("move")
+    assert bound != full
+    moved = api.get("ResourceClaim", claim["metadata"]["name"])
+    assert node_of(moved) == bound
+    assert moved["metadata"]["uid"] == claim["metadata"]["uid"]
+    allocations = [
+        write
+        for write in control_plane.audit.writes(since=mark, user=MIG_CONTROLLER.name)
+        if write.resource == "resourceclaims/status" and write.status == 200
+    ]
+    assert len(allocations) == 2
+
+
+@pytest.mark.timeout(90)
+def test_a_pod_that_fits_nowhere_gets_its_slice_once_a_node_has_room(
+    api: Api, control_plane: ControlPlane, workload: Workload
+) -> None:
+    claims = {"gpu": workload.template("late", device_class="mig-1g.5gb")}
+    for node in ("fake-a", "fake-b"):
+        workload.create(pod(f"filler-{node}", COMMAND, cpu="2", nodeName=node))
+    workload.create(pod("late", COMMAND, cpu="500m", claims=claims, nodeSelector=FAKE))
+    claim = wait_for("claim", lambda: workload.claim_of("late"))
+    name = claim["metadata"]["name"]
+    wait_for(
+        "event that says why the claim waits",
+        lambda: api.list("Event", fieldSelector=f"involvedObject.name={name},type=Warning"),
+        context=workload.describe,
+    )
+
+    api.delete("Pod", "filler-fake-b", grace=0)
+    assert workload.wait_for_node("late") == "fake-b"

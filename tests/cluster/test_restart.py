@@ -1,0 +1,113 @@
+"""Daemons that restart at rest change nothing, and serve the next pod."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.cluster.harness.api import Api
+from tests.cluster.harness.audit import Write
+from tests.cluster.harness.controlplane import ControlPlane
+from tests.cluster.harness.credentials import MIG_CONTROLLER, MIG_PLUGIN
+from tests.cluster.harness.daemons import NAMESPACE, Driver
+from tests.cluster.harness.kubelet import KubeletNode
+from tests.cluster.harness.nodes import pod
+from tests.cluster.harness.processes import Process
+from tests.cluster.harness.waiting import wait_for
+from tests.cluster.harness.workload import Workload
+
+REST_SECONDS = 10.0
+"""How long the restarted daemons are watched once the controller leads again."""
+
+COMMAND = {"main": ["sleep", "1000000"]}
+
+
+def writes(control_plane: ControlPlane, *, since: int) -> list[Write]:
+    """What the driver wrote, but for the lease of its controller."""
+    return [
+        write
+        for user in (MIG_CONTROLLER, MIG_PLUGIN)
+        for write in control_plane.audit.writes(since=since, user=user.name)
+        if write.resource != "leases"
+    ]
+
+
+def settle(control_plane: ControlPlane) -> None:
+    """Waits until the driver wrote nothing for two seconds."""
+
+    def quiet() -> bool:
+        mark = control_plane.audit.mark()
+        time.sleep(2)
+        return not writes(control_plane, since=mark)
+
+    wait_for("rest", quiet, timeout=60)
+
+
+def renewed(api: Api) -> str:
+    """When the controller last renewed its lease."""
+    (lease,) = api.list("Lease", namespace=NAMESPACE)
+    return str(lease["spec"]["renewTime"])
+
+
+@pytest.mark.parametrize("end", [Process.stop, Process.kill], ids=["stop", "kill"])
+def test_restarting_both_daemons_at_rest_writes_nothing(
+    *,
+    end: Callable[[Process], int],
+    api: Api,
+    control_plane: ControlPlane,
+    driver: Driver,
+    kubelet: KubeletNode,
+    workload: Workload,
+) -> None:
+    claims = {"gpu": workload.template("rest", device_class="mig-1g.5gb")}
+    where: dict[str, Any] = {"nodeSelector": {"kubernetes.io/hostname": kubelet.name}}
+    workload.create(pod("before", COMMAND, claims=claims, **where))
+    workload.wait_for_phase("before", "Running")
+    settle(control_plane)
+    hardware = driver.hardware[kubelet.name].contents()
+    specs = {file.name: file.stat().st_mtime_ns for file in kubelet.cdi_root.iterdir()}
+    mark = control_plane.audit.mark()
+
+    for process in driver.processes():
+        end(process)
+    last = renewed(api)
+    for process in driver.processes():
+        process.start()
+    wait_for("leading controller", lambda: renewed(api) != last, context=driver.tails)
+    time.sleep(REST_SECONDS)
+
+    for process in driver.processes():
+        process.assert_running()
+    assert writes(control_plane, since=mark) == []
+    assert driver.hardware[kubelet.name].contents() == hardware
+    assert {file.name: file.stat().st_mtime_ns for file in kubelet.cdi_root.iterdir()} == specs
+
+    workload.create(pod("after", COMMAND, claims=claims, **where))
+    workload.wait_for_phase("after", "Running")
+
+
+def test_a_slice_outlives_the_crash_of_both_daemons_and_is_removed_with_its_pod(
+    api: Api, control_plane: ControlPlane, driver: Driver, kubelet: KubeletNode, workload: Workload
+) -> None:
+    before = driver.hardware[kubelet.name].contents()
+    claims = {"gpu": workload.template("crash", device_class="mig-1g.5gb")}
+    where: dict[str, Any] = {"nodeSelector": {"kubernetes.io/hostname": kubelet.name}}
+    workload.create(pod("crash", COMMAND, claims=claims, **where))
+    workload.wait_for_phase("crash", "Running")
+    assert driver.hardware[kubelet.name].contents() != before
+
+    for process in driver.processes():
+        process.kill()
+    api.delete("Pod", "crash")
+    for process in driver.processes():
+        process.start()
+
+    wait_for(
+        "removal of claim and CDI spec",
+        lambda: not api.list("ResourceClaim") and not list(kubelet.cdi_root.iterdir()),
+        timeout=60,
+        context=workload.describe,
+    )

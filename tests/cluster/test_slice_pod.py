@@ -1,0 +1,174 @@
+"""A pod asks for a MIG slice on a real Kubernetes and gets it; deleted, it leaves nothing."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from tests.cluster.harness.api import Api, Obj
+from tests.cluster.harness.daemons import DRIVER, Driver
+from tests.cluster.harness.kubelet import KubeletNode
+from tests.cluster.harness.nodes import pod
+from tests.cluster.harness.waiting import wait_for
+from tests.cluster.harness.workload import Workload, node_of
+
+SHOW = (
+    'echo "devices=$NVIDIA_VISIBLE_DEVICES"; '
+    'for node in /dev/nvidia-caps/*; do echo "$node $(stat -c %F:%t:%T $node)"; done; '
+    "sleep 1000000"
+)
+"""Prints what CDI gave the container; major and minor are hexadecimal."""
+
+CLEANUP_SECONDS = 5.0
+
+
+def instances_of(api: Api, node: str, claim: Obj) -> list[dict[str, Any]]:
+    """The instances on a node that a claim holds, each with the minor of its GPU as `gpu`."""
+    gpus = api.get("MigNode", node)["status"]["gpus"]
+    return [
+        {**instance, "gpu": int(gpu["name"].removeprefix("gpu-"))}
+        for gpu in gpus
+        for instance in gpu.get("instances", [])
+        if instance.get("claim", {}).get("uid") == claim["metadata"]["uid"]
+    ]
+
+
+def cap_nodes(driver: Driver, node: str, instance: dict[str, Any]) -> set[str]:
+    """The lines that SHOW prints for an instance, from the host's capability files."""
+    hardware = driver.hardware[node]
+    gi, ci = f"gi{instance['gpuInstanceID']}", f"ci{instance['computeInstanceID']}"
+    major = hardware.caps_major()
+    minors = [
+        hardware.caps_minor(gpu=instance["gpu"], instance=path) for path in (gi, f"{gi}/{ci}")
+    ]
+    return {
+        f"/dev/nvidia-caps/nvidia-cap{minor} character special file:{major:x}:{minor:x}"
+        for minor in minors
+    }
+
+
+def shown(kubelet: KubeletNode, running: Obj, container: str) -> list[str]:
+    """What SHOW printed: the environment and the two nodes."""
+    return wait_for(
+        f"output of {container}",
+        lambda: lines if len(lines := kubelet.log(running, container).splitlines()) > 2 else None,
+    )
+
+
+def real_node(kubelet: KubeletNode) -> dict[str, Any]:
+    """The part of a pod's spec that puts it on the node that runs pods."""
+    return {"nodeSelector": {"kubernetes.io/hostname": kubelet.name}}
+
+
+def test_a_pod_from_a_template_runs_with_its_slice(
+    api: Api, driver: Driver, kubelet: KubeletNode, workload: Workload
+) -> None:
+    claims = {"gpu": workload.template("one", device_class="mig-1g.5gb")}
+    commands = {"main": ["sh", "-c", SHOW]}
+    workload.create(pod("one", commands, claims=claims, **real_node(kubelet)))
+    running = workload.wait_for_phase("one", "Running")
+
+    claim = workload.claim_of("one")
+    assert claim is not None
+    (instance,) = instances_of(api, kubelet.name, claim)
+    first, *nodes = shown(kubelet, running, "main")
+    assert first == "devices=void"
+    assert set(nodes) == cap_nodes(driver, kubelet.name, instance)
+
+
+def test_the_status_of_the_claim_describes_the_slice(
+    api: Api, kubelet: KubeletNode, workload: Workload
+) -> None:
+    claims = {"gpu": workload.template("status", device_class="mig-1g.5gb")}
+    commands = {"main": ["sleep", "1000000"]}
+    workload.create(pod("status", commands, claims=claims, **real_node(kubelet)))
+    workload.wait_for_phase("status", "Running")
+
+    def described() -> Obj | None:
+        claim = workload.claim_of("status")
+        return claim if claim and claim["status"].get("devices") else None
+
+    claim = wait_for("status.devices", described, context=workload.describe)
+    (result,) = claim["status"]["allocation"]["devices"]["results"]
+    (device,) = claim["status"]["devices"]
+    assert {key: device[key] for key in ("driver", "pool", "device")} == {
+        key: result[key] for key in ("driver", "pool", "device")
+    }
+    assert device["driver"] == DRIVER
+    assert re.fullmatch(r"gpu-0-mig-1g5gb-19-\d", device["device"])
+    assert [(each["type"], each["status"]) for each in device["conditions"]] == [("Ready", "True")]
+    (instance,) = instances_of(api, kubelet.name, claim)
+    assert instance["uuid"] in str(device["data"])
+
+
+def test_two_containers_of_a_pod_share_a_claim(
+    api: Api, driver: Driver, kubelet: KubeletNode, workload: Workload
+) -> None:
+    claims = {"gpu": workload.template("shared", device_class="mig-2g.10gb")}
+    commands = {name: ["sh", "-c", SHOW] for name in ("left", "right")}
+    workload.create(pod("shared", commands, claims=claims, **real_node(kubelet)))
+    running = workload.wait_for_phase("shared", "Running")
+
+    claim = workload.claim_of("shared")
+    assert claim is not None
+    (instance,) = instances_of(api, kubelet.name, claim)
+    left, right = (shown(kubelet, running, name) for name in ("left", "right"))
+    assert left == right
+    assert set(left[1:]) == cap_nodes(driver, kubelet.name, instance)
+
+
+def test_a_deleted_pod_leaves_no_slice_no_spec_and_no_claim(
+    api: Api, driver: Driver, kubelet: KubeletNode, workload: Workload
+) -> None:
+    before = driver.hardware[kubelet.name].contents()
+    claims = {"gpu": workload.template("leaving", device_class="mig-3g.20gb")}
+    commands = {"main": ["sleep", "1000000"]}
+    workload.create(pod("leaving", commands, claims=claims, **real_node(kubelet)))
+    workload.wait_for_phase("leaving", "Running")
+    claim = workload.claim_of("leaving")
+    assert claim is not None
+    assert instances_of(api, kubelet.name, claim)
+    uid = claim["metadata"]["uid"]
+
+    def specs() -> list[str]:
+        return [file.name for file in kubelet.cdi_root.iterdir() if uid in file.read_text()]
+
+    assert len(specs()) == 1
+    assert driver.hardware[kubelet.name].contents() != before
+
+    api.delete("Pod", "leaving")
+    wait_for(
+        "clean node and no claim",
+        lambda: (
+            not specs()
+            and not instances_of(api, kubelet.name, claim)
+            and api.find("ResourceClaim", claim["metadata"]["name"]) is None
+        ),
+        timeout=CLEANUP_SECONDS,
+        context=workload.describe,
+    )
+
+
+def test_a_claim_waits_with_a_reason_while_nothing_is_free(
+    api: Api, kubelet: KubeletNode, workload: Workload
+) -> None:
+    claims = {"gpu": workload.template("whole", device_class="mig-7g.40gb")}
+    commands = {"main": ["sleep", "1000000"]}
+    workload.create(pod("first", commands, claims=claims, **real_node(kubelet)))
+    workload.wait_for_phase("first", "Running")
+    workload.create(pod("second", commands, claims=claims, **real_node(kubelet)))
+    claim = wait_for("claim of the second pod", lambda: workload.claim_of("second"))
+    name = claim["metadata"]["name"]
+    wait_for(
+        "event that says why the claim waits",
+        lambda: [
+            event
+            for event in api.list("Event", fieldSelector=f"involvedObject.name={name}")
+            if event["type"] == "Warning"
+        ],
+        context=workload.describe,
+    )
+    assert node_of(api.get("ResourceClaim", name)) == ""
+
+    api.delete("Pod", "first")
+    workload.wait_for_phase("second", "Running")
