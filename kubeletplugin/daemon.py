@@ -45,6 +45,7 @@ from kubeletplugin.works import ClaimWorks
 _log = logging.getLogger(__name__)
 _WORKERS = 16
 _DRAIN_SECONDS = 20.0
+_FIRST_LOOK_SECONDS = 5.0
 
 
 def serve(options: Options, api: KubeApi, stop: threading.Event) -> None:
@@ -130,9 +131,11 @@ class Daemon:
         self._service.start()
         self._registration.start()
         self._statuses.start()
-        self._publisher.start()
         self._loop.start()
         self._janitor.start()
+        # The MigNode of the last run is nearer to the truth than an empty one.
+        self._gate.wait_decided(_FIRST_LOOK_SECONDS)
+        self._publisher.start()
         stop.wait()
         self._stop()
 

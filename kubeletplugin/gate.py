@@ -47,6 +47,11 @@ class Gate:
         with self._condition:
             return self._open
 
+    def wait_decided(self, timeout: float) -> bool:
+        """Wait until it is open or has a reason to be closed; False if neither came in time."""
+        with self._condition:
+            return self._condition.wait_for(lambda: self._open or bool(self._reason), timeout)
+
     def enter(self, timeout: float) -> None:
         """Pass, after waiting for a start that is under way.
 
