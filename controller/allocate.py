@@ -33,6 +33,9 @@ from dra.score import POLICIES, Key
 
 _MAX_COMBINATIONS = 4096
 
+Solution = tuple[Key, list[Option]]
+"""What serving a problem on a node costs, and one option per GPU of it."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Problem:
@@ -110,11 +113,11 @@ class Allocator:
         search = Search(problem, self._fleet)
         best: tuple[Key, NodeGpus, list[Option]] | None = None
         for name in sorted(self._fleet.nodes):
-            if self.node_misfit(problem, name, delegated):
-                continue
             node = self._fleet.nodes[name]
-            found = search.solve(node)
-            if found is not None and (best is None or found[0] < best[0]):
+            found = search.solution(node)
+            if found is None or (best is not None and found[0] >= best[0]):
+                continue
+            if not self.node_misfit(problem, name, delegated):
                 best = (found[0], node, found[1])
         return None if best is None else search.decision(best[1], best[2])
 
@@ -135,6 +138,10 @@ class Search:
         named = (c.policy for c in problem.claims if c.policy)
         self._policy = POLICIES[next(named, DEFAULT_POLICY)]
         self._options: dict[tuple[object, ...], list[Option]] = {}
+        self._solutions: dict[int, Solution | None] = {}
+        self._by_shape = not any(
+            fleet.kinds.tells_gpus_apart(kind.expressions) for kind in self.types
+        )
 
     def match(self, state: GpuState, index: int) -> Match:
         """What of a GPU would serve the wants of type ``index``. Raises SelectorError."""
@@ -142,13 +149,20 @@ class Search:
             self.types[index].expressions, state.kind, gpu=state.gpu, inventory=state.inventory
         )
 
-    def solve(self, node: NodeGpus) -> tuple[Key, list[Option]] | None:
-        """The cheapest way to serve the target on ``node``: one option per GPU."""
+    def solution(self, node: NodeGpus) -> Solution | None:
+        """The cheapest way to serve the target on ``node``, kept for nodes of its shape."""
+        if not self._by_shape:
+            return self._solve(node)
+        if node.shape not in self._solutions:
+            self._solutions[node.shape] = self._solve(node)
+        return self._solutions[node.shape]
+
+    def _solve(self, node: NodeGpus) -> Solution | None:
         allowed = [
             [self.match(state, index).offers for index in range(len(self.types))]
             for state in node.gpus
         ]
-        best: tuple[Key, list[Option]] | None = None
+        best: Solution | None = None
         for chosen in self._settings(node, allowed):
             found = combine(
                 [

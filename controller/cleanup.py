@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from enum import Enum, auto
 
 from controller.cluster import Cluster, KnownClaim
@@ -11,6 +12,9 @@ from controller.writer import Writer
 from dra.claims import Claim
 
 _log = logging.getLogger(__name__)
+
+OWNED_GRACE_SECONDS = 5.0
+"""How long an unused claim of a pod that has ended may wait to be deleted with it."""
 
 
 class Step(Enum):
@@ -41,18 +45,24 @@ def next_step(claim: Claim, *, finalizer: str, in_use: bool, on_node: bool) -> S
 
 
 class Ender:
-    """Takes the next step for claims that may have ended."""
+    """Takes the next step for claims that may have ended. ``now`` gives monotonic seconds."""
 
-    def __init__(self, cluster: Cluster, writer: Writer) -> None:
+    def __init__(self, cluster: Cluster, writer: Writer, now: Callable[[], float]) -> None:
         self._cluster = cluster
         self._writer = writer
+        self._now = now
+        self._unused_since: dict[Key, float] = {}
 
-    def look_at(self, key: Key) -> None:
-        """Take the next step for a claim. Raises KubeError and NotLeadingError."""
+    def look_at(self, key: Key) -> float | None:
+        """Take the next step for a claim; returns the time to look again, if there is one.
+
+        Raises KubeError and NotLeadingError.
+        """
         cluster = self._cluster
         known = cluster.claims.get(key)
         if known is None or cluster.finalizer not in known.claim.finalizers:
-            return
+            self._unused_since.pop(key, None)
+            return None
         claim = known.claim
         step = next_step(
             claim,
@@ -61,6 +71,14 @@ class Ender:
             on_node=self._on_node(known),
         )
         fields = {"claim": str(claim.ref)}
+        if step is not Step.DEALLOCATE:
+            self._unused_since.pop(key, None)
+        elif claim.owner_pod_uid:
+            # The claims of a pod go with it; that is somebody else's work, usually under way.
+            since = self._unused_since.setdefault(key, self._now())
+            if self._now() < since + OWNED_GRACE_SECONDS:
+                return since + OWNED_GRACE_SECONDS
+            del self._unused_since[key]
         if step is Step.WAIT_FOR_NODE:
             _log.debug("the node still has a slice of an ended claim", extra=fields)
         elif step is Step.DEALLOCATE:
@@ -69,6 +87,7 @@ class Ender:
         elif step is Step.REMOVE_FINALIZER:
             cluster.set_claim(self._writer.remove_finalizer(claim), own=True)
             _log.info("released", extra=fields)
+        return None
 
     def _on_node(self, known: KnownClaim) -> bool:
         """Whether a node still has a slice of the claim; a node that cannot tell counts as yes."""

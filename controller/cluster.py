@@ -44,13 +44,15 @@ class Effects:
     """What changes call for, collected until somebody takes it.
 
     ``room``: something that did not fit may fit now. ``classes``: the generated DeviceClasses may
-    be out of date. ``nodes`` are those whose conditions for pods have changed.
+    be out of date. ``nodes`` are those whose conditions for pods have changed; what is gone is
+    named by UID.
     """
 
     pods: set[Key] = field(default_factory=set)
     claims: set[Key] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
     gone_pods: set[str] = field(default_factory=set)
+    gone_claims: set[str] = field(default_factory=set)
     taken_back: list[TakenBack] = field(default_factory=list)
     room: bool = False
     classes: bool = False
@@ -192,6 +194,7 @@ class Cluster:
         if known is None:
             return
         self._claim_of_uid.pop(known.claim.ref.uid, None)
+        self._effects.gone_claims.add(known.claim.ref.uid)
         if self.fleet.release(known.claim.ref.uid):
             self._effects.room = True
         self._touch_pods(key)

@@ -66,7 +66,7 @@ class Engine:
         self._gate = gate
         self._now = now
         self._allocator = Allocator(cluster.fleet, cluster.hosts)
-        self._ender = Ender(cluster, writer)
+        self._ender = Ender(cluster, writer, now)
         self._exclusions = Exclusions(now)
         self._pods: WorkList[Key] = WorkList(now)
         self._claims: WorkList[Key] = WorkList(now)
@@ -86,6 +86,9 @@ class Engine:
         for uid in effects.gone_pods:
             self._exclusions.forget(uid)
             self._reporter.forget(pod_uid=uid)
+        for uid in effects.gone_claims:
+            self._reporter.forget(claim_uid=uid)
+            self._attempts.pop(uid, None)
         for key in effects.claims:
             self._claims.add(key, 0)
         for key in effects.pods:
@@ -108,7 +111,7 @@ class Engine:
             return True
         claim = self._claims.pop()
         if claim is not None:
-            self._guarded(self._claims, claim, lambda: self._ender.look_at(claim))
+            self._guarded(self._claims, claim, lambda: self._end(claim))
             return True
         pod = self._pods.pop()
         if pod is not None:
@@ -120,6 +123,11 @@ class Engine:
         """The monotonic time of the next piece of work, None when there is none."""
         times = [self._claims.next_due(), self._pods.next_due(), self._classes.due]
         return min((t for t in times if t is not None), default=None)
+
+    def _end(self, key: Key) -> None:
+        again = self._ender.look_at(key)
+        if again is not None:
+            self._claims.add(key, 0, at=again)
 
     # -- pods
 

@@ -8,17 +8,25 @@ from dataclasses import dataclass, field
 from controller.gpustate import GpuState, why_blocked
 from controller.kinds import Kinds
 from controller.market import Markets
+from controller.shapes import Numbering
 from dra.allocation import Allocation
 from dra.inventory import Allocator, ClaimRef, Gpu, Inventory
 from dra.names import DeviceNameError, GpuDevice, parse_device
 
+Signature = tuple[tuple[object, ...], ...]
+
 
 @dataclass(slots=True, eq=False)
 class NodeGpus:
-    """A node's inventory, and the state of its GPUs in the order of their names."""
+    """A node's inventory, and the state of its GPUs in the order of their names.
+
+    ``shape`` is equal for nodes whose GPUs are in equal states: what fits one, fits the other.
+    """
 
     inventory: Inventory
     gpus: list[GpuState] = field(default_factory=list)
+    signature: Signature = ()
+    shape: int = 0
 
     def gpu(self, name: str) -> GpuState | None:
         """The state of ``gpu-<minor>``."""
@@ -33,6 +41,7 @@ class Fleet:
         self.kinds = kinds
         self.markets = markets
         self.nodes: dict[str, NodeGpus] = {}
+        self._shapes: Numbering[Signature] = Numbering()
         self._instances: dict[str, frozenset[str]] = {}
         self._profiles: dict[str, frozenset[str]] = {}
         self._allocations: dict[str, tuple[ClaimRef, Allocation]] = {}
@@ -45,13 +54,13 @@ class Fleet:
         self._instances[inventory.node] = frozenset(_claim_uids(inventory))
         self._profiles[inventory.node] = frozenset(_profile_names(inventory))
         if inventory.allocator is not Allocator.CONTROLLER:
-            self._leave(self.nodes.pop(inventory.node, None))
+            self._remove(inventory.node)
             return False
         before = self.nodes.get(inventory.node)
         if before is not None and before.inventory == inventory:
             return False
         node = NodeGpus(inventory, [self._state(g, inventory) for g in _in_order(inventory.gpus)])
-        self._leave(before)
+        self._remove(inventory.node)
         self.nodes[inventory.node] = node
         for uid in self._by_node.get(inventory.node, ()):
             ref, allocation = self._allocations[uid]
@@ -59,11 +68,12 @@ class Fleet:
         for state in node.gpus:
             state.recount()
         self._enter(node.gpus)
-        return before is None or _signature(before) != _signature(node)
+        self._reshape(node)
+        return before is None or before.signature != node.signature
 
     def drop_inventory(self, node: str) -> bool:
         """Forget a node; False, because that makes no room."""
-        self._leave(self.nodes.pop(node, None))
+        self._remove(node)
         self._instances.pop(node, None)
         self._profiles.pop(node, None)
         return False
@@ -75,7 +85,7 @@ class Fleet:
         self._by_node.setdefault(allocation.node, set()).add(ref.uid)
         node = self.nodes.get(allocation.node)
         if node is not None:
-            self._change(self._attach(node, ref, allocation))
+            self._change(node, self._attach(node, ref, allocation))
 
     def release(self, claim_uid: str) -> bool:
         """Count it no longer; True when it was counted."""
@@ -86,14 +96,17 @@ class Fleet:
         self._by_node[name].discard(claim_uid)
         if not self._by_node[name]:
             del self._by_node[name]
+        node = self.nodes.get(name)
+        if node is None:
+            return True
         touched = []
-        for state in self.nodes[name].gpus if name in self.nodes else ():
+        for state in node.gpus:
             held = [key for key, ref in state.claims.items() if ref.uid == claim_uid]
             for key in held:
                 del state.claims[key]
             if held:
                 touched.append(state)
-        self._change(touched)
+        self._change(node, touched)
         return True
 
     def instance_claims(self, node: str) -> frozenset[str] | None:
@@ -146,22 +159,34 @@ class Fleet:
                 touched.append(state)
         return touched
 
-    def _change(self, states: Iterable[GpuState]) -> None:
+    def _change(self, node: NodeGpus, states: Iterable[GpuState]) -> None:
         for state in {id(s): s for s in states}.values():
-            self._leave_market(state)
+            self._leave(state)
             state.recount()
             self._enter([state])
+        self._reshape(node)
+
+    def _reshape(self, node: NodeGpus) -> None:
+        signature = tuple(
+            (id(s.kind), s.blocked, s.usage, s.instances, s.whole_held) for s in node.gpus
+        )
+        if node.shape:
+            self._shapes.release(node.signature)
+        node.signature, node.shape = signature, self._shapes.acquire(signature)
+
+    def _remove(self, name: str) -> None:
+        node = self.nodes.pop(name, None)
+        for state in node.gpus if node else ():
+            self._leave(state)
+        if node is not None and node.shape:
+            self._shapes.release(node.signature)
 
     def _enter(self, states: Iterable[GpuState]) -> None:
         for state in states:
             if state.counted and state.market:
                 state.market.enter(state.usage)
 
-    def _leave(self, node: NodeGpus | None) -> None:
-        for state in node.gpus if node else ():
-            self._leave_market(state)
-
-    def _leave_market(self, state: GpuState) -> None:
+    def _leave(self, state: GpuState) -> None:
         if state.counted and state.market:
             state.market.leave(state.usage)
 
@@ -177,8 +202,3 @@ def _profile_names(inventory: Inventory) -> Iterable[str]:
 
 def _in_order(gpus: Iterable[Gpu]) -> list[Gpu]:
     return sorted(gpus, key=lambda g: g.minor)
-
-
-def _signature(node: NodeGpus) -> list[tuple[object, ...]]:
-    """What decides whether something fits: equal signatures, equal room."""
-    return [(s.gpu.uuid, id(s.kind), s.blocked, s.usage, s.whole_held) for s in node.gpus]

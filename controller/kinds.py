@@ -57,7 +57,7 @@ class Kinds:
     """Tells kinds apart, and which of their offers selectors select. Not thread-safe."""
 
     def __init__(self, selectors: Selectors) -> None:
-        self._selectors = selectors
+        self.selectors = selectors
         self._kinds: BoundedCache[tuple[object, ...], GpuKind] = BoundedCache(2048)
         self._matches: BoundedCache[tuple[object, ...], Match] = BoundedCache(20_000)
 
@@ -81,6 +81,10 @@ class Kinds:
         )
         return self._kinds.get(key, lambda: _kind(gpu, inventory))
 
+    def tells_gpus_apart(self, expressions: tuple[str, ...]) -> bool:
+        """Whether one of them may select differently on GPUs of one kind."""
+        return any(self.selectors.tells_gpus_apart(e) for e in expressions)
+
     def match(
         self, expressions: tuple[str, ...], kind: GpuKind, *, gpu: Gpu, inventory: Inventory
     ) -> Match:
@@ -89,7 +93,7 @@ class Kinds:
         Raises:
             SelectorError: an expression does not compile.
         """
-        if any(self._selectors.tells_gpus_apart(e) for e in expressions):
+        if self.tells_gpus_apart(expressions):
             devices = (describe(o, gpu, inventory) for o in kind.offers)
             return self._select(expressions, zip(kind.offers, devices, strict=True))
         return self._matches.get(
@@ -105,7 +109,7 @@ class Kinds:
         for offer, device in candidates:
             verdict = Verdict(selected=True)
             for expression in expressions:
-                verdict = self._selectors.evaluate(expression, device)
+                verdict = self.selectors.evaluate(expression, device)
                 if verdict.error:
                     failure = failure or f"{verdict.error} (in {_shortened(expression)})"
                 if not verdict.selected:

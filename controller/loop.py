@@ -145,7 +145,7 @@ class Controller:
             cluster,
             Reader(names.driver, selectors, cluster.classes),
             writer=writer,
-            reporter=Reporter(self._recorder),
+            reporter=Reporter(self._recorder, self._clock.monotonic),
             gate=names.finalizer,
             now=self._clock.monotonic,
         )

@@ -53,16 +53,3 @@ def _rounded(number: Fraction) -> Fraction:
         return number
     away = -(-abs(nanos).numerator // nanos.denominator)
     return Fraction(away if number > 0 else -away, _NANO)
-
-
-def format_quantity(number: Fraction, *, binary: bool = False) -> str:
-    """A short form for people: ``250m``, ``1.5``, ``12Gi`` (``binary``: for memory)."""
-    if binary and number.denominator == 1 and number:
-        for n, letter in reversed([*enumerate("KMGTPE", start=1)]):
-            if number % (1 << (10 * n)) == 0:
-                return f"{number / (1 << (10 * n))}{letter}i"
-        return str(number)
-    if number.denominator == 1:
-        return str(number)
-    milli = number * 1000
-    return f"{milli}m" if milli.denominator == 1 else f"{float(number):.3g}"

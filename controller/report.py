@@ -1,18 +1,23 @@
 """What the controller tells people: a log line for every decision, events for users.
 
-A reason is repeated only when it changes: a cluster at rest says nothing.
+A reason is repeated only when it changes, and its details not more often than every few seconds: a
+cluster at rest says nothing, and a busy one not the same in ever new words.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Protocol
 
-from controller.pods import Key, Pod
+from controller.pods import Pod
 from controller.reasons import Obstacle, Reason
 from dra.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj, Resource
 
 _log = logging.getLogger(__name__)
+
+DETAILS_SECONDS = 10.0
+"""How long the details of a reason stand before others may be said."""
 
 
 class Recorder(Protocol):
@@ -23,17 +28,17 @@ class Recorder(Protocol):
 
 
 class Reporter:
-    """Remembers per object what was last said about it."""
+    """Remembers per object what was last said about it. ``now`` gives monotonic seconds."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, now: Callable[[], float]) -> None:
         self._recorder = recorder
-        self._said: dict[tuple[str, ...], Obstacle] = {}
+        self._now = now
+        self._said: dict[tuple[str, str], tuple[Obstacle, float]] = {}
 
     def waiting(self, pod: Pod, obstacle: Obstacle, claims: list[Obj]) -> None:
         """The pod's claims wait because of ``obstacle``."""
-        if self._said.get(("pod", pod.uid)) == obstacle:
+        if not self._is_news(("pod", pod.uid), obstacle):
             return
-        self._said["pod", pod.uid] = obstacle
         _log.info(
             "claims wait",
             extra={"pod": str(pod), "reason": obstacle.reason.value, "detail": obstacle.message},
@@ -49,9 +54,8 @@ class Reporter:
     def on_claim(self, claim: Obj, obstacle: Obstacle, *, warning: bool = True) -> None:
         """Something about one claim, said once until something else is."""
         key = ("claim", claim["metadata"]["uid"])
-        if self._said.get(key) == obstacle:
+        if not self._is_news(key, obstacle):
             return
-        self._said[key] = obstacle
         _log.log(
             logging.WARNING if warning else logging.INFO,
             "claim",
@@ -74,9 +78,8 @@ class Reporter:
             "is; rename it if the generated one is wanted",
         )
         key = ("class", name)
-        if self._said.get(key) == obstacle:
+        if not self._is_news(key, obstacle):
             return
-        self._said[key] = obstacle
         _log.warning("DeviceClass left alone", extra={"class": name, "detail": obstacle.message})
         self._recorder.emit(
             _typed(device_class, DEVICE_CLASSES),
@@ -84,6 +87,15 @@ class Reporter:
             obstacle.message,
             warning=True,
         )
+
+    def _is_news(self, key: tuple[str, str], obstacle: Obstacle) -> bool:
+        said, at = self._said.get(key, (None, 0.0))
+        now = self._now()
+        same = said is not None and said.reason is obstacle.reason
+        if same and (said == obstacle or now - at < DETAILS_SECONDS):
+            return False
+        self._said[key] = (obstacle, now)
+        return True
 
     def forget(self, *, pod_uid: str = "", claim_uid: str = "") -> None:
         """An object is gone, or no longer waits."""
@@ -98,8 +110,3 @@ def _typed(obj: Obj, resource: Resource) -> Obj:
         "kind": resource.kind,
         **obj,
     }
-
-
-def claim_name(key: Key) -> str:
-    """``namespace/name``."""
-    return f"{key[0]}/{key[1]}"

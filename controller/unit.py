@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,7 +10,6 @@ from controller.cluster import Cluster, KnownClaim
 from controller.pods import Key, Pod
 from controller.reasons import Obstacle
 from controller.wants import ClaimWants, Reader
-from dra.inventory import ClaimRef
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +85,6 @@ def own_pins(pod: Pod, cluster: Cluster) -> list[KnownClaim]:
         if movable:
             found.append(known)
     return found
-
-
-def refs(problem: Problem) -> Iterable[ClaimRef]:
-    """The claims of a problem."""
-    return (c.claim.ref for c in problem.claims)
 
 
 def without_nodes(problem: Problem, excluded: dict[str, str]) -> Problem:

@@ -1,0 +1,132 @@
+"""Nodes that the scheduler refuses, the list of work, and numbers for shapes."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controller.exclusions import REASON, Exclusions
+from controller.shapes import Numbering
+from controller.worklist import WorkList
+
+
+class Hand:
+    """A clock turned by hand."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+def test_a_refused_node_stays_out_twice_as_long_every_time_up_to_five_minutes() -> None:
+    now = Hand()
+    exclusions = Exclusions(now)
+    waits = []
+    for _ in range(9):
+        waits.append(exclusions.refuse("pod", "node-a"))
+        assert exclusions.excluded("pod") == {"node-a": REASON}
+        now.time += waits[-1] - 0.1
+        assert exclusions.excluded("pod") == {"node-a": REASON}
+        now.time += 0.2
+        assert exclusions.excluded("pod") == {}
+    assert waits == [5, 10, 20, 40, 80, 160, 300, 300, 300]
+
+
+def test_claims_of_a_pod_that_are_taken_back_together_count_once() -> None:
+    now = Hand()
+    exclusions = Exclusions(now)
+    assert exclusions.refuse("pod", "node-a") == 5
+    now.time += 0.5
+    assert exclusions.refuse("pod", "node-a") == 4.5
+    now.time += 10
+    assert exclusions.refuse("pod", "node-a") == 10
+
+
+def test_a_changed_node_is_let_in_again_soon_but_not_at_once_and_not_forgiven() -> None:
+    now = Hand()
+    exclusions = Exclusions(now)
+    exclusions.refuse("pod", "node-a")
+    exclusions.refuse("pod", "node-b")
+    exclusions.ease("node-a")
+    assert exclusions.next_end("pod") == now.time + 1
+    assert set(exclusions.excluded("pod")) == {"node-a", "node-b"}
+    now.time += 1.1
+    assert set(exclusions.excluded("pod")) == {"node-b"}
+    assert exclusions.refuse("pod", "node-a") == 10
+
+
+def test_what_is_refused_one_pod_is_not_refused_another() -> None:
+    exclusions = Exclusions(Hand())
+    exclusions.refuse("pod", "node-a")
+    assert exclusions.excluded("other") == {}
+    exclusions.forget("pod")
+    assert exclusions.excluded("pod") == {}
+    assert exclusions.next_end("pod") is None
+
+
+def test_the_most_urgent_key_comes_first_and_each_once() -> None:
+    work: WorkList[str] = WorkList(Hand())
+    for key, order in (("b", 2), ("a", 1), ("b", 2), ("c", 0), ("a", 1)):
+        work.add(key, order)
+    assert [work.pop() for _ in range(4)] == ["c", "a", "b", None]
+
+
+def test_a_key_can_become_more_urgent() -> None:
+    work: WorkList[str] = WorkList(Hand())
+    work.add("a", 1)
+    work.add("b", 2)
+    work.add("b", 0)
+    assert [work.pop() for _ in range(3)] == ["b", "a", None]
+
+
+def test_a_later_key_waits_and_the_earlier_time_holds() -> None:
+    now = Hand()
+    work: WorkList[str] = WorkList(now)
+    work.add("a", 0, at=now.time + 5)
+    work.add("a", 0, at=now.time + 9)
+    assert work.pop() is None
+    assert work.next_due() == now.time + 5
+    now.time += 5
+    assert work.pop() == "a"
+    assert work.pop() is None
+    assert work.next_due() is None
+    work.add("a", 0, at=now.time + 9)
+    work.add("a", 0)
+    assert work.next_due() == now.time
+    assert work.pop() == "a"
+    now.time += 10
+    assert work.pop() is None
+
+
+def test_failures_in_a_row_wait_ever_longer_until_one_succeeds() -> None:
+    now = Hand()
+    work: WorkList[str] = WorkList(now)
+    pauses = []
+    for _ in range(12):
+        pauses.append(work.retry("a", 0))
+        now.time += pauses[-1]
+        assert work.pop() == "a"
+    assert pauses[:4] == [0.05, 0.1, 0.2, 0.4]
+    assert pauses[-1] == 30.0
+    work.succeeded("a")
+    assert work.retry("a", 0) == 0.05
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.booleans()), max_size=40))
+def test_equal_values_in_use_have_one_number_and_unused_ones_are_forgotten(
+    steps: list[tuple[str, bool]],
+) -> None:
+    numbering: Numbering[str] = Numbering()
+    held: dict[str, list[int]] = {}
+    for value, take in steps:
+        numbers = held.setdefault(value, [])
+        if take:
+            numbers.append(numbering.acquire(value))
+        elif numbers:
+            numbering.release(value)
+            numbers.pop()
+        assert all(len(set(n)) <= 1 for n in held.values())
+    in_use = [n[0] for n in held.values() if n]
+    assert len(set(in_use)) == len(in_use) == len(numbering)

@@ -1,0 +1,179 @@
+"""Several devices on one node: found whenever they exist, and the cheapest of all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controller.joint import (
+    Option,
+    Pricing,
+    add,
+    combine,
+    nothing,
+    slice_options,
+    whole_options,
+)
+from controller.kinds import Offer
+from dra.geometry import EMPTY, Geometry, Usage
+from dra.moves import MoveTable
+from dra.score import Key, Situation, best_fit, first_fit, sws
+from tests.dra.gpus import A100, THIRDS
+
+TABLES = {id(g): MoveTable(g) for g in (A100, THIRDS)}
+WEIGHTS = {id(A100): (0.3, 0.1, 0.2, 0.4, 0.9, 1.1, 2.0), id(THIRDS): (0.5, 0.2, 1.0)}
+
+
+def pricing(geometry: Geometry) -> Pricing:
+    return Pricing(TABLES[id(geometry)], sws, WEIGHTS[id(geometry)])
+
+
+def offers(geometry: Geometry, *names: str) -> list[Offer]:
+    return [Offer(p, p.memory_mib) for p in geometry.profiles if p.name in names]
+
+
+def served(
+    gpus: list[tuple[Geometry, Usage]], wanted: list[list[str]]
+) -> tuple[Key, list[Option]] | None:
+    """``wanted`` are the profile names that would do, per type; one device each."""
+    target = (1,) * len(wanted)
+    return combine(
+        [
+            slice_options(
+                usage, 0, pricing(g), target=target, allowed=[offers(g, *w) for w in wanted]
+            )
+            for g, usage in gpus
+        ],
+        target,
+    )
+
+
+def by_trying(gpus: list[tuple[Geometry, Usage, int]], wanted: list[list[str]]) -> Iterator[Key]:
+    """The costs of all ways to serve ``wanted``, one after the other."""
+    if not wanted:
+        yield ()
+        return
+    for index, (geometry, usage, made) in enumerate(gpus):
+        for offer in offers(geometry, *wanted[0]):
+            assert offer.profile is not None
+            situation = Situation(usage, made, geometry.memory_slices, WEIGHTS[id(geometry)])
+            for move in TABLES[id(geometry)].moves(usage, offer.profile):
+                cost = (offer.size, *sws(situation, move))
+                after = [*gpus]
+                after[index] = (geometry, move.after, made + 1)
+                for rest in by_trying(after, wanted[1:]):
+                    yield add(cost, rest)
+
+
+NAMES = [p.name for g in (A100, THIRDS) for p in g.profiles]
+
+
+@st.composite
+def nodes(draw: st.DrawFn) -> list[tuple[Geometry, Usage]]:
+    gpus = []
+    for geometry in draw(st.lists(st.sampled_from([A100, THIRDS]), min_size=1, max_size=2)):
+        usage = EMPTY
+        for _ in range(draw(st.integers(0, 4))):
+            profile = draw(st.sampled_from(geometry.profiles))
+            moves = TABLES[id(geometry)].moves(usage, profile)
+            if moves:
+                usage = draw(st.sampled_from(moves)).after
+        gpus.append((geometry, usage))
+    return gpus
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    nodes(),
+    st.lists(
+        st.lists(st.sampled_from(NAMES), min_size=1, max_size=2, unique=True),
+        min_size=1,
+        max_size=4,
+    ),
+)
+def test_a_solution_is_found_exactly_when_one_exists_and_is_the_cheapest(
+    gpus: list[tuple[Geometry, Usage]], wanted: list[list[str]]
+) -> None:
+    found = served(gpus, wanted)
+    cheapest = min(by_trying([(g, u, 0) for g, u in gpus], wanted), default=None)
+    assert (found is None) == (cheapest is None)
+    if found is None or cheapest is None:
+        return
+    assert found[0][:2] == pytest.approx(cheapest[:2])
+    after = [usage for _, usage in gpus]
+    for index, ((geometry, _), option) in enumerate(zip(gpus, found[1], strict=True)):
+        for grant in option.grants:
+            assert grant.offer.profile is not None
+            assert grant.placement is not None
+            assert grant.offer.profile.name in wanted[grant.type]
+            moves = TABLES[id(geometry)].moves(after[index], grant.offer.profile)
+            (after[index],) = [m.after for m in moves if m.placement == grant.placement]
+    assert sorted(g.type for o in found[1] for g in o.grants) == list(range(len(wanted)))
+
+
+def test_a_4g_a_2g_and_a_1g_are_found_on_one_gpu_in_any_order() -> None:
+    for wanted in (["4g.20gb", "2g.10gb", "1g.5gb"], ["1g.5gb", "2g.10gb", "4g.20gb"]):
+        found = served([(A100, EMPTY)], [[w] for w in wanted])
+        assert found is not None
+        placed = {g.offer.name: g.placement for g in found[1][0].grants}
+        assert str(placed["4g.20gb"]) == "0:4"
+
+
+def test_many_equal_devices_are_spread_over_gpus_that_have_room_for_some_each() -> None:
+    target = (14,)
+    options = slice_options(
+        EMPTY, 0, pricing(A100), target=target, allowed=[offers(A100, "1g.5gb")]
+    )
+    assert max(o.take for o in options) == (7,)
+    assert combine([options], target) is None
+    found = combine([options, options], target)
+    assert found is not None
+    assert [o.take for o in found[1]] == [(7,), (7,)]
+
+
+def test_the_smallest_profile_that_would_do_is_taken_while_there_is_room() -> None:
+    found = served([(A100, EMPTY)], [["7g.40gb", "3g.20gb", "4g.20gb"]])
+    assert found is not None
+    assert found[1][0].grants[0].offer.name == "3g.20gb"
+    blocked = A100.usage([])
+    for start in (1, 5):
+        blocked = Usage(blocked.mask | 1 << start, blocked.compute_slices + 1, blocked.engines)
+    assert served([(A100, blocked)], [["7g.40gb", "3g.20gb", "4g.20gb"]]) is None
+    assert served([(A100, blocked)], [["7g.40gb", "1g.5gb"]]) is not None
+
+
+def test_ties_go_to_the_first_gpu() -> None:
+    table = MoveTable(A100)
+    options = slice_options(
+        EMPTY,
+        0,
+        Pricing(table, first_fit, ()),
+        target=(3,),
+        allowed=[[Offer(p) for p in A100.profiles if p.name == "1g.5gb"]],
+    )
+    found = combine([options, options], (3,))
+    assert found is not None
+    assert [o.take for o in found[1]] == [(3,), (0,)]
+    assert [str(g.placement) for g in found[1][0].grants] == ["0:1", "1:1", "2:1"]
+
+
+def test_a_whole_gpu_serves_one_want_and_only_where_no_slice_does() -> None:
+    whole = Offer(None)
+    options = whole_options((1, 1), [[whole], []])
+    assert [o.take for o in options] == [(0, 0), (1, 0)]
+    slices = slice_options(
+        EMPTY,
+        0,
+        Pricing(TABLES[id(A100)], best_fit, ()),
+        target=(1,),
+        allowed=[offers(A100, "7g.40gb")],
+    )
+    found = combine([whole_options((1,), [[whole]]), slices], (1,))
+    assert found is not None
+    assert found[1][0] == nothing(1)
+    alone = combine([whole_options((1,), [[whole]])], (1,))
+    assert alone is not None
+    assert alone[1][0].grants[0].placement is None

@@ -1,0 +1,186 @@
+"""Which claims are ours, and what is said about those that cannot be served."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from controller.cel import Selectors
+from controller.classes import (
+    generated_classes,
+    generated_label,
+    is_generated,
+    looks_ours,
+    needs_write,
+    read_class,
+)
+from controller.reasons import Obstacle, Reason
+from controller.wants import ClaimWants, Reader
+from dra.claims import read_claim
+from tests.controller.objects import DRIVER, claim, device_class, request, versioned
+
+Obj = dict[str, Any]
+
+CLASSES = [
+    *generated_classes(DRIVER, ["1g.5gb", "1g.5gb+me", "3g.20gb"]),
+    device_class("other", "device.driver == 'gpu.nvidia.com'"),
+    device_class("lookalike", f"device.driver == 'x.{DRIVER}'"),
+    device_class("handmade", f"device.driver == '{DRIVER}'"),
+    device_class("broken", f"device.driver == '{DRIVER}' &&"),
+]
+
+
+def opaque(driver: str = DRIVER, **placement: Any) -> Obj:
+    parameters = {
+        "apiVersion": "mig.dra.dev/v1alpha1",
+        "kind": "MigDeviceConfig",
+        "placement": placement,
+    }
+    return {"opaque": {"driver": driver, "parameters": parameters}}
+
+
+def read(obj: Obj, *more: Obj) -> ClaimWants | Obstacle | None:
+    classes = {c["metadata"]["name"]: read_class(c, DRIVER) for c in [*CLASSES, *more]}
+    known = versioned(obj)
+    requests = obj["spec"]["devices"]["requests"]
+    return Reader(DRIVER, Selectors(), classes).read(read_claim(known), requests)
+
+
+def wanted(obj: Obj, *more: Obj) -> ClaimWants:
+    found = read(obj, *more)
+    assert isinstance(found, ClaimWants)
+    return found
+
+
+def refused(obj: Obj, *more: Obj) -> Obstacle:
+    found = read(obj, *more)
+    assert isinstance(found, Obstacle)
+    return found
+
+
+def test_a_want_carries_the_selectors_of_class_and_request() -> None:
+    own = "device.attributes['mig.dra.dev'].architecture == 'Ampere'"
+    found = wanted(claim("c", request("r", "mig-1g.5gb", own, count=2)))
+    (want,) = found.wants
+    assert (want.request, want.class_name, want.count) == ("r", "mig-1g.5gb", 2)
+    assert len(want.expressions) == 2
+    assert "1g.5gb" in want.expressions[0]
+    assert want.expressions[1] == own
+
+
+@pytest.mark.parametrize("name", ["other", "lookalike", "does-not-exist"])
+def test_claims_for_others_are_none_of_our_business(name: str) -> None:
+    assert read(claim("c", request("r", name))) is None
+
+
+def test_a_class_that_names_our_driver_is_ours() -> None:
+    assert wanted(claim("c", request("r", "handmade"))).wants
+
+
+def test_a_class_called_like_a_generated_one_is_missed_and_the_existing_ones_named() -> None:
+    found = refused(claim("c", request("r", "mig-9g.99gb")))
+    assert found.reason is Reason.NO_SUCH_CLASS
+    assert "mig-9g.99gb" in found.message
+    assert "mig-1g.5gb, mig-1g.5gb.me, mig-3g.20gb" in found.message
+    assert looks_ours("mig-1c.3g.20gb") is False
+
+
+def test_a_claim_that_mixes_drivers_is_left_alone_and_told_so() -> None:
+    mixed = claim("c", request("a", "mig-1g.5gb"), request("b", "other"))
+    assert refused(mixed).reason is Reason.MIXED
+    alternatives = {"name": "b", "firstAvailable": [{"name": "x", "deviceClassName": "other"}]}
+    assert refused(claim("c", request("a"), alternatives)).reason is Reason.MIXED
+
+
+@pytest.mark.parametrize(
+    ("bad", "told"),
+    [
+        (request("r", allocationMode="All"), "allocationMode All"),
+        (request("r", adminAccess=True), "adminAccess"),
+        (request("r", capacity={"requests": {"memory": "1Gi"}}), "capacity"),
+        (request("r", count=33), "33 devices"),
+        (
+            {
+                "name": "r",
+                "firstAvailable": [{"name": "x", "deviceClassName": "mig-1g.5gb"}],
+            },
+            "firstAvailable",
+        ),
+    ],
+)
+def test_what_is_not_supported_is_named(bad: Obj, told: str) -> None:
+    found = refused(claim("c", bad))
+    assert found.reason is Reason.UNSUPPORTED
+    assert told in found.message
+
+
+def test_a_match_constraint_is_understood_and_another_refused() -> None:
+    same = {"matchAttribute": "mig.dra.dev/parentUUID", "requests": ["a"]}
+    found = wanted(claim("c", request("a"), request("b"), constraints=[same]))
+    (constraint,) = found.constraints
+    assert [constraint.covers(w) for w in found.wants] == [True, False]
+    apart = {"distinctAttribute": "mig.dra.dev/parentUUID"}
+    refusal = refused(claim("c", constraints=[apart]))
+    assert refusal.reason is Reason.UNSUPPORTED
+    assert "distinctAttribute" in refusal.message
+
+
+def test_a_selector_that_does_not_compile_is_shown_with_its_place() -> None:
+    found = refused(claim("c", request("r", "mig-1g.5gb", "device.driver = 'x'")))
+    assert found.reason is Reason.BAD_SELECTOR
+    assert "'r'" in found.message
+    assert "1:15" in found.message
+    assert refused(claim("c", request("r", "broken"))).reason is Reason.BAD_SELECTOR
+
+
+def test_an_unknown_field_of_an_opaque_config_is_named_with_its_path() -> None:
+    found = refused(claim("c", config=[opaque(policy="sws", colour="red")]))
+    assert found.reason is Reason.BAD_CONFIG
+    assert "spec.devices.config[0].opaque.parameters" in found.message
+    assert "placement.colour" in found.message
+    bad = device_class("bad", f"device.driver == '{DRIVER}'", config=[opaque(policy="cheapest")])
+    found = refused(claim("c", request("r", "bad")), bad)
+    assert "DeviceClass 'bad' config[0]" in found.message
+    assert "placement.policy" in found.message
+
+
+def test_the_claim_has_the_last_word_on_the_policy() -> None:
+    spread = device_class("mine", f"device.driver == '{DRIVER}'", config=[opaque(policy="spread")])
+    assert wanted(claim("c")).policy == ""
+    assert wanted(claim("c", request("r", "mine")), spread).policy == "spread"
+    overruled = claim("c", request("r", "mine"), config=[opaque(policy="best-fit")])
+    found = wanted(overruled, spread)
+    assert found.policy == "best-fit"
+    assert [e["source"] for e in found.config] == ["FromClass", "FromClaim"]
+
+
+def test_configs_of_other_drivers_are_not_read() -> None:
+    foreign = {"opaque": {"driver": "gpu.nvidia.com", "parameters": {"kind": "Whatever"}}}
+    assert wanted(claim("c", config=[foreign])).policy == ""
+
+
+def test_a_generated_class_selects_one_profile_and_names_its_extended_resource() -> None:
+    by_name = {c["metadata"]["name"]: c for c in CLASSES}
+    assert {"mig.dra.dev", "gpu.dra.dev", "mig-1g.5gb", "mig-1g.5gb.me"} <= by_name.keys()
+    spec = by_name["mig-1g.5gb.me"]["spec"]
+    assert spec["extendedResourceName"] == "nvidia.com/mig-1g.5gb.me"
+    assert "profile == '1g.5gb+me'" in spec["selectors"][0]["cel"]["expression"]
+    assert "extendedResourceName" not in by_name["gpu.dra.dev"]["spec"]
+    assert is_generated(by_name["mig-1g.5gb"], DRIVER)
+    assert not is_generated(by_name["handmade"], DRIVER)
+
+
+def test_a_generated_class_is_written_only_when_it_differs() -> None:
+    wanted_class = CLASSES[2]
+    found = versioned({**wanted_class, "metadata": dict(wanted_class["metadata"])})
+    assert not needs_write(wanted_class, found)
+    dropped = {k: v for k, v in wanted_class["spec"].items() if k != "extendedResourceName"}
+    assert not needs_write(wanted_class, {**found, "spec": dropped})
+    renamed = {**wanted_class["spec"], "extendedResourceName": "nvidia.com/other"}
+    assert needs_write(wanted_class, {**found, "spec": renamed})
+    assert needs_write(wanted_class, {**found, "spec": {**found["spec"], "selectors": []}})
+    bare = {**found, "metadata": {"name": "x", "labels": {generated_label(DRIVER): "true"}}}
+    assert needs_write(wanted_class, bare)
+    annotated = {**found, "metadata": {**found["metadata"], "labels": {}}}
+    assert needs_write(wanted_class, annotated)
