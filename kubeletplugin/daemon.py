@@ -156,17 +156,15 @@ class Daemon:
         for ref in dict.fromkeys(e.claim for e in self._journal.entries()):
             self._statuses.prepared(ref, self._journal.of_claim(ref.uid))
 
-    def _inventory(self) -> Inventory:
-        hardware = self._hardware
+    def _inventory(self) -> Inventory | None:
+        """What to publish; None until the first look at the GPUs has ended, well or not."""
+        hardware, is_open, reason = self._hardware, self._gate.is_open, self._gate.reason
+        if not is_open and not reason:
+            return None
         gpus = hardware.gpus()
-        ready = self._gate.is_open and bool(gpus)
-        message = self._gate.reason or "; ".join(hardware.problems)
+        message = reason or "; ".join(hardware.problems)
         if not message and not gpus:
-            message = (
-                "no NVIDIA GPU was found on this node"
-                if self._gate.is_open
-                else "the plugin is looking at the node's GPUs"
-            )
+            message = "no NVIDIA GPU was found on this node"
         return Inventory(
             node=self._options.node_name,
             pool=self._options.pool,
@@ -175,7 +173,7 @@ class Daemon:
             allocator=self._options.allocator,
             driver_version=hardware.driver_version,
             cuda_driver_version=hardware.cuda_version,
-            ready=ready,
+            ready=is_open and bool(gpus),
             message=message,
         )
 

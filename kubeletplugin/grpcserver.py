@@ -26,8 +26,9 @@ class SocketServer:
     ) -> None:
         self.path = path
         check_length(path)
+        self._workers = ThreadPoolExecutor(max_workers=workers, thread_name_prefix=path.name)
         self._server = grpc.server(
-            ThreadPoolExecutor(max_workers=workers, thread_name_prefix=path.name),
+            self._workers,
             # Two processes on one socket would each get some of the calls.
             options=[("grpc.so_reuseport", 0)],
         )
@@ -53,6 +54,7 @@ class SocketServer:
         # gRPC would unlink the path only after the wait; kubelet is to notice first.
         self.path.unlink(missing_ok=True)
         self._server.stop(grace).wait()
+        self._workers.shutdown(wait=False)
 
 
 def check_length(path: Path) -> None:

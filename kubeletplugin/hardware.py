@@ -117,7 +117,9 @@ class Hardware:
         numbers = self._names.assign((c.uuid, c.minor) for c in found.cards)
         with self._mutex:
             known = self._units
-            self._units = {
+            # A GPU that does not answer may be one of those that are known.
+            unread = known if found.problems else {}
+            self._units = unread | {
                 c.uuid: known.get(c.uuid)
                 or GpuUnit(numbers[c.uuid], c, pcie_root=pcie_root(c.pci_bus_id, self._roots))
                 for c in found.cards

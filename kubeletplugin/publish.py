@@ -24,7 +24,11 @@ _log = logging.getLogger(__name__)
 
 
 class MigNodePublisher:
-    """Keeps one MigNode true. ``inventory`` says what is true; it is asked from the own thread."""
+    """Keeps one MigNode true.
+
+    ``inventory`` says what is true, or None while that is not known; it is asked from the own
+    thread.
+    """
 
     def __init__(
         self,
@@ -32,7 +36,7 @@ class MigNodePublisher:
         node_name: str,
         *,
         field_manager: str,
-        inventory: Callable[[], Inventory],
+        inventory: Callable[[], Inventory | None],
         clock: Clock | None = None,
     ) -> None:
         self._api = api
@@ -96,7 +100,10 @@ class MigNodePublisher:
         self._clock.wait(self._stopping, delay)
 
     def _publish(self) -> None:
-        wanted = to_mignode(self._inventory(), transition_time=rfc3339(self._clock.now()))
+        inventory = self._inventory()
+        if inventory is None:
+            return
+        wanted = to_mignode(inventory, transition_time=rfc3339(self._clock.now()))
         try:
             found = self._api.get(MIG_NODES, self._node_name)
         except NotFoundError:

@@ -29,12 +29,14 @@ class Undo:
 
         Returns why something is left, empty when nothing is. Never raises PluginError or NvmlError.
         """
-        problems = self._entries(self._journal.of_claim(uid))
-        if not problems:
-            try:
-                self._specs.remove(uid)
-            except PluginError as error:
-                problems.append(str(error))
+        problems: list[str] = []
+        try:
+            # First, so that no container gets what is about to go; recovery writes it again if
+            # this process ends here.
+            self._specs.remove(uid)
+        except PluginError as error:
+            problems.append(str(error))
+        problems += self._entries(self._journal.of_claim(uid))
         return "; ".join(problems)
 
     def unfinished(self, uid: str) -> str:
@@ -62,8 +64,9 @@ class Undo:
         if entry.placement is None:
             self._journal.remove(entry)
         elif unit is None:
-            if not self._hardware.session.is_open:
-                raise StartingError("NVML is not available; it is tried again")
+            if not self._hardware.session.is_open or self._hardware.problems:
+                why = "; ".join(self._hardware.problems) or "NVML is not available"
+                raise StartingError(f"GPU {entry.gpu} cannot be asked now: {why}")
             _log.warning("GPU %s of %s is gone, and with it the slice", entry.gpu, entry.device)
             self._journal.remove(entry)
         else:

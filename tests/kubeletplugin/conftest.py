@@ -1,0 +1,71 @@
+"""Simulated machines, and an embedded API server for all tests of this folder."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dra.kube.resources import CUSTOM_RESOURCE_DEFINITIONS
+from dra.kube.transport import KubeApi
+from sim.nvml.machine import GpuSpec, Machine
+from tests.kubeletplugin.rig import Rig, wait_for
+
+CRD = Path(__file__).parents[2] / "api/crds/mignodes.yaml"
+A100 = "A100-SXM4-40GB"
+
+
+@pytest.fixture(scope="session")
+def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An embedded API server with our CRD."""
+    path = tmp_path_factory.mktemp("api") / "kubeconfig"
+    command = [sys.executable, "-m", "sim", "apiserver", "--port", "0", "--kubeconfig-out"]
+    process = subprocess.Popen([*command, str(path)], stdout=subprocess.DEVNULL)
+    try:
+        wait_for("the API server", path.exists, timeout=60)
+        api = KubeApi.connect(str(path), user_agent="tests/1")
+        api.create(CUSTOM_RESOURCE_DEFINITIONS, yaml.safe_load(CRD.read_text()))
+        api.close()
+        yield path
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder whose path is short enough for sockets in it."""
+    path = Path(tempfile.mkdtemp(prefix="kp-"))
+    yield path
+    shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def make_rig(folder: Path, kubeconfig: Path) -> Iterator[Callable[..., Rig]]:
+    """Builds a node with the given GPUs; the plugin is not started."""
+    made: list[Rig] = []
+
+    def make(*gpus: GpuSpec) -> Rig:
+        place = folder / str(len(made))
+        machine = Machine.create(place / "hw", list(gpus or (GpuSpec(A100), GpuSpec(A100))))
+        made.append(Rig(machine, place, kubeconfig))
+        made[-1].create_node()
+        return made[-1]
+
+    yield make
+    for rig in made:
+        rig.close()
+
+
+@pytest.fixture
+def rig(make_rig: Callable[..., Rig]) -> Rig:
+    """A node with two A100, its plugin started."""
+    rig = make_rig()
+    rig.start()
+    return rig

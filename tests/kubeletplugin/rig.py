@@ -1,0 +1,296 @@
+"""One node with simulated GPUs and the plugin in this process, over real sockets and HTTP."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import grpc
+import yaml
+
+import sim.nvml
+from api.kubelet.dra.v1 import api_pb2 as v1
+from api.kubelet.dra.v1 import api_pb2_grpc as v1_grpc
+from dra.inventory import Allocator, ClaimRef
+from dra.kube.connection import open_connection
+from dra.kube.errors import KubeError, UnavailableError
+from dra.kube.http import HttpClient
+from dra.kube.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj, Resource
+from dra.kube.transport import KubeApi
+from dra.mignode import to_mignode
+from kubeletplugin.daemon import Daemon
+from kubeletplugin.journal import Entry, Journal
+from kubeletplugin.options import Options
+from kubeletplugin.roots import Roots
+from sim.nvml.machine import Machine
+
+DRIVER = "mig.dra.dev"
+
+
+class PluginHttp(HttpClient):
+    """The plugin's real client; ``writes`` are its requests that change something.
+
+    ``down`` cuts the network. ``refuse`` may name an error to answer a request with instead.
+    """
+
+    def __init__(self, kubeconfig: Path) -> None:
+        connection = open_connection(str(kubeconfig), pool_size=8)
+        super().__init__(connection, user_agent="tests/plugin", timeout_seconds=5.0)
+        self.writes: list[tuple[str, str]] = []
+        self.down = False
+        self.refuse: Callable[[str, str], KubeError | None] = lambda method, path: None
+
+    def call(self, method: str, path: str, **more: Any) -> Obj:
+        if self.down:
+            raise UnavailableError(f"{method} {path}: connection refused")
+        if error := self.refuse(method, path):
+            raise error
+        if method != "GET":
+            self.writes.append((method, path))
+        return super().call(method, path, **more)
+
+
+def wait_for(what: str, check: Callable[[], object], *, timeout: float = 15.0) -> None:
+    """Wait until ``check`` is true."""
+    end = time.monotonic() + timeout
+    while not check():
+        assert time.monotonic() < end, f"waited {timeout} s for {what}"
+        time.sleep(0.01)
+
+
+class Rig:
+    """The node; ``start`` and ``stop`` are the plugin's. Device names are given to ``claim``."""
+
+    def __init__(self, machine: Machine, folder: Path, kubeconfig: Path) -> None:
+        self.machine = machine
+        self.folder = folder
+        self.kubeconfig = kubeconfig
+        self.node = f"node-{uuid4().hex[:8]}"
+        self.api = KubeApi.connect(str(kubeconfig), user_agent="tests/1", timeout_seconds=5.0)
+        self.http = PluginHttp(kubeconfig)
+        self.driver_root = Path("/")
+        self.daemon: Daemon | None = None
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def roots(self) -> Roots:
+        return Roots(
+            host=self.machine.host_root,
+            driver=self.driver_root,
+            cdi=self.folder / "cdi",
+            kubelet=self.folder / "k",
+            state=self.folder / "state",
+        )
+
+    @property
+    def service_socket(self) -> Path:
+        return self.roots.plugin(DRIVER) / "dra.sock"
+
+    @property
+    def registration_socket(self) -> Path:
+        return self.roots.registry / f"{DRIVER}-reg.sock"
+
+    def create_node(self) -> None:
+        self.api.create(NODES, {"metadata": {"name": self.node}})
+
+    def start(self, *, ready: bool = True) -> None:
+        """Start the plugin as a new process would: NVML not initialised, no handle known."""
+        sim.nvml.install(self.machine.directory)
+        options = Options(self.node, DRIVER, None, Allocator.CONTROLLER, self.roots)
+        self._stop = threading.Event()
+        self.daemon = Daemon(options, KubeApi(self.http))
+        self._thread = threading.Thread(target=self.daemon.run, args=(self._stop,))
+        self._thread.start()
+        wait_for("the registration socket", self.registration_socket.exists)
+        if ready:
+            wait_for("the gate to open", lambda: self.daemon and self.daemon._gate.is_open)
+            wait_for("claim statuses", self.statuses_idle)
+            wait_for("the MigNode", self.published)
+
+    def stop(self) -> None:
+        if self._thread is not None:
+            self._stop.set()
+            self._thread.join(timeout=30)
+            assert not self._thread.is_alive()
+            self._thread = None
+
+    def restart(self) -> None:
+        self.stop()
+        self.start()
+
+    def statuses_idle(self) -> bool:
+        return self.daemon is not None and self.daemon._statuses.wait_idle(5)
+
+    def close(self) -> None:
+        self.machine.clear_faults()
+        self.stop()
+        self.api.close()
+        self.http.close()
+        sim.nvml.uninstall()
+
+    # -- claims
+
+    def claim(
+        self,
+        *devices: str,
+        name: str = "",
+        results: Sequence[Obj] = (),
+        config: Sequence[Obj] = (),
+        allocated: bool = True,
+    ) -> ClaimRef:
+        """A claim that was given these devices of this node, one request each."""
+        name = name or f"claim-{uuid4().hex[:8]}"
+        count = max(1, len(devices) + len(results))
+        requests = [
+            {"name": f"r{i}", "exactly": {"deviceClassName": "mig.dra.dev"}} for i in range(count)
+        ]
+        body = {
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"devices": {"requests": requests}},
+        }
+        made = self.api.create(RESOURCE_CLAIMS, body)
+        ref = ClaimRef("default", name, made["metadata"]["uid"])
+        if allocated:
+            given = [
+                {"request": f"r{i}", "driver": DRIVER, "pool": self.node, "device": device}
+                for i, device in enumerate(devices)
+            ]
+            self.allocate(ref, [*given, *results], config)
+        return ref
+
+    def allocate(self, ref: ClaimRef, results: Sequence[Obj], config: Sequence[Obj] = ()) -> None:
+        devices: Obj = {"results": list(results)}
+        if config:
+            devices["config"] = list(config)
+        field = {"key": "metadata.name", "operator": "In", "values": [self.node]}
+        allocation = {
+            "allocationTimestamp": "2026-01-01T00:00:00Z",
+            "devices": devices,
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
+        }
+        self.api.patch(
+            RESOURCE_CLAIMS,
+            ref.name,
+            {"status": {"allocation": allocation}},
+            namespace="default",
+            subresource="status",
+        )
+
+    def delete_claim(self, ref: ClaimRef) -> None:
+        self.api.delete(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
+
+    def claim_status(self, ref: ClaimRef) -> list[Obj]:
+        """``status.devices`` once nothing is left to write."""
+        assert self.statuses_idle()
+        claim = self.api.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
+        devices: list[Obj] = claim.get("status", {}).get("devices", [])
+        return devices
+
+    # -- kubelet's side
+
+    def stub(self, channel: grpc.Channel) -> v1_grpc.DRAPluginStub:
+        return v1_grpc.DRAPluginStub(channel)
+
+    def channel(self, path: Path | None = None) -> grpc.Channel:
+        channel: grpc.Channel = grpc.insecure_channel(f"unix:{path or self.service_socket}")
+        return channel
+
+    def prepare(self, ref: ClaimRef) -> v1.NodePrepareResourceResponse:
+        with closing(self.channel()) as channel:
+            request = v1.NodePrepareResourcesRequest(claims=[wire(ref)])
+            answer = self.stub(channel).NodePrepareResources(request, timeout=45)
+        assert list(answer.claims) == [ref.uid]
+        one: v1.NodePrepareResourceResponse = answer.claims[ref.uid]
+        return one
+
+    def prepared(self, ref: ClaimRef) -> list[str]:
+        """Prepare, which has to succeed; the CDI names."""
+        answer = self.prepare(ref)
+        assert not answer.error, answer.error
+        return [name for d in answer.devices for name in d.cdi_device_ids]
+
+    def refused(self, ref: ClaimRef) -> str:
+        """Prepare, which has to fail; the error."""
+        answer = self.prepare(ref)
+        assert answer.error
+        assert not answer.devices
+        return answer.error
+
+    def unprepare(self, ref: ClaimRef) -> str:
+        with closing(self.channel()) as channel:
+            request = v1.NodeUnprepareResourcesRequest(claims=[wire(ref)])
+            answer = self.stub(channel).NodeUnprepareResources(request, timeout=45)
+        assert list(answer.claims) == [ref.uid]
+        return str(answer.claims[ref.uid].error)
+
+    # -- what is there
+
+    def slices(self) -> list[tuple[int, str, int, bool]]:
+        """GPU index, profile, start, and whether a compute instance is in it."""
+        return sorted(
+            (index, self.profile_name(index, g.profile), g.start, bool(g.compute_instances))
+            for index, gpu in enumerate(self.machine.state().gpus)
+            for g in gpu.gpu_instances
+        )
+
+    def profile_name(self, gpu: int, profile_id: int) -> str:
+        profile = self.machine.product(gpu).profile(profile_id)
+        assert profile is not None
+        return profile.name
+
+    def mutations(self) -> list[str]:
+        return [c.function for c in self.machine.mutations()]
+
+    def specs(self) -> list[str]:
+        cdi = self.roots.cdi
+        return sorted(p.name for p in cdi.iterdir()) if cdi.is_dir() else []
+
+    def spec(self, ref: ClaimRef) -> Obj:
+        path = self.roots.cdi / f"k8s.{DRIVER}-claim_{ref.uid}.yaml"
+        spec: Obj = yaml.safe_load(path.read_text())
+        return spec
+
+    def journal(self) -> tuple[Entry, ...]:
+        """The journal as the disk has it."""
+        return Journal(self.roots.state / "journal.json").entries()
+
+    def mignode(self) -> Obj:
+        return self.api.get(MIG_NODES, self.node)
+
+    def published_slices(self) -> list[tuple[str, str, int, str]]:
+        """GPU name, profile, start and state of every instance in the MigNode."""
+        return sorted(
+            (gpu["name"], i.get("profile", ""), i["placement"]["start"], i["state"])
+            for gpu in self.mignode()["status"].get("gpus", [])
+            for i in gpu.get("instances", [])
+        )
+
+    def clean(self) -> bool:
+        """Whether nothing of any claim is left: hardware, journal, CDI."""
+        return not self.slices() and not self.journal() and not self.specs()
+
+    def published(self) -> bool:
+        """Whether the MigNode says what the plugin knows."""
+        assert self.daemon is not None
+        inventory = self.daemon._inventory()
+        found = self.api.list(MIG_NODES, field_selector=f"metadata.name={self.node}").items
+        if not found or inventory is None:
+            return False
+        status, wanted = found[0].get("status", {}), to_mignode(inventory)["status"]
+        for condition in [*status.get("conditions", []), *wanted["conditions"]]:
+            condition.pop("lastTransitionTime", None)
+        return bool(status == wanted)
+
+
+def wire(ref: ClaimRef) -> v1.Claim:
+    return v1.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid)
+
+
+def exists(api: KubeApi, resource: Resource, name: str) -> bool:
+    return any(o["metadata"]["name"] == name for o in api.list(resource).items)

@@ -1,0 +1,263 @@
+"""Claims and nodes that cannot be served: a clear error, and no change to hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from dra.inventory import ClaimRef
+from dra.kube.errors import ForbiddenError
+from dra.kube.resources import RESOURCE_CLAIMS, Obj
+from sim.nvml.faults import Fault
+from sim.nvml.machine import GpuSpec
+from tests.kubeletplugin.conftest import A100
+from tests.kubeletplugin.rig import DRIVER, Rig, wait_for
+
+GOOD = "gpu-0-mig-1g5gb-19-4"
+
+
+def refuse(rig: Rig, ref: ClaimRef, *parts: str) -> None:
+    """Prepare has to fail with all these words, and to leave no trace."""
+    hardware, mutations = rig.machine.snapshot(), rig.mutations()
+    error = rig.refused(ref)
+    for part in (f"default/{ref.name}", ref.uid, *parts):
+        assert part in error
+    assert rig.machine.snapshot() == hardware
+    assert rig.mutations() == mutations
+    assert rig.journal() == ()
+    assert rig.specs() == []
+
+
+def result(rig: Rig, **changes: str) -> Obj:
+    return {"request": "r0", "driver": DRIVER, "pool": rig.node, "device": GOOD} | changes
+
+
+@pytest.mark.parametrize(
+    ("device", "parts"),
+    [
+        ("gpu0-1g", ["'gpu0-1g'", "neither gpu-<minor> nor"]),
+        ("gpu-0-mig-1g5gb-019-4", ["neither gpu-<minor> nor"]),
+        ("gpu-5-mig-1g5gb-19-4", ["no GPU called gpu-5", "it has: gpu-0, gpu-1"]),
+        ("gpu-0-mig-1g6gb-14-4", ["no profile 1g6gb-14", "2g.10gb (2g10gb-14)"]),
+        ("gpu-0-mig-9g5gb-99-4", ["no profile 9g5gb-99", "1g.5gb (1g5gb-19)"]),
+        ("gpu-0-mig-2g10gb-14-1", ["cannot start at memory slice 1", "0, 2, 4"]),
+        ("gpu-0", ["in MIG mode", "cannot be used whole"]),
+    ],
+)
+def test_a_device_that_the_node_does_not_have_is_refused_with_what_it_has(
+    rig: Rig, device: str, parts: Sequence[str]
+) -> None:
+    refuse(rig, rig.claim(device), *parts)
+
+
+def test_a_claim_that_is_not_allocated_is_refused(rig: Rig) -> None:
+    refuse(rig, rig.claim(allocated=False), "not allocated")
+
+
+def test_a_claim_of_another_driver_is_refused_with_what_it_was_given(rig: Rig) -> None:
+    ref = rig.claim(results=[result(rig, driver="gpu.example.com", device="gpu-0")])
+    refuse(rig, ref, f"no device of driver {DRIVER}", f"gpu.example.com/{rig.node}/gpu-0")
+
+
+def test_results_of_other_drivers_and_other_nodes_are_ignored(rig: Rig) -> None:
+    other = result(rig, driver="net.example.com", device="nic-1", request="r1")
+    elsewhere = result(rig, pool="another-node", request="r2", device="gpu-0-mig-1g5gb-19-0")
+    ref = rig.claim(results=[result(rig), other, elsewhere])
+    assert len(rig.prepared(ref)) == 1
+    assert rig.slices() == [(0, "1g.5gb", 4, True)]
+
+
+def test_a_claim_for_another_node_is_refused(rig: Rig) -> None:
+    refuse(rig, rig.claim(results=[result(rig, pool="elsewhere")]), f"pool {rig.node}", "elsewhere")
+
+
+def test_a_claim_that_was_replaced_under_its_name_is_refused(rig: Rig) -> None:
+    old = rig.claim(GOOD)
+    rig.delete_claim(old)
+    new = rig.claim(GOOD, name=old.name)
+    refuse(rig, old, "replaced", new.uid)
+    assert len(rig.prepared(new)) == 1
+
+
+def test_a_claim_that_is_gone_is_refused(rig: Rig) -> None:
+    ref = rig.claim(GOOD)
+    rig.delete_claim(ref)
+    refuse(rig, ref, "does not exist")
+
+
+def test_the_same_device_twice_in_one_claim_is_refused(rig: Rig) -> None:
+    refuse(rig, rig.claim(GOOD, GOOD), f"{GOOD} twice")
+
+
+def test_devices_of_one_claim_that_overlap_are_refused(rig: Rig) -> None:
+    error = rig.refused(rig.claim(GOOD, "gpu-0-mig-3g20gb-9-4"))
+    assert "memory slices" in error
+    assert rig.clean()
+
+
+def config(parameters: Obj, **more: object) -> Obj:
+    opaque = {"driver": DRIVER, "parameters": parameters}
+    return {"source": "FromClaim", "opaque": opaque} | more
+
+
+MIG_CONFIG = {"apiVersion": "mig.dra.dev/v1alpha1", "kind": "MigDeviceConfig"}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "parts"),
+    [
+        ({**MIG_CONFIG, "placment": {}}, ["'placment'", "unknown field"]),
+        ({**MIG_CONFIG, "placement": {"policy": "best"}}, ["'placement.policy'"]),
+        ({**MIG_CONFIG, "placement": {"polcy": "sws"}}, ["'placement.polcy'", "unknown field"]),
+        ({"apiVersion": "v9", "kind": "Other"}, ["apiVersion and kind"]),
+    ],
+)
+def test_a_bad_configuration_is_refused_with_the_path_of_the_field(
+    rig: Rig, parameters: Obj, parts: Sequence[str]
+) -> None:
+    ref = rig.claim(GOOD, config=[config(MIG_CONFIG), config(parameters)])
+    path = "status.allocation.devices.config[1].opaque.parameters (FromClaim)"
+    refuse(rig, ref, path, *parts)
+
+
+def test_configuration_of_other_drivers_and_other_requests_is_not_read(rig: Rig) -> None:
+    bad: Obj = {"nonsense": True}
+    entries = [
+        config(MIG_CONFIG, requests=["r0"]),
+        config(bad, requests=["r1"]),
+        {"source": "FromClass", "opaque": {"driver": "other.example.com", "parameters": bad}},
+    ]
+    other = result(rig, driver="other.example.com", request="r1")
+    assert rig.prepared(rig.claim(results=[result(rig), other], config=entries))
+
+
+def test_admin_access_is_refused(rig: Rig) -> None:
+    ref = rig.claim(allocated=False)
+    granted: Obj = {"adminAccess": True}
+    # The real server wants a label on the namespace for this; what the node reads is the same.
+    claim = rig.api.get(RESOURCE_CLAIMS, ref.name, namespace="default")
+    claim["status"] = {"allocation": {"devices": {"results": [result(rig) | granted]}}}
+    assert rig.daemon is not None
+    get = rig.http.call
+
+    def call(method: str, path: str, **more: object) -> Obj:
+        return claim if path.endswith(ref.name) else get(method, path, **more)
+
+    rig.http.call = call  # type: ignore[method-assign]
+    refuse(rig, ref, "adminAccess")
+
+
+def test_a_claim_that_the_plugin_may_not_read_names_the_permission(rig: Rig) -> None:
+    ref = rig.claim(GOOD)
+    rig.http.refuse = lambda method, path: (
+        ForbiddenError("no", status=403) if "resourceclaims" in path else None
+    )
+    refuse(rig, ref, "not allowed to read the claim", "get on resourceclaims")
+
+
+@pytest.mark.parametrize("uid", ["../../etc/passwd", "a/b", "x" * 5000, "", "a\nb"])
+def test_a_claim_uid_that_is_no_file_name_is_refused(rig: Rig, uid: str) -> None:
+    ref = rig.claim(GOOD)
+    assert rig.refused(ClaimRef("default", ref.name, uid))
+    assert rig.unprepare(ClaimRef("default", ref.name, uid)) or not uid
+    assert rig.mutations() == []
+
+
+def test_mig_mode_off_is_told_with_the_command_that_turns_it_on(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig(GpuSpec(A100, mig=False))
+    rig.start()
+    uuid = rig.machine.gpu(0).uuid
+    refuse(rig, rig.claim(GOOD), "MIG mode of gpu-0", "is off", f"nvidia-smi -i {uuid} -mig 1")
+    [gpu] = rig.mignode()["status"]["gpus"]
+    assert gpu["reason"] == "MIGDisabled"
+    assert gpu["migMode"] == {"enabled": False, "pending": False}
+
+
+def test_a_pending_mode_change_is_told_and_the_gpu_is_not_offered(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig(GpuSpec(A100))
+    with rig.machine.store.change() as state:
+        state.gpus[0].mig_pending = False
+    rig.start()
+    refuse(rig, rig.claim(GOOD), "MIG mode turns off at the next GPU reset")
+    [gpu] = rig.mignode()["status"]["gpus"]
+    assert gpu["reason"] == "MIGModePending"
+    assert "reset the GPU" in gpu["message"]
+
+
+def ready(rig: Rig) -> Obj:
+    [condition] = rig.mignode()["status"]["conditions"]
+    assert condition["type"] == "Ready"
+    found: Obj = condition
+    return found
+
+
+def test_without_nvml_the_plugin_stays_up_says_why_and_serves_once_it_is_there(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig()
+    rig.machine.inject(Fault(id="init", function="nvmlInit*", action="return", code=9, times=0))
+    rig.start(ready=False)
+    wait_for("MigNode", rig.published)
+    wait_for("the reason", lambda: "DRIVER_NOT_LOADED (9)" in ready(rig)["message"])
+    assert ready(rig)["status"] == "False"
+    refuse(rig, rig.claim(GOOD), "DRIVER_NOT_LOADED (9)", "modprobe nvidia")
+    assert rig.unprepare(rig.claim(GOOD)) == "", "an unknown claim needs no NVML"
+    rig.machine.clear_faults()
+    wait_for("NVML", lambda: ready(rig)["status"] == "True")
+    assert rig.prepared(rig.claim(GOOD))
+
+
+def test_a_node_without_gpus_says_so(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(GpuSpec(A100))
+    with rig.machine.store.change() as state:
+        state.gpus = []
+    rig.start()
+    wait_for("MigNode", lambda: "no NVIDIA GPU" in ready(rig)["message"])
+    assert ready(rig)["status"] == "False"
+    refuse(rig, rig.claim(GOOD), "no GPU called gpu-0", "it has: none")
+
+
+def test_a_gpu_that_cannot_be_read_hides_no_other_and_keeps_its_claims(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig()
+    rig.start()
+    ref = rig.claim(GOOD)
+    rig.prepared(ref)
+    rig.stop()
+    fault = Fault(id="dead", function="nvmlDeviceGetUUID", action="return", gpu=0, times=0)
+    rig.machine.inject(fault)
+    rig.start()
+    [gpu] = rig.mignode()["status"]["gpus"]
+    assert gpu["uuid"] == rig.machine.gpu(1).uuid
+    assert "GPU 0: nvmlDeviceGetUUID: UNKNOWN (999)" in ready(rig)["message"]
+    assert rig.prepared(rig.claim("gpu-1-mig-1g5gb-19-4"))
+    assert "cannot be asked now" in rig.unprepare(ref)
+    assert ref in {e.claim for e in rig.journal()}
+    rig.machine.clear_faults()
+    rig.restart()
+    assert rig.unprepare(ref) == ""
+    assert rig.slices() == [(1, "1g.5gb", 4, True)]
+
+
+def test_a_gpu_that_is_lost_is_shown_with_its_claims_and_the_other_goes_on(rig: Rig) -> None:
+    ref = rig.claim(GOOD)
+    rig.prepared(ref)
+    rig.machine.lose(0)
+    assert rig.daemon is not None
+    rig.daemon._hardware.poll()
+
+    def lost() -> Obj:
+        found: Obj = rig.mignode()["status"]["gpus"][0]
+        return found
+
+    wait_for("MigNode", lambda: lost().get("reason") == "NVMLError")
+    assert "GPU_IS_LOST (15)" in lost()["message"]
+    assert [i["claim"]["uid"] for i in lost()["instances"]] == [ref.uid]
+    assert "GPU_IS_LOST (15)" in rig.refused(rig.claim("gpu-0-mig-1g5gb-19-0"))
+    assert rig.prepared(rig.claim("gpu-1-mig-1g5gb-19-4"))
