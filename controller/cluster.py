@@ -44,8 +44,8 @@ class Effects:
     """What changes call for, collected until somebody takes it.
 
     ``room``: something that did not fit may fit now. ``classes``: the generated DeviceClasses may
-    be out of date. ``nodes`` are those whose conditions for pods have changed; what is gone is
-    named by UID.
+    be out of date. ``nodes`` are those that kube-scheduler may judge differently now; what is gone
+    is named by UID.
     """
 
     pods: set[Key] = field(default_factory=set)
@@ -151,7 +151,7 @@ class Cluster:
             before = None
         self.pods[pod.key] = pod
         self._link(pod.key, before.claim_keys if before else (), pod.claim_keys)
-        self._charge(pod)
+        self._charge(pod, was=before)
         self._effects.pods.add(pod.key)
         if before is not None and before.live and not pod.live:
             self._effects.claims.update(pod.claim_keys)
@@ -162,7 +162,7 @@ class Cluster:
         if pod is None:
             return
         self._link(key, pod.claim_keys, ())
-        self._made_room(self.hosts.charge(key, "", {}))
+        self._made_room(self.hosts.charge(key, "", {}), was=pod)
         self._effects.claims.update(pod.claim_keys)
         self._effects.gone_pods.add(pod.uid)
 
@@ -223,18 +223,21 @@ class Cluster:
     def _touch_claims(self, uids: frozenset[str]) -> None:
         self._effects.claims.update(self._claim_of_uid[u] for u in uids if u in self._claim_of_uid)
 
-    def _charge(self, pod: Pod) -> None:
+    def _charge(self, pod: Pod, *, was: Pod | None = None) -> None:
         """Charge a pod to the node where it is, or where our allocation sends it."""
         node = pod.node
         if not node:
             held = (self.claims[k].claim.allocation for k in pod.claim_keys if k in self.claims)
             node = next((a.node for a in held if a is not None and a.node), "")
-        self._made_room(self.hosts.charge(pod.key, node if pod.live else "", pod.needs.requests))
+        freed = self.hosts.charge(pod.key, node if pod.live else "", pod.needs.requests)
+        self._made_room(freed, was=was)
 
-    def _made_room(self, node: str) -> None:
+    def _made_room(self, node: str, *, was: Pod | None) -> None:
+        """A pod left ``node``. If it was bound there, the scheduler may think anew about it."""
         if node:
-            self._effects.nodes.add(node)
             self._effects.room = True
+        if node and was is not None and was.node == node:
+            self._effects.nodes.add(node)
 
     def _link(self, pod: Key, before: tuple[Key, ...], after: tuple[Key, ...]) -> None:
         for claim in before:

@@ -23,7 +23,14 @@ from controller.wants import ClaimWants, Reader
 from controller.worklist import WorkList
 from controller.writer import BindingForbiddenError, Writer
 from dra.allocation import AllocatedDevice, Allocation
-from dra.kube.errors import ConflictError, InvalidError, KubeError, NotFoundError, UnavailableError
+from dra.kube.errors import (
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    KubeError,
+    NotFoundError,
+    UnavailableError,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -277,7 +284,7 @@ class Engine:
             _log.info("gone meanwhile", extra={"key": "/".join(key), "error": str(error)})
         except BindingForbiddenError as error:
             self._refused(key, str(error))
-        except InvalidError as error:
+        except (InvalidError, ForbiddenError) as error:
             self._refused(key, f"the API server refuses the write: {error}")
         except ConflictError as error:
             _log.info("changed meanwhile", extra={"key": "/".join(key), "error": str(error)})

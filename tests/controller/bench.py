@@ -1,0 +1,188 @@
+"""The engine on a bench: a clock turned by hand, and an API server of one dictionary."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from controller.cel import Selectors
+from controller.cluster import Cluster
+from controller.engine import Engine
+from controller.kinds import Kinds
+from controller.report import Reporter
+from controller.wants import Reader
+from controller.writer import Writer
+from dra.kube.errors import ConflictError, KubeError, NotFoundError
+from dra.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Resource
+from dra.kube.transport import PatchContent
+from tests.controller.objects import DRIVER, FINALIZER, mignode, node, versioned
+
+Obj = dict[str, Any]
+
+
+class FakeApi:
+    """Stores claims, pods and classes; ``refuse`` may raise instead of a write.
+
+    ``lost`` answers are written all the same.
+    """
+
+    def __init__(self) -> None:
+        self.objects: dict[tuple[str, str], Obj] = {}
+        self.writes: list[str] = []
+        self.refuse: Callable[[str], KubeError | None] = lambda _: None
+        self.lost: Callable[[str], KubeError | None] = lambda _: None
+
+    def put(self, resource: Resource, obj: Obj) -> Obj:
+        stored = versioned(obj)
+        self.objects[resource.plural, obj["metadata"]["name"]] = stored
+        return stored
+
+    def get(self, resource: Resource, name: str) -> Obj:
+        return self.objects[resource.plural, name]
+
+    def patch(
+        self,
+        resource: Resource,
+        name: str,
+        body: Any,
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        content: PatchContent = "merge",
+        field_manager: str = "",
+    ) -> Obj:
+        what = f"{resource.plural}/{subresource}" if subresource else resource.plural
+        found = self.objects.get((resource.plural, name))
+        if error := self.refuse(what):
+            raise error
+        if found is None:
+            raise NotFoundError(f"{name} not found", status=404)
+        obj = copy.deepcopy(found)
+        if content == "json":
+            for step in body:
+                if step["op"] == "remove":
+                    del obj["spec"]["schedulingGates"][int(step["path"].rpartition("/")[2])]
+        else:
+            metadata = dict(body["metadata"])
+            if metadata.pop("resourceVersion") != obj["metadata"]["resourceVersion"]:
+                raise ConflictError(f"{name} has been modified", status=409)
+            if metadata.pop("uid") != obj["metadata"]["uid"]:
+                raise ConflictError(f"{name} is another", status=409)
+            obj["metadata"] |= {k: v for k, v in metadata.items() if v is not None}
+            for key in [k for k, v in metadata.items() if v is None]:
+                obj["metadata"].pop(key, None)
+            status = {**obj.get("status", {}), **body.get("status", {})}
+            obj["status"] = {k: v for k, v in status.items() if v is not None}
+        stored = self.put(resource, obj)
+        self.writes.append(what)
+        if error := self.lost(what):
+            raise error
+        return stored
+
+    def apply(
+        self,
+        resource: Resource,
+        body: Obj,
+        *,
+        field_manager: str,
+        subresource: str = "",
+        force: bool = True,
+    ) -> Obj:
+        if error := self.refuse(resource.plural):
+            raise error
+        self.writes.append(resource.plural)
+        return self.put(resource, body)
+
+
+class Recorder:
+    """Keeps events as (kind, name, reason, message)."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str, str, str]] = []
+
+    def emit(self, regarding: Obj, reason: str, message: str, *, warning: bool = False) -> None:
+        self.events.append((regarding["kind"], regarding["metadata"]["name"], reason, message))
+
+    def reasons(self, name: str) -> list[str]:
+        return [reason for _, about, reason, _ in self.events if about == name]
+
+
+class Bench:
+    """An engine with nodes that each have one empty A100."""
+
+    def __init__(self, *nodes: str) -> None:
+        self.time = 1000.0
+        self.api = FakeApi()
+        self.recorder = Recorder()
+        self.leads = True
+        selectors = Selectors()
+        self.cluster = Cluster(DRIVER, FINALIZER, Kinds(selectors))
+        self.engine = Engine(
+            self.cluster,
+            Reader(DRIVER, selectors, self.cluster.classes),
+            writer=Writer(
+                self.api,
+                driver=DRIVER,
+                finalizer=FINALIZER,
+                now=lambda: datetime(2026, 1, 1, tzinfo=UTC),
+                leads=lambda: self.leads,
+            ),
+            reporter=Reporter(self.recorder, lambda: self.time),
+            gate=FINALIZER,
+            now=lambda: self.time,
+        )
+        for name in nodes:
+            self.cluster.set_node(node(name))
+            self.cluster.set_mignode(mignode(name))
+        self.run()
+        self.api.writes.clear()
+
+    def run(self, *, seconds: float = 0.0) -> None:
+        """Let time pass, then do all work that is due; the answers of writes are watched."""
+        self.time += seconds
+        for _ in range(1000):
+            self.engine.absorb()
+            if not self.engine.work():
+                return
+        raise AssertionError("the engine does not come to rest")
+
+    def claim(self, obj: Obj) -> Obj:
+        stored = self.api.put(RESOURCE_CLAIMS, obj)
+        self.cluster.set_claim(stored)
+        return stored
+
+    def pod(self, obj: Obj) -> Obj:
+        stored = self.api.put(PODS, obj)
+        self.cluster.set_pod(stored)
+        return stored
+
+    def delete_pod(self, name: str) -> None:
+        del self.api.objects["pods", name]
+        self.cluster.remove_pod(("default", name))
+
+    def change_claim(self, name: str, **status: Any) -> None:
+        """Somebody else changes a claim's status; None removes a field."""
+        obj = copy.deepcopy(self.api.get(RESOURCE_CLAIMS, name))
+        merged = {**obj.get("status", {}), **status}
+        obj["status"] = {k: v for k, v in merged.items() if v is not None}
+        self.claim(obj)
+
+    def devices(self, name: str) -> list[str]:
+        """The devices that a claim has, empty when it is not allocated."""
+        allocation = self.api.get(RESOURCE_CLAIMS, name).get("status", {}).get("allocation")
+        return [r["device"] for r in allocation["devices"]["results"]] if allocation else []
+
+    def node_of(self, name: str) -> str:
+        allocation = self.api.get(RESOURCE_CLAIMS, name)["status"]["allocation"]
+        (term,) = allocation["nodeSelector"]["nodeSelectorTerms"]
+        node: str = term["matchFields"][0]["values"][0]
+        return node
+
+    def finalizers(self, name: str) -> list[str]:
+        found: list[str] = self.api.get(RESOURCE_CLAIMS, name)["metadata"].get("finalizers", [])
+        return found
+
+    def classes(self) -> set[str]:
+        return {name for plural, name in self.api.objects if plural == DEVICE_CLASSES.plural}
