@@ -31,10 +31,11 @@ def demo() -> None:
     def tour() -> None:
         started = time.monotonic()
         introduce(terminal)
+        terminal.line()
+        terminal.say("Starting an API server, two nodes with two A100 each, and the controller ...")
         with running_cluster(ClusterShape(prepare_retry_seconds=2.0)) as cluster:
-            terminal.line()
             terminal.say(
-                f"{len(cluster.supervisor.children)} processes started in "
+                f"{len(cluster.supervisor.children)} processes run after "
                 f"{time.monotonic() - started:.1f} s: {', '.join(cluster.supervisor.children)}"
             )
             slices = Tour(cluster, terminal).run()
@@ -74,6 +75,7 @@ def up(
 
     def run() -> None:
         started = time.monotonic()
+        terminal.line(f"Starting {nodes} nodes with {gpus} x {product} each ...")
         with running_cluster(shape, directory=directory, kubeconfig=kubeconfig_out) as cluster:
             _explain(terminal, cluster, seconds=time.monotonic() - started)
             _watch_over(terminal, cluster)

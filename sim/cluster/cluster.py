@@ -25,6 +25,7 @@ from dra.kube.transport import KubeApi
 from dra.mignode import from_mignode
 from dra.names import DEFAULT_DRIVER
 from sim.cluster.processes import ClusterError, Supervisor
+from sim.kubelet.record import is_registered
 from sim.nvml.machine import GpuSpec, Machine
 
 DRIVER_NAMESPACE = "mig-dra-driver"
@@ -105,6 +106,8 @@ class Cluster:
         nodes = {obj["metadata"]["name"] for obj in self.api.list(NODES).items}
         if missing := [name for name in names if name not in nodes]:
             return f"no Node {', '.join(missing)}"
+        if missing := [p.name for p in self.places if not is_registered(p.kubelet, DEFAULT_DRIVER)]:
+            return f"no plugin is registered on {', '.join(missing)}"
         try:
             ready = {inventory.node for inventory in self.inventories() if inventory.ready}
         except (InvalidObjectError, ValueError) as error:

@@ -34,7 +34,7 @@ class Kubelet:
         (settings.root / "plugins").mkdir(exist_ok=True)
         self._api = api
         self._shape = shape
-        self.plugins = PluginRegistry()
+        self.plugins = PluginRegistry(settings.root)
         self._registration = RegistrationLoop(settings.root / "plugins_registry", self.plugins)
         self._wiper = SliceWiper(api, shape.name, self.plugins, delay=settings.wipe_seconds)
         self.claims = ClaimManager(api, self.plugins, root=settings.root)

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 
 from sim.kubelet.errors import RegistrationError
 from sim.kubelet.plugin import Plugin
+from sim.kubelet.record import write_registered
 
 
 class PluginRegistry:
-    """Registered plugins. A driver may have several, during a rolling update. Thread-safe."""
+    """Registered plugins. A driver may have several, during a rolling update. Thread-safe.
 
-    def __init__(self) -> None:
+    ``root`` is kubelet's, for the record of who is registered.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        write_registered(root, ())
         self._lock = threading.Lock()
         self._plugins: dict[str, list[Plugin]] = {}
         self._known: set[str] = set()
@@ -31,6 +38,7 @@ class PluginRegistry:
                 )
             siblings.append(plugin)
             self._known.add(plugin.driver)
+            self._write()
 
     def remove(self, plugin: Plugin) -> None:
         """De-register and disconnect a plugin."""
@@ -40,6 +48,7 @@ class PluginRegistry:
                 siblings.remove(plugin)
             if not siblings:
                 self._plugins.pop(plugin.driver, None)
+            self._write()
         plugin.close()
 
     def get(self, driver: str) -> Plugin | None:
@@ -66,3 +75,6 @@ class PluginRegistry:
             self._plugins.clear()
         for plugin in plugins:
             plugin.close()
+
+    def _write(self) -> None:
+        write_registered(self._root, self._plugins)

@@ -6,24 +6,14 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.sim.cluster.conftest import processes_in
 from tests.sim.standins import wait_for
 
 pytestmark = pytest.mark.timeout(240)
-
-
-@pytest.fixture
-def short_temporary() -> Iterator[Path]:
-    import shutil
-    import tempfile
-
-    directory = Path(tempfile.mkdtemp(prefix="md", dir="/tmp"))
-    yield directory
-    shutil.rmtree(directory)
 
 
 def _start(temporary: Path) -> subprocess.Popen[str]:
@@ -35,19 +25,6 @@ def _start(temporary: Path) -> subprocess.Popen[str]:
         stderr=subprocess.STDOUT,
         text=True,
     )
-
-
-def _processes_in(temporary: Path) -> list[str]:
-    """Command lines of all processes that name the directory."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        if f"{temporary}/" in line:
-            found.append(line)
-    return found
 
 
 def test_the_demo_shows_the_whole_way_of_a_slice_and_leaves_nothing(
@@ -72,7 +49,7 @@ def test_the_demo_shows_the_whole_way_of_a_slice_and_leaves_nothing(
     ):
         assert text in output
     assert list(short_temporary.iterdir()) == []
-    assert _processes_in(short_temporary) == []
+    assert processes_in(short_temporary) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
@@ -87,9 +64,9 @@ def test_an_interrupted_demo_leaves_no_process_and_no_file(
             break
     else:
         pytest.fail(f"the demo ended before {moment!r}")
-    wait_for("processes", lambda: _processes_in(short_temporary))
+    wait_for("processes", lambda: processes_in(short_temporary))
     process.send_signal(number)
     process.communicate(timeout=60)
     assert process.returncode == (130 if number != signal.SIGKILL else -signal.SIGKILL)
-    wait_for("end of all processes", lambda: not _processes_in(short_temporary))
+    wait_for("end of all processes", lambda: not processes_in(short_temporary))
     wait_for("removal of all files", lambda: not list(short_temporary.iterdir()))

@@ -1,0 +1,21 @@
+"""Which DRA drivers are registered, as a file below kubelet's root, for who waits for one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+_FILE = "registered_drivers"
+
+
+def write_registered(root: Path, drivers: Iterable[str]) -> None:
+    """Replace the record."""
+    (root / _FILE).write_text("".join(f"{driver}\n" for driver in sorted(drivers)))
+
+
+def is_registered(root: Path, driver: str) -> bool:
+    """Whether the kubelet of this root has a plugin of the driver."""
+    try:
+        return driver in (root / _FILE).read_text().splitlines()
+    except FileNotFoundError:
+        return False

@@ -1,0 +1,30 @@
+"""A short temporary directory for programs that put sockets into it, and who uses it."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture
+def short_temporary() -> Iterator[Path]:
+    directory = Path(tempfile.mkdtemp(prefix="md", dir="/tmp"))
+    yield directory
+    shutil.rmtree(directory)
+
+
+def processes_in(temporary: Path) -> list[str]:
+    """Command lines of all processes that name the directory."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        if f"{temporary}/" in line:
+            found.append(line)
+    return found
