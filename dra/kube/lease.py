@@ -87,7 +87,8 @@ class LeaderElector:
         lost, done = threading.Event(), threading.Event()
         with self._guard:
             self._held_since, self._lost = held_since, lost
-            if self._stopping.is_set():
+            # A slow answer may have used up the time of the hold.
+            if self._stopping.is_set() or self._remaining() <= 0:
                 lost.set()
         keepers = [
             threading.Thread(target=target, args=(lost, done), name=name, daemon=True)

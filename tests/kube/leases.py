@@ -26,9 +26,9 @@ class LeaseServer:
 
     def create(self, resource: Resource, body: Obj, *, field_manager: str = "") -> Obj:
         def create() -> Obj:
-            if self.lease is not None:
+            if self.stored() is not None:
                 raise AlreadyExistsError("taken", status=409, reason="AlreadyExists")
-            return self._store(body)
+            return self.store(body)
 
         return self._exchange(create)
 
@@ -40,14 +40,17 @@ class LeaseServer:
             sent = body["metadata"]["resourceVersion"]
             if sent != current["metadata"]["resourceVersion"]:
                 raise ConflictError("changed", status=409, reason="Conflict")
-            return self._store(body)
+            return self.store(body)
 
         return self._exchange(replace)
+
+    def stored(self) -> Obj | None:
+        return self.lease
 
     def touch(self) -> None:
         """Somebody annotates the Lease."""
         assert self.lease is not None
-        self._store(self.lease)
+        self.store(self.lease)
 
     @property
     def spec(self) -> Obj:
@@ -56,9 +59,9 @@ class LeaseServer:
         return spec
 
     def _exchange(self, act: Callable[[], Obj]) -> Obj:
+        fault = self.fault
         self.on_request()
         with self._lock:
-            fault = self.fault
             if fault == "lost request":
                 raise UnavailableError("no answer")
             result = act()
@@ -68,12 +71,27 @@ class LeaseServer:
         return result
 
     def _read(self) -> Obj:
-        if self.lease is None:
+        lease = self.stored()
+        if lease is None:
             raise NotFoundError("no lease", status=404)
-        return copy.deepcopy(self.lease)
+        return copy.deepcopy(lease)
 
-    def _store(self, body: Obj) -> Obj:
+    def store(self, body: Obj) -> Obj:
         self.writes += 1
         self.lease = copy.deepcopy(body)
         self.lease["metadata"] |= {"resourceVersion": str(self.writes), "uid": "u"}
         return copy.deepcopy(self.lease)
+
+
+class Link(LeaseServer):
+    """One candidate's way to a server that it shares, with faults and delays of its own."""
+
+    def __init__(self, shared: LeaseServer) -> None:
+        super().__init__()
+        self._shared = shared
+
+    def stored(self) -> Obj | None:
+        return self._shared.lease
+
+    def store(self, body: Obj) -> Obj:
+        return self._shared.store(body)
