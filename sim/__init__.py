@@ -1,1 +1,1 @@
-"""A cluster in a box: simulated NVML, an embedded Kubernetes API, kubelet and scheduler stand-ins."""
+"""A cluster in a box: simulated NVML, an embedded Kubernetes API, and stand-ins for its programs."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 import time
@@ -148,4 +149,8 @@ def _end_with(terminal: Terminal, work: Callable[[], None]) -> NoReturn:
         terminal.line()
         terminal.line("Ended, nothing is left behind.")
         sys.exit(_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader of the output went away; Python would complain once more when it flushes.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
     sys.exit(0)
