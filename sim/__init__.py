@@ -1,1 +1,1 @@
-"""A cluster in a box: simulated NVML, an embedded Kubernetes API, and stand-ins for its programs."""
+"""A cluster in a box: simulated NVML, an embedded Kubernetes API, stand-ins for its programs."""
