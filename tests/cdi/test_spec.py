@@ -1,0 +1,143 @@
+"""What a spec says, and which specs are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import yaml
+
+from cdi.errors import SpecError
+from cdi.spec import Device, DeviceNode, Edits, Mount, Spec, claim_kind, device_id, encode
+from cdi.store import dump
+from cdi.validate import validate
+
+NODE = DeviceNode("/dev/nvidia0", major=195, minor=0)
+CAPABILITY = DeviceNode("/dev/nvidia-caps/nvidia-cap3", major=237, minor=3, file_mode=0o444)
+SPEC = Spec(
+    kind=claim_kind("mig.dra.dev"),
+    devices=(Device(device_id("1e3", "gpu-0"), Edits(nodes=(NODE, CAPABILITY))),),
+    common=Edits(
+        env=("NVIDIA_VISIBLE_DEVICES=void",),
+        nodes=(DeviceNode("/dev/nvidiactl", "/run/nvidia/driver/dev/nvidiactl"),),
+        mounts=(Mount("/run/nvidia/driver/usr/bin/nvidia-smi", "/usr/bin/nvidia-smi"),),
+    ),
+)
+
+
+def test_a_spec_is_written_in_the_words_of_the_specification() -> None:
+    validate(SPEC)
+    assert encode(SPEC) == {
+        "cdiVersion": "0.5.0",
+        "kind": "k8s.mig.dra.dev/claim",
+        "devices": [
+            {
+                "name": "1e3-gpu-0",
+                "containerEdits": {
+                    "deviceNodes": [
+                        {
+                            "path": "/dev/nvidia0",
+                            "type": "c",
+                            "major": 195,
+                            "minor": 0,
+                            "permissions": "rw",
+                        },
+                        {
+                            "path": "/dev/nvidia-caps/nvidia-cap3",
+                            "type": "c",
+                            "major": 237,
+                            "minor": 3,
+                            "fileMode": 292,
+                            "permissions": "rw",
+                        },
+                    ]
+                },
+            }
+        ],
+        "containerEdits": {
+            "env": ["NVIDIA_VISIBLE_DEVICES=void"],
+            "deviceNodes": [
+                {
+                    "path": "/dev/nvidiactl",
+                    "hostPath": "/run/nvidia/driver/dev/nvidiactl",
+                    "permissions": "rw",
+                }
+            ],
+            "mounts": [
+                {
+                    "hostPath": "/run/nvidia/driver/usr/bin/nvidia-smi",
+                    "containerPath": "/usr/bin/nvidia-smi",
+                    "options": ["ro", "nosuid", "nodev", "rbind", "rprivate"],
+                }
+            ],
+        },
+    }
+
+
+def test_the_version_is_the_oldest_that_knows_everything() -> None:
+    letters = Spec("a/b", (Device("gpu", Edits(nodes=(NODE,))),))
+    assert encode(letters)["cdiVersion"] == "0.3.0"
+    digits = replace(letters, devices=(Device("0gpu", Edits(nodes=(NODE,))),))
+    assert encode(digits)["cdiVersion"] == "0.5.0"
+    elsewhere = DeviceNode("/dev/nvidia0", "/run/dev/nvidia0")
+    paths = replace(letters, common=Edits(nodes=(elsewhere,)))
+    assert encode(paths)["cdiVersion"] == "0.5.0"
+
+
+@pytest.mark.parametrize("text", ["1e3", "0o7", "1_000", "null", "yes", "0x1f", "2026-01-01", "~"])
+def test_strings_that_look_like_something_else_stay_strings_in_every_yaml(text: str) -> None:
+    data = dump({"name": text, "number": 7})
+    assert f'"name": "{text}"'.encode() in data
+    assert yaml.safe_load(data) == {"name": text, "number": 7}
+    assert b'"number": 7\n' in data
+
+
+def test_long_values_stay_on_one_line() -> None:
+    assert dump({"a": "x " * 500}).count(b"\n") == 1
+
+
+def with_device(name: str, edits: Edits | None = None) -> Spec:
+    return replace(SPEC, devices=(Device(name, edits or Edits(nodes=(NODE,))),))
+
+
+def with_node(**changes: object) -> Spec:
+    node = replace(NODE, **changes)  # type: ignore[arg-type]
+    return with_device("d", Edits(nodes=(node,)))
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (replace(SPEC, kind="nvidia"), "is not <vendor>/<class>"),
+        (replace(SPEC, kind="9a/claim"), "is not <vendor>/<class>"),
+        (replace(SPEC, kind="a/b/c"), "is not <vendor>/<class>"),
+        (replace(SPEC, kind="a-/c"), "is not <vendor>/<class>"),
+        (replace(SPEC, devices=()), "no devices"),
+        (replace(SPEC, devices=SPEC.devices * 2), "stands there twice"),
+        (with_device("a/b"), "device name 'a/b' is not allowed"),
+        (with_device("-a"), "device name '-a' is not allowed"),
+        (with_device(""), "device name '' is not allowed"),
+        (with_device("a\n"), "is not allowed"),
+        (replace(SPEC, devices=(Device("d", Edits()),)), "changes nothing"),
+        (with_device("d", Edits(env=("NOVALUE",))), "is not NAME=value"),
+        (with_device("d", Edits(env=("=x",))), "is not NAME=value"),
+        (with_node(path="dev/nvidia0"), "is not an absolute path"),
+        (with_node(path="/dev/../etc/passwd"), "is not an absolute path"),
+        (with_node(host_path="x"), "hostPath of /dev/nvidia0 'x'"),
+        (with_node(minor=None), "both major and minor"),
+        (with_node(major=-1), "negative"),
+        (with_node(file_mode=0o10000), "no file mode"),
+        (with_node(permissions="rwx"), "permissions 'rwx'"),
+        (with_node(permissions=""), "permissions ''"),
+        (with_device("d", Edits(nodes=(NODE, NODE))), "/dev/nvidia0 stands there twice"),
+        (with_device("d", Edits(mounts=(Mount("a", "/b"),))), "hostPath of a mount"),
+        (with_device("d", Edits(mounts=(Mount("/a", "b"),))), "containerPath of a mount"),
+        (with_device("d", Edits(mounts=(Mount("/a", "/b"),) * 2)), "/b stands there twice"),
+    ],
+)
+def test_a_spec_that_a_runtime_would_skip_is_refused_with_the_field(
+    spec: Spec, message: str
+) -> None:
+    with pytest.raises(SpecError) as caught:
+        validate(spec)
+    assert message in str(caught.value)

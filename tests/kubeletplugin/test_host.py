@@ -1,0 +1,218 @@
+"""What is read from the host's files: names of GPUs, capabilities, driver files, roots."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cdi.spec import DeviceNode
+from kubeletplugin.caps import character_majors, instance_capabilities
+from kubeletplugin.driverfiles import common_edits, gpu_node
+from kubeletplugin.errors import HostError
+from kubeletplugin.minors import GpuNames
+from kubeletplugin.roots import Roots
+
+VERSION = "570.86.15"
+DEVICES = """Character devices:
+  1 mem
+195 nvidia
+195 nvidiactl
+236 nvidia-caps-imex-channels
+237 nvidia-caps
+509 nvidia-uvm
+
+Block devices:
+259 blkext
+238 nvidia-caps
+"""
+
+
+def roots(host: Path, driver: str = "/") -> Roots:
+    return Roots(
+        host=host,
+        driver=Path(driver),
+        cdi=host / "cdi",
+        kubelet=host / "kubelet",
+        state=host / "state",
+    )
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    folder = tmp_path / "host"
+    (folder / "proc").mkdir(parents=True)
+    (folder / "proc/devices").write_text(DEVICES)
+    return folder
+
+
+# -- names
+
+
+def test_a_gpu_keeps_the_number_under_which_it_was_first_seen(tmp_path: Path) -> None:
+    path = tmp_path / "gpus.json"
+    assert GpuNames(path).assign([("GPU-a", 0), ("GPU-b", 1)]) == {"GPU-a": 0, "GPU-b": 1}
+    assert GpuNames(path).assign([("GPU-b", 0), ("GPU-a", 1)]) == {"GPU-b": 1, "GPU-a": 0}
+
+
+def test_a_new_gpu_never_gets_the_name_of_one_that_is_away(tmp_path: Path) -> None:
+    path = tmp_path / "gpus.json"
+    GpuNames(path).assign([("GPU-a", 0), ("GPU-b", 1)])
+    assert GpuNames(path).assign([("GPU-new", 0), ("GPU-b", 1)]) == {"GPU-new": 2, "GPU-b": 1}
+    assert GpuNames(path).assign([("GPU-a", 0)]) == {"GPU-a": 0}
+
+
+def test_a_new_gpu_does_not_take_the_minor_of_another_new_one(tmp_path: Path) -> None:
+    path = tmp_path / "gpus.json"
+    GpuNames(path).assign([("GPU-a", 0)])
+    found = GpuNames(path).assign([("GPU-x", 0), ("GPU-y", 1)])
+    assert found == {"GPU-x": 2, "GPU-y": 1}
+
+
+@pytest.mark.parametrize("damage", ["", "[]", '{"gpus": {"GPU-a": 0, "GPU-b": 0}}', '{"gpus": 3}'])
+def test_lost_names_come_back_from_the_devices_that_are_prepared(
+    tmp_path: Path, damage: str
+) -> None:
+    path = tmp_path / "gpus.json"
+    path.write_text(damage)
+    names = GpuNames(path, hints={"GPU-a": 5})
+    assert names.assign([("GPU-a", 0), ("GPU-b", 1)]) == {"GPU-a": 5, "GPU-b": 1}
+    assert json.loads(path.read_text())["gpus"] == {"GPU-a": 5, "GPU-b": 1}
+
+
+def test_names_that_are_known_are_not_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "gpus.json"
+    GpuNames(path).assign([("GPU-a", 0)])
+    inode = path.stat().st_ino
+    GpuNames(path).assign([("GPU-a", 0)])
+    assert path.stat().st_ino == inode
+
+
+def test_names_that_cannot_be_kept_are_not_given(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(HostError, match="cannot write the GPU names"):
+        GpuNames(tmp_path / "file/gpus.json").assign([("GPU-a", 0)])
+
+
+# -- capabilities
+
+
+def write_access(host: Path, name: str, content: str) -> None:
+    path = host / "proc/driver/nvidia/capabilities/gpu2/mig" / name / "access"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+
+
+def test_majors_are_matched_by_whole_words_and_among_character_devices_only(host: Path) -> None:
+    majors = character_majors(roots(host))
+    assert majors["nvidia-caps"] == 237
+    assert majors["nvidia-caps-imex-channels"] == 236
+
+
+def test_capabilities_are_read_by_minor_of_the_gpu_and_their_mode_is_decimal(host: Path) -> None:
+    write_access(host, "gi3", "DeviceFileMinor: 300\nDeviceFileMode: 292\nDeviceFileModify: 1\n")
+    write_access(host, "gi3/ci1", "DeviceFileMinor: 302\nDeviceFileMode: 256\n")
+    gi, ci = instance_capabilities(roots(host), gpu_minor=2, gi_id=3, ci_id=1)
+    assert (gi.major, gi.minor, gi.mode) == (237, 300, 0o444)
+    assert (ci.path, ci.mode) == ("/dev/nvidia-caps/nvidia-cap302", 0o400)
+
+
+def test_a_capability_that_is_missing_or_not_understood_names_its_file(host: Path) -> None:
+    with pytest.raises(HostError, match=r"gpu2/mig/gi3/access"):
+        instance_capabilities(roots(host), gpu_minor=2, gi_id=3, ci_id=0)
+    write_access(host, "gi3", "what is this")
+    with pytest.raises(HostError, match=r"gi3/access is not understood: 'what is this'"):
+        instance_capabilities(roots(host), gpu_minor=2, gi_id=3, ci_id=0)
+
+
+def test_a_driver_without_capabilities_is_told(host: Path) -> None:
+    (host / "proc/devices").write_text(DEVICES.replace("237 nvidia-caps\n", ""))
+    with pytest.raises(HostError, match="has no nvidia-caps"):
+        instance_capabilities(roots(host), gpu_minor=0, gi_id=0, ci_id=0)
+
+
+# -- driver files
+
+
+def install_driver(root: Path, directory: str = "usr/lib/x86_64-linux-gnu") -> Path:
+    libraries = root / directory
+    libraries.mkdir(parents=True)
+    for name in ("libcuda.so", "libnvidia-ml.so", "libnvidia-nvvm.so"):
+        (libraries / f"{name}.{VERSION}").write_text("")
+    (libraries / "libcuda.so.1").symlink_to(f"libcuda.so.{VERSION}")
+    (libraries / "libcuda.so").symlink_to("libcuda.so.1")
+    (libraries / "libnvidia-nvvm.so.4").symlink_to(f"libnvidia-nvvm.so.{VERSION}")
+    (libraries / "libother.so.1").write_text("")
+    (root / "usr/bin").mkdir(parents=True, exist_ok=True)
+    (root / "usr/bin/nvidia-smi").write_text("")
+    return libraries
+
+
+def test_libraries_are_mounted_under_their_own_name_and_those_that_link_to_them(
+    host: Path,
+) -> None:
+    install_driver(host)
+    place = "/usr/lib/x86_64-linux-gnu"
+    mounts = common_edits(roots(host), driver_version=VERSION).mounts
+    assert {(m.container_path, m.host_path) for m in mounts} == {
+        (f"{place}/libcuda.so", f"{place}/libcuda.so.{VERSION}"),
+        (f"{place}/libcuda.so.1", f"{place}/libcuda.so.{VERSION}"),
+        (f"{place}/libcuda.so.{VERSION}", f"{place}/libcuda.so.{VERSION}"),
+        # No link leads to it: the usual SONAME.
+        (f"{place}/libnvidia-ml.so.1", f"{place}/libnvidia-ml.so.{VERSION}"),
+        (f"{place}/libnvidia-ml.so.{VERSION}", f"{place}/libnvidia-ml.so.{VERSION}"),
+        (f"{place}/libnvidia-nvvm.so.4", f"{place}/libnvidia-nvvm.so.{VERSION}"),
+        (f"{place}/libnvidia-nvvm.so.{VERSION}", f"{place}/libnvidia-nvvm.so.{VERSION}"),
+        ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-smi"),
+    }
+
+
+def test_a_driver_in_a_container_is_mounted_from_its_root_to_the_usual_places(host: Path) -> None:
+    install_driver(host / "run/nvidia/driver", "usr/lib64")
+    (host / "run/nvidia/driver/dev").mkdir()
+    edits = common_edits(roots(host, "/run/nvidia/driver"), driver_version=VERSION)
+    smi = next(m for m in edits.mounts if "smi" in m.host_path)
+    assert smi.host_path == "/run/nvidia/driver/usr/bin/nvidia-smi"
+    assert smi.container_path == "/usr/bin/nvidia-smi"
+    assert {m.container_path.rpartition("/")[0] for m in edits.mounts} == {"/usr/bin", "/usr/lib64"}
+    assert edits.nodes[0] == DeviceNode(
+        "/dev/nvidiactl", "/run/nvidia/driver/dev/nvidiactl", major=195, minor=255
+    )
+
+
+def test_a_driver_root_below_the_host_root_is_taken_as_it_is(host: Path) -> None:
+    install_driver(host)
+    edits = common_edits(roots(host, str(host)), driver_version=VERSION)
+    assert {m.host_path for m in edits.mounts if "smi" in m.host_path} == {
+        f"{host}/usr/bin/nvidia-smi"
+    }
+
+
+def test_control_nodes_have_numbers_although_no_node_exists(host: Path) -> None:
+    install_driver(host)
+    nodes = common_edits(roots(host), driver_version=VERSION).nodes
+    assert [(n.path, n.major, n.minor) for n in nodes] == [
+        ("/dev/nvidiactl", 195, 255),
+        ("/dev/nvidia-uvm", 509, 0),
+        ("/dev/nvidia-uvm-tools", 509, 1),
+    ]
+
+
+def test_a_node_that_exists_is_believed(host: Path) -> None:
+    (host / "dev").mkdir()
+    (host / "dev/nvidia0").symlink_to("/dev/null")
+    assert gpu_node(roots(host), 0) == DeviceNode("/dev/nvidia0", major=1, minor=3)
+
+
+def test_a_device_of_which_nothing_is_known_is_told_with_the_module_to_load(host: Path) -> None:
+    install_driver(host)
+    (host / "proc/devices").write_text(DEVICES.replace("509 nvidia-uvm\n", ""))
+    with pytest.raises(HostError, match=r"/dev/nvidia-uvm.*modprobe nvidia nvidia-uvm"):
+        common_edits(roots(host), driver_version=VERSION)
+
+
+def test_libraries_of_another_version_than_the_driver_are_not_mounted(host: Path) -> None:
+    install_driver(host)
+    with pytest.raises(HostError, match=r"no libcuda.so.999.1 .*--driver-root"):
+        common_edits(roots(host), driver_version="999.1")

@@ -1,0 +1,113 @@
+"""The journal on disk: durable, checked, and never overwritten when it cannot be read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dra.geometry import Placement
+from dra.inventory import ClaimRef
+from kubeletplugin.errors import HostError
+from kubeletplugin.journal import Entry, Journal, State, previous
+
+
+def entry(uid: str = "u1", device: str = "gpu-0-mig-1g5gb-19-4", **changes: object) -> Entry:
+    values: dict[str, object] = {
+        "claim": ClaimRef("ns", f"claim-{uid}", uid),
+        "device": device,
+        "state": State.INTENT,
+        "gpu": "GPU-1",
+        "boot_id": "boot-1",
+        "pool": "node",
+        "requests": ("r0",),
+        "profile_id": 19,
+        "profile": "1g.5gb",
+        "placement": Placement(4, 1),
+    }
+    return Entry(**(values | changes))  # type: ignore[arg-type]
+
+
+def test_entries_come_back_as_they_were_written(tmp_path: Path) -> None:
+    path = tmp_path / "state/journal.json"
+    made = entry(gi_id=0, ci_id=0, mig_uuid="MIG-1", state=State.PREPARED, total=2)
+    whole = entry("u2", "gpu-1", profile_id=None, profile="", placement=None)
+    Journal(path).put(made, whole)
+    again = Journal(path)
+    assert again.entries() == (made, whole)
+    assert again.of_claim("u2") == (whole,)
+    assert again.of_gpu("GPU-1") == (made, whole)
+
+
+def test_an_entry_is_replaced_by_claim_and_device_and_removed_by_them(tmp_path: Path) -> None:
+    path = tmp_path / "journal.json"
+    journal = Journal(path)
+    journal.put(entry(), entry("u2"))
+    journal.put(entry().at(State.GI_CREATED, gi_id=7))
+    journal.remove(entry("u2"), entry("unknown"))
+    [left] = Journal(path).entries()
+    assert (left.state, left.gi_id) == (State.GI_CREATED, 7)
+
+
+def test_the_generation_before_is_kept_whole(tmp_path: Path) -> None:
+    path = tmp_path / "journal.json"
+    journal = Journal(path)
+    journal.put(entry("u1"))
+    journal.put(entry("u2"))
+    assert [e.claim.uid for e in Journal(previous(path)).entries()] == ["u1"]
+
+
+def test_removing_what_is_not_there_writes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "journal.json"
+    Journal(path).remove(entry())
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("cut", [0.0, 0.1, 0.5, 0.9, 0.999])
+def test_a_truncated_journal_is_set_aside_and_its_predecessor_is_used(
+    tmp_path: Path, cut: float
+) -> None:
+    path = tmp_path / "journal.json"
+    journal = Journal(path)
+    journal.put(entry("u1"))
+    journal.put(entry("u2"))
+    data = path.read_bytes()[: int(path.stat().st_size * cut)]
+    path.write_bytes(data)
+    again = Journal(path)
+    assert [e.claim.uid for e in again.entries()] == ["u1"]
+    assert path.with_name("journal.json.corrupt").read_bytes() == data
+    again.put(entry("u3"))
+    assert [e.claim.uid for e in Journal(path).entries()] == ["u1", "u3"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("version", 99), ("checksum", "sha256:0"), ("generation", 7)]
+)
+def test_a_journal_that_was_tampered_with_or_is_of_another_version_is_not_used(
+    tmp_path: Path, field: str, value: object
+) -> None:
+    path = tmp_path / "journal.json"
+    Journal(path).put(entry())
+    record = json.loads(path.read_bytes())
+    path.write_text(json.dumps(record | {field: value}))
+    assert Journal(path).entries() == ()
+    assert path.with_name("journal.json.corrupt").exists()
+
+
+def test_a_write_that_fails_leaves_the_entries_as_they_were(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    journal = Journal(tmp_path / "d" / "journal.json")
+    journal.put(entry())
+    (tmp_path / "d" / "journal.json.link").mkdir()
+    with pytest.raises(HostError, match=r"cannot write the journal .*/d/journal.json"):
+        journal.put(entry("u2"))
+    assert [e.claim.uid for e in journal.entries()] == ["u1"]
+
+
+def test_a_listener_hears_of_every_change(tmp_path: Path) -> None:
+    heard: list[int] = []
+    journal = Journal(tmp_path / "journal.json", on_change=lambda: heard.append(1))
+    journal.put(entry())
+    journal.remove(entry())
+    assert len(heard) == 2

@@ -1,0 +1,239 @@
+"""The NVML layer over the simulated library: what is read, what is refused, what is read back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pynvml
+import pytest
+
+import sim.nvml
+from dra.geometry import Geometry, Placement, Profile
+from kubeletplugin.nvml import changes
+from kubeletplugin.nvml.discovery import Card, discover
+from kubeletplugin.nvml.errors import (
+    DriverUnavailableError,
+    InsufficientResourcesError,
+    InUseError,
+    NvmlError,
+    PermissionDeniedError,
+    ReadBackError,
+    code_name,
+)
+from kubeletplugin.nvml.instances import (
+    GpuInstance,
+    find_gpu_instance,
+    list_compute_instances,
+    list_gpu_instances,
+)
+from kubeletplugin.nvml.session import Session
+from sim.nvml.faults import Fault
+from sim.nvml.machine import GpuSpec, Machine
+from sim.nvml.products import product_names
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine.create(tmp_path / "hw", [GpuSpec("A100-SXM4-40GB")])
+
+
+@pytest.fixture
+def session(machine: Machine) -> Iterator[Session]:
+    sim.nvml.install(machine.directory)
+    session = Session()
+    session.open()
+    yield session
+    machine.clear_faults()
+    session.close()
+    sim.nvml.uninstall()
+
+
+@pytest.fixture
+def card(session: Session) -> Card:
+    [card] = discover(session).cards
+    return card
+
+
+@pytest.fixture
+def geometry(card: Card) -> Geometry:
+    assert card.geometry is not None
+    return card.geometry
+
+
+def profile(geometry: Geometry, name: str) -> Profile:
+    found = geometry.by_name(name)
+    assert found is not None
+    return found
+
+
+def make(session: Session, card: Card, wanted: Profile, start: int) -> GpuInstance:
+    placement = next(p for p in wanted.placements if p.start == start)
+    made = changes.create_gpu_instance(session, card.uuid, profile=wanted, placement=placement)
+    changes.create_compute_instance(session, card.uuid, gi_id=made.id, profile=wanted)
+    return made
+
+
+@pytest.mark.parametrize("product", product_names())
+def test_every_profile_of_every_product_can_be_made_and_removed_where_nvml_says(
+    tmp_path: Path, product: str
+) -> None:
+    machine = Machine.create(tmp_path / "hw", [GpuSpec(product)])
+    sim.nvml.install(machine.directory)
+    session = Session()
+    session.open()
+    try:
+        [card] = discover(session).cards
+        assert card.geometry is not None
+        assert card.geometry.profiles
+        for wanted in card.geometry.profiles:
+            for placement in wanted.placements:
+                made = make(session, card, wanted, placement.start)
+                present = list_gpu_instances(session, card.uuid, card.geometry)
+                assert present == (GpuInstance(made.id, wanted.id, placement),)
+                [compute] = list_compute_instances(session, card.uuid, made.id)
+                assert compute.uuid.startswith("MIG-")
+                changes.destroy_gpu_instance(session, card.uuid, made.id)
+                assert list_gpu_instances(session, card.uuid, card.geometry) == ()
+    finally:
+        session.close()
+        sim.nvml.uninstall()
+
+
+def test_instances_without_compute_instance_are_seen(
+    machine: Machine, session: Session, card: Card, geometry: Geometry
+) -> None:
+    made = machine.create_slice(0, "2g.10gb", start=2, compute=False)
+    [found] = list_gpu_instances(session, card.uuid, geometry)
+    assert (found.id, found.placement) == (made.gpu_instance, Placement(2, 2))
+    assert list_compute_instances(session, card.uuid, found.id) == ()
+
+
+def test_compute_profiles_that_drivers_report_and_refuse_are_not_chosen(
+    machine: Machine, session: Session, card: Card, geometry: Geometry
+) -> None:
+    # The A100 reports enum 7, of one slice, in every GPU instance and refuses to make it.
+    refused = [p.enum for p in machine.product(0).gi_profiles[0].ci_profiles if not p.creatable]
+    assert refused == [7]
+    make(session, card, profile(geometry, "1g.5gb"), 0)
+
+
+def test_a_taken_placement_is_insufficient_resources(
+    session: Session, card: Card, geometry: Geometry
+) -> None:
+    make(session, card, profile(geometry, "1g.5gb"), 0)
+    with pytest.raises(InsufficientResourcesError, match=r"INSUFFICIENT_RESOURCES \(23\)"):
+        make(session, card, profile(geometry, "2g.10gb"), 0)
+
+
+def test_an_instance_in_use_names_its_processes_and_stays(
+    machine: Machine, session: Session, card: Card, geometry: Geometry
+) -> None:
+    made = make(session, card, profile(geometry, "1g.5gb"), 0)
+    other = make(session, card, profile(geometry, "1g.5gb"), 1)
+    machine.start_process(0, 11, gpu_instance=made.id, compute_instance=0)
+    machine.start_process(0, 12, gpu_instance=other.id, compute_instance=0)
+    with pytest.raises(InUseError) as caught:
+        changes.destroy_gpu_instance(session, card.uuid, made.id)
+    assert caught.value.pids == (11,)
+    assert find_gpu_instance(session, card.uuid, made.id) == made
+
+
+def test_a_gpu_instance_whose_compute_instance_is_gone_already_is_destroyed(
+    machine: Machine, session: Session, card: Card, geometry: Geometry
+) -> None:
+    made = make(session, card, profile(geometry, "3g.20gb"), 4)
+    machine.destroy_compute_instances(0, made.id)
+    changes.destroy_gpu_instance(session, card.uuid, made.id)
+    changes.destroy_gpu_instance(session, card.uuid, made.id)
+    assert list_gpu_instances(session, card.uuid, geometry) == ()
+
+
+def test_a_destroy_that_does_nothing_is_not_believed(
+    machine: Machine, session: Session, card: Card, geometry: Geometry
+) -> None:
+    made = make(session, card, profile(geometry, "1g.5gb"), 0)
+    machine.inject(Fault(id="n", function="nvmlGpuInstanceDestroy", action="no-effect"))
+    with pytest.raises(ReadBackError, match="is still there"):
+        changes.destroy_gpu_instance(session, card.uuid, made.id)
+
+
+def test_a_slice_that_lands_elsewhere_is_destroyed_again(
+    session: Session, card: Card, geometry: Geometry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create = pynvml.nvmlDeviceCreateGpuInstance
+
+    def elsewhere(device: object, profile_id: int, _: object) -> object:
+        return create(device, profile_id)
+
+    elsewhere.__name__ = "nvmlDeviceCreateGpuInstanceWithPlacement"
+    monkeypatch.setattr(pynvml, "nvmlDeviceCreateGpuInstanceWithPlacement", elsewhere)
+    with pytest.raises(ReadBackError, match=r"asked for profile 19 at 0:1, got profile 19 at 6:1"):
+        make(session, card, profile(geometry, "1g.5gb"), 0)
+    assert list_gpu_instances(session, card.uuid, geometry) == ()
+
+
+@pytest.mark.parametrize("shortage", [("multiprocessorCount", 0.5), ("memorySizeMB", 0.8)])
+def test_a_slice_with_less_than_its_profile_promises_is_a_failure(
+    session: Session,
+    card: Card,
+    geometry: Geometry,
+    monkeypatch: pytest.MonkeyPatch,
+    shortage: tuple[str, float],
+) -> None:
+    field, share = shortage
+    real = pynvml.nvmlDeviceGetAttributes_v2
+
+    def less(device: object) -> object:
+        attributes = real(device)
+        setattr(attributes, field, int(getattr(attributes, field) * share))
+        return attributes
+
+    monkeypatch.setattr(pynvml, "nvmlDeviceGetAttributes_v2", less)
+    with pytest.raises(ReadBackError, match=r"of profile 2g.10gb has .* expected 28 and 9856 MiB"):
+        make(session, card, profile(geometry, "2g.10gb"), 0)
+
+
+def test_without_privileges_the_error_says_who_may(
+    machine: Machine, session: Session, card: Card, geometry: Geometry
+) -> None:
+    machine.configure(privileged=False)
+    with pytest.raises(PermissionDeniedError, match="needs root or CAP_SYS_ADMIN") as caught:
+        make(session, card, profile(geometry, "1g.5gb"), 0)
+    assert caught.value.gpu == card.uuid
+    assert caught.value.code == pynvml.NVML_ERROR_NO_PERMISSION
+
+
+def test_a_session_lost_under_the_program_is_opened_again_once(session: Session) -> None:
+    pynvml.nvmlShutdown()
+    assert session.driver_version() == "570.86.15"
+
+
+def test_a_driver_that_is_gone_is_said_to_be(machine: Machine, session: Session) -> None:
+    machine.inject(Fault(id="gone", function="*", action="return", code=18, times=0))
+    with pytest.raises(
+        DriverUnavailableError, match=r"LIB_RM_VERSION_MISMATCH \(18\).*reboot the node"
+    ):
+        discover(session)
+
+
+def test_codes_that_nobody_listed_are_shown_by_number(machine: Machine, session: Session) -> None:
+    machine.inject(Fault(id="odd", function="nvmlDeviceGetCount*", action="return", code=4242))
+    with pytest.raises(NvmlError, match=r"unlisted code \(4242\)"):
+        discover(session)
+    assert code_name(0) == "SUCCESS"
+
+
+def test_a_card_without_mig_and_one_with_mig_off_have_no_geometry(tmp_path: Path) -> None:
+    machine = Machine.create(tmp_path / "hw", [GpuSpec("A30", mig=False)])
+    sim.nvml.install(machine.directory)
+    session = Session()
+    session.open()
+    machine.inject(
+        Fault(id="no", function="nvmlDeviceGetMigMode", action="return", code=3, times=1)
+    )
+    first, second = discover(session).cards[0], discover(session).cards[0]
+    session.close()
+    sim.nvml.uninstall()
+    assert (first.mig_capable, first.geometry) == (False, None)
+    assert (second.mig_capable, second.mig_enabled, second.geometry) == (True, False, None)
