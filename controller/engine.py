@@ -15,6 +15,7 @@ from controller.cleanup import Ender
 from controller.cluster import Cluster, Effects, KnownClaim
 from controller.exclusions import Exclusions
 from controller.explain import explain
+from controller.failures import Failures
 from controller.pods import Key, Pod
 from controller.reasons import Obstacle, Reason
 from controller.report import Reporter
@@ -75,6 +76,7 @@ class Engine:
         self._allocator = Allocator(cluster.fleet, cluster.hosts)
         self._ender = Ender(cluster, writer, now)
         self._exclusions = Exclusions(now)
+        self._failures = Failures()
         self._pods: WorkList[Key] = WorkList(now)
         self._claims: WorkList[Key] = WorkList(now)
         self._waiting: set[Key] = set()
@@ -105,6 +107,8 @@ class Engine:
                 c.extended_resource for c in self._cluster.classes.values() if c.extended_resource
             )
             self._classes.request()
+        if effects.room or effects.classes:
+            self._failures.forget()
         if effects.room and self._waiting:
             self._sweep(effects)
 
@@ -169,11 +173,14 @@ class Engine:
             self._allocate(pod, without_nodes(found, self._exclusions.excluded(pod.uid)))
 
     def _allocate(self, pod: Pod, problem: Problem) -> None:
-        decision = self._allocator.decide(problem, self._delegated)
-        if decision is None and self._move(pod, problem):
-            return
+        obstacle = self._failures.get(problem)
+        decision = None if obstacle else self._allocator.decide(problem, self._delegated)
         if decision is None:
-            obstacle = explain(problem, self._allocator, self._cluster.fleet, self._delegated)
+            if self._move(pod, problem):
+                return
+            if obstacle is None:
+                obstacle = explain(problem, self._allocator, self._cluster.fleet, self._delegated)
+                self._failures.add(problem, obstacle)
             refs = [c.claim.ref for c in problem.claims]
             self._wait(pod, obstacle, [(r.namespace, r.name) for r in refs])
             return

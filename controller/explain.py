@@ -8,7 +8,7 @@ from collections.abc import Set as AbstractSet
 
 from controller.allocate import Allocator, Problem, Search
 from controller.fleet import Fleet, NodeGpus
-from controller.gpustate import GpuState
+from controller.gpustate import GpuState, Holding
 from controller.kinds import Offer
 from controller.reasons import Obstacle, Reason
 
@@ -110,24 +110,30 @@ def _on_gpu(search: Search, state: GpuState, missing: list[int]) -> str:
     if not offers:
         return "has no such device" if state.gpu.mig_enabled else "has no such device (MIG is off)"
     holders = _blockers(state, offers)
-    shown = ", ".join(holders[:_NAMED_HOLDERS])
-    more = f" and {len(holders) - _NAMED_HOLDERS} more" if len(holders) > _NAMED_HOLDERS else ""
-    blocked_by = f" (blocked by {shown}{more})" if holders else ""
+    blocked_by = f" (blocked by {_listed(holders)})" if holders else ""
     return f"no room for {_names(offers)}{blocked_by}"
 
 
-def _blockers(state: GpuState, offers: Iterable[Offer]) -> list[str]:
+def _listed(holders: list[Holding]) -> str:
+    """``claims default/a, default/b, foreign instance at 0:4 and 3 more``."""
+    claims = [h.holder for h in holders if h.claim_uid]
+    names = list(dict.fromkeys([*claims, *(h.holder for h in holders if not h.claim_uid)]))
+    kind = {0: "", 1: "claim "}.get(len(set(claims)), "claims ")
+    more = f" and {len(names) - _NAMED_HOLDERS} more" if len(names) > _NAMED_HOLDERS else ""
+    return f"{kind}{', '.join(names[:_NAMED_HOLDERS])}{more}"
+
+
+def _blockers(state: GpuState, offers: Iterable[Offer]) -> list[Holding]:
     """Who holds memory slices that one of ``offers`` could use; all, where it is not the slices."""
     wanted = 0
     for offer in offers:
         for placement in offer.profile.placements if offer.profile else ():
             wanted |= placement.mask
-    found = {
-        h.holder: None
+    return [
+        h
         for h in state.holdings
         if h.occupant is None or not wanted or h.occupant.placement.mask & wanted
-    }
-    return list(found)
+    ]
 
 
 def _wanted(search: Search, node: NodeGpus, index: int) -> str:

@@ -18,7 +18,8 @@ Device = GpuDevice | MigDevice
 class Holding:
     """What one holder takes of a GPU; ``occupant`` None is the whole GPU.
 
-    ``holder`` is what people are told: a claim, or an instance that nobody claims.
+    ``holder`` is what people are told: a claim's name, or an instance that nobody claims, whose
+    ``claim_uid`` is empty.
     """
 
     holder: str
@@ -90,12 +91,12 @@ def _holdings(gpu: Gpu, claims: Mapping[tuple[str, Device], ClaimRef]) -> Iterab
     for (_, device), claim in claims.items():
         occupant = _occupant(device, gpu.geometry)
         if occupant is None or (claim.uid, occupant.placement) not in seen:
-            yield Holding(f"claim {claim}", claim.uid, occupant)
+            yield Holding(str(claim), claim.uid, occupant)
 
 
 def _holder(instance: Instance) -> str:
     if instance.claim is not None:
-        return f"claim {instance.claim}"
+        return str(instance.claim)
     return f"{instance.state.value} instance at {instance.placement}"
 
 

@@ -117,7 +117,7 @@ class Writer:
                 raise
             raise BindingForbiddenError(
                 "the API server refuses allocations: from Kubernetes 1.36 on the controller needs "
-                "a ClusterRole with verbs update and patch on resourceclaims/binding, besides "
+                "a ClusterRole with the verb patch on resourceclaims/binding, besides "
                 f"resourceclaims/status, bound by a ClusterRoleBinding ({error.message})"
             ) from error
 

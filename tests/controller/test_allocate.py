@@ -184,8 +184,7 @@ def test_what_claims_and_instances_hold_is_not_given_out_again() -> None:
     reason = why(known, claim("d", request("r", "mig-3g.20gb")))
     assert reason.reason is Reason.WAITING
     assert "no room for 3g.20gb" in reason.message
-    assert "claim default/c-uid-c-old" in reason.message
-    assert "claim default/other" in reason.message
+    assert "(blocked by claims default/c-uid-c-old, default/other)" in reason.message
 
 
 @pytest.mark.parametrize("state", ["foreign", "reclaiming", "orphan", "prepared", "preparing"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from controller.allocate import Allocator, Decision, Problem
 from controller.engine import LOOK_AGAIN_SECONDS
 from controller.writer import NotLeadingError
 from dra.kube.errors import ConflictError, ForbiddenError, InvalidError, KubeError, UnavailableError
@@ -442,7 +443,7 @@ def _second_status(error: KubeError) -> Any:
     [
         (
             InvalidError('requires resource="resourceclaims/binding"', status=422),
-            "ClusterRole with verbs update and patch on resourceclaims/binding",
+            "ClusterRole with the verb patch on resourceclaims/binding",
         ),
         (InvalidError("status.allocation: too long", status=422), "too long"),
         (ForbiddenError("cannot patch resourceclaims/status", status=403), "resourceclaims/status"),
@@ -517,3 +518,35 @@ def test_a_mignode_that_cannot_be_read_is_as_good_as_none() -> None:
     bench.pod(pod("p", "c"))
     bench.run()
     assert bench.node_of("c") == "node-b"
+
+
+def test_what_did_not_fit_one_pod_is_not_tried_for_its_equals_until_there_is_room(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("large", request("r", "mig-7g.40gb")))
+    bench.pod(pod("large", "large"))
+    bench.run()
+    tried: list[str] = []
+    decide = Allocator.decide
+
+    def counted(self: Allocator, problem: Problem, *more: Any) -> Decision | None:
+        tried.append(problem.pod.key[1])
+        return decide(self, problem, *more)
+
+    monkeypatch.setattr(Allocator, "decide", counted)
+    for number in range(20):
+        bench.claim(claim(f"c{number}"))
+        bench.pod(pod(f"p{number}", f"c{number}"))
+    bench.run()
+    assert len(tried) == 1
+    assert all("large" in m for _, about, _, m in bench.recorder.events if about.startswith("p"))
+    bench.claim(claim("other", request("r", "mig-3g.20gb")))
+    bench.pod(pod("other", "other"))
+    bench.run()
+    assert len(tried) == 2
+    bench.delete_pod("large")
+    bench.run(seconds=1)
+    bench.run(seconds=1)
+    served = [n for n in range(20) if bench.devices(f"c{n}")]
+    assert len(served) + 4 * bool(bench.devices("other")) >= 7
