@@ -15,7 +15,8 @@ from sim.apiserver.streams import Stream, open_watch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sim.apiserver.registry import Registry, Target
+    from sim.apiserver.incoming import Target
+    from sim.apiserver.registry import Registry
     from sim.apiserver.resources import Catalogue
     from sim.apiserver.store import Record
 
@@ -176,7 +177,10 @@ class Api:
             return self._one(200, target, subresources.finalize(self.registry, target, body), form)
         warnings: list[str] = []
         options = request.write_options()
-        self.registry.require_version(target, body.get("metadata", {}))
+        if self.registry.creates_by_update(target):
+            record = self.registry.create(target, body, options, warnings)
+            return self._one(201, target, record, form, *warnings)
+        self.registry.require_version(target, body)
         record = self.registry.update(target, lambda _: body, options, warnings)
         return self._one(200, target, record, form, *warnings)
 

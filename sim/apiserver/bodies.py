@@ -9,6 +9,7 @@ import msgspec
 import yaml
 
 from sim.apiserver import causes, errors
+from sim.apiserver.conversion import present
 from sim.apiserver.patches import json_patch, merge_patch
 from sim.apiserver.strategic import strategic_patch
 from sim.apiserver.tables import table
@@ -122,9 +123,11 @@ class Form:
 
     def encode(self, resource: ResourceType, record: Record, now: datetime) -> bytes:
         """Write one object."""
-        if not self.kind:
-            return record.raw or _encode(record.obj)
-        return _encode(self.convert(resource, [record.obj], now))
+        if self.kind:
+            return _encode(self.convert(resource, [record.obj], now))
+        if record.raw and record.obj["apiVersion"] == resource.api_version:
+            return record.raw
+        return _encode(present(resource, record.obj))
 
     def convert(self, resource: ResourceType, objects: Sequence[Obj], now: datetime) -> Obj:
         """Convert one object: into its row, or into its metadata."""

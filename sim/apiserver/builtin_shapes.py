@@ -39,6 +39,10 @@ METADATA = partial(
     finalizers=set_of(merge=True),
     ownerReferences=keyed(partial(atomic=True), "uid"),
     managedFields=list_of(),
+    creationTimestamp=TIME,
+    deletionTimestamp=TIME,
+    deletionGracePeriodSeconds=INTEGER,
+    generation=INTEGER,
 )
 _CONDITION = struct(
     type=TEXT,
@@ -248,6 +252,7 @@ EVENT = kind(
     reportingComponent=TEXT,
     reportingInstance=TEXT,
 )
+CONFIG_MAP = kind(data=map_of(TEXT), binaryData=map_of(TEXT), immutable=BOOLEAN)
 SERVICE_ACCOUNT = partial(metadata=METADATA, secrets=keyed(_REFERENCE, "name"))
 LEASE = kind(
     spec=struct(

@@ -16,8 +16,9 @@ import yaml
 from sim.apiserver.api import Api
 from sim.apiserver.collector import Collector
 from sim.apiserver.definitions import Definitions
+from sim.apiserver.incoming import Target, WriteOptions
 from sim.apiserver.kinds import DEFAULT_GATES, Environment
-from sim.apiserver.registry import Registry, Target, WriteOptions
+from sim.apiserver.registry import Registry
 from sim.apiserver.resources import NAMESPACES, Catalogue
 from sim.apiserver.server import serve_connection
 from sim.apiserver.store import Store

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.apiserver import deletion, errors
 from sim.apiserver.deletion import FOREGROUND, ORPHAN, DeleteOptions
-from sim.apiserver.registry import Target
+from sim.apiserver.incoming import Target
 
 if TYPE_CHECKING:
     from sim.apiserver.registry import Registry
@@ -108,7 +108,10 @@ class Collector:
         for theirs, dependent in dependents:
             obj = dependent.copy()
             owners = [o for o in obj["metadata"]["ownerReferences"] if o["uid"] != uid]
-            obj["metadata"]["ownerReferences"] = owners
+            if owners:
+                obj["metadata"]["ownerReferences"] = owners
+            else:
+                del obj["metadata"]["ownerReferences"]
             self._write(theirs, obj)
         self._drop_finalizer(family, record, ORPHAN)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sim.apiserver import errors
 
 if TYPE_CHECKING:
-    from sim.apiserver.registry import Target
+    from sim.apiserver.incoming import Target
     from sim.apiserver.requests import Request
 
 Obj = dict[str, Any]

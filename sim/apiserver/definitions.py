@@ -47,7 +47,6 @@ class Definitions:
     def _status(self, definition: Obj) -> Obj:
         spec = definition["spec"]
         names = spec["names"]
-        accepted = {"singular": names["kind"].lower(), "listKind": names["kind"] + "List"} | names
         old = definition.get("status", {})
         stored = next(version["name"] for version in spec["versions"] if version.get("storage"))
         versions = list(dict.fromkeys([*old.get("storedVersions", []), stored]))
@@ -65,4 +64,4 @@ class Definitions:
                 ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
             )
         ]
-        return {"acceptedNames": accepted, "conditions": conditions, "storedVersions": versions}
+        return {"acceptedNames": names, "conditions": conditions, "storedVersions": versions}

@@ -10,15 +10,17 @@ from sim.apiserver import errors
 from sim.apiserver.normalise import rfc3339
 
 if TYPE_CHECKING:
-    from sim.apiserver.registry import Registry, Target
+    from sim.apiserver.incoming import Target
+    from sim.apiserver.registry import Registry
     from sim.apiserver.store import Record
 
 Obj = dict[str, Any]
 
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
+_NAMESPACES = ("", "namespaces")
 _RETURNS_OBJECT = {
-    ("", "namespaces"),
+    _NAMESPACES,
     ("", "pods"),
     ("", "services"),
     ("", "serviceaccounts"),
@@ -78,34 +80,45 @@ def delete(registry: Registry, target: Target, options: DeleteOptions) -> tuple[
     _propagate(metadata, options)
     kind = registry.kind(target.resource)
     now = registry.env.now()
-    if "deletionTimestamp" in metadata:
-        pending = metadata.get("deletionGracePeriodSeconds", 0)
-        asked = options.grace_seconds
-        if pending and (asked is None or asked >= pending):
-            return 200, live
-        if pending:
-            shortened = max(asked or 0, 0)
-            was = datetime.fromisoformat(metadata["deletionTimestamp"])
-            due = max(was + timedelta(seconds=shortened - pending), now)
-            metadata["deletionTimestamp"] = rfc3339(due)
-            metadata["deletionGracePeriodSeconds"] = shortened
-            if shortened:
-                return _keep(registry, target, obj, live, options)
-    else:
+    begun = "deletionTimestamp" in metadata
+    if begun and not _shorten(metadata, options, now):
+        return 200, live
+    if not begun:
         grace = kind.grace_seconds(obj, options.grace_seconds)
-        held = bool(metadata.get("finalizers")) or _is_held_namespace(target, obj)
-        if grace or held:
-            metadata["deletionTimestamp"] = rfc3339(now + timedelta(seconds=grace))
-            metadata["deletionGracePeriodSeconds"] = grace
-            if "generation" in metadata:
-                metadata["generation"] += 1
-            if target.resource.family == ("", "namespaces"):
-                metadata.pop("deletionGracePeriodSeconds")
-                obj.setdefault("status", {})["phase"] = "Terminating"
-            return _keep(registry, target, obj, live, options)
-    if metadata.get("finalizers") or _is_held_namespace(target, obj):
+        if grace or kind.graceful or metadata.get("finalizers") or _is_held(target, obj):
+            _begin(target, obj, grace, now)
+    waits = bool(metadata.get("deletionGracePeriodSeconds"))
+    if waits or metadata.get("finalizers") or _is_held(target, obj):
         return _keep(registry, target, obj, live, options)
+    if kind.graceful:
+        # Two steps, as with the real server: watchers see the mark before the deletion.
+        _keep(registry, target, obj, live, options)
     return _remove(registry, target, obj, options)
+
+
+def _begin(target: Target, obj: Obj, grace: int, now: datetime) -> None:
+    metadata = obj["metadata"]
+    metadata["deletionTimestamp"] = rfc3339(now + timedelta(seconds=grace))
+    metadata["deletionGracePeriodSeconds"] = grace
+    if "generation" in metadata:
+        metadata["generation"] += 1
+    if target.resource.family == _NAMESPACES:
+        del metadata["deletionGracePeriodSeconds"]
+        obj.setdefault("status", {})["phase"] = "Terminating"
+
+
+def _shorten(metadata: Obj, options: DeleteOptions, now: datetime) -> bool:
+    """Bring the end nearer; tells whether there is anything left to do now."""
+    pending, asked = metadata.get("deletionGracePeriodSeconds", 0), options.grace_seconds
+    if not pending:
+        return True
+    if asked is None or asked >= pending:
+        return False
+    due = datetime.fromisoformat(metadata["deletionTimestamp"])
+    asked = max(asked, 0)
+    metadata["deletionTimestamp"] = rfc3339(max(due + timedelta(seconds=asked - pending), now))
+    metadata["deletionGracePeriodSeconds"] = asked
+    return True
 
 
 def _check_preconditions(target: Target, live: Record, options: DeleteOptions) -> None:
@@ -137,10 +150,8 @@ def _propagate(metadata: Obj, options: DeleteOptions) -> None:
         metadata.pop("finalizers", None)
 
 
-def _is_held_namespace(target: Target, obj: Obj) -> bool:
-    return target.resource.family == ("", "namespaces") and bool(
-        obj.get("spec", {}).get("finalizers")
-    )
+def _is_held(target: Target, obj: Obj) -> bool:
+    return target.resource.family == _NAMESPACES and bool(obj.get("spec", {}).get("finalizers"))
 
 
 def _keep(

@@ -60,6 +60,8 @@ class Kind:
 
     bumps_generation = False
     unconditional_update = True
+    created_by_update = False
+    graceful = False
     status_carries_metadata = True
     create_keeps_status = False
     selectable: frozenset[str] = frozenset()

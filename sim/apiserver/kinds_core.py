@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from sim.apiserver.kinds import Environment, Kind, text_at
 from sim.apiserver.validate import pods, small
+from sim.apiserver.validate.definitions import check_definition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -22,6 +23,7 @@ class PodKind(Kind):
     """Pods: many defaults, a nearly immutable spec, a graceful end once they are on a node."""
 
     bumps_generation = True
+    graceful = True
     selectable = frozenset(
         [
             "spec.nodeName",
@@ -105,6 +107,10 @@ class PodKind(Kind):
     def check_update(self, new: Obj, old: Obj, env: Environment) -> Iterable[Cause]:
         """Refuse all but a few changes of the spec."""
         return pods.check_pod_update(new["spec"], old["spec"])
+
+    def check_status(self, new: Obj, old: Obj, env: Environment) -> Iterable[Cause]:
+        """Check the recorded claims."""
+        return pods.check_pod_status(new)
 
     def grace_seconds(self, obj: Obj, asked: int | None) -> int:
         """Give no time to pods without a node and to finished ones."""
@@ -201,6 +207,8 @@ class EventKind(Kind):
         ]
     )
 
+    created_by_update = True
+
     def default(self, obj: Obj, env: Environment) -> None:
         """Events are about something, somewhere."""
         obj.setdefault("involvedObject", {})
@@ -224,6 +232,7 @@ class LeaseKind(Kind):
     """Leases: every PUT names the version that it replaces."""
 
     unconditional_update = False
+    created_by_update = True
 
     def default(self, obj: Obj, env: Environment) -> None:
         """Give the lease a spec."""
@@ -232,6 +241,41 @@ class LeaseKind(Kind):
     def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
         """Check durations and holder."""
         return small.check_lease(obj["spec"])
+
+
+class ConfigMapKind(Kind):
+    """Config maps."""
+
+    def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
+        """Check the keys."""
+        return small.check_config_map(obj)
+
+
+class RoleKind(Kind):
+    """RBAC: stored, asked by nobody here."""
+
+    created_by_update = True
+
+
+class DefinitionKind(Kind):
+    """Definitions of custom resources; `definitions` makes them take effect."""
+
+    bumps_generation = True
+    unconditional_update = False
+    status_carries_metadata = False
+
+    def default(self, obj: Obj, env: Environment) -> None:
+        """Complete the names and the conversion."""
+        spec = obj.setdefault("spec", {})
+        spec.setdefault("conversion", {"strategy": "None"})
+        names = spec.setdefault("names", {})
+        if kind := names.get("kind"):
+            names.setdefault("singular", kind.lower())
+            names.setdefault("listKind", f"{kind}List")
+
+    def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
+        """Check what the server has to rely on."""
+        return check_definition(obj)
 
 
 class WorkloadKind(Kind):
@@ -253,7 +297,13 @@ CORE_KINDS: dict[tuple[str, str], Kind] = {
     ("", "nodes"): NodeKind(),
     ("", "namespaces"): NamespaceKind(),
     ("", "events"): EventKind(),
+    ("", "configmaps"): ConfigMapKind(),
     ("coordination.k8s.io", "leases"): LeaseKind(),
+    **{
+        ("rbac.authorization.k8s.io", plural): RoleKind()
+        for plural in ("roles", "rolebindings", "clusterroles", "clusterrolebindings")
+    },
+    ("apiextensions.k8s.io", "customresourcedefinitions"): DefinitionKind(),
     ("apps", "deployments"): WorkloadKind(),
     ("apps", "daemonsets"): WorkloadKind(),
     ("admissionregistration.k8s.io", "validatingadmissionpolicies"): PolicyKind(),

@@ -44,7 +44,9 @@ class ClaimKind(Kind):
     def default(self, obj: Obj, env: Environment) -> None:
         """Complete the requests, and always show a status."""
         _default_requests(obj.setdefault("spec", {}), env)
-        obj.setdefault("status", {})
+        status = obj.setdefault("status", {})
+        if "allocation" in status:
+            status["allocation"].setdefault("devices", {})
 
     def prepare_create(self, obj: Obj, env: Environment) -> None:
         """Begin with an empty status."""

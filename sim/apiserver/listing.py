@@ -11,7 +11,7 @@ import msgspec
 
 from sim.apiserver import deletion, errors
 from sim.apiserver.bodies import Form, metadata_only
-from sim.apiserver.registry import Target
+from sim.apiserver.incoming import Target
 from sim.apiserver.tables import table
 
 if TYPE_CHECKING:
@@ -103,20 +103,21 @@ class Lists:
             rows = table(resource, objects, now, include=form.include)
             return _encode(rows | {"metadata": metadata})
         if form.kind:
-            items = [metadata_only(record.obj) for record in records]
+            metadatas = [metadata_only(record.obj) for record in records]
             head: Obj = {
                 "kind": "PartialObjectMetadataList",
                 "apiVersion": "meta.k8s.io/v1",
                 "metadata": metadata,
             }
-            return _encode(head | {"items": items})
+            return _encode(head | {"items": metadatas})
         head = {
             "kind": f"{resource.kind}List",
             "apiVersion": resource.api_version,
             "metadata": metadata,
         }
         # The objects' own bytes, as they were stored: nothing is encoded again.
-        return _encode(head)[:-1] + b',"items":[' + b",".join(r.raw for r in records) + b"]}"
+        items = [form.encode(resource, record, now) for record in records]
+        return _encode(head)[:-1] + b',"items":[' + b",".join(items) + b"]}"
 
     def delete(self, target: Target, request: Request, options: DeleteOptions) -> bytes:
         """Delete everything selected; gives the list of it."""

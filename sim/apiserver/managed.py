@@ -163,7 +163,7 @@ def apply(shape: Shape, live: Obj, config: Obj, write_: Write, *, force: bool) -
     conflicts = {m: fields & changed & mine for m, fields in others.items() if fields & changed}
     conflicts = {m: fields for m, fields in conflicts.items() if fields}
     if conflicts and not force:
-        raise _conflict(conflicts, managers)
+        raise _conflict(conflicts)
     for other, fields in others.items():
         _keep(managers, other, fields - conflicts.get(other, EMPTY) - difference.removed)
     if write_.manager not in managers or managers[write_.manager].fields != mine:
@@ -174,17 +174,13 @@ def apply(shape: Shape, live: Obj, config: Obj, write_: Write, *, force: bool) -
     return merged
 
 
-def _conflict(conflicts: dict[Manager, FieldSet], managers: Managers) -> errors.ApiError:
+def _conflict(conflicts: dict[Manager, FieldSet]) -> errors.ApiError:
     causes, lines = [], []
     for manager in sorted(conflicts):
         who = f'conflict with "{manager.name}"'
         if manager.subresource:
             who += f' with subresource "{manager.subresource}"'
         if manager.operation == "Update":
-            who += f" using {manager.api_version}"
-            if managers[manager].time:
-                who += f" at {managers[manager].time}"
-        elif manager.api_version:
             who += f" using {manager.api_version}"
         paths = [readable(path) for path in sorted(conflicts[manager])]
         causes += [

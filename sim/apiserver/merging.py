@@ -78,4 +78,4 @@ def _without(shape: Shape, value: Any, path: Path, doomed: set[Path], held: Fiel
 
 
 def _emptied(before: Any, after: Any, path: Path, held: FieldSet) -> bool:
-    return bool(before) and after in ({}, []) and not _is_held(path, held) and len(path) > 1
+    return bool(before) and after in ({}, []) and not _is_held(path, held)

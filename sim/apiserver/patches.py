@@ -54,8 +54,7 @@ def _apply_operation(document: Any, operation: Obj) -> Any:
     if name == "add":
         return _add(document, path, value)
     if name == "replace":
-        _find(document, path)
-        return _add(_remove(document, path), path, value) if path else value
+        return _replace(document, path, value)
     if not _same(_find(document, path, missing_is_none=True), value):
         raise errors.unprocessable()
     return document
@@ -104,6 +103,15 @@ def _add(document: Any, path: list[str], value: Any) -> Any:
     else:
         raise errors.unprocessable()
     return document
+
+
+def _replace(document: Any, path: list[str], value: Any) -> Any:
+    """Set a value; like the real server, also one that was not there."""
+    parent = _find(document, path[:-1])
+    if path and isinstance(parent, list):
+        parent[_index(parent, path[-1])] = value
+        return document
+    return _add(document, path, value)
 
 
 def _remove(document: Any, path: list[str]) -> Any:

@@ -9,15 +9,15 @@ from __future__ import annotations
 import copy
 import random
 import uuid
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from sim.apiserver import causes, errors, managed
+from sim.apiserver.conversion import present
+from sim.apiserver.incoming import Target, WriteOptions, check_identity, decode
 from sim.apiserver.kinds import Kind
 from sim.apiserver.kinds_core import CORE_KINDS
 from sim.apiserver.kinds_custom import CustomKind
 from sim.apiserver.kinds_dra import DRA_KINDS
-from sim.apiserver.normalise import normalise
 from sim.apiserver.selectors import Selection, parse_fields, parse_labels
 from sim.apiserver.store import Record
 from sim.apiserver.validate.metadata import check_metadata, check_metadata_update
@@ -34,30 +34,6 @@ _PLAIN = Kind()
 _KINDS: dict[tuple[str, str], Kind] = {**CORE_KINDS, **DRA_KINDS}
 _NAME_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _LONGEST_GENERATED_PREFIX = 58
-
-
-@dataclass(frozen=True, slots=True)
-class WriteOptions:
-    """Who writes and how: field manager, dry run, and whether unknown fields are refused."""
-
-    manager: str = "unknown"
-    dry_run: bool = False
-    validation: str = "Warn"
-
-
-@dataclass(frozen=True, slots=True)
-class Target:
-    """What a request is about."""
-
-    resource: ResourceType
-    namespace: str
-    name: str
-    subresource: str = ""
-
-    @property
-    def key(self) -> tuple[str, str]:
-        """The key in the store."""
-        return (self.namespace, self.name)
 
 
 class Registry:
@@ -91,7 +67,7 @@ class Registry:
         self, target: Target, body: Obj, options: WriteOptions, warnings: list[str]
     ) -> Record:
         """Create an object from a request body."""
-        obj = self._decode(target, body, options, warnings)
+        obj = decode(target, body, options, warnings)
         metadata = obj["metadata"]
         self._place(target, metadata)
         metadata.pop("managedFields", None)
@@ -100,7 +76,9 @@ class Registry:
     def _place(self, target: Target, metadata: Obj) -> None:
         resource = target.resource
         if metadata.get("resourceVersion"):
-            raise errors.bad_request("resourceVersion should not be set on objects to be created")
+            # The real server means this as its own fault, too.
+            text = "resourceVersion should not be set on objects to be created"
+            raise errors.ApiError(500, "", text)
         if resource.namespaced:
             if metadata.setdefault("namespace", target.namespace) != target.namespace:
                 raise errors.bad_request(
@@ -176,8 +154,9 @@ class Registry:
         """Change an object: `transform` gets a private copy of the live one, gives the new one."""
         live = self.get(target)
         old = live.obj
-        new = self._decode(target, transform(live.copy()), options, warnings)
-        self._check_identity(target, new["metadata"], old)
+        shown = present(target.resource, live.copy())
+        new = decode(target, transform(shown), options, warnings)
+        check_identity(target, new["metadata"], old)
         write = self._write(target, "Update", options)
         return self._replace(target, live, new, options, track=write)
 
@@ -191,7 +170,7 @@ class Registry:
         force: bool,
     ) -> tuple[Record, bool]:
         """Apply a configuration; gives the record and whether it was created."""
-        config = self._decode(target, config, options, warnings)
+        config = decode(target, config, options, warnings)
         metadata = config["metadata"]
         if "managedFields" in metadata:
             raise errors.bad_request("metadata.managedFields must be nil")
@@ -208,7 +187,7 @@ class Registry:
             created = managed.apply(shape, {"metadata": {}}, config, write, force=force)
             self._place(target, created["metadata"])
             return self._insert(target, created, options, applied=config), True
-        self._check_identity(target, dict(metadata), live.obj)
+        check_identity(target, dict(metadata), live.obj)
         new = managed.apply(target.resource.shape, live.copy(), config, write, force=force)
         new["metadata"] |= {
             name: live.obj["metadata"][name]
@@ -261,73 +240,21 @@ class Registry:
         )
         return managed.Write(manager, self.env.timestamp(), reset)
 
-    def _decode(self, target: Target, body: Obj, options: WriteOptions, warnings: list[str]) -> Obj:
-        """Check the type of a body and bring it into the form in which it is kept."""
-        resource = target.resource
-        if not isinstance(body, dict):
-            raise errors.bad_request("the body of the request is no object")
-        body.setdefault("apiVersion", resource.api_version)
-        body.setdefault("kind", resource.kind)
-        if body["apiVersion"] != resource.api_version:
-            raise errors.bad_request(
-                f"the API version in the data ({body['apiVersion']}) does not match the expected "
-                f"API version ({resource.api_version})"
-            )
-        if body["kind"] != resource.kind:
-            raise errors.bad_request(
-                f'{resource.kind} in version "{resource.version}" cannot be handled as a '
-                f'{body["kind"]}: no kind "{body["kind"]}" is registered'
-            )
-        if not isinstance(body.setdefault("metadata", {}), dict):
-            raise errors.bad_request("metadata is no object")
-        unknown: list[str] = []
-        obj = normalise(resource.shape, body, unknown)
-        obj.setdefault("metadata", {})
-        for field in unknown:
-            text = f'unknown field "{field}"'
-            if options.validation == "Strict":
-                raise errors.bad_request(
-                    f'{resource.kind} in version "{resource.version}" cannot be handled as a '
-                    f"{resource.kind}: strict decoding error: {text}"
-                )
-            if options.validation == "Warn":
-                warnings.append(text)
-        return obj
+    def creates_by_update(self, target: Target) -> bool:
+        """Tell whether a PUT to this object has to create it."""
+        kind = self.kind(target.resource)
+        absent = self.store.get(target.resource.family, target.key) is None
+        return absent and kind.created_by_update and not target.subresource
 
-    def _check_identity(self, target: Target, metadata: Obj, old: Obj) -> None:
-        resource, name = target.resource, target.name
-        if metadata.setdefault("name", name) != name:
-            raise errors.bad_request(
-                f"the name of the object ({metadata['name']}) does not match the name on the URL "
-                f"({name})"
-            )
-        if resource.namespaced and (
-            metadata.setdefault("namespace", target.namespace) != target.namespace
-        ):
-            raise errors.bad_request(
-                f"the namespace of the object ({metadata['namespace']}) does not match the "
-                f"namespace on the URL ({target.namespace})"
-            )
-        uid = old["metadata"]["uid"]
-        if metadata.get("uid", uid) != uid:
-            why = (
-                f"Precondition failed: UID in precondition: {metadata['uid']}, "
-                f"UID in object meta: {uid}"
-            )
-            raise errors.conflict(resource, name, why)
-        version = metadata.get("resourceVersion", "")
-        if version and version != old["metadata"]["resourceVersion"]:
-            raise errors.conflict(resource, name)
-
-    def require_version(self, target: Target, metadata: Obj) -> None:
+    def require_version(self, target: Target, body: Any) -> None:
         """Refuse (422) a PUT without resourceVersion where the kind insists on one."""
-        if (
-            not metadata.get("resourceVersion")
-            and not self.kind(target.resource).unconditional_update
-        ):
-            path = "metadata.resourceVersion"
-            cause = causes.invalid(path, 0, "must be specified for an update")
-            raise errors.invalid(target.resource, target.name, [cause])
+        metadata = (body.get("metadata") or {}) if isinstance(body, dict) else {}
+        if metadata.get("resourceVersion") or self.kind(target.resource).unconditional_update:
+            return
+        if self.store.get(target.resource.family, target.key) is None:
+            return
+        cause = causes.invalid("metadata.resourceVersion", 0, "must be specified for an update")
+        raise errors.invalid(target.resource, target.name, [cause])
 
 
 def _keep_server_fields(metadata: Obj, old: Obj) -> None:

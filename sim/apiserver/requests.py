@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from sim.apiserver import errors
-from sim.apiserver.registry import Target, WriteOptions
+from sim.apiserver.incoming import Target, WriteOptions
 
 if TYPE_CHECKING:
     from sim.apiserver.resources import Catalogue

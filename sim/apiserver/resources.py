@@ -141,7 +141,7 @@ BUILTIN: tuple[ResourceType, ...] = (
     NODES,
     PODS,
     EVENTS,
-    _core("configmaps", "ConfigMap", shapes.PLAIN, short_names=("cm",)),
+    _core("configmaps", "ConfigMap", shapes.CONFIG_MAP, short_names=("cm",)),
     _core("secrets", "Secret", shapes.PLAIN),
     _core("serviceaccounts", "ServiceAccount", shapes.SERVICE_ACCOUNT, short_names=("sa",)),
     _core("services", "Service", shapes.PLAIN, subresources=_STATUS, short_names=("svc",)),

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
     from sim.apiserver.bodies import Form
-    from sim.apiserver.registry import Registry, Target
+    from sim.apiserver.incoming import Target
+    from sim.apiserver.registry import Registry
     from sim.apiserver.requests import Request
     from sim.apiserver.selectors import Selection
     from sim.apiserver.store import Record

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 from sim.apiserver import causes, deletion, errors
 
 if TYPE_CHECKING:
-    from sim.apiserver.registry import Registry, Target
+    from sim.apiserver.incoming import Target
+    from sim.apiserver.registry import Registry
     from sim.apiserver.store import Record
 
 Obj = dict[str, Any]
@@ -62,7 +63,7 @@ def _bind(registry: Registry, target: Target, body: Obj) -> None:
 
 
 def _bound_to(target: Target, metadata: Obj, to: Obj) -> str:
-    if metadata.get("name", target.name) != target.name:
+    if metadata.get("name", "") != target.name:
         raise errors.bad_request("name in URL does not match name in Binding object")
     node: str = to.get("name", "")
     if to.get("kind", "Node") not in ("", "Node"):

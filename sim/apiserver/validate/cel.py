@@ -47,7 +47,7 @@ def complaint_about(expression: str) -> str | None:
             if not re.search(rf"\b{re.escape(name)}\s*\(", expression):
                 return f"compilation failed: {_detail(unknown)}"
         return None
-    if compiled.return_type().name() not in ("bool", "dyn"):
+    if compiled.return_type() not in (cel.Type.BOOL, cel.Type.DYN):
         return "must evaluate to bool or the unknown type"
     return None
 

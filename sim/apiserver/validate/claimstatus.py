@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sim.apiserver import names
 from sim.apiserver.causes import (
     Cause,
+    duplicate,
     forbidden,
     invalid,
     not_supported,
@@ -175,7 +176,14 @@ def _check_device(device: Obj, path: str, allocated: set[Any]) -> list[Cause]:
 
 def check_conditions(conditions: list[Obj], path: str) -> list[Cause]:
     """Check metav1.Conditions: complete, well-formed, one of each type."""
-    return check_items(conditions, path, -1, _check_condition, key=lambda c: c.get("type"))
+    causes = check_items(conditions, path, -1, _check_condition)
+    seen: set[str] = set()
+    for index, condition in enumerate(conditions):
+        kind = condition.get("type", "")
+        if kind in seen:
+            causes.append(duplicate(f"{path}[{index}].type", kind))
+        seen.add(kind)
+    return causes
 
 
 def _check_condition(condition: Obj, path: str) -> list[Cause]:

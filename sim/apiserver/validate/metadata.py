@@ -41,12 +41,12 @@ def check_metadata(resource: ResourceType, metadata: Obj) -> list[Cause]:
         causes.append(invalid("metadata.name", name, complaint))
     causes += check_labels(metadata.get("labels", {}), "metadata.labels")
     causes += _check_annotations(metadata.get("annotations", {}))
-    for finalizer in metadata.get("finalizers", []):
+    for index, finalizer in enumerate(metadata.get("finalizers", [])):
         complaint = names.qualified_name(finalizer)
         if not complaint and "/" not in finalizer and finalizer not in _BUILTIN_FINALIZERS:
             complaint = "name is neither a standard finalizer name nor is it fully qualified"
         if complaint:
-            causes.append(invalid("metadata.finalizers", finalizer, complaint))
+            causes.append(invalid(f"metadata.finalizers[{index}]", finalizer, complaint))
     return causes + _check_owners(metadata.get("ownerReferences", []))
 
 

@@ -78,7 +78,7 @@ def _check_container(container: Obj, path: str, claims: list[Obj]) -> list[Cause
         elif key in used or (wanted, "") in used:
             causes.append(duplicate(inside, "/".join(filter(None, key))))
         elif wanted not in known:
-            causes.append(not_found(f"{inside}.name", wanted))
+            causes.append(not_found(inside, wanted))
         used.add(key)
     return causes
 
@@ -138,11 +138,10 @@ def check_pod_update(new: Obj, old: Obj) -> list[Cause]:
         text = "pod updates may not add or remove containers"
         return [*causes, forbidden("spec.containers", text)]
     before = {gate["name"] for gate in old.get("schedulingGates", [])}
-    added = [g for g in new.get("schedulingGates", []) if g.get("name") not in before]
-    if added:
-        names_ = ", ".join(str(gate.get("name")) for gate in added)
-        text = f"only deletion is allowed, but found new scheduling gates '{names_}'"
-        causes.append(forbidden("spec.schedulingGates", text))
+    for index, gate in enumerate(new.get("schedulingGates", [])):
+        if gate.get("name") not in before:
+            text = f"only deletion is allowed, but found new scheduling gate '{gate.get('name')}'"
+            causes.append(forbidden(f"spec.schedulingGates[{index}].name", text))
     kept = new.get("tolerations", [])
     if any(toleration not in kept for toleration in old.get("tolerations", [])):
         text = "existing toleration can not be modified except its tolerationSeconds"
@@ -151,6 +150,18 @@ def check_pod_update(new: Obj, old: Obj) -> list[Cause]:
         text = f"pod updates may not change fields other than {_MUTABLE}"
         causes.append(forbidden("spec", text))
     return causes
+
+
+def check_pod_status(pod: Obj) -> list[Cause]:
+    """Check that the recorded claims belong to claims of the pod."""
+    known = {claim.get("name") for claim in pod["spec"].get("resourceClaims", [])}
+    text = "must match the name of an entry in `spec.resourceClaims`"
+    statuses = pod.get("status", {}).get("resourceClaimStatuses", [])
+    return [
+        invalid(f"status.resourceClaimStatuses[{index}].name", status.get("name"), text)
+        for index, status in enumerate(statuses)
+        if status.get("name") not in known
+    ]
 
 
 def _immutable_part(spec: Obj, old: Obj) -> Obj:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from sim.apiserver.causes import Cause, invalid, required
@@ -32,6 +33,21 @@ def check_event(event: Obj) -> list[Cause]:
     if len(event.get("message", "")) > _MESSAGE_LENGTH:
         causes.append(invalid("message", "", f"can have at most {_MESSAGE_LENGTH} characters"))
     return causes
+
+
+def check_config_map(config_map: Obj) -> list[Cause]:
+    """Check that keys could be file names, and that none is in both parts."""
+    text = (
+        "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. "
+        "'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is "
+        "'[-._a-zA-Z0-9]+')"
+    )
+    return [
+        invalid(f"{part}[{key}]", key, text)
+        for part in ("data", "binaryData")
+        for key in config_map.get(part, {})
+        if not re.fullmatch(r"[-._a-zA-Z0-9]+", key)
+    ]
 
 
 def check_lease(spec: Obj) -> list[Cause]:
