@@ -1,0 +1,46 @@
+{{- define "mig.name" -}}
+{{- default .Chart.Name .Values.nameOverride | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- /* At most 40 characters, so that the components' names below stay DNS labels. */ -}}
+{{- define "mig.fullname" -}}
+{{- if .Values.fullnameOverride -}}
+{{- .Values.fullnameOverride | trunc 40 | trimSuffix "-" -}}
+{{- else if contains (include "mig.name" .) .Release.Name -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- else -}}
+{{- printf "%s-%s" .Release.Name (include "mig.name" .) | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "mig.controller" -}}{{ include "mig.fullname" . }}-controller{{- end -}}
+{{- define "mig.plugin" -}}{{ include "mig.fullname" . }}-kubelet-plugin{{- end -}}
+
+{{- define "mig.selector" -}}
+app.kubernetes.io/name: {{ include "mig.name" . }}
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{- define "mig.labels" -}}
+{{ include "mig.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
+{{- end -}}
+
+{{- /* image: (list $ .Values.controller.image) */ -}}
+{{- define "mig.image" -}}
+{{- $root := index . 0 -}}{{- $image := index . 1 -}}
+{{- with $root.Values.image.registry }}{{ . }}/{{ end -}}
+{{ $image.repository }}:{{ $image.tag | default $root.Chart.AppVersion }}
+{{- end -}}
+
+{{- /* CEL: the request comes from a plugin of this release. */ -}}
+{{- define "mig.isPlugin" -}}
+request.userInfo.username == "system:serviceaccount:{{ .Release.Namespace }}:{{ include "mig.plugin" . }}"
+{{- end -}}
+
+{{- /* CEL: the node that the caller's token is bound to; tokens of pods name it. */ -}}
+{{- define "mig.callerNode" -}}
+request.userInfo.extra[?"authentication.kubernetes.io/node-name"][0].orValue("")
+{{- end -}}
