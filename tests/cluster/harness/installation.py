@@ -1,0 +1,142 @@
+"""The Helm chart on a real API server, and the credentials that its pods would have."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from tests.cluster.harness.api import Api, ApiError, Obj, collection
+from tests.cluster.harness.waiting import wait_for
+from tests.deploy.chart import NAMESPACE, find, render
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.cluster.harness.controlplane import ControlPlane
+
+PLUGIN = "mig-dra-driver-nvidia-mig-kubelet-plugin"
+CONTROLLER = "mig-dra-driver-nvidia-mig-controller"
+_FIRST = {"ServiceAccount", "CustomResourceDefinition"}
+"""What others refer to; helm has the same order, in more steps."""
+_PLURALS = {
+    "NetworkPolicy": "networkpolicies",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
+}
+
+
+def path(obj: Obj) -> str:
+    """Where an object of the chart lives."""
+    group = obj["apiVersion"]
+    parts = ["/apis" if "/" in group else "/api", group]
+    if namespace := obj["metadata"].get("namespace"):
+        parts += ["namespaces", namespace]
+    kind = obj["kind"]
+    return "/".join([*parts, _PLURALS.get(kind, f"{kind.lower()}s"), obj["metadata"]["name"]])
+
+
+class Installation:
+    """What `helm install` does: a namespace, and in it the rendered chart."""
+
+    def __init__(self, control_plane: ControlPlane) -> None:
+        self._control_plane = control_plane
+        self.api = control_plane.api
+        self.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+
+    def apply(self, values: Obj | None = None) -> list[Obj]:
+        """Applies every object, unknown fields refused; returns them as stored."""
+        objects = sorted(render(values), key=lambda each: each["kind"] not in _FIRST)
+        return [self.apply_object(each) for each in objects]
+
+    def apply_object(self, obj: Obj) -> Obj:
+        """Applies one object as helm does."""
+        query = "fieldManager=helm&force=true&fieldValidation=Strict"
+        return self.api.request(
+            "PATCH", f"{path(obj)}?{query}", body=obj, content="application/apply-patch+yaml"
+        )
+
+    @contextlib.contextmanager
+    def role(self, changed: Obj) -> Iterator[None]:
+        """Another version of one of the chart's ClusterRoles, inside the block."""
+        self.apply_object(changed)
+        try:
+            yield
+        finally:
+            self.apply_object(find(render(), "ClusterRole", changed["metadata"]["name"]))
+
+    def pods(self, component: str) -> list[Obj]:
+        """The pods that controllers made of the chart's workloads and the scheduler bound."""
+        found = self.api.list(
+            "Pod",
+            namespace=NAMESPACE,
+            labelSelector=f"app.kubernetes.io/component={component}",
+        )
+        return [each for each in found if each["spec"].get("nodeName")]
+
+    def pod_on(self, node: str, component: str) -> Obj:
+        """The pod of a component on a node, once it is there."""
+        return wait_for(
+            f"{component} on {node}",
+            lambda: next((p for p in self.pods(component) if p["spec"]["nodeName"] == node), None),
+        )
+
+    def token(self, account: str, pod: Obj | None = None) -> str:
+        """A token of a service account: as a pod mounts it, or bound to nothing."""
+        spec: dict[str, Any] = {"expirationSeconds": 3600}
+        if pod is not None:
+            bound = {"name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
+            spec["boundObjectRef"] = {"apiVersion": "v1", "kind": "Pod", **bound}
+        made = self.api.request(
+            "POST",
+            f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token",
+            body={"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec},
+        )
+        return str(made["status"]["token"])
+
+    def acting(self, account: str, pod: Obj | None = None) -> Api:
+        """The API as a service account sees it."""
+        plane = self._control_plane
+        return Api(plane.server, self.token(account, pod), certificate=plane.certificate)
+
+    def wait_until_guarded(self, plugin: Api) -> None:
+        """Waits until the policies act; dry runs show it, so that nothing is made meanwhile."""
+        policies = [e for e in render() if e["kind"] == "ValidatingAdmissionPolicy"]
+        foreign = mignode("nobody")
+
+        def refused() -> bool:
+            try:
+                plugin.request("POST", f"{collection('MigNode')}?dryRun=All", body=foreign)
+            except ApiError as error:
+                # 404 and 429 while the resource is not served yet.
+                return error.status == 403 and "may only write the MigNode" in str(error)
+            return False
+
+        wait_for("admission policies", refused, timeout=60)
+        for policy in policies:
+            name = policy["metadata"]["name"]
+            wait_for(f"type check of {name}", partial(self._checked, policy), timeout=60)
+
+    def _checked(self, policy: Obj) -> bool:
+        status = self.api.request("GET", path(policy)).get("status", {})
+        warnings = status.get("typeChecking", {}).get("expressionWarnings", [])
+        assert warnings == [], warnings
+        return status.get("observedGeneration") is not None
+
+
+def mignode(node: str, *, pool: str = "") -> Obj:
+    """A MigNode as a plugin creates it."""
+    return {
+        "apiVersion": "mig.dra.dev/v1alpha1",
+        "kind": "MigNode",
+        "metadata": {"name": node},
+        "spec": {"driver": "mig.dra.dev", "pool": pool or node, "allocator": "controller"},
+    }
+
+
+def refusal(api: Api, method: str, where: str, **request: Any) -> tuple[int, str]:
+    """Status and text of the answer to a request that must be refused."""
+    try:
+        answer = api.request(method, where, **request)
+    except ApiError as error:
+        return error.status, str(error)
+    raise AssertionError(f"{method} {where} was allowed: {answer}")

@@ -1,0 +1,92 @@
+"""The chart, installed once on a control plane of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.harness.api import Api, Obj
+from tests.cluster.harness.binaries import Binaries
+from tests.cluster.harness.controlplane import ControlPlane
+from tests.cluster.harness.installation import (
+    CONTROLLER,
+    PLUGIN,
+    Installation,
+    mignode,
+)
+from tests.cluster.harness.nodes import add_fake_node
+from tests.cluster.harness.waiting import wait_for
+from tests.cluster.rbac.requests import (
+    MIGNODES,
+    allocation,
+)
+
+GPU = {"nvidia.com/gpu.present": "true"}
+
+
+@pytest.fixture(scope="package")
+def plane(binaries: Binaries, root: Path) -> Iterator[ControlPlane]:
+    """A control plane of its own: what the chart installs would be in the way of other tests."""
+    home = root / "rbac"
+    home.mkdir()
+    with ControlPlane(binaries, home) as running:
+        yield running
+
+
+@pytest.fixture(scope="package")
+def installation(plane: ControlPlane) -> Installation:
+    """The chart with its defaults, on two nodes with GPUs and one without."""
+    for name in ("node-a", "node-b"):
+        add_fake_node(plane.api, name, labels={**GPU, "kubernetes.io/os": "linux"})
+    add_fake_node(plane.api, "plain", labels={"kubernetes.io/os": "linux"})
+    made = Installation(plane)
+    made.apply()
+    made.wait_until_guarded(made.acting(PLUGIN, made.pod_on("node-a", "kubelet-plugin")))
+    return made
+
+
+@pytest.fixture(scope="package")
+def admin(installation: Installation) -> Api:
+    return installation.api
+
+
+@pytest.fixture(scope="package")
+def plugin(installation: Installation) -> Api:
+    """As the plugin on node-a."""
+    return installation.acting(PLUGIN, installation.pod_on("node-a", "kubelet-plugin"))
+
+
+@pytest.fixture(scope="package")
+def controller(installation: Installation) -> Api:
+    bound = wait_for("controller pod", lambda: installation.pods("controller"))[0]
+    return installation.acting(CONTROLLER, bound)
+
+
+@pytest.fixture(scope="package")
+def foreign_mignode(admin: Api, installation: Installation) -> str:
+    """The MigNode of node-b, made by its own plugin."""
+    other = installation.acting(PLUGIN, installation.pod_on("node-b", "kubelet-plugin"))
+    other.create(mignode("node-b"))
+    return f"{MIGNODES}/node-b"
+
+
+@pytest.fixture
+def claim(admin: Api, request: pytest.FixtureRequest) -> Iterator[Obj]:
+    """A claim that is allocated to the node that the test's parameter names, else to none."""
+    name = "c" + str(abs(hash(request.node.name)))
+    spec = {"requests": [{"name": "slice", "exactly": {"deviceClassName": "mig-1g.5gb"}}]}
+    made = admin.create(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": name},
+            "spec": {"devices": spec},
+        }
+    )
+    if node := getattr(request, "param", ""):
+        body = {"status": {"allocation": allocation(node)}}
+        made = admin.patch("ResourceClaim", name, body, subresource="status")
+    yield made
+    admin.delete("ResourceClaim", name)

@@ -1,0 +1,38 @@
+"""The chart on a real cluster: it applies, and its pods land where they should."""
+
+from __future__ import annotations
+
+from tests.cluster.harness.api import Obj
+from tests.cluster.harness.installation import (
+    Installation,
+    path,
+)
+from tests.cluster.harness.waiting import wait_for
+
+
+def test_applying_the_chart_again_changes_nothing(installation: Installation) -> None:
+    def versions(objects: list[Obj]) -> dict[str, str]:
+        # Workloads have a status that controllers go on writing.
+        return {
+            path(each): each["metadata"]["resourceVersion"]
+            for each in objects
+            if each["kind"] not in {"Deployment", "DaemonSet", "PodDisruptionBudget"}
+        }
+
+    first = versions(installation.apply())
+    assert len(first) > 15
+    assert versions(installation.apply()) == first
+
+
+def test_the_plugin_lands_on_the_gpu_nodes_and_two_controllers_on_different_nodes(
+    installation: Installation,
+) -> None:
+    controllers = wait_for(
+        "both controllers",
+        lambda: found if len(found := installation.pods("controller")) == 2 else None,
+    )
+    assert len({each["spec"]["nodeName"] for each in controllers}) == 2
+    nodes = {each["spec"]["nodeName"] for each in installation.pods("kubelet-plugin")}
+    assert nodes == {"node-a", "node-b"}
+    (priority,) = {each["spec"]["priority"] for each in installation.pods("kubelet-plugin")}
+    assert priority > controllers[0]["spec"]["priority"] > 1_000_000_000

@@ -1,0 +1,213 @@
+"""What a node's plugin can do with its service account, and above all what not."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from tests.cluster.harness.api import Api, ApiError, Obj, collection
+from tests.cluster.harness.installation import (
+    PLUGIN,
+    Installation,
+    mignode,
+    refusal,
+)
+from tests.cluster.harness.waiting import wait_for
+from tests.cluster.rbac.requests import (
+    CLAIMS,
+    CLASSES,
+    DRIVER,
+    MERGE,
+    MIGNODES,
+    SLICES,
+    allocation,
+    devices,
+    status_of,
+)
+from tests.deploy.chart import NAMESPACE, find, render
+
+
+def test_a_plugin_writes_its_own_mignode(plugin: Api, admin: Api) -> None:
+    made = plugin.create(mignode("node-a"))
+    made["metadata"]["labels"] = {"written": "by-the-plugin"}
+    made = plugin.request("PUT", f"{MIGNODES}/node-a", body=made)
+    made["status"] = {"driverVersion": "570.1"}
+    written = plugin.request("PUT", f"{MIGNODES}/node-a/status", body=made)
+    assert written["status"] == {"driverVersion": "570.1"}
+    watched = f"{MIGNODES}?fieldSelector=metadata.name%3Dnode-a"
+    assert len(plugin.request("GET", watched)["items"]) == 1
+    admin.delete("MigNode", "node-a")
+
+
+def test_a_plugin_is_refused_on_another_nodes_mignode(
+    plugin: Api, admin: Api, foreign_mignode: str
+) -> None:
+    found = admin.request("GET", foreign_mignode)
+    stolen = found | {"status": {"driverVersion": "0"}}
+    answers = [
+        refusal(plugin, "POST", MIGNODES, body=mignode("node-c")),
+        refusal(plugin, "PUT", foreign_mignode, body=found | {"spec": mignode("node-a")["spec"]}),
+        refusal(plugin, "PUT", f"{foreign_mignode}/status", body=stolen),
+    ]
+    for status, text in answers:
+        assert status == 403
+        assert "the plugin on node 'node-a' may only write the MigNode of that name" in text
+    assert admin.request("GET", foreign_mignode) == found
+
+
+def test_a_plugin_cannot_put_its_node_into_another_nodes_pool(plugin: Api) -> None:
+    where = f"{MIGNODES}?dryRun=All"
+    status, text = refusal(plugin, "POST", where, body=mignode("node-a", pool="node-b"))
+    assert status == 403
+    assert "spec.pool" in text
+
+
+def test_a_token_that_names_no_node_writes_no_mignode(installation: Installation) -> None:
+    unbound = installation.acting(PLUGIN)
+    for name in ("node-a", ""):
+        body = mignode(name or "x")
+        status, text = refusal(unbound, "POST", f"{MIGNODES}?dryRun=All", body=body)
+        assert status == 403
+        assert "the plugin on node ''" in text
+
+
+@pytest.mark.parametrize("claim", ["node-a"], indirect=True)
+def test_a_plugin_shows_the_devices_of_its_nodes_claims(plugin: Api, claim: Obj) -> None:
+    written = plugin.request("PATCH", status_of(claim, manager="plugin"), **devices(claim))
+    assert written["status"]["devices"][0]["data"] == {"migUUID": "MIG-1"}
+    assert written["status"]["allocation"] == claim["status"]["allocation"]
+
+
+@pytest.mark.parametrize("claim", ["node-b"], indirect=True)
+def test_a_plugin_is_refused_on_another_nodes_claims(plugin: Api, claim: Obj, admin: Api) -> None:
+    status, text = refusal(plugin, "PATCH", status_of(claim, manager="plugin"), **devices(claim))
+    by_kubernetes = status == 422 and "resourceclaims/driver" in text  # 1.36 and newer
+    by_policy = status == 403 and "claims that are allocated to that node" in text
+    assert by_kubernetes or by_policy, text
+    after = admin.get("ResourceClaim", claim["metadata"]["name"])
+    assert "devices" not in after["status"]
+
+
+@pytest.mark.parametrize("claim", ["", "node-a"], indirect=True)
+def test_a_plugin_can_neither_allocate_nor_deallocate(plugin: Api, claim: Obj) -> None:
+    allocated = claim.get("status", {}).get("allocation")
+    body = {"status": {"allocation": None if allocated else allocation("node-a")}}
+    status, _ = refusal(plugin, "PATCH", status_of(claim), body=body, content=MERGE)
+    assert status in {403, 422}
+
+
+@pytest.mark.parametrize("claim", ["node-a"], indirect=True)
+def test_the_policy_on_claims_holds_without_the_checks_of_kubernetes_1_36(
+    installation: Installation, plugin: Api, claim: Obj, admin: Api
+) -> None:
+    """The role is widened until only the policy is left, as on 1.34 and 1.35."""
+    role = copy.deepcopy(find(render(), "ClusterRole", "kubelet-plugin"))
+    wide = ["update", "patch"]
+    role["rules"] += [
+        {
+            "apiGroups": ["resource.k8s.io"],
+            "resources": ["resourceclaims/binding", "resourceclaims/driver"],
+            "verbs": [
+                *wide,
+                *(f"{node}-node:{v}" for node in ("associated", "arbitrary") for v in wide),
+            ],
+        }
+    ]
+    where, name = status_of(claim), claim["metadata"]["name"]
+    with installation.role(role):
+        body = {"status": {"reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}]}}
+        status, text = wait_for(
+            "widened role",
+            lambda: (
+                found
+                if "status.devices only"
+                in (found := refusal(plugin, "PATCH", where, body=body, content=MERGE))[1]
+                else None
+            ),
+        )
+        assert status == 403
+
+        def allocate(node: str, *more: Obj) -> Obj:
+            found = allocation(node)
+            found["devices"]["results"] += more
+            for value in (None, found):
+                body = {"status": {"allocation": value}}
+                made = admin.patch("ResourceClaim", name, body, subresource="status")
+            return made
+
+        foreign = {"driver": "other.example", "pool": "p", "device": "d"}
+        allocate("node-a", {"request": "slice", **foreign})
+        body = {"status": {"devices": [foreign]}}
+        _, text = refusal(plugin, "PATCH", where, body=body, content=MERGE)
+        assert "entries of driver mig.dra.dev only" in text
+
+        body = devices(allocate("node-b"))["body"]
+        _, text = refusal(plugin, "PATCH", where, body=body, content=MERGE)
+        assert "claims that are allocated to that node" in text
+
+
+def resource_slice(node: str, *, driver: str = DRIVER) -> Obj:
+    pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceSlice",
+        "metadata": {"name": f"{node}-{driver}"},
+        "spec": {"driver": driver, "nodeName": node, "pool": pool, "devices": [{"name": "gpu-0"}]},
+    }
+
+
+def test_a_plugin_publishes_slices_of_its_own_node_and_driver_only(
+    installation: Installation, plugin: Api, admin: Api
+) -> None:
+    status, text = refusal(plugin, "POST", SLICES, body=resource_slice("node-a"))
+    assert status == 403
+    assert "cannot create resource" in text  # the controller allocates: no permission at all
+
+    role = find(render({"allocator": "scheduler"}), "ClusterRole", "kubelet-plugin")
+    with installation.role(role):
+        own = f"{SLICES}/{resource_slice('node-a')['metadata']['name']}"
+
+        def created() -> bool:
+            try:
+                plugin.create(resource_slice("node-a"))
+            except ApiError as error:
+                if error.status == 403 and "cannot create resource" in str(error):
+                    return False
+                raise
+            return True
+
+        wait_for("slice of the own node", created)
+        other = admin.create(resource_slice("node-b"))
+        there = f"{SLICES}/{other['metadata']['name']}"
+        answers = [
+            refusal(plugin, "POST", SLICES, body=resource_slice("node-c")),
+            refusal(plugin, "PUT", there, body=other),
+            refusal(plugin, "DELETE", there),
+        ]
+        for status, text in answers:
+            assert status == 403
+            assert "may only write ResourceSlices of that node" in text
+        foreign = resource_slice("node-a", driver="other.example")
+        status, text = refusal(plugin, "POST", SLICES, body=foreign)
+        assert (status, "of driver mig.dra.dev" in text) == (403, True)
+        plugin.request("DELETE", own)
+        admin.request("DELETE", there)
+
+
+@pytest.mark.parametrize(
+    ("method", "where"),
+    [
+        ("GET", "/api/v1/pods"),
+        ("GET", "/api/v1/nodes"),
+        ("GET", "/apis/resource.k8s.io/v1/resourceclaims"),
+        ("POST", f"{collection('Event')}"),
+        ("POST", CLASSES),
+        ("PATCH", f"{CLAIMS}/x"),
+        ("GET", f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"),
+    ],
+)
+def test_a_plugin_cannot_look_around(method: str, where: str, plugin: Api) -> None:
+    body = None if method == "GET" else {"metadata": {"name": "x"}}
+    content = MERGE if method == "PATCH" else "application/json"
+    assert refusal(plugin, method, where, body=body, content=content)[0] == 403
