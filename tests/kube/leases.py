@@ -6,9 +6,12 @@ from collections.abc import Callable
 from typing import Literal
 
 from dra.kube.errors import AlreadyExistsError, ConflictError, NotFoundError, UnavailableError
+from dra.kube.leaselock import LeaseLock, LeaseTimes
 from dra.kube.resources import LEASES, Obj, Resource
+from tests.kube.clocks import FakeClock
 
 Fault = Literal["", "lost request", "lost answer"]
+TIMES = LeaseTimes(lease_duration=15, renew_deadline=10, retry_period=2)
 
 
 class LeaseServer:
@@ -95,3 +98,9 @@ class Link(LeaseServer):
 
     def store(self, body: Obj) -> Obj:
         return self._shared.store(body)
+
+
+def candidate(server: LeaseServer, clock: FakeClock, identity: str) -> LeaseLock:
+    return LeaseLock(
+        server, namespace="ns", name="controller", identity=identity, times=TIMES, clock=clock
+    )

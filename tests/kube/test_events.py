@@ -22,11 +22,6 @@ Make = Callable[..., EventRecorder]
 
 
 @pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-@pytest.fixture
 def make(api: KubeApi, clock: FakeClock) -> Iterator[Make]:
     made: list[EventRecorder] = []
 

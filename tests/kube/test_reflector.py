@@ -1,8 +1,5 @@
-import logging
-import random
 import threading
 import time
-from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any
 
@@ -10,12 +7,10 @@ import pytest
 
 from dra.kube.reflector import Change, Reflector
 from dra.kube.resources import PODS, Obj
-from dra.kube.timing import Backoff
 from dra.kube.transport import KubeApi
-from tests.kube.clocks import FakeClock
+from tests.kube.mirrors import Seen, Start, bookmark, lists, summary, watched_versions
 from tests.kube.stub import (
     Stub,
-    drop,
     events,
     eventually,
     hang,
@@ -26,67 +21,6 @@ from tests.kube.stub import (
 )
 
 TOO_LARGE = {"causes": [{"reason": "ResourceVersionTooLarge"}]}
-
-
-def bookmark(version: int) -> tuple[str, Obj]:
-    return "BOOKMARK", {"kind": "Pod", "metadata": {"resourceVersion": str(version)}}
-
-
-def summary(change: Change) -> tuple[str, str, str | None, str | None]:
-    def version(obj: Obj | None) -> str | None:
-        return None if obj is None else str(obj["metadata"]["resourceVersion"])
-
-    obj = change.new or change.old or {}
-    return change.kind, obj["metadata"]["name"], version(change.old), version(change.new)
-
-
-class Seen:
-    def __init__(self) -> None:
-        self.changes: list[Change] = []
-
-    def __call__(self, change: Change) -> None:
-        self.changes.append(change)
-
-    @property
-    def summaries(self) -> list[tuple[str, str, str | None, str | None]]:
-        return [summary(change) for change in self.changes]
-
-
-@pytest.fixture
-def seen() -> Seen:
-    return Seen()
-
-
-@pytest.fixture
-def clock() -> FakeClock:
-    return FakeClock()
-
-
-Start = Callable[..., Reflector]
-
-
-@pytest.fixture
-def start(api: KubeApi, clock: FakeClock) -> Iterator[Start]:
-    """Starts reflectors whose pauses pass at once, and stops them."""
-    started: list[Reflector] = []
-
-    def begin(on_event: Callable[[Change], None] | None = None, **options: Any) -> Reflector:
-        reflector = Reflector(api, PODS, on_event=on_event, clock=clock, **options)
-        started.append(reflector)
-        reflector.start()
-        return reflector
-
-    yield begin
-    for reflector in started:
-        reflector.stop()
-
-
-def watched_versions(stub: Stub) -> list[str]:
-    return [request.query["resourceVersion"] for request in stub.requests if request.is_watch]
-
-
-def lists(stub: Stub) -> int:
-    return sum(not request.is_watch for request in stub.requests)
 
 
 def test_it_lists_then_follows_and_remembers_where_it_was(
@@ -194,78 +128,6 @@ def test_a_server_that_lags_behind_is_listed_anew(stub: Stub, start: Start, behi
     eventually(lambda: watched_versions(stub) == ["10", "8"])
 
 
-@pytest.mark.parametrize(
-    "fault", [drop, refuse(500), refuse(403, "Forbidden"), events(then="drop")]
-)
-def test_other_failures_of_a_watch_continue_where_it_was(
-    stub: Stub, start: Start, fault: Any
-) -> None:
-    stub.calls.append(listing(version=10))
-    stub.watches += [events(bookmark(15)), fault, fault, fault]
-    start()
-    # A dropped connection without any answer is tried once more at once.
-    eventually(lambda: not stub.watches and len(watched_versions(stub)) >= 4)
-    assert set(watched_versions(stub)[1:]) == {"15"}
-    assert lists(stub) == 1
-
-
-def test_a_first_list_that_fails_is_repeated_until_it_succeeds(
-    stub: Stub, start: Start, clock: FakeClock
-) -> None:
-    stub.calls += [refuse(403, "Forbidden"), refuse(500), drop, drop, listing(thing("a"))]
-    reflector = start()
-    assert reflector.wait_synced(5)
-    assert len(reflector.store) == 1
-    assert len(clock.waits) == 3
-
-
-def test_pauses_grow_with_jitter_to_a_limit_and_start_over_after_progress(
-    stub: Stub, start: Start, clock: FakeClock
-) -> None:
-    stub.calls.append(listing(version=10))
-    stub.watches += [refuse(500)] * 9 + [events(bookmark(11))] + [refuse(500)] * 2
-    rng = random.Random(1)
-    start(backoff=Backoff(first=0.2, limit=30.0, rng=rng))
-    eventually(lambda: len(watched_versions(stub)) == 13)
-    ceilings = [0.2, 0.4, 0.8, 1.6, 3.2, 6.4, 12.8, 25.6, 30.0, 0.2, 0.4]
-    assert len(clock.waits) == len(ceilings)
-    for pause, ceiling in zip(clock.waits, ceilings, strict=True):
-        assert ceiling / 2 <= pause <= ceiling
-    assert len({pause / ceiling for pause, ceiling in zip(clock.waits, ceilings, strict=True)}) > 5
-
-
-def test_the_pause_that_the_server_asks_for_is_kept(
-    stub: Stub, start: Start, clock: FakeClock
-) -> None:
-    stub.calls += [refuse(429, "TooManyRequests", retry_after=17), listing(version=10)]
-    stub.watches.append(refuse(429, "TooManyRequests", retry_after=23))
-    start()
-    eventually(lambda: len(watched_versions(stub)) == 2)
-    assert clock.waits == [17, 23]
-
-
-def test_watches_that_end_at_once_are_not_repeated_without_pause(
-    stub: Stub, start: Start, clock: FakeClock
-) -> None:
-    stub.calls.append(listing(version=10))
-    stub.watches += [events()] * 5
-    start()
-    eventually(lambda: len(watched_versions(stub)) == 6)
-    assert len(clock.waits) == 5
-    assert clock.waits[-1] > 1
-
-
-def test_a_list_and_watch_that_expire_in_turn_are_not_a_hot_loop(
-    stub: Stub, start: Start, clock: FakeClock
-) -> None:
-    stub.calls += [listing(version=10)] * 6
-    stub.watches += [refuse(410, "Expired")] * 5
-    start()
-    eventually(lambda: len(watched_versions(stub)) == 6)
-    assert len(clock.waits) == 5
-    assert clock.waits[-1] > 1
-
-
 def test_a_watch_is_renewed_after_its_time_with_jitter(stub: Stub, start: Start) -> None:
     stub.calls.append(listing(version=10))
     stub.watches += [events(bookmark(11))] * 20
@@ -275,35 +137,6 @@ def test_a_watch_is_renewed_after_its_time_with_jitter(stub: Stub, start: Start)
     assert min(asked) >= 100
     assert max(asked) <= 200
     assert len(set(asked)) > 5
-
-
-def test_a_consumer_that_raises_is_logged_and_the_mirror_goes_on(
-    stub: Stub, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    stub.calls.append(listing(thing("a"), thing("b"), version=10))
-    stub.watches.append(events(("ADDED", thing("c", version=11)), then="hang"))
-    names: list[str] = []
-
-    def failing(change: Change) -> None:
-        names.append(summary(change)[1])
-        raise RuntimeError("the consumer's own mistake")
-
-    reflector = start(failing)
-    eventually(lambda: names == ["a", "b", "c"])
-    assert reflector.synced
-    assert lists(stub) == 1
-    assert "handling 'added' of c failed" in caplog.text
-    assert "the consumer's own mistake" in caplog.text
-
-
-def test_an_object_that_it_cannot_understand_does_not_end_the_mirror(
-    stub: Stub, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    stub.calls += [listing(version=10), listing(version=20)]
-    stub.watches.append(events(("ADDED", {"no": "metadata"})))
-    start()
-    eventually(lambda: watched_versions(stub) == ["10", "20"])
-    assert "unexpected failure" in caplog.text
 
 
 def test_stored_and_reported_objects_are_never_changed_afterwards(
@@ -358,17 +191,3 @@ def test_stop_from_the_consumer_ends_the_mirror(stub: Stub, api: KubeApi) -> Non
     assert stopped.wait(5)
     eventually(lambda: not any(t.name == "reflector pods" for t in threading.enumerate()))
     assert watched_versions(stub) == []
-
-
-def test_a_long_outage_is_told_ever_more_rarely(
-    stub: Stub, start: Start, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level(logging.DEBUG, "dra.kube.reflector")
-    stub.calls.append(listing(version=10))
-    stub.watches += [refuse(500, message="etcd is down")] * 40 + [events(bookmark(11))]
-    start()
-    eventually(lambda: len(watched_versions(stub)) == 42)
-    told = [r for r in caplog.records if "etcd is down" in r.getMessage()]
-    assert len(told) == 40
-    assert sum(record.levelno >= logging.WARNING for record in told) == 5
-    assert "recovered after 40 failures" in caplog.text
