@@ -104,7 +104,8 @@ def test_an_allocation_without_timestamp_is_bound_when_it_is_reserved_already(
 def test_a_gated_pod_is_left_alone(api: KubeApi) -> None:
     _pod_with_claim(api, schedulingGates=[{"name": "test"}])
     allocate(api, "a-claim", "node-a")
-    assert holds_for(0.4, lambda: _node(api, "a") == "")
+    assert holds_for(0.4, lambda: "reservedFor" not in get_claim(api, "a-claim")["status"])
+    assert _node(api, "a") == ""
     api.patch(PODS, "a", {"spec": {"schedulingGates": None}}, namespace="default")
     _bound(api, "a", "node-a")
 
