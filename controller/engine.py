@@ -12,17 +12,18 @@ from dataclasses import dataclass, replace
 from controller.allocate import Allocator, Decision, Pick, Problem
 from controller.classsync import ClassSync
 from controller.cleanup import Ender
-from controller.cluster import Cluster, Effects, KnownClaim
+from controller.cluster import Cluster, Effects
 from controller.exclusions import Exclusions
 from controller.explain import explain
 from controller.failures import Failures
+from controller.moving import Mover
 from controller.pods import Key, Pod
 from controller.reasons import Obstacle, Reason
 from controller.report import Reporter
-from controller.unit import Blocked, Satisfied, examine, own_pins, without_nodes
+from controller.unit import Blocked, Satisfied, examine, without_nodes
 from controller.wants import ClaimWants, Reader
 from controller.worklist import WorkList
-from controller.writer import BindingForbiddenError, Writer
+from controller.writer import BindingForbiddenError, NotLeadingError, Writer
 from dra.allocation import AllocatedDevice, Allocation
 from dra.kube.errors import (
     ConflictError,
@@ -75,6 +76,7 @@ class Engine:
         self._now = now
         self._allocator = Allocator(cluster.fleet, cluster.hosts)
         self._ender = Ender(cluster, writer, now)
+        self._mover = Mover(cluster, reader, writer, self._allocator)
         self._exclusions = Exclusions(now)
         self._failures = Failures()
         self._pods: WorkList[Key] = WorkList(now)
@@ -158,7 +160,8 @@ class Engine:
     def _serve(self, key: Key) -> None:
         pod = self._cluster.pods.get(key)
         self._waiting.discard(key)
-        if pod is None or not pod.pending:
+        if pod is None or not pod.pending or any(g != self._gate for g in pod.gates):
+            # Whoever holds another gate may still change where the pod can go.
             return
         self._repeat_attempts(pod)
         found = examine(pod, self._cluster, self._reader)
@@ -176,7 +179,7 @@ class Engine:
         obstacle = self._failures.get(problem)
         decision = None if obstacle else self._allocator.decide(problem, self._delegated)
         if decision is None:
-            if self._move(pod, problem):
+            if self._mover.move(pod, problem, self._delegated):
                 return
             if obstacle is None:
                 obstacle = explain(problem, self._allocator, self._cluster.fleet, self._delegated)
@@ -227,39 +230,6 @@ class Engine:
             if known.claim.resource_version == attempt.wants.claim.resource_version:
                 self._write(pod, attempt)
 
-    def _move(self, pod: Pod, problem: Problem) -> bool:
-        """Give up allocations that keep the pod from being served as a whole elsewhere."""
-        cluster = self._cluster
-        pins = own_pins(pod, cluster)
-        movable = {k.claim.ref.uid: k for k in pins}
-        if not pins:
-            return False
-        freed = [self._reader.read(replace(k.claim, allocation=None), _raw(k)) for k in pins]
-        extra = tuple(w for w in freed if isinstance(w, ClaimWants))
-        others = tuple(
-            k.obj["status"]["allocation"]["nodeSelector"]
-            for key in pod.claim_keys
-            if (k := cluster.claims[key]).claim.allocation is not None
-            and k.claim.ref.uid not in movable
-            and k.obj["status"]["allocation"].get("nodeSelector")
-        )
-        whole = replace(problem, claims=(*problem.claims, *extra), pins=others)
-        for uid in movable:
-            cluster.fleet.release(uid)
-        try:
-            possible = self._allocator.decide(whole, self._delegated) is not None
-        finally:
-            for known in pins:
-                if known.claim.allocation is not None:
-                    cluster.fleet.hold(known.claim.ref, known.claim.allocation)
-        for known in pins if possible else ():
-            cluster.set_claim(self._writer.deallocate(known.claim), own=True)
-            _log.info(
-                "deallocated, to serve the pod as a whole on another node",
-                extra={"claim": str(known.claim.ref), "pod": str(pod)},
-            )
-        return possible
-
     def _wait(self, pod: Pod, obstacle: Obstacle, claims: list[Key]) -> None:
         known = [self._cluster.claims[k].obj for k in claims if k in self._cluster.claims]
         self._reporter.waiting(pod, obstacle, known)
@@ -297,6 +267,11 @@ class Engine:
             _log.info("changed meanwhile", extra={"key": "/".join(key), "error": str(error)})
         except KubeError as error:
             _log.warning("write failed", extra={"key": "/".join(key), "error": str(error)})
+        except NotLeadingError:
+            raise
+        except Exception:  # noqa: BLE001 - logged; it may be anything
+            # One object that we cannot handle must not keep the others from being served.
+            _log.exception("failed; trying again later", extra={"key": "/".join(key)})
         else:
             work.succeeded(key)
             return
@@ -338,8 +313,3 @@ class Engine:
 def _urgency(pod: Pod) -> tuple[int, str, str, str]:
     """Higher priority first, then older, then by name."""
     return (-pod.priority, pod.created, *pod.key)
-
-
-def _raw(known: KnownClaim) -> list[dict[str, object]]:
-    devices = (known.obj.get("spec") or {}).get("devices") or {}
-    return list(devices.get("requests") or ())

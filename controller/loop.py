@@ -163,10 +163,16 @@ def _wake_at(stop: threading.Event, inbox: Inbox) -> None:
 
 def _apply(cluster: Cluster, changes: list[tuple[Resource, Change]]) -> None:
     for resource, change in changes:
-        if change.new is not None:
-            _SETTERS[resource](cluster, change.new)
-        elif change.old is not None:
-            _REMOVERS[resource](cluster, change.old)
+        try:
+            if change.new is not None:
+                _SETTERS[resource](cluster, change.new)
+            elif change.old is not None:
+                _REMOVERS[resource](cluster, change.old)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            obj = change.new or change.old or {}
+            name = obj.get("metadata", {}).get("name")
+            fields = {"resource": str(resource), "object": name}
+            _log.exception("left out: an object that cannot be understood", extra=fields)
 
 
 def _name(obj: Obj) -> str:

@@ -53,7 +53,7 @@ def examine(
                 pins.append(selector)
             ours = ours or bool(allocation.of_driver(cluster.driver))
             continue
-        wants = reader.read(entry.claim, _requests(entry))
+        wants = reader.read(entry.claim, raw_requests(entry))
         if isinstance(wants, Obstacle):
             key = (entry.claim.ref.namespace, entry.claim.ref.name)
             return Blocked(key, wants)
@@ -64,27 +64,6 @@ def examine(
     if not to_do:
         return Satisfied(ours)
     return Problem(pod, tuple(to_do), tuple(pins))
-
-
-def own_pins(pod: Pod, cluster: Cluster) -> list[KnownClaim]:
-    """Claims of ``pod`` that we allocated and that nobody else uses: they could be moved."""
-    found = []
-    for key in pod.claim_keys:
-        known = cluster.claims.get(key)
-        if known is None:
-            continue
-        claim = known.claim
-        movable = (
-            claim.allocation is not None
-            and bool(claim.allocation.of_driver(cluster.driver))
-            and cluster.finalizer in claim.finalizers
-            and not claim.reserved_for
-            and not claim.deleting
-            and all(p.uid == pod.uid or not p.live for p in cluster.pods_of(key))
-        )
-        if movable:
-            found.append(known)
-    return found
 
 
 def without_nodes(problem: Problem, excluded: dict[str, str]) -> Problem:
@@ -98,6 +77,7 @@ def _belongs(claim: KnownClaim, pod: Pod) -> bool:
     return not owner or owner == pod.uid
 
 
-def _requests(entry: KnownClaim) -> list[dict[str, Any]]:
+def raw_requests(entry: KnownClaim) -> list[dict[str, Any]]:
+    """``spec.devices.requests`` of a claim, as JSON."""
     devices = (entry.obj.get("spec") or {}).get("devices") or {}
     return list(devices.get("requests") or ())

@@ -112,11 +112,46 @@ def test_a_claim_that_another_pod_owns_is_not_taken() -> None:
 def test_the_gate_is_lifted_when_all_claims_are_allocated() -> None:
     bench = Bench("node-a")
     bench.claim(claim("c"))
-    bench.pod(pod("p", "c", schedulingGates=[{"name": "other"}, {"name": FINALIZER}]))
+    bench.pod(pod("p", "c", schedulingGates=[{"name": FINALIZER}]))
     bench.run()
     assert bench.devices("c")
     assert bench.api.writes[-1] == "pods"
-    assert bench.api.get(PODS, "p")["spec"]["schedulingGates"] == [{"name": "other"}]
+    assert bench.api.get(PODS, "p")["spec"]["schedulingGates"] == []
+
+
+def test_a_pod_behind_the_gate_of_another_is_left_alone_until_that_is_lifted() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c", schedulingGates=[{"name": FINALIZER}, {"name": "quota"}]))
+    bench.run()
+    assert bench.api.writes == []
+    bench.pod(pod("p", "c", schedulingGates=[{"name": FINALIZER}]))
+    bench.run()
+    assert bench.devices("c")
+
+
+def test_a_pod_that_cannot_be_handled_does_not_keep_others_from_their_slices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench("node-a")
+    decide = Allocator.decide
+
+    def failing(self: Allocator, problem: Problem, *more: Any) -> Decision | None:
+        if problem.pod.key[1] == "poison":
+            raise RuntimeError("never seen before")
+        return decide(self, problem, *more)
+
+    monkeypatch.setattr(Allocator, "decide", failing)
+    for name in ("poison", "sound"):
+        bench.claim(claim(name))
+        bench.pod(pod(name, name))
+    for _ in range(10):
+        bench.run(seconds=1)
+    assert bench.devices("sound")
+    assert not bench.devices("poison")
+    monkeypatch.undo()
+    bench.run(seconds=31)
+    assert bench.devices("poison")
 
 
 def test_the_more_important_then_the_older_pod_is_served_first() -> None:
@@ -229,6 +264,22 @@ def test_all_claims_of_a_pod_move_when_one_is_taken_back() -> None:
     bench.change_claim("one", allocation=None)
     bench.run()
     assert bench.node_of("one") == bench.node_of("two") == "node-b"
+    assert "AllocationTakenBack" in bench.recorder.reasons("one")
+    assert "AllocationTakenBack" not in bench.recorder.reasons("two")
+
+
+def test_a_reserved_claim_keeps_its_allocation_although_its_pod_is_unknown() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    bench.change_claim("c", reservedFor=[{"resource": "pods", "name": "p", "uid": "uid-p"}])
+    bench.delete_pod("p")
+    bench.run(seconds=100)
+    assert bench.devices("c")
+    bench.change_claim("c", reservedFor=None)
+    bench.run()
+    assert bench.devices("c") == []
 
 
 def test_a_claim_that_somebody_uses_does_not_move() -> None:
@@ -380,13 +431,16 @@ def test_a_stale_write_is_tried_again_on_the_new_state() -> None:
 
 def test_an_old_state_that_arrives_late_is_ignored() -> None:
     bench = Bench("node-a")
-    stored = bench.claim(claim("c"))
+    bench.claim(claim("c"))
     bench.pod(pod("p", "c"))
     bench.run()
-    bench.cluster.set_claim(stored)
+    late = copy.deepcopy(bench.api.get(RESOURCE_CLAIMS, "c"))
+    late["metadata"]["resourceVersion"] = str(int(late["metadata"]["resourceVersion"]) - 1)
+    del late["status"]  # the answer to the finalizer, which the watch brings last
+    bench.cluster.set_claim(late)
     bench.run()
-    assert bench.api.writes.count(STATUS) == 1
     assert bench.recorder.reasons("c") == ["Allocated"]
+    assert bench.cluster.claims["default", "c"].claim.allocation is not None
 
 
 @pytest.mark.parametrize("written", [True, False])
