@@ -64,21 +64,12 @@ class GpuState:
 
 
 def why_blocked(gpu: Gpu, inventory: Inventory) -> str:
-    """Why nothing of ``gpu`` can be given out now, in a few words; empty when something can.
-
-    A GPU without MIG mode is offered whole, so that the missing mode alone blocks nothing.
-    """
+    """Why nothing of ``gpu`` can be given out now, in a few words; empty when something can."""
     if not inventory.ready:
         return f"driver not ready: {inventory.message}" if inventory.message else "driver not ready"
     if gpu.mig_enabled != gpu.mig_pending:
         return "MIG mode change pending"
-    if gpu.unavailable and (gpu.mig_enabled or gpu.reason not in MIG_OFF_REASONS):
-        return gpu.unavailable
-    return ""
-
-
-MIG_OFF_REASONS = frozenset({"MigDisabled", "MIGDisabled"})
-"""Reasons in a MigNode that leave a whole GPU usable."""
+    return gpu.unavailable
 
 
 def _holdings(gpu: Gpu, claims: Mapping[tuple[str, Device], ClaimRef]) -> Iterable[Holding]:
