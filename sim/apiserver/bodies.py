@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import yaml
 
-from sim.apiserver import causes, errors
+from sim.apiserver import causes, errors, protobuf
 from sim.apiserver.conversion import present
 from sim.apiserver.patches import json_patch, merge_patch
 from sim.apiserver.strategic import strategic_patch
@@ -43,9 +43,11 @@ _PlainLoader.yaml_implicit_resolvers = {
 
 
 def parse(request: Request) -> Any:
-    """Read a body in JSON or YAML (400 if it is neither, 415 if it is protobuf)."""
+    """Read a body in JSON, YAML or, for a few kinds, protobuf (400 or 415 if it is none)."""
     kind = request.headers.get("content-type", "")
-    if "protobuf" in kind or "cbor" in kind:
+    if kind.startswith(protobuf.MEDIA_TYPE):
+        return protobuf.decode(request.body)
+    if "cbor" in kind:
         raise errors.unsupported_media_type(["application/json", "application/yaml"])
     if "yaml" not in kind:
         return _decode(request.body)

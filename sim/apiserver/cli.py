@@ -123,7 +123,14 @@ async def _serve(api: Api, port: int, kubeconfig_out: Path | None, *, collect: b
         with contextlib.suppress(asyncio.CancelledError):
             await serve_connection(api, reader, writer)
 
-    server = await asyncio.start_server(connected, _LOOPBACK, port, limit=_HEAD_LIMIT, backlog=512)
+    try:
+        server = await asyncio.start_server(
+            connected, _LOOPBACK, port, limit=_HEAD_LIMIT, backlog=512
+        )
+    except OSError as failure:
+        raise click.ClickException(
+            f"cannot listen on {_LOOPBACK}:{port}: {failure.strerror}; choose another --port"
+        ) from None
     collector = None
     if collect:
         collector = asyncio.create_task(Collector(api.registry, api.catalogue).run())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from typing import TYPE_CHECKING, Any
 
 from sim.apiserver.kinds import Environment, Kind, text_at
@@ -251,6 +252,16 @@ class ConfigMapKind(Kind):
         return small.check_config_map(obj)
 
 
+class SecretKind(Kind):
+    """Secrets."""
+
+    def default(self, obj: Obj, env: Environment) -> None:
+        """Set the type, and take plain text over into the data."""
+        obj.setdefault("type", "Opaque")
+        for key, text in obj.pop("stringData", {}).items():
+            obj.setdefault("data", {})[key] = base64.b64encode(text.encode()).decode()
+
+
 class RoleKind(Kind):
     """RBAC: stored, asked by nobody here."""
 
@@ -298,6 +309,7 @@ CORE_KINDS: dict[tuple[str, str], Kind] = {
     ("", "namespaces"): NamespaceKind(),
     ("", "events"): EventKind(),
     ("", "configmaps"): ConfigMapKind(),
+    ("", "secrets"): SecretKind(),
     ("coordination.k8s.io", "leases"): LeaseKind(),
     **{
         ("rbac.authorization.k8s.io", plural): RoleKind()

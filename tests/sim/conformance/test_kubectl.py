@@ -179,3 +179,36 @@ def test_create_delete_and_replace_from_a_file(kubectl: Callable[..., str], name
     replaced = kubectl("replace", "-n", namespace, "-f", "-", stdin=[config_map("m", x="2")])
     assert replaced == "configmap/m replaced\n"
     kubectl("delete", "-n", namespace, "-f", "-", stdin=objects)
+
+
+def test_simple_kinds_are_created_from_flags(
+    kubectl: Callable[..., str], namespace: str, unique: str
+) -> None:
+    """These bodies come as protobuf, which is why they have a test of their own."""
+    kubectl("create", "namespace", f"{unique}-x")
+    kubectl("delete", "namespace", f"{unique}-x", "--wait=false")
+    literals = ("--from-literal=x=1", "--from-literal=y=a b")
+    kubectl("create", "-n", namespace, "configmap", "m", *literals)
+    kubectl("create", "-n", namespace, "secret", "generic", "s", *literals)
+    kubectl("create", "-n", namespace, "serviceaccount", "a")
+    found = json.loads(kubectl("get", "-n", namespace, "cm/m", "secret/s", "sa/a", "-o", "json"))
+    config, secret, account = found["items"]
+    assert config["data"] == {"x": "1", "y": "a b"}
+    assert secret["data"] == {"x": "MQ==", "y": "YSBi"}
+    assert secret["type"] == "Opaque"
+    assert account["metadata"]["name"] == "a"
+
+
+def test_drain_cordons_and_evicts(
+    api: Api, kubectl: Callable[..., str], namespace: str, unique: str
+) -> None:
+    api.post("/api/v1/nodes", {"metadata": {"name": unique}}).ok()
+    path = f"/api/v1/namespaces/{namespace}/pods"
+    api.post(path, pod("p", nodeName=unique, terminationGracePeriodSeconds=5)).ok()
+    said = kubectl("drain", unique, "--force", "--timeout=3s", fails=True)
+    assert f"evicting pod {namespace}/p" in said
+    leaving = api.get(f"{path}/p").ok()["metadata"]
+    assert leaving["deletionGracePeriodSeconds"] == 5
+    assert api.get(f"/api/v1/nodes/{unique}").ok()["spec"]["unschedulable"] is True
+    api.delete(f"{path}/p", {"gracePeriodSeconds": 0}).ok()
+    api.delete(f"/api/v1/nodes/{unique}").ok()

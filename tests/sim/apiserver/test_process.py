@@ -1,0 +1,105 @@
+"""The server as a process: it says where it listens, and it ends when it is told to."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import yaml
+
+from tests.sim.apiserver.running import running_server
+from tests.sim.conformance.client import Api
+
+if TYPE_CHECKING:
+    import pytest
+
+
+def test_it_ends_on_sigterm_although_clients_watch(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        api = Api(server.kubeconfig)
+        watches = [api.watch("/api/v1/pods", timeoutSeconds=60) for _ in range(3)]
+        began = time.monotonic()
+    # Leaving the block asserts exit code 0 and an empty standard error.
+    assert time.monotonic() - began < 5
+    for watch in watches:
+        assert watch.rest() == []
+
+
+def test_it_listens_on_loopback_only(tmp_path: Path) -> None:
+    with running_server(tmp_path) as server:
+        address, _, port = server.url.removeprefix("http://").partition(":")
+        assert address == "127.0.0.1"
+        own = socket.gethostbyname(socket.gethostname())
+        if own.startswith("127."):
+            return
+        with socket.socket() as probe:
+            assert probe.connect_ex((own, int(port))) != 0
+
+
+def test_the_kubeconfig_is_printed_without_a_path_for_it() -> None:
+    command = [sys.executable, "-m", "sim", "apiserver"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        lines: list[str] = []
+        while not (lines and lines[-1].startswith("users")):
+            lines.append(process.stdout.readline())
+        lines.append(process.stdout.readline())
+        lines.append(process.stdout.readline())
+        process.terminate()
+    config = yaml.safe_load("".join(lines))
+    assert config["clusters"][0]["cluster"]["server"].startswith("http://127.0.0.1:")
+
+
+def test_a_taken_port_is_an_error(tmp_path: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        command = [sys.executable, "-m", "sim", "apiserver", "--port", port]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 1
+    assert f"127.0.0.1:{port}" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_gate_needs_a_value(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "sim", "apiserver", "--feature-gates", "DRADeviceTaints"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2
+    assert "DRADeviceTaints=true" in done.stderr
+
+
+def test_many_watches_and_writes_are_served_at_once(tmp_path: Path) -> None:
+    """Fifty watches each see every one of 200 writes, in order, within seconds."""
+    with running_server(tmp_path) as server:
+        api = Api(server.kubeconfig)
+        path = "/api/v1/namespaces/default/configmaps"
+        watches = [api.watch(path, timeoutSeconds=60) for _ in range(50)]
+        names = [f"m{index:03}" for index in range(200)]
+        for name in names:
+            api.post(path, {"metadata": {"name": name}}).ok()
+        for watch in watches:
+            seen = [watch.next(seconds=20).name for _ in names]
+            assert seen == names
+        for watch in watches:
+            watch.__exit__()
+        api.close()
+
+
+def test_no_kubernetes_model_is_needed_to_serve(request: pytest.FixtureRequest) -> None:
+    script = (
+        "import sys, sim.apiserver.cli; "
+        "print([m for m in sys.modules if m.split('.')[0] in ('kubernetes', 'grpc', 'pynvml')])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        capture_output=True,
+        text=True,
+        cwd=request.config.rootpath,
+        check=True,
+    )
+    assert done.stdout == "[]\n"
