@@ -32,10 +32,22 @@ class ControlPlane:
         binaries: must hold `binaries.CONTROL_PLANE`.
         root: an existing directory of ours; keeps data, keys, kubeconfigs and logs.
         users: who gets a token besides the administrator and the control plane itself.
+        controllers: what the controller manager runs, in the words of its --controllers.
+        scheduling: whether there is a scheduler.
     """
 
-    def __init__(self, binaries: Binaries, root: Path, *, users: tuple[User, ...] = ()) -> None:
+    def __init__(
+        self,
+        binaries: Binaries,
+        root: Path,
+        *,
+        users: tuple[User, ...] = (),
+        controllers: tuple[str, ...] = ("*",),
+        scheduling: bool = True,
+    ) -> None:
         self.root = root
+        self._controllers = controllers
+        self._scheduling = scheduling
         self.logs = root / "logs"
         self.logs.mkdir()
         self._binaries = binaries
@@ -55,9 +67,10 @@ class ControlPlane:
             etcd = self._start(stack, self._etcd())
             apiserver = self._start(stack, self._apiserver())
             wait_for("etcd and API server", lambda: self._serving(etcd, apiserver), timeout=90)
-            manager = self._start(stack, self._controller_manager())
-            scheduler = self._start(stack, self._scheduler())
-            for process, port in zip((manager, scheduler), self._secure_ports, strict=True):
+            others = [self._start(stack, self._controller_manager())]
+            if self._scheduling:
+                others.append(self._start(stack, self._scheduler()))
+            for process, port in zip(others, self._secure_ports, strict=False):
                 wait_for(process.name, partial(self._healthy, process, port), timeout=60)
             wait_for("default service account", self._service_account, timeout=60)
             self._stack = stack.pop_all()
@@ -185,6 +198,10 @@ class ControlPlane:
             service_account_private_key_file=str(self._key),
             root_ca_file=str(self.certificate),
             leader_elect="false",
+            controllers=",".join(self._controllers),
+            kube_api_qps="500",
+            kube_api_burst="500",
+            concurrent_namespace_syncs="50",
             node_monitor_grace_period=NEVER,
             bind_address="127.0.0.1",
             secure_port=str(self._secure_ports[0]),
