@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cluster.harness import credentials
 from tests.cluster.harness.api import Obj
+from tests.cluster.harness.controlplane import ControlPlane
 from tests.cluster.harness.installation import (
     Installation,
     path,
 )
 from tests.cluster.harness.waiting import wait_for
+from tests.deploy.chart import notes
 
 
 def test_applying_the_chart_again_changes_nothing(installation: Installation) -> None:
@@ -36,3 +46,28 @@ def test_the_plugin_lands_on_the_gpu_nodes_and_two_controllers_on_different_node
     assert nodes == {"node-a", "node-b"}
     (priority,) = {each["spec"]["priority"] for each in installation.pods("kubelet-plugin")}
     assert priority > controllers[0]["spec"]["priority"] > 1_000_000_000
+
+
+@pytest.mark.parametrize("claim", ["", "node-a"], indirect=True)
+def test_the_notes_show_who_still_holds_a_slice(claim: Obj, plane: ControlPlane) -> None:
+    """Also for a claim with two devices."""
+    (command,) = (line for line in notes().splitlines() if "kubectl get resourceclaims" in line)
+    if held := bool(claim.get("status", {}).get("allocation")):
+        more = claim["status"]["allocation"]
+        more["devices"]["results"] *= 2
+        for value in (None, more):
+            body = {"status": {"allocation": value}}
+            plane.api.patch("ResourceClaim", claim["metadata"]["name"], body, subresource="status")
+    kubeconfig = str(plane.kubeconfig(credentials.ADMIN))
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    done = subprocess.run(
+        ["bash", "-c", command],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": path, "KUBECONFIG": kubeconfig, "HOME": str(plane.root)},
+        timeout=60,
+    )
+    assert done.stderr == ""
+    assert (claim["metadata"]["name"] in done.stdout) is held
+    assert (done.returncode == 0) is held
