@@ -16,7 +16,14 @@ from __future__ import annotations
 
 
 class PluginError(Exception):
-    """A claim that could not be served; the message names object, blocker and remedy."""
+    """A claim that could not be served; the message names object, blocker and remedy.
+
+    ``passing`` says that the same a little later may succeed, with nothing done by anybody.
+    """
+
+    def __init__(self, message: str, *, passing: bool = False) -> None:
+        super().__init__(message)
+        self.passing = passing
 
 
 class StartingError(PluginError):

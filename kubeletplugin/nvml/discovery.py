@@ -74,7 +74,7 @@ def discover(session: Session) -> Discovery:
         try:
             cards.append(_read(session, index))
         except NvmlError as error:
-            problems.append(f"GPU {index}: {error}")
+            problems.append(str(error))
     return Discovery(
         session.driver_version(), session.cuda_version(), tuple(cards), tuple(problems)
     )
@@ -90,8 +90,10 @@ def mig_mode(session: Session, device: Any, *, gpu: str) -> tuple[bool, bool] | 
 
 
 def _read(session: Session, index: int) -> Card:
-    device = session.call(pynvml.nvmlDeviceGetHandleByIndex, index)
-    uuid = session.call(pynvml.nvmlDeviceGetUUID, device)
+    # A deadline of its own for each GPU, before its UUID is known.
+    by_index = f"with index {index}"
+    device = session.call(pynvml.nvmlDeviceGetHandleByIndex, index, gpu=by_index)
+    uuid = session.call(pynvml.nvmlDeviceGetUUID, device, gpu=by_index)
     minor = session.call(pynvml.nvmlDeviceGetMinorNumber, device, gpu=uuid)
     try:
         return _describe(session, device, uuid=uuid, minor=minor)

@@ -11,6 +11,7 @@
      +-- InsufficientResourcesError  the placement is taken, or engines are used up
      +-- GpuLostError                off the bus, or needs a reset
      +-- ReadBackError               NVML said success, and what it then shows is something else
+     +-- HangError                   a call has not come back; nothing is known of what it did
 
 Codes outside this list are a plain NvmlError.
 """
@@ -65,6 +66,11 @@ class NvmlError(Exception):
             f"{operation}{where}: {code_name(code)} ({code})" + (f": {what}" if what else "")
         )
 
+    @property
+    def passing(self) -> bool:
+        """Whether the same call may succeed a little later by itself."""
+        return self.code in _PASSING
+
 
 class DriverUnavailableError(NvmlError):
     """No library, no driver, or library and driver of different versions."""
@@ -115,6 +121,27 @@ class ReadBackError(NvmlError):
     def __init__(self, operation: str, *, gpu: str, detail: str) -> None:
         super().__init__(operation, pynvml.NVML_SUCCESS, gpu=gpu, detail=detail)
 
+
+class HangError(NvmlError):
+    """A call has not come back in its time; it may yet, with or without an effect."""
+
+    def __init__(self, operation: str, *, gpu: str, detail: str) -> None:
+        super().__init__(operation, pynvml.NVML_ERROR_TIMEOUT, gpu=gpu, detail=detail)
+
+    @property
+    def passing(self) -> bool:
+        """Not within a moment: it has been waited for already."""
+        return False
+
+
+_PASSING = frozenset(
+    {
+        pynvml.NVML_ERROR_IN_USE,
+        pynvml.NVML_ERROR_TIMEOUT,
+        pynvml.NVML_ERROR_NOT_READY,
+        pynvml.NVML_ERROR_UNKNOWN,
+    }
+)
 
 _KINDS: dict[int, type[NvmlError]] = {
     pynvml.NVML_ERROR_UNINITIALIZED: DriverUnavailableError,

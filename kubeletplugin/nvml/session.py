@@ -12,17 +12,35 @@ from typing import Any, TypeVar
 
 import pynvml
 
-from kubeletplugin.nvml.errors import translate
+from kubeletplugin.nvml.calls import CallPool
+from kubeletplugin.nvml.errors import HangError, translate
 
+# Creating and destroying take about a second, and more on big GPUs under load.
+_CHANGES = frozenset(
+    {
+        "nvmlDeviceCreateGpuInstanceWithPlacement",
+        "nvmlGpuInstanceCreateComputeInstance",
+        "nvmlGpuInstanceDestroy",
+        "nvmlComputeInstanceDestroy",
+        "nvmlDeviceSetMigMode",
+        "nvmlInit",
+    }
+)
+_CHANGE_FACTOR = 6.0
 T = TypeVar("T")
 
 
 class Session:
-    """NVML, opened once. Thread-safe; every method raises errors of kubeletplugin.nvml.errors."""
+    """NVML, opened once. Thread-safe; every method raises errors of kubeletplugin.nvml.errors.
 
-    def __init__(self) -> None:
+    Every call has a deadline: ``seconds``, six times that for those that change something. While
+    one hangs, further calls for the same GPU fail at once, and those for others do not notice.
+    """
+
+    def __init__(self, *, seconds: float = 10.0) -> None:
         self._lock = threading.Lock()
         self._open = False
+        self._calls = CallPool(seconds)
 
     @property
     def is_open(self) -> bool:
@@ -37,7 +55,7 @@ class Session:
         """
         with self._lock:
             if not self._open:
-                _translated(pynvml.nvmlInit)
+                self._translated(pynvml.nvmlInit)
                 self._open = True
 
     def close(self) -> None:
@@ -46,9 +64,13 @@ class Session:
             if self._open:
                 self._open = False
                 try:
-                    pynvml.nvmlShutdown()
-                except pynvml.NVMLError:
+                    self._run(pynvml.nvmlShutdown)
+                except (pynvml.NVMLError, HangError):
                     return
+
+    def hangs(self, gpu: str) -> str:
+        """Which call for a GPU has not come back in its time and since when; empty if none."""
+        return self._calls.hangs(gpu)
 
     def call(self, function: Callable[..., T], *arguments: Any, gpu: str = "") -> T:
         """Call a function of pynvml; ``gpu`` is the UUID to name in an error.
@@ -57,13 +79,13 @@ class Session:
         under it) is initialised once more, and the call repeated.
         """
         try:
-            return function(*arguments)
+            return self._run(function, *arguments, gpu=gpu)
         except pynvml.NVMLError as error:
             if error.value != pynvml.NVML_ERROR_UNINITIALIZED or not self._open:
                 raise translate(function.__name__, error.value, gpu=gpu) from error
         with self._lock:
-            _translated(pynvml.nvmlInit)
-        return _translated(function, *arguments, gpu=gpu)
+            self._translated(pynvml.nvmlInit)
+        return self._translated(function, *arguments, gpu=gpu)
 
     def device(self, uuid: str) -> Any:
         """The handle of a GPU.
@@ -82,9 +104,13 @@ class Session:
         version = int(self.call(pynvml.nvmlSystemGetCudaDriverVersion))
         return f"{version // 1000}.{version % 1000 // 10}"
 
+    def _run(self, function: Callable[..., T], *arguments: Any, gpu: str = "") -> T:
+        name = function.__name__
+        factor = _CHANGE_FACTOR if name in _CHANGES else 1.0
+        return self._calls.run(name, lambda: function(*arguments), gpu=gpu, factor=factor)
 
-def _translated(function: Callable[..., T], *arguments: Any, gpu: str = "") -> T:
-    try:
-        return function(*arguments)
-    except pynvml.NVMLError as error:
-        raise translate(function.__name__, error.value, gpu=gpu) from error
+    def _translated(self, function: Callable[..., T], *arguments: Any, gpu: str = "") -> T:
+        try:
+            return self._run(function, *arguments, gpu=gpu)
+        except pynvml.NVMLError as error:
+            raise translate(function.__name__, error.value, gpu=gpu) from error
