@@ -1,0 +1,84 @@
+"""Log lines carry their fields, for people and for machines; the inbox keeps the order."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from controller.inbox import Inbox
+from controller.logs import Format, configure
+from dra.kube.reflector import Change
+from dra.kube.resources import NODES
+
+
+@pytest.fixture(autouse=True)
+def restored() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = root.handlers[:], root.level
+    yield
+    root.handlers[:], root.level = handlers, level
+
+
+def logged(capsys: pytest.CaptureFixture[str], style: Format) -> list[str]:
+    configure("info", style)
+    log = logging.getLogger("controller.test")
+    log.info("allocated", extra={"claim": "default/c", "detail": 'no "room" here', "empty": ""})
+    log.debug("not shown")
+    try:
+        int("boom")
+    except ValueError:
+        log.exception("failed %s", "twice")
+    return capsys.readouterr().err.splitlines()
+
+
+def test_a_line_for_people_has_its_fields_quoted_where_needed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    first, second, *trace = logged(capsys, "text")
+    assert first.endswith(
+        'INFO controller.test: allocated claim=default/c detail="no \\"room\\" here" empty=""'
+    )
+    assert "ERROR controller.test: failed twice" in second
+    assert trace[-1].startswith("ValueError: invalid literal")
+
+
+def test_a_line_for_machines_is_one_object(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = (json.loads(line) for line in logged(capsys, "json"))
+    assert first | {"time": ""} == {
+        "time": "",
+        "level": "info",
+        "logger": "controller.test",
+        "message": "allocated",
+        "claim": "default/c",
+        "detail": 'no "room" here',
+        "empty": "",
+    }
+    assert "ValueError: invalid literal" in second["exception"]
+
+
+def node(name: str) -> Change:
+    return Change("added", None, {"metadata": {"name": name}})
+
+
+def test_changes_are_taken_in_their_order_and_once() -> None:
+    inbox = Inbox()
+    changes = [(NODES, node(name)) for name in "abc"]
+    for resource, change in changes:
+        inbox.put(resource, change)
+    assert inbox.take() == changes
+    assert inbox.take() == []
+
+
+def test_waiting_ends_with_a_change_and_with_a_call() -> None:
+    inbox = Inbox()
+    threading.Timer(0.05, inbox.put, (NODES, node("a"))).start()
+    assert [c for _, c in inbox.take(30)] == [node("a")]
+    inbox.wake()
+    started = time.monotonic()
+    assert inbox.take(30) == []
+    assert time.monotonic() - started < 10
