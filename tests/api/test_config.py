@@ -19,7 +19,7 @@ def test_a_configuration_says_only_what_differs_from_the_default() -> None:
 @pytest.mark.parametrize(
     ("parameters", "path", "problem"),
     [
-        ({**HEAD, "placement": {"polcy": "sws"}}, "placement.polcy", "unknown field"),
+        ({**HEAD, "placement": {"strategy": "sws"}}, "placement.strategy", "unknown field"),
         ({**HEAD, "sharing": {}}, "sharing", "unknown field"),
         ({**HEAD, "placement": {"policy": "random"}}, "placement.policy", "random"),
         ({**HEAD, "placement": {"policy": 3}}, "placement.policy", "int"),
