@@ -65,7 +65,7 @@ def test_a_plugin_is_gone_with_its_socket_and_back_with_a_new_one(
     wait_for("de-registration", lambda: kubelet.plugins.get(DRIVER) is None)
     plugin.start()
     wait_for("registration", lambda: kubelet.plugins.connected()[DRIVER])
-    assert plugin.statuses == [(True, ""), (True, "")]
+    wait_for("the second word", lambda: plugin.statuses == [(True, ""), (True, "")])
 
 
 def test_during_a_rolling_update_the_newest_plugin_is_called(
