@@ -16,6 +16,7 @@ from kubeletplugin.nvml.errors import (
     DriverUnavailableError,
     InsufficientResourcesError,
     InUseError,
+    NotSupportedError,
     NvmlError,
     PermissionDeniedError,
     ReadBackError,
@@ -116,6 +117,14 @@ def test_compute_profiles_that_drivers_report_and_refuse_are_not_chosen(
     refused = [p.enum for p in machine.product(0).gi_profiles[0].ci_profiles if not p.creatable]
     assert refused == [7]
     make(session, card, profile(geometry, "1g.5gb"), 0)
+    info = "nvmlGpuInstanceGetComputeInstanceProfileInfo*"
+    machine.inject(Fault(id="no enum 0", function=info, action="return", code=3))
+    before = len(machine.mutations())
+    with pytest.raises(NotSupportedError, match="offers no compute instance of 1 slices"):
+        make(session, card, profile(geometry, "1g.5gb"), 1)
+    assert [c.function for c in machine.mutations()[before:]] == [
+        "nvmlDeviceCreateGpuInstanceWithPlacement"
+    ]
 
 
 def test_a_taken_placement_is_insufficient_resources(

@@ -289,6 +289,8 @@ def test_a_gpu_that_hangs_holds_up_no_other(rig: Rig) -> None:
         waiting = pool.submit(rig.prepare, hung)
         wait_for("the hang", lambda: rig.machine.faults.seen("hang") == 1)
         rig.prepared(free)
+        assert rig.daemon is not None
+        rig.daemon._hardware.poll()
         assert not waiting.done()
         rig.machine.clear_faults()
         assert not waiting.result().error

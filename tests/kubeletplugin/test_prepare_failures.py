@@ -52,7 +52,7 @@ def test_whichever_nvml_call_of_a_prepare_fails_nothing_leaks(rig: Rig) -> None:
             assert "(999)" in answer.error
             assert ref.uid in answer.error
             assert rig.clean(), f"call {k} failed: {answer.error}; left {rig.slices()}"
-            rig.prepared(ref)
+            continue
         assert len(rig.slices()) == 2
         assert rig.unprepare(ref) == ""
         assert rig.clean(), f"after call {k}"

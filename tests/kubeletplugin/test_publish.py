@@ -98,6 +98,23 @@ def test_at_rest_nothing_is_written(rig: Rig) -> None:
     assert rig.http.writes == []
 
 
+def test_before_the_first_look_at_the_gpus_nothing_is_written(rig: Rig) -> None:
+    rig.prepared(rig.claim("gpu-0-mig-1g5gb-19-4"))
+    settle(rig)
+    rig.stop()
+    rig.http.writes = []
+    rig.machine.inject(Fault(id="hang", function="nvmlDeviceGetCount*", action="hang"))
+    rig.start(ready=False)
+    assert rig.daemon is not None
+    publisher = rig.daemon._publisher
+    wait_for("the hang", lambda: rig.machine.faults.seen("hang") == 1)
+    publisher.notify()
+    wait_for("the wish to be taken", lambda: not publisher._wake.is_set())
+    publisher.stop()
+    assert rig.http.writes == []
+    assert rig.published_slices() == [("gpu-0", "1g.5gb", 4, "prepared")]
+
+
 def test_deleted_it_comes_back(rig: Rig) -> None:
     settle(rig)
     rig.api.delete(MIG_NODES, rig.node)

@@ -179,6 +179,28 @@ def test_after_a_reboot_an_instance_of_another_in_the_old_place_is_not_ours(rig:
     assert rig.journal() == ()
 
 
+@pytest.mark.parametrize("state", [State.INTENT, State.GI_CREATED])
+def test_after_a_reboot_what_was_half_made_before_it_is_nothing_to_undo(
+    rig: Rig, state: State
+) -> None:
+    rig.prepared(rig.claim(SLICE))
+    rig.stop()
+    [entry] = rig.journal()
+    change_entry(
+        rig,
+        state=state,
+        gi_id=None if state is State.INTENT else entry.gi_id,
+        ci_id=None,
+        mig_uuid="",
+    )
+    rig.machine.reboot()
+    foreign = rig.machine.create_slice(0, "1g.5gb", start=4, compute=False)
+    assert foreign.gpu_instance == entry.gi_id
+    rig.start()
+    assert rig.journal() == ()
+    assert rig.slices() == [(0, "1g.5gb", 4, False)]
+
+
 def test_an_instance_with_the_old_ids_but_another_uuid_is_not_destroyed(rig: Rig) -> None:
     ref = rig.claim(SLICE)
     rig.prepared(ref)
