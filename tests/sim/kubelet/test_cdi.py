@@ -54,7 +54,7 @@ def test_an_id_that_two_specs_define_is_unresolvable(tmp_path: Path) -> None:
 )
 def test_a_spec_that_breaks_the_rules_offers_nothing(tmp_path: Path, change: Obj) -> None:
     _write(tmp_path / "a.json", "x", **change)
-    with pytest.raises(ValueError, match="cdiVersion|kind|device"):
+    with pytest.raises(ValueError, match=r"cdiVersion|kind|device"):
         read_spec(tmp_path / "a.json")
     with pytest.raises(ContainerError, match="unresolvable"):
         CdiCache(tmp_path).resolve(["v.x/c=x"])
