@@ -73,6 +73,7 @@ class InstanceField(_Struct, frozen=True):
     compute_instance_id: int | None = msgspec.field(default=None, name="computeInstanceID")
     uuid: str = ""
     claim: ClaimField | None = None
+    message: str = ""
 
 
 class MigModeField(_Struct, frozen=True):

@@ -37,7 +37,8 @@ class Instance:
     """A GPU instance on a GPU (nvmlGpuInstanceGetInfo), and the claim that holds it.
 
     ``profile_id`` is None only where hardware reports a profile that the geometry lacks.
-    ``uuid`` is the MIG device's, empty while there is no compute instance.
+    ``uuid`` is the MIG device's, empty while there is no compute instance. ``message`` says what
+    keeps it in its state, such as the processes that hold an instance that is to go.
     """
 
     placement: Placement
@@ -48,6 +49,7 @@ class Instance:
     compute_instance_id: int | None = None
     uuid: str = ""
     claim: ClaimRef | None = None
+    message: str = ""
 
     @property
     def occupant(self) -> Occupant:

@@ -147,6 +147,7 @@ def _instance_out(instance: Instance) -> wire.InstanceField:
         claim=wire.ClaimField(namespace=claim.namespace, name=claim.name, uid=claim.uid)
         if claim
         else None,
+        message=instance.message,
     )
 
 
@@ -207,4 +208,5 @@ def _instance_in(field: wire.InstanceField) -> Instance:
         compute_instance_id=field.compute_instance_id,
         uuid=field.uuid,
         claim=ClaimRef(claim.namespace, claim.name, claim.uid) if claim else None,
+        message=field.message,
     )

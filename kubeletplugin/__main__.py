@@ -51,6 +51,28 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
     help="Where journal and GPU names are kept.  [default: <kubelet-root>/plugins/<driver-name>]",
 )
 @click.option(
+    "--instance",
+    default="",
+    envvar="POD_UID",
+    help="Tells this process from another during an update: the pod's UID.",
+)
+@click.option(
+    "--enable-mig",
+    is_flag=True,
+    help="Turn MIG mode on where it is off: on idle GPUs, from Hopper on.",
+)
+@click.option(
+    "--ignore-other-managers",
+    is_flag=True,
+    help="Offer GPUs although mig-manager or a device plugin manages GPUs of this node.",
+)
+@click.option(
+    "--nvml-timeout",
+    type=click.FloatRange(min=0.1),
+    default=10.0,
+    help="Seconds after which an NVML call is taken to hang; six times that to change instances.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
     default="info",
@@ -67,6 +89,10 @@ def main(  # noqa: PLR0913 - the flags
     host_root: Path,
     driver_root: Path,
     state_dir: Path | None,
+    instance: str,
+    enable_mig: bool,
+    ignore_other_managers: bool,
+    nvml_timeout: float,
     log_level: str,
 ) -> None:
     """Prepare MIG slices for the pods of one node."""
@@ -92,6 +118,10 @@ def main(  # noqa: PLR0913 - the flags
             kubelet=kubelet_root.absolute(),
             state=(state_dir or plugin_directory).absolute(),
         ),
+        instance=instance,
+        enable_mig=enable_mig,
+        ignore_other_managers=ignore_other_managers,
+        nvml_seconds=nvml_timeout,
     )
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

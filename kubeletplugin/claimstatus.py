@@ -17,7 +17,7 @@ from dra.kube.errors import ConflictError, KubeError, NotFoundError
 from dra.kube.resources import RESOURCE_CLAIMS, Obj
 from dra.kube.timing import Backoff, Clock, SystemClock, rfc3339
 from dra.kube.transport import KubeApi
-from kubeletplugin.journal import Entry
+from kubeletplugin.entries import Entry, State
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 8
@@ -121,15 +121,9 @@ class ClaimStatuses:
         self._api.apply(RESOURCE_CLAIMS, body, field_manager=self._manager, subresource="status")
 
     def _device(self, entry: Entry, shown: Obj | None, moment: str) -> Obj:
-        condition = {
-            "type": "Ready",
-            "status": "True",
-            "reason": "Prepared",
-            "message": "made, and its CDI spec written",
-            "lastTransitionTime": moment,
-        }
+        condition = _ready(entry) | {"lastTransitionTime": moment}
         for old in (shown or {}).get("conditions", ()):
-            if old["type"] == "Ready" and old["status"] == "True":
+            if old["type"] == "Ready" and old["status"] == condition["status"]:
                 condition["lastTransitionTime"] = old["lastTransitionTime"]
         return {
             "driver": self._driver,
@@ -138,6 +132,13 @@ class ClaimStatuses:
             "conditions": [condition],
             "data": device_data(entry),
         }
+
+
+def _ready(entry: Entry) -> Obj:
+    if entry.state is State.LOST:
+        return {"type": "Ready", "status": "False", "reason": "Lost", "message": entry.note}
+    message = "made, and its CDI spec written"
+    return {"type": "Ready", "status": "True", "reason": "Prepared", "message": message}
 
 
 def device_data(entry: Entry) -> dict[str, Any]:

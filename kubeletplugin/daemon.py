@@ -16,26 +16,35 @@ from api.kubelet.dra_health.v1 import api_pb2_grpc as health_v1
 from api.kubelet.dra_health.v1alpha1 import api_pb2_grpc as health_v1alpha1
 from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_v1
 from dra.inventory import Inventory
+from dra.kube.events import EventRecorder
 from dra.kube.transport import KubeApi
 from dra.names import GpuDevice, MigDevice, parse_device
 from kubeletplugin.claimstatus import ClaimStatuses
+from kubeletplugin.entries import HELD, Entry
+from kubeletplugin.fate import claim_fate
 from kubeletplugin.gate import Gate
 from kubeletplugin.grpcserver import SocketServer, check_length
 from kubeletplugin.hardware import Hardware
 from kubeletplugin.hardwareloop import HardwareLoop
 from kubeletplugin.health import HealthBoard, HealthV1, HealthV1Alpha1, device_health
 from kubeletplugin.janitor import Janitor
-from kubeletplugin.journal import Entry, Journal
+from kubeletplugin.journal import Journal
 from kubeletplugin.lookup import read_devices
+from kubeletplugin.migmode import MigMode
 from kubeletplugin.minors import GpuNames
 from kubeletplugin.node import Node
+from kubeletplugin.nodewatch import NodeWatch
 from kubeletplugin.nvml.session import Session
+from kubeletplugin.occupancy import Occupancy
 from kubeletplugin.options import Options
 from kubeletplugin.ownership import exclusive
 from kubeletplugin.prepare import Preparer
 from kubeletplugin.publish import MigNodePublisher
-from kubeletplugin.recovery import Recovery, is_gone
+from kubeletplugin.rebuild import Rebuild, all_claims
+from kubeletplugin.recovery import Recovery
 from kubeletplugin.registration import Registration
+from kubeletplugin.removal import Removal
+from kubeletplugin.reports import CORRUPTED, Reports
 from kubeletplugin.services import PluginV1, PluginV1Beta1
 from kubeletplugin.slices import Slices
 from kubeletplugin.specs import Specs
@@ -69,14 +78,21 @@ class Daemon:
         roots = options.roots
         driver = options.driver_name
         changed = _Listeners()
+        self._events = EventRecorder(api, component=driver, host=options.node_name)
+        reports = self._reports = Reports(self._events, options.node_name)
+        fate = partial(claim_fate, api, driver=driver, pool=options.pool)
         self._gate = Gate(on_change=changed)
         self._works = ClaimWorks()
         self._journal = Journal(roots.state / "journal.json", on_change=changed)
         names = GpuNames(roots.state / "gpus.json", hints=_names(self._journal.entries()))
-        self._hardware = Hardware(Session(), self._journal, names, roots=roots, on_change=changed)
-        slices = Slices(self._hardware.session, self._journal, boot_id=self._hardware.boot_id)
+        session = Session(seconds=options.nvml_seconds)
+        self._hardware = Hardware(session, self._journal, names, roots=roots, on_change=changed)
+        boot = self._hardware.boot_id
+        removal = Removal(session, self._journal, boot_id=boot)
+        occupancy = Occupancy(session, self._journal, removal, boot_id=boot)
+        slices = Slices(session, self._journal, occupancy, removal, boot_id=boot)
         specs = Specs(driver, self._hardware, roots=roots)
-        undo = Undo(self._hardware, self._journal, slices, specs)
+        undo = Undo(self._hardware, self._journal, removal, specs, reports=reports)
         self._statuses = ClaimStatuses(api, driver)
         preparer = Preparer(
             self._hardware,
@@ -86,6 +102,24 @@ class Daemon:
             undo,
             read_devices=partial(read_devices, api, driver=driver, pool=options.pool),
         )
+        self._recovery = Recovery(
+            self._hardware,
+            self._journal,
+            slices,
+            specs,
+            undo,
+            fate=fate,
+            finish=preparer.prepare,
+            reports=reports,
+        )
+        self._rebuild = Rebuild(
+            self._hardware,
+            self._journal,
+            claims=partial(all_claims, api),
+            reports=reports,
+            driver=driver,
+            pool=options.pool,
+        )
         node = Node(
             gate=self._gate,
             journal=self._journal,
@@ -93,15 +127,21 @@ class Daemon:
             undo=undo,
             works=self._works,
             statuses=self._statuses,
+            recovery=self._recovery,
+            rebuild=self._rebuild,
         )
-        self._recovery = Recovery(self._hardware, self._journal, slices, specs, undo)
         self._janitor = Janitor(
-            self._journal, node, self._works, gate=self._gate, is_gone=partial(is_gone, api)
+            self._journal, node, self._works, gate=self._gate, fate=fate, reports=reports
         )
+        self._node_watch = NodeWatch(
+            api, options.node_name, on_conflict=self._hardware.withhold, reports=reports
+        )
+        mig_mode = MigMode(self._hardware, self._journal, reports=reports)
         self._loop = HardwareLoop(
             self._hardware,
             self._gate,
             recover=self._recover,
+            settle=mig_mode.enable if options.enable_mig else lambda: None,
         )
         self._health = HealthBoard(
             lambda: device_health(self._journal.entries(), self._hardware.gpus())
@@ -132,6 +172,8 @@ class Daemon:
         self._registration.start()
         self._statuses.start()
         self._loop.start()
+        if not self._options.ignore_other_managers:
+            self._node_watch.start()
         self._janitor.start()
         # The MigNode of the last run is nearer to the truth than an empty one.
         self._gate.wait_decided(_FIRST_LOOK_SECONDS)
@@ -146,14 +188,22 @@ class Daemon:
         self._service.stop(_DRAIN_SECONDS)
         self._works.wait_idle(_DRAIN_SECONDS)
         self._janitor.stop()
+        self._node_watch.stop()
         self._loop.stop()
         self._publisher.stop()
         self._statuses.stop()
+        self._events.close()
         _log.info("stopped")
 
     def _recover(self) -> None:
+        for problem in self._journal.problems:
+            _log.error("journal: %s", problem)
+            self._reports.node(CORRUPTED, f"journal: {problem}", warning=True)
+        if not self._options.ignore_other_managers:
+            self._node_watch.look()
+        self._rebuild.run()
         self._recovery.run()
-        for ref in dict.fromkeys(e.claim for e in self._journal.entries()):
+        for ref in dict.fromkeys(e.claim for e in self._journal.entries() if e.state in HELD):
             self._statuses.prepared(ref, self._journal.of_claim(ref.uid))
 
     def _inventory(self) -> Inventory | None:

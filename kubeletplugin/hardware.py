@@ -14,6 +14,7 @@ from dra.inventory import Gpu
 from kubeletplugin.errors import DeviceError
 from kubeletplugin.journal import Journal
 from kubeletplugin.locks import FifoLock
+from kubeletplugin.managers import Conflict
 from kubeletplugin.minors import GpuNames
 from kubeletplugin.nvml.discovery import Card, discover, mig_mode
 from kubeletplugin.nvml.errors import DriverUnavailableError, NvmlError
@@ -34,6 +35,7 @@ class GpuUnit:
         self.card = card
         self.lock = FifoLock()
         self.refused_profiles: set[int] = set()
+        self.withheld: Conflict | None = None
         self.seen: Gpu | None = None
 
     @property
@@ -78,6 +80,7 @@ class Hardware:
         self._on_change = on_change
         self._mutex = threading.Lock()
         self._units: dict[str, GpuUnit] = {}
+        self._withheld: Conflict | None = None
 
     def units(self) -> tuple[GpuUnit, ...]:
         """All GPUs by number."""
@@ -126,12 +129,23 @@ class Hardware:
             }
             for card in found.cards:
                 self._units[card.uuid].card = card
+            for unit in self._units.values():
+                unit.withheld = self._withheld
         self.driver_version, self.cuda_version = found.driver_version, found.cuda_version
         self.problems = found.problems
         for problem in found.problems:
             _log.error("GPU left out: %s", problem)
         self._look_at(self.units())
         self._on_change()
+
+    def withhold(self, conflict: Conflict | None) -> None:
+        """Offer no GPU of this node while another program manages them; None ends that."""
+        with self._mutex:
+            self._withheld = conflict
+            units = tuple(self._units.values())
+        for unit in units:
+            unit.withheld = conflict
+            self.look(unit.uuid)
 
     def poll(self) -> None:
         """Look at every GPU that nobody is working on; discover anew when a mode has changed.
@@ -150,12 +164,24 @@ class Hardware:
         except NvmlError as error:
             self._failed(unit, error)
 
+    def look(self, uuid: str) -> None:
+        """Look at a GPU unless somebody works on it. Never raises."""
+        unit = self.unit(uuid)
+        if unit is not None and unit.lock.try_enter():
+            try:
+                self.observe(unit)
+            finally:
+                unit.lock.leave()
+
     def _look_at(self, units: Iterable[GpuUnit]) -> bool:
         """False if a GPU's description is out of date."""
         current = True
         for unit in units:
             if not unit.lock.try_enter():
-                continue  # whoever works on it looks when done
+                # Whoever works on it looks when done, which may be never.
+                if hangs := self.session.hangs(unit.uuid):
+                    self._show(unit, (), failure=("NVMLHang", hangs))
+                continue
             try:
                 current = self._is_current(unit) and current
                 self._see(unit)
@@ -183,10 +209,16 @@ class Hardware:
         self._show(unit, present)
 
     def _failed(self, unit: GpuUnit, error: NvmlError) -> None:
-        _log.error("%s: %s", unit.name, error)
-        self._show(unit, (), failure=str(error))
+        hangs = self.session.hangs(unit.uuid)
+        self._show(unit, (), failure=("NVMLHang", hangs) if hangs else ("NVMLError", str(error)))
 
-    def _show(self, unit: GpuUnit, present: tuple[GpuInstance, ...], *, failure: str = "") -> None:
+    def _show(
+        self,
+        unit: GpuUnit,
+        present: tuple[GpuInstance, ...],
+        *,
+        failure: tuple[str, str] = ("", ""),
+    ) -> None:
         gpu = describe(
             unit,
             present,
@@ -194,10 +226,12 @@ class Hardware:
             boot_id=self.boot_id,
             failure=failure,
         )
-        changed = gpu != unit.seen
-        unit.seen = gpu
-        if changed:
-            self._on_change()
+        before, unit.seen = unit.seen, gpu
+        if gpu == before:
+            return
+        if failure[0] and (before is None or before.unavailable != gpu.unavailable):
+            _log.error("%s: %s", unit.name, gpu.unavailable)
+        self._on_change()
 
 
 def pcie_root(address: str, roots: Roots) -> str:

@@ -21,7 +21,10 @@ POLL_SECONDS = 10.0
 
 
 class HardwareLoop:
-    """Opens the gate once the GPUs are known; ``recover`` runs before it opens the first time."""
+    """Opens the gate once the GPUs are known; ``recover`` runs before it opens the first time.
+
+    ``settle`` runs after every look at the GPUs.
+    """
 
     def __init__(
         self,
@@ -29,11 +32,13 @@ class HardwareLoop:
         gate: Gate,
         *,
         recover: Callable[[], None],
+        settle: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
         self._hardware = hardware
         self._gate = gate
         self._recover = recover
+        self._settle = settle
         self._clock = clock or SystemClock()
         self._recovered = False
         self._stopping = threading.Event()
@@ -66,9 +71,11 @@ class HardwareLoop:
     def _step(self) -> None:
         if self._gate.is_open:
             self._hardware.poll()
+            self._settle()
         else:
             self._hardware.session.open()
             self._hardware.discover()
+            self._settle()
             if not self._recovered:
                 self._recover()
                 self._recovered = True

@@ -1,4 +1,4 @@
-"""What nobody asks for: claims that are gone without an Unprepare, and slices left half removed.
+"""What nobody asks for: claims gone without an Unprepare, slices left half removed, or lost.
 
 Kubelet unprepares claims of pods that it knows; a pod that was force-deleted while kubelet and
 plugin were down it does not know any more.
@@ -7,20 +7,37 @@ plugin were down it does not know any more.
 from __future__ import annotations
 
 import logging
+import random
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from dra.inventory import ClaimRef
-from dra.kube.timing import Clock, SystemClock
+from dra.kube.timing import Backoff, Clock, SystemClock
+from kubeletplugin.entries import HELD, LEAVING
+from kubeletplugin.fate import Fate
 from kubeletplugin.gate import Gate
-from kubeletplugin.journal import Journal, State
+from kubeletplugin.journal import Journal
 from kubeletplugin.node import Node
+from kubeletplugin.reports import IN_USE, Reports
 from kubeletplugin.works import ClaimWorks
 
 _log = logging.getLogger(__name__)
 CLAIMS_SECONDS = 300.0
-ROUND_SECONDS = 10.0
+CHECK_SECONDS = 30.0
+ROUND_SECONDS = 2.0
+_MOST_SECONDS = 60.0
 _CLOSED_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class _Reclaiming:
+    """When to try again to remove what is left of a claim."""
+
+    at: float
+    backoff: Backoff = field(
+        default_factory=lambda: Backoff(first=2.0, limit=_MOST_SECONDS, rng=random.Random())  # noqa: S311 - jitter
+    )
 
 
 class Janitor:
@@ -33,16 +50,19 @@ class Janitor:
         works: ClaimWorks,
         *,
         gate: Gate,
-        is_gone: Callable[[ClaimRef], bool],
+        fate: Callable[[ClaimRef], Fate],
+        reports: Reports,
         clock: Clock | None = None,
     ) -> None:
         self._journal = journal
         self._node = node
         self._works = works
         self._gate = gate
-        self._is_gone = is_gone
+        self._fate = fate
+        self._reports = reports
         self._clock = clock or SystemClock()
-        self._next_claims = self._clock.monotonic()
+        self._next_claims = self._next_check = self._clock.monotonic()
+        self._reclaiming: dict[str, _Reclaiming] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="janitor", daemon=True)
 
@@ -54,17 +74,27 @@ class Janitor:
         """End; what is under way goes on to its end."""
         self._stopping.set()
 
-    def tend(self) -> None:
-        """Try again to remove what is being removed; now and then, ask for every claim."""
-        ask = self._clock.monotonic() >= self._next_claims
+    def tend(self, *, everything: bool = False) -> None:
+        """Try again what is due: removing what is on its way out, checking what is held.
+
+        Now and then, or with ``everything`` at once, the API server is asked for every claim.
+        """
+        now = self._clock.monotonic()
+        ask = everything or now >= self._next_claims
+        check = everything or now >= self._next_check
         if ask:
-            self._next_claims = self._clock.monotonic() + CLAIMS_SECONDS
-        for ref in dict.fromkeys(e.claim for e in self._journal.entries()):
-            if self._stopping.is_set() or not self._works.idle(ref.uid):
-                continue
-            states = {e.state for e in self._journal.of_claim(ref.uid)}
-            if State.DESTROYING in states or (ask and self._is_gone(ref)):
-                self._release(ref)
+            self._next_claims = now + CLAIMS_SECONDS
+        if check:
+            self._next_check = now + CHECK_SECONDS
+            self._node.rebuild()
+        claims = dict.fromkeys(e.claim for e in self._journal.entries())
+        uids = {ref.uid for ref in claims}
+        self._reclaiming = {u: r for u, r in self._reclaiming.items() if u in uids}
+        for ref in claims:
+            if self._stopping.is_set():
+                return
+            if self._works.idle(ref.uid):
+                self._claim(ref, now, ask=ask, check=check, at_once=everything)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -77,8 +107,28 @@ class Janitor:
                 _log.exception("janitor")
             self._clock.wait(self._stopping, ROUND_SECONDS)
 
+    def _claim(self, ref: ClaimRef, now: float, *, ask: bool, check: bool, at_once: bool) -> None:
+        entries = self._journal.of_claim(ref.uid)
+        if any(e.state in LEAVING and not e.quarantined for e in entries):
+            due = self._reclaiming.setdefault(ref.uid, _Reclaiming(now))
+            if at_once or now >= due.at:
+                self._node.reclaim(ref)
+                due.at = self._clock.monotonic() + due.backoff.next_delay()
+        else:
+            self._reclaiming.pop(ref.uid, None)
+        if ask and self._fate(ref) in {Fate.GONE, Fate.FREED}:
+            self._release(ref)
+        elif check and any(e.state in HELD for e in entries):
+            self._node.check(ref)
+
     def _release(self, ref: ClaimRef) -> None:
-        _log.info("claim %s (UID %s) is gone or going; its slices are removed", ref, ref.uid)
-        outcome = self._node.unprepare(ref, deadline=self._node.deadline())
-        if outcome.error:
-            _log.warning("left for the next round: %s", outcome.error)
+        """Take a claim off the node for which kubelet will not ask; not from under a process."""
+        if pids := self._node.processes(ref):
+            names = ", ".join(map(str, pids))
+            _log.warning("claim %s (UID %s) is gone; still in use by %s", ref, ref.uid, names)
+            message = f"the claim is gone; its slices are kept until processes {names} have ended"
+            self._reports.claim(ref, IN_USE, message, warning=True)
+            self._next_claims = min(self._next_claims, self._clock.monotonic() + CHECK_SECONDS)
+            return
+        _log.info("claim %s (UID %s) is gone; its slices are removed", ref, ref.uid)
+        self._node.unprepare(ref, deadline=self._node.deadline())

@@ -26,6 +26,22 @@ class FifoLock:
         turn.wait()
         return self
 
+    def enter(self, timeout: float) -> bool:
+        """Take the lock within ``timeout`` seconds; whoever gets True calls ``leave``."""
+        with self._lock:
+            if not self._held:
+                self._held = True
+                return True
+            turn = threading.Event()
+            self._waiting.append(turn)
+        if turn.wait(max(0.0, timeout)):
+            return True
+        with self._lock:
+            if turn.is_set():
+                return True  # handed over at the last moment
+            self._waiting.remove(turn)
+            return False
+
     def try_enter(self) -> bool:
         """Take the lock if nobody holds it; whoever gets True calls ``leave``."""
         with self._lock:

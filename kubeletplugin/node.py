@@ -17,6 +17,8 @@ from kubeletplugin.errors import HardwareError, PluginError
 from kubeletplugin.gate import Gate
 from kubeletplugin.journal import Journal
 from kubeletplugin.prepare import Prepared, Preparer
+from kubeletplugin.rebuild import Rebuild
+from kubeletplugin.recovery import Recovery
 from kubeletplugin.undo import Undo
 from kubeletplugin.works import ClaimWorks
 
@@ -26,6 +28,7 @@ _log = logging.getLogger(__name__)
 RPC_SECONDS = 38.0
 """Kubelet gives a call 45 s."""
 _START_SECONDS = 30.0
+_UNPREPARE_PATIENCE = 8.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,8 @@ class Node:
         undo: Undo,
         works: ClaimWorks,
         statuses: ClaimStatuses,
+        recovery: Recovery,
+        rebuild: Rebuild,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._gate = gate
@@ -56,6 +61,8 @@ class Node:
         self._undo = undo
         self._works = works
         self._statuses = statuses
+        self._recovery = recovery
+        self._rebuild = rebuild
         self._clock = clock
 
     def deadline(self) -> float:
@@ -67,6 +74,7 @@ class Node:
 
         def work() -> tuple[Prepared, ...]:
             self._gate.enter(min(_START_SECONDS, max(0.0, deadline - self._clock())))
+            self._rebuild.run()
             devices = self._preparer.prepare(ref)
             self._statuses.prepared(ref, self._journal.of_claim(ref.uid))
             return devices
@@ -87,18 +95,47 @@ class Node:
         )
 
     def release(self, ref: ClaimRef) -> None:
-        """Take everything of a claim off the node.
+        """Take everything of a claim off the node; what is left is withheld and goes later.
 
         Raises:
-            HardwareError: something is left, and withheld; says why.
+            StartingError: the GPUs cannot be asked yet.
+            HardwareError: something is left of which there is no record that it is to go.
         """
         known = self._journal.of_claim(ref.uid)
         if any(e.placement is not None for e in known):
             self._gate.enter(_START_SECONDS)
-        if left := self._undo.everything(ref.uid):
-            raise HardwareError(left)
+        left = self._undo.everything(ref.uid, patience=_UNPREPARE_PATIENCE)
+        if left.failed:
+            raise HardwareError(str(left))
         if known:
             self._statuses.unprepared(ref, known)
+
+    def reclaim(self, ref: ClaimRef) -> None:
+        """Try once more to remove what is left of a claim, unless something is done for it."""
+        self._background(ref, "reclaim", lambda: self._undo.leaving(ref.uid))
+
+    def check(self, ref: ClaimRef) -> None:
+        """Compare a claim with the hardware, unless something is done for it."""
+
+        def work() -> None:
+            if self._recovery.check(ref.uid):
+                self._statuses.prepared(ref, self._journal.of_claim(ref.uid))
+
+        self._background(ref, "check", work)
+
+    def processes(self, ref: ClaimRef) -> tuple[int, ...]:
+        """Processes in the slices of a claim, as far as NVML tells."""
+        return self._undo.processes(ref.uid)
+
+    def rebuild(self) -> None:
+        """Look for what a lost journal leaves out, if that is still to be done."""
+        self._rebuild.run()
+
+    def _background(self, ref: ClaimRef, name: str, work: Callable[[], object]) -> None:
+        try:
+            self._works.run(ref.uid, name, work, deadline=self.deadline())
+        except PluginError as error:
+            _log.debug("%s of claim %s: %s", name, ref, error)
 
     def _timed(self, ref: ClaimRef, name: str, work: Callable[[], T], deadline: float) -> T:
         return self._works.run(ref.uid, name, work, deadline=deadline)

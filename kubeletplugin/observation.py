@@ -7,12 +7,18 @@ from typing import Protocol
 
 from dra.geometry import Geometry
 from dra.inventory import Gpu, Instance, InstanceState
-from kubeletplugin.journal import Entry, State
+from kubeletplugin.entries import LEAVING, Entry, State
+from kubeletplugin.identity import belongs
+from kubeletplugin.managers import Conflict
 from kubeletplugin.nvml.discovery import Card
 from kubeletplugin.nvml.instances import GpuInstance
 
-_PRESENT = {State.PREPARED: InstanceState.PREPARED, State.DESTROYING: InstanceState.RECLAIMING}
-_ABSENT = {State.PREPARED: InstanceState.LOST, State.DESTROYING: InstanceState.RECLAIMING}
+_LEAVING = dict.fromkeys(LEAVING, InstanceState.RECLAIMING) | {State.ORPHAN: InstanceState.ORPHAN}
+_PRESENT = _LEAVING | {
+    State.PREPARED: InstanceState.PREPARED,
+    State.LOST: InstanceState.LOST,
+}
+_ABSENT = _PRESENT | {State.PREPARED: InstanceState.LOST}
 
 
 class Described(Protocol):
@@ -26,6 +32,8 @@ class Described(Protocol):
     def geometry(self) -> Geometry | None: ...  # noqa: D102
     @property
     def pcie_root(self) -> str: ...  # noqa: D102
+    @property
+    def withheld(self) -> Conflict | None: ...  # noqa: D102
 
 
 def describe(
@@ -34,15 +42,15 @@ def describe(
     entries: Iterable[Entry],
     *,
     boot_id: str,
-    failure: str = "",
+    failure: tuple[str, str] = ("", ""),
 ) -> Gpu:
     """The GPU with its instances.
 
-    ``present`` is what is on the hardware, ``entries`` the journal's. ``failure`` says why it could
-    not be looked at, and is empty when it could.
+    ``present`` is what is on the hardware, ``entries`` the journal's. ``failure`` says in a word
+    and in words why it could not be looked at, and is empty when it could.
     """
     card = unit.card
-    problem = failure or card.problem
+    reason, problem = _availability(unit, failure)
     return Gpu(
         minor=unit.number,
         uuid=card.uuid,
@@ -64,22 +72,10 @@ def describe(
             entries,
             card.geometry,
             boot_id=boot_id,
-            looked=not failure and card.reason != "NVMLError",
+            looked=not failure[0] and card.reason != "NVMLError",
         ),
         unavailable=problem,
-        reason=_reason(card, failure),
-    )
-
-
-def belongs(instance: GpuInstance, entry: Entry, boot_id: str) -> bool:
-    """Whether an instance on the entry's GPU is what the entry describes, as far as ids tell.
-
-    Nothing outlives a boot: an instance where one of ours was before ``boot_id`` is another's.
-    """
-    return (
-        entry.boot_id == boot_id
-        and (instance.placement, instance.profile_id) == (entry.placement, entry.profile_id)
-        and entry.gi_id in {None, instance.id}
+        reason=reason,
     )
 
 
@@ -128,15 +124,19 @@ def _held(entry: Entry, state: InstanceState) -> Instance:
         compute_instance_id=entry.ci_id,
         uuid=entry.mig_uuid,
         claim=entry.claim,
+        message=entry.quarantined or entry.note,
     )
 
 
-def _reason(card: Card, failure: str) -> str:
-    """One word for programs; without MIG a GPU can still be used whole."""
-    if failure:
-        return "NVMLError"
+def _availability(unit: Described, failure: tuple[str, str]) -> tuple[str, str]:
+    """A word for programs and words for people; without MIG a GPU can still be used whole."""
+    card = unit.card
+    if failure[0]:
+        return failure
     if card.reason:
-        return card.reason
+        return card.reason, card.problem
+    if unit.withheld is not None:
+        return unit.withheld.reason, unit.withheld.problem
     if not card.mig_capable:
-        return "NoMIG"
-    return "" if card.mig_enabled else "MIGDisabled"
+        return "NoMIG", ""
+    return "" if card.mig_enabled else "MIGDisabled", ""

@@ -10,13 +10,21 @@ from kubeletplugin.roots import Roots
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The plugin's settings; ``kubeconfig`` is None for the pod's service account."""
+    """The plugin's settings; ``kubeconfig`` is None for the pod's service account.
+
+    ``instance`` tells apart the sockets of two plugins during an update: the pod's UID.
+    ``nvml_seconds`` is the deadline of an NVML call that changes nothing.
+    """
 
     node_name: str
     driver_name: str
     kubeconfig: str | None
     allocator: Allocator
     roots: Roots
+    instance: str = ""
+    enable_mig: bool = False
+    ignore_other_managers: bool = False
+    nvml_seconds: float = 10.0
 
     @property
     def pool(self) -> str:

@@ -1,7 +1,8 @@
 """NodePrepareResources for one claim: a transaction, undone on the spot when a step fails.
 
 Per GPU, under its lock: intent to the journal, GPU instance, compute instance, read-back. Then the
-CDI spec of the whole claim, then ``prepared`` to the journal. Locks of two GPUs are never held
+CDI spec of the whole claim, then ``prepared`` to the journal. What passes is tried again at once,
+as kubelet asks again only after a minute or more. Locks of two GPUs are never held
 together, so a claim that waits for one GPU holds up nobody on another.
 """
 
@@ -10,9 +11,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from threading import Event
 
 from dra.allocation import AllocatedDevice
 from dra.inventory import ClaimRef
+from dra.kube.timing import Clock, SystemClock
+from kubeletplugin.entries import ARRIVING, HELD, Entry, State
 from kubeletplugin.errors import (
     BusyError,
     ClaimError,
@@ -21,14 +25,19 @@ from kubeletplugin.errors import (
     StartingError,
 )
 from kubeletplugin.hardware import GpuUnit, Hardware
-from kubeletplugin.journal import Entry, Journal, State
+from kubeletplugin.journal import Journal
 from kubeletplugin.lookup import ClaimUnreadableError, Wanted, resolve
 from kubeletplugin.nvml.errors import NvmlError
+from kubeletplugin.recovery import complete
 from kubeletplugin.slices import Slices
 from kubeletplugin.specs import Specs
 from kubeletplugin.undo import Undo
 
 _log = logging.getLogger(__name__)
+_PATIENCE = 8.0
+_FIRST_DELAY = 0.1
+_LONGEST_DELAY = 2.0
+_UNDO_PATIENCE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +62,7 @@ class Preparer:
         undo: Undo,
         *,
         read_devices: Callable[[ClaimRef], tuple[AllocatedDevice, ...]],
+        clock: Clock | None = None,
     ) -> None:
         self._hardware = hardware
         self._journal = journal
@@ -60,6 +70,7 @@ class Preparer:
         self._specs = specs
         self._undo = undo
         self._read_devices = read_devices
+        self._clock = clock or SystemClock()
 
     def prepare(self, ref: ClaimRef) -> tuple[Prepared, ...]:
         """Make what the claim was given, or find it made; a repeated call changes nothing.
@@ -68,18 +79,31 @@ class Preparer:
             PluginError: the claim is not prepared, and nothing new is left on the hardware unless
                 the message says so.
         """
+        end, delay = self._clock.monotonic() + _PATIENCE, _FIRST_DELAY
+        while True:
+            try:
+                return self._attempt(ref)
+            except PluginError as error:
+                if not error.passing or self._clock.monotonic() + delay > end:
+                    raise
+                _log.info("claim %s (UID %s) is tried again: %s", ref, ref.uid, error)
+            self._clock.wait(Event(), delay)
+            delay = min(2 * delay, _LONGEST_DELAY)
+
+    def _attempt(self, ref: ClaimRef) -> tuple[Prepared, ...]:
         entries = self._entries(ref)
         try:
             done = [entry for unit, group in entries for entry in self._on_gpu(unit, group)]
             self._specs.write(done)
             if any(e.state is not State.PREPARED for e in done):
-                done = [e.at(State.PREPARED) for e in done]
-                self._journal.put(*done)
+                for state in (State.CDI_WRITTEN, State.PREPARED):
+                    done = [e if e.state is State.PREPARED else e.at(state) for e in done]
+                    self._journal.put(*done)
         except (PluginError, NvmlError) as error:
-            left = self._undo.unfinished(ref.uid)
+            left = str(self._undo.unfinished(ref.uid, patience=_UNDO_PATIENCE))
             text = f"{error}; undoing it failed too: {left}" if left else str(error)
             kind = type(error) if isinstance(error, PluginError) else HardwareError
-            raise kind(text) from error
+            raise kind(text, passing=error.passing) from error
         finally:
             self._look_again(entries)
         return tuple(
@@ -88,21 +112,21 @@ class Preparer:
 
     def _entries(self, ref: ClaimRef) -> list[tuple[GpuUnit, list[Entry]]]:
         """What is to be there in the end, by GPU: journal entries, new ones as intents."""
-        known = self._journal.of_claim(ref.uid)
+        known = self._known(ref)
         try:
             devices = self._read_devices(ref)
         except ClaimUnreadableError:
-            if not _complete(known):
+            if not complete(known):
                 raise
             return self._by_gpu((self._unit(e), e) for e in known)
         names = {d.device for d in devices}
         if {e.device for e in known} - names:
-            if any(e.state is State.PREPARED for e in known):
+            if any(e.state in HELD for e in known):
                 raise ClaimError(
                     f"the claim is prepared with {_names(e.device for e in known)} but was given "
                     f"{_names(names)} since; end the pods that use it first"
                 )
-            if left := self._undo.everything(ref.uid):
+            if left := str(self._undo.everything(ref.uid, patience=_UNDO_PATIENCE)):
                 raise HardwareError(f"what an earlier allocation left cannot be removed: {left}")
             known = ()
         by_device = {e.device: e for e in known}
@@ -124,14 +148,24 @@ class Preparer:
         """The entry with its slice made; the caller holds the GPU's lock."""
         if entry.placement is None:
             return self._ensure_gpu(unit, entry)
-        recorded = next((e for e in self._journal.of_gpu(unit.uuid) if e.key == entry.key), None)
-        if recorded is not None:
-            if recorded.state is State.PREPARED and self._slices.present(recorded):
-                return recorded
-            # Half made, or gone with a reboot or a GPU reset: made anew at the same placement.
-            _log.info("%s of claim %s is made again", entry.device, entry.claim)
-            self._slices.remove(recorded)
-        return self._slices.make(unit, entry)
+        return self._slices.ensure(unit, entry)
+
+    def _known(self, ref: ClaimRef) -> tuple[Entry, ...]:
+        """The claim's entries.
+
+        Raises:
+            ClaimError: one of its records cannot be understood.
+        """
+        known = self._journal.of_claim(ref.uid)
+        bad = [f"{e.device}: {e.quarantined}" for e in known if e.quarantined]
+        if self._journal.unread(ref.uid):
+            bad.append("one of which nothing can be read")
+        if bad:
+            raise ClaimError(
+                f"the claim's records in the journal cannot be used ({'; '.join(bad)}); "
+                "delete the pod, which removes them, or run the version that wrote them"
+            )
+        return known
 
     def _ensure_gpu(self, unit: GpuUnit, entry: Entry) -> Entry:
         for other in self._journal.of_gpu(unit.uuid):
@@ -140,7 +174,7 @@ class Preparer:
                     f"{unit.name} ({unit.uuid}) is held by claim {other.claim} "
                     f"(UID {other.claim.uid}); it is free once that claim is unprepared"
                 )
-        if entry.state is not State.PREPARED:
+        if entry.state in ARRIVING:
             self._journal.put(entry)
         return entry
 
@@ -179,13 +213,6 @@ class Preparer:
         for unit, entry in pairs:
             groups.setdefault(unit.uuid, (unit, []))[1].append(entry)
         return list(groups.values())
-
-
-def _complete(entries: Sequence[Entry]) -> bool:
-    """Whether these are all the devices that their claim has on this node, and prepared."""
-    return bool(entries) and all(
-        e.state is State.PREPARED and e.total == len(entries) for e in entries
-    )
 
 
 def _names(names: Iterable[str]) -> str:

@@ -1,51 +1,62 @@
-"""Making journal, hardware and CDI specs agree: at start, and in the background.
+"""Making journal, hardware and CDI specs agree: at start, and while the plugin runs.
 
-What kubelet was told is kept; what it was not told is undone, as kubelet asks again. Nothing is
-removed because something could not be asked: a claim is gone only when the API server says so.
+What kubelet was told is kept. What it was not told is finished if the claim is still to run here,
+and undone if not. Nothing is removed because something could not be asked.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from dra.inventory import ClaimRef
-from dra.kube.errors import KubeError, NotFoundError
-from dra.kube.resources import RESOURCE_CLAIMS
-from dra.kube.transport import KubeApi
+from kubeletplugin.entries import ARRIVING, HELD, LEAVING, Entry, State
 from kubeletplugin.errors import PluginError
+from kubeletplugin.fate import Fate
 from kubeletplugin.hardware import Hardware
-from kubeletplugin.journal import Entry, Journal, State
+from kubeletplugin.journal import Journal
 from kubeletplugin.nvml.errors import NvmlError
+from kubeletplugin.reports import LOST, Reports
 from kubeletplugin.slices import Slices
 from kubeletplugin.specs import Specs
 from kubeletplugin.undo import Undo
 
 _log = logging.getLogger(__name__)
+_LOCK_SECONDS = 2.0
 
 
 class Recovery:
-    """Runs before any claim is served, so nothing else works on the journal meanwhile."""
+    """Checks claims, one at a time; the caller sees to it that nothing else works on the claim."""
 
-    def __init__(
-        self, hardware: Hardware, journal: Journal, slices: Slices, specs: Specs, undo: Undo
+    def __init__(  # noqa: PLR0913 - what has to agree
+        self,
+        hardware: Hardware,
+        journal: Journal,
+        slices: Slices,
+        specs: Specs,
+        undo: Undo,
+        *,
+        fate: Callable[[ClaimRef], Fate],
+        finish: Callable[[ClaimRef], object],
+        reports: Reports,
     ) -> None:
         self._hardware = hardware
         self._journal = journal
         self._slices = slices
         self._specs = specs
         self._undo = undo
+        self._fate = fate
+        self._finish = finish
+        self._reports = reports
 
     def run(self) -> None:
         """Check every claim of the journal, then remove specs that belong to none. Never raises.
 
         At rest this changes nothing: no instance, no file.
         """
-        claims: dict[str, list[Entry]] = {}
-        for entry in self._journal.entries():
-            claims.setdefault(entry.claim.uid, []).append(entry)
-        for uid, entries in claims.items():
-            self._claim(uid, entries)
+        for ref in dict.fromkeys(e.claim for e in self._journal.entries()):
+            self._unfinished(ref)
+            self.check(ref.uid)
         try:
             removed = self._specs.sweep({e.claim.uid for e in self._journal.entries()})
         except PluginError as error:
@@ -54,50 +65,90 @@ class Recovery:
             if removed:
                 _log.info("removed %d CDI specs without a claim", removed)
 
-    def _claim(self, uid: str, entries: list[Entry]) -> None:
-        ref = entries[0].claim
-        if any(e.state is not State.PREPARED for e in entries):
-            _log.info("claim %s (%s) was left half done and is undone", ref, uid)
-            self._undo.unfinished(uid)
-            entries = [e for e in entries if e.state is State.PREPARED]
-        if entries and self._whole(entries):
+    def check(self, uid: str) -> bool:
+        """Compare a claim's prepared slices with the hardware; True if that changed anything."""
+        entries = [e for e in self._journal.of_claim(uid) if e.state in HELD]
+        if not entries:
+            return False
+        seen = [self._seen(e) for e in entries]
+        if None in seen:
+            return False  # what cannot be looked at is neither there nor lost
+        changed = False
+        for entry, there in zip(entries, seen, strict=True):
+            state = State.PREPARED if there else State.LOST
+            if state is not entry.state:
+                changed = self._turn(entry, state) or changed
+        self._align_spec(uid, whole=all(seen))
+        return changed
+
+    def _unfinished(self, ref: ClaimRef) -> None:
+        entries = self._journal.of_claim(ref.uid)
+        if any(e.state in LEAVING for e in entries):
+            self._undo.leaving(ref.uid)
+        if not any(e.state in ARRIVING for e in entries):
+            return
+        if self._fate(ref) is Fate.HERE:
+            _log.info("claim %s (%s) was left half done and is finished", ref, ref.uid)
             try:
-                self._specs.write(entries)
+                self._finish(ref)
             except PluginError as error:
-                _log.error("claim %s (%s): %s", ref, uid, error)
-
-    def _whole(self, entries: Iterable[Entry]) -> bool:
-        """Whether all slices of a claim are there; those that are not come back with Prepare."""
-        whole = True
-        for entry in entries:
-            try:
-                there = entry.placement is None or self._slices.present(entry)
-            except NvmlError as error:
-                _log.error("%s of claim %s cannot be checked: %s", entry.device, entry.claim, error)
-                there = False
+                _log.error("claim %s (%s): %s", ref, ref.uid, error)
             else:
-                if not there:
-                    _log.warning(
-                        "%s of claim %s is gone from the hardware (reboot or GPU reset); "
-                        "it is made again when the pod starts again",
-                        entry.device,
-                        entry.claim,
-                    )
-            whole = whole and there
-        return whole
+                return
+        _log.info("claim %s (%s) was left half done and is undone", ref, ref.uid)
+        self._undo.unfinished(ref.uid)
+
+    def _seen(self, entry: Entry) -> bool | None:
+        """Whether an entry's slice is there; None if that cannot be told."""
+        if entry.placement is not None and entry.boot_id != self._hardware.boot_id:
+            return False
+        unit = self._hardware.unit(entry.gpu)
+        if unit is None:
+            return None
+        if entry.placement is None:
+            return True
+        if not unit.lock.enter(_LOCK_SECONDS):
+            return None
+        try:
+            return self._slices.present(entry)
+        except NvmlError as error:
+            _log.debug("%s of claim %s cannot be checked: %s", entry.device, entry.claim, error)
+            return None
+        finally:
+            unit.lock.leave()
+
+    def _turn(self, entry: Entry, state: State) -> bool:
+        note = "" if state is State.PREPARED else "the slice is gone from the hardware"
+        try:
+            if not self._journal.alter(entry, entry.at(state, note=note)):
+                return False
+        except PluginError as error:
+            _log.error("%s of claim %s: %s", entry.device, entry.claim, error)
+            return False
+        if state is State.LOST:
+            message = (
+                f"{entry.device} (GPU instance {entry.gi_id} on GPU {entry.gpu}) is gone from the "
+                "hardware: a reboot, a GPU reset, or somebody destroyed it; it is made again when "
+                "the pod starts again, until then its place is kept; delete the pod if it runs on"
+            )
+            _log.warning("claim %s: %s", entry.claim, message)
+            self._reports.claim(entry.claim, LOST, message, warning=True)
+        self._hardware.look(entry.gpu)
+        return True
+
+    def _align_spec(self, uid: str, *, whole: bool) -> None:
+        """A claim that lost a slice has no spec: its numbers may be another claim's by now."""
+        entries: Sequence[Entry] = self._journal.of_claim(uid)
+        try:
+            if not whole:
+                self._specs.remove(uid)
+            elif complete(entries):
+                self._specs.write(entries)
+        except PluginError as error:
+            _log.error("claim %s (%s): %s", entries[0].claim, uid, error)
 
 
-def is_gone(api: KubeApi, ref: ClaimRef) -> bool:
-    """Whether the API server says that this claim does not exist: 404, or the name has another UID.
-
-    No answer, or a refusal, is not a "no".
-    """
-    try:
-        found = api.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
-    except NotFoundError as error:
-        # A missing resource type (an API server still starting) is 404 too, without a name.
-        return error.details.get("name") == ref.name
-    except KubeError as error:
-        _log.debug("claim %s: %s", ref, error)
-        return False
-    return str(found["metadata"]["uid"]) != ref.uid
+def complete(entries: Iterable[Entry]) -> bool:
+    """Whether these are all the devices that their claim has on this node, and prepared."""
+    known = list(entries)
+    return bool(known) and all(e.state is State.PREPARED and e.total == len(known) for e in known)

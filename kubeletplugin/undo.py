@@ -1,86 +1,162 @@
-"""Taking a claim's devices off the hardware: for Unprepare, for rollback, for recovery."""
+"""Taking a claim's devices off the node: for Unprepare, for rollback, in the background.
+
+What cannot be removed on the spot stays in the journal, and its placement withheld: kubelet gets
+its answer, and the pod can end.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from threading import Event
 
-from kubeletplugin.errors import PluginError, StartingError
+from dra.kube.timing import Clock, SystemClock
+from kubeletplugin.entries import HELD, LEAVING, Entry, State
+from kubeletplugin.errors import HardwareError, PluginError
 from kubeletplugin.hardware import GpuUnit, Hardware
-from kubeletplugin.journal import Entry, Journal, State
-from kubeletplugin.nvml.errors import NvmlError
-from kubeletplugin.slices import Slices
+from kubeletplugin.journal import Journal
+from kubeletplugin.nvml.errors import GpuLostError, InUseError, NvmlError
+from kubeletplugin.removal import Removal
+from kubeletplugin.reports import IN_USE, WITHHELD, Reports
 from kubeletplugin.specs import Specs
 
 _log = logging.getLogger(__name__)
+_FIRST_DELAY = 0.1
+_LONGEST_DELAY = 1.0
+_LEAST_PATIENCE = 0.1
+
+
+@dataclass(slots=True)
+class Left:
+    """What is left. ``withheld``: it stands in the journal as such; ``failed``: it does not."""
+
+    withheld: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return "; ".join([*self.failed, *self.withheld])
+
+
+class _AbsentError(HardwareError):
+    """The GPU is not in the node now."""
 
 
 class Undo:
-    """Removes what the journal lists; what cannot be removed stays listed and withheld."""
+    """Removes what the journal lists. No method raises PluginError or NvmlError."""
 
-    def __init__(self, hardware: Hardware, journal: Journal, slices: Slices, specs: Specs) -> None:
+    def __init__(  # noqa: PLR0913 - the parts that it joins
+        self,
+        hardware: Hardware,
+        journal: Journal,
+        removal: Removal,
+        specs: Specs,
+        *,
+        reports: Reports,
+        clock: Clock | None = None,
+    ) -> None:
         self._hardware = hardware
         self._journal = journal
-        self._slices = slices
+        self._removal = removal
         self._specs = specs
+        self._reports = reports
+        self._clock = clock or SystemClock()
 
-    def everything(self, uid: str) -> str:
+    def everything(
+        self, uid: str, *, patience: float = 0.0, otherwise: State = State.RECLAIMING
+    ) -> Left:
         """Remove all devices of a claim, and its CDI spec.
 
-        Returns why something is left, empty when nothing is. Never raises PluginError or NvmlError.
+        What passes is tried again for ``patience`` seconds. What is left then is put into the state
+        ``otherwise``, or in that which tells more.
         """
-        problems: list[str] = []
+        left = Left()
         try:
-            # First, so that no container gets what is about to go; recovery writes it again if
-            # this process ends here.
+            # First, so that no container gets what is about to go.
             self._specs.remove(uid)
+            self._journal.forget_unread(uid)
         except PluginError as error:
-            problems.append(str(error))
-        problems += self._entries(self._journal.of_claim(uid))
-        return "; ".join(problems)
+            left.failed.append(str(error))
+        self._entries(self._journal.of_claim(uid), left, patience, otherwise)
+        return left
 
-    def unfinished(self, uid: str) -> str:
-        """Remove the devices of a claim that are not prepared; the spec goes if none is.
-
-        Returns as ``everything``.
-        """
+    def unfinished(self, uid: str, *, patience: float = 0.0) -> Left:
+        """Remove the devices of a claim that kubelet was not told of; the spec goes if all do."""
         entries = self._journal.of_claim(uid)
-        if not any(e.state is State.PREPARED for e in entries):
-            return self.everything(uid)
-        return "; ".join(self._entries([e for e in entries if e.state is not State.PREPARED]))
+        if not any(e.state in HELD for e in entries):
+            return self.everything(uid, patience=patience, otherwise=State.ORPHAN)
+        left = Left()
+        rest = [e for e in entries if e.state not in HELD]
+        self._entries(rest, left, patience, State.ORPHAN)
+        return left
 
-    def _entries(self, entries: Iterable[Entry]) -> list[str]:
-        problems: list[str] = []
+    def leaving(self, uid: str) -> Left:
+        """Try once more to remove what is on its way out."""
+        left = Left()
+        rest = [e for e in self._journal.of_claim(uid) if e.state in LEAVING and not e.quarantined]
+        self._entries(rest, left, 0.0, State.RECLAIMING)
+        return left
+
+    def processes(self, uid: str) -> tuple[int, ...]:
+        """Processes in the slices of a claim, as far as NVML tells."""
+        found: set[int] = set()
+        for entry in self._journal.of_claim(uid):
+            if self._hardware.unit(entry.gpu) is not None:
+                try:
+                    found.update(self._removal.processes(entry))
+                except NvmlError as error:
+                    _log.debug("processes of %s: %s", entry.device, error)
+        return tuple(sorted(found))
+
+    def _entries(
+        self, entries: Iterable[Entry], left: Left, patience: float, otherwise: State
+    ) -> None:
+        end = self._clock.monotonic() + max(patience, _LEAST_PATIENCE)
         for entry in entries:
             try:
-                self._entry(entry)
+                self._entry(entry, end)
             except (PluginError, NvmlError) as error:
-                _log.error("%s of claim %s is left: %s", entry.device, entry.claim, error)
-                problems.append(f"{entry.device}: {error}")
-        return problems
+                self._keep(entry, error, left, otherwise)
 
-    def _entry(self, entry: Entry) -> None:
+    def _entry(self, entry: Entry, end: float) -> None:
+        if entry.placement is None or entry.boot_id != self._hardware.boot_id:
+            self._journal.remove(entry)  # there is nothing on the hardware
+            return
+        if entry.state not in LEAVING or entry.quarantined:
+            self._mark(entry)
         unit = self._hardware.unit(entry.gpu)
-        if entry.placement is None:
-            self._journal.remove(entry)
-        elif unit is None:
-            if not self._hardware.session.is_open or self._hardware.problems:
-                why = "; ".join(self._hardware.problems) or "NVML is not available"
-                raise StartingError(f"GPU {entry.gpu} cannot be asked now: {why}")
-            _log.warning("GPU %s of %s is gone, and with it the slice", entry.gpu, entry.device)
-            self._journal.remove(entry)
-        else:
-            self._slice(unit, entry)
+        if unit is None:
+            why = "; ".join(self._hardware.problems)
+            raise _AbsentError(f"GPU {entry.gpu} is not in this node now{': ' if why else ''}{why}")
+        self._patiently(lambda: self._remove(unit, entry, end), end)
 
-    def _slice(self, unit: GpuUnit, entry: Entry) -> None:
-        with unit.lock:
+    def _patiently(self, attempt: Callable[[], None], end: float) -> None:
+        delay = _FIRST_DELAY
+        while True:
             try:
-                if entry.state is not State.DESTROYING:
-                    self._mark(entry)
-                self._slices.remove(entry)
-                self._journal.remove(entry)
-            finally:
-                self._hardware.observe(unit)
+                return attempt()
+            except NvmlError as error:
+                if not error.passing or self._clock.monotonic() + delay > end:
+                    raise
+            # Without the GPU's lock: others may work on it meanwhile.
+            self._clock.wait(Event(), delay)
+            delay = min(2 * delay, _LONGEST_DELAY)
+
+    def _remove(self, unit: GpuUnit, entry: Entry, end: float) -> None:
+        if not unit.lock.enter(max(_LEAST_PATIENCE, end - self._clock.monotonic())):
+            raise HardwareError(
+                f"{unit.name} is busy with another claim; "
+                f"{self._hardware.session.hangs(unit.uuid) or 'it is tried again'}"
+            )
+        try:
+            if unit.withheld is not None and unit.withheld.frozen:
+                raise HardwareError(f"nothing is changed on {unit.name}: {unit.withheld.problem}")
+            current = self._journal.get(entry)
+            if current is not None:
+                self._removal.remove(current)
+        finally:
+            self._hardware.observe(unit)
+            unit.lock.leave()
 
     def _mark(self, entry: Entry) -> None:
         """Record that it is to go; on a full disk it goes all the same, as the entry stays."""
@@ -88,3 +164,37 @@ class Undo:
             self._journal.put(entry.at(State.DESTROYING))
         except PluginError as error:
             _log.warning("%s of claim %s: %s", entry.device, entry.claim, error)
+
+    def _keep(
+        self, entry: Entry, error: PluginError | NvmlError, left: Left, otherwise: State
+    ) -> None:
+        text = f"{entry.device}: {error}"
+        current = self._journal.get(entry)
+        if current is None:
+            return
+        if current.state not in LEAVING:
+            _log.error("%s of claim %s is left: %s", entry.device, entry.claim, error)
+            left.failed.append(text)
+            return
+        left.withheld.append(text)
+        state = _kept_as(current, error, otherwise)
+        if (state, str(error)) == (current.state, current.note):
+            return
+        _log.warning("%s of claim %s is withheld: %s", entry.device, entry.claim, error)
+        reason = IN_USE if isinstance(error, InUseError) else WITHHELD
+        self._reports.claim(
+            entry.claim, reason, f"{entry.device} cannot be removed yet: {error}", warning=True
+        )
+        try:
+            self._journal.alter(current, current.at(state, note=str(error)))
+        except PluginError as problem:
+            _log.warning("%s of claim %s: %s", entry.device, entry.claim, problem)
+        self._hardware.look(entry.gpu)
+
+
+def _kept_as(entry: Entry, error: Exception, otherwise: State) -> State:
+    if isinstance(error, GpuLostError | _AbsentError):
+        return State.TOMBSTONE
+    if entry.state in {State.CI_DESTROYED, State.ORPHAN}:
+        return entry.state
+    return otherwise

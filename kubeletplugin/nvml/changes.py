@@ -21,6 +21,7 @@ from kubeletplugin.nvml.instances import (
     compute_handles,
     compute_profiles,
     find_compute_instance,
+    processes,
     read_compute_instance,
     read_gpu_instance,
 )
@@ -92,18 +93,40 @@ def create_compute_instance(
     return made
 
 
-def destroy_gpu_instance(session: Session, gpu: str, gi_id: int) -> None:
-    """Destroy a GPU instance with its compute instances; one that is gone already is fine.
+def destroy_compute_instances(session: Session, gpu: str, gi_id: int) -> None:
+    """Destroy the compute instances of a GPU instance; those that are gone already are fine.
 
     Raises:
-        InUseError: processes hold it; ``pids`` names them.
+        InUseError: processes hold one; ``pids`` names them.
+        ReadBackError: NVML said success and one is still there.
+    """
+    device = session.device(gpu)
+    try:
+        gi = session.call(pynvml.nvmlDeviceGetGpuInstanceById, device, gi_id, gpu=gpu)
+        handles = compute_handles(session, gi, gpu=gpu)
+        for handle in handles:
+            _destroy(session, pynvml.nvmlComputeInstanceDestroy, handle, gpu=gpu, gi_id=gi_id)
+        left = compute_handles(session, gi, gpu=gpu) if handles else []
+    except NotFoundError:
+        return
+    if left:
+        raise ReadBackError(
+            "nvmlComputeInstanceDestroy",
+            gpu=gpu,
+            detail=f"a compute instance of GPU instance {gi_id} is still there",
+        )
+
+
+def destroy_gpu_instance(session: Session, gpu: str, gi_id: int) -> None:
+    """Destroy a GPU instance without compute instances; one that is gone already is fine.
+
+    Raises:
+        InUseError: something holds it; ``pids`` names the processes that NVML could name.
         ReadBackError: NVML said success and it is still there.
     """
     device = session.device(gpu)
     try:
         gi = session.call(pynvml.nvmlDeviceGetGpuInstanceById, device, gi_id, gpu=gpu)
-        for handle in compute_handles(session, gi, gpu=gpu):
-            _destroy(session, pynvml.nvmlComputeInstanceDestroy, handle, gpu=gpu, gi_id=gi_id)
         _destroy(session, pynvml.nvmlGpuInstanceDestroy, gi, gpu=gpu, gi_id=gi_id)
         session.call(pynvml.nvmlDeviceGetGpuInstanceById, device, gi_id, gpu=gpu)
     except NotFoundError:
@@ -128,15 +151,12 @@ def _destroy(session: Session, function: Any, handle: Any, *, gpu: str, gi_id: i
         ) from error
 
 
-def _pids(session: Session, gpu: str, gi_id: int) -> list[int]:
+def _pids(session: Session, gpu: str, gi_id: int) -> tuple[int, ...]:
     """Processes in a GPU instance, as far as NVML tells: none where it refuses."""
     try:
-        running = session.call(
-            pynvml.nvmlDeviceGetComputeRunningProcesses_v3, session.device(gpu), gpu=gpu
-        )
+        return processes(session, gpu, gi_id)
     except NvmlError:
-        return []
-    return sorted({int(p.pid) for p in running if p.gpuInstanceId == gi_id})
+        return ()
 
 
 def _whole_compute_profile(session: Session, gi: Any, profile: Profile, *, gpu: str) -> Any:

@@ -99,6 +99,14 @@ def find_compute_instance(
         return None
 
 
+def processes(session: Session, gpu: str, gi_id: int | None = None) -> tuple[int, ...]:
+    """Ids of the compute processes in a GPU instance, or on the whole GPU."""
+    running = session.call(
+        pynvml.nvmlDeviceGetComputeRunningProcesses_v3, session.device(gpu), gpu=gpu
+    )
+    return tuple(sorted({int(p.pid) for p in running if gi_id in {None, p.gpuInstanceId}}))
+
+
 def read_gpu_instance(session: Session, handle: Any, *, gpu: str) -> GpuInstance:
     """What NVML says of a GPU instance's handle."""
     info = session.call(pynvml.nvmlGpuInstanceGetInfo, handle, gpu=gpu)

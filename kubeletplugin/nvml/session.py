@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import pynvml
 
 from kubeletplugin.nvml.calls import CallPool
-from kubeletplugin.nvml.errors import HangError, translate
+from kubeletplugin.nvml.errors import GpuLostError, HangError, NotFoundError, translate
 
 # Creating and destroying take about a second, and more on big GPUs under load.
 _CHANGES = frozenset(
@@ -91,9 +91,13 @@ class Session:
         """The handle of a GPU.
 
         Raises:
-            NotFoundError: this machine has no such GPU.
+            GpuLostError: this machine has no such GPU now.
         """
-        return self.call(pynvml.nvmlDeviceGetHandleByUUID, uuid, gpu=uuid)
+        try:
+            return self.call(pynvml.nvmlDeviceGetHandleByUUID, uuid, gpu=uuid)
+        except NotFoundError as error:
+            # Not to be taken for an instance that is not found, and so is gone for good.
+            raise GpuLostError(error.operation, error.code, gpu=uuid) from error
 
     def driver_version(self) -> str:
         """Version of the kernel driver: ``570.86.10``."""

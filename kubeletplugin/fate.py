@@ -1,0 +1,47 @@
+"""What has become of a claim, as far as the API server can be asked."""
+
+from __future__ import annotations
+
+import logging
+from enum import Enum, auto
+
+from dra.claims import read_claim
+from dra.inventory import ClaimRef
+from dra.kube.errors import KubeError, NotFoundError
+from dra.kube.resources import RESOURCE_CLAIMS
+from dra.kube.transport import KubeApi
+
+_log = logging.getLogger(__name__)
+
+
+class Fate(Enum):
+    """``GONE``: it does not exist, or another has its name. ``FREED``: it has no allocation.
+
+    ``HERE``: devices of this node are allocated to it and pods have reserved it. ``IDLE``: anything
+    else that it may be. ``UNKNOWN``: there was no answer, which is a sign of nothing.
+    """
+
+    GONE = auto()
+    FREED = auto()
+    HERE = auto()
+    IDLE = auto()
+    UNKNOWN = auto()
+
+
+def claim_fate(api: KubeApi, ref: ClaimRef, *, driver: str, pool: str) -> Fate:
+    """Ask for one claim. Never raises KubeError."""
+    try:
+        found = api.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
+    except NotFoundError as error:
+        # A missing resource type (an API server still starting) is 404 too, without a name.
+        return Fate.GONE if error.details.get("name") == ref.name else Fate.UNKNOWN
+    except KubeError as error:
+        _log.debug("claim %s: %s", ref, error)
+        return Fate.UNKNOWN
+    claim = read_claim(found)
+    if claim.ref.uid != ref.uid:
+        return Fate.GONE
+    if claim.allocation is None:
+        return Fate.FREED
+    here = any(d.pool == pool for d in claim.allocation.of_driver(driver))
+    return Fate.HERE if here and claim.reserved_for else Fate.IDLE
