@@ -59,11 +59,14 @@ def test_an_interrupted_demo_leaves_no_process_and_no_file(
 ) -> None:
     process = _start(short_temporary)
     assert process.stdout is not None
+    seen = []
     for line in process.stdout:
+        seen.append(line)
         if moment in line:
             break
     else:
-        pytest.fail(f"the demo ended before {moment!r}")
+        process.communicate(timeout=60)
+        pytest.fail(f"the demo ended before {moment!r}:\n{''.join(seen)}")
     wait_for("processes", lambda: processes_in(short_temporary))
     process.send_signal(number)
     process.communicate(timeout=60)

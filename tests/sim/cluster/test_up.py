@@ -33,7 +33,12 @@ class Up:
         return KubeApi.connect(str(self.home / "kubeconfig"), user_agent="test")
 
     def says(self, text: str) -> None:
-        wait_for(f"{text!r} in the output", lambda: text in self.log.read_text(), seconds=60)
+        def said() -> bool:
+            output = self.log.read_text()
+            assert text in output or self.process.poll() is None, output
+            return text in output
+
+        wait_for(f"{text!r} in the output", said, seconds=60)
 
     def kill(self, command: str) -> None:
         for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -54,10 +59,12 @@ def up(short_temporary: Path) -> Iterator[Up]:
             [sys.executable, "-m", "sim", "up", *options], stdout=output, text=True
         )
     running = Up(process, home, log)
-    running.says("Ctrl-C ends it")
-    yield running
-    process.send_signal(signal.SIGINT)
-    process.wait(60)
+    try:
+        running.says("Ctrl-C ends it")
+        yield running
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
     wait_for("end of all processes", lambda: not processes_in(home))
 
 
