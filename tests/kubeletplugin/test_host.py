@@ -108,6 +108,7 @@ def test_majors_are_matched_by_whole_words_and_among_character_devices_only(host
     majors = character_majors(roots(host))
     assert majors["nvidia-caps"] == 237
     assert majors["nvidia-caps-imex-channels"] == 236
+    assert "blkext" not in majors
 
 
 def test_capabilities_are_read_by_minor_of_the_gpu_and_their_mode_is_decimal(host: Path) -> None:
