@@ -53,7 +53,6 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 @click.option(
     "--instance",
     default="",
-    envvar="POD_UID",
     help="Tells this process from another during an update: the pod's UID.",
 )
 @click.option(

@@ -6,7 +6,6 @@ import logging
 import threading
 from collections.abc import Callable
 from functools import partial
-from pathlib import Path
 
 import grpc
 
@@ -23,7 +22,7 @@ from kubeletplugin.claimstatus import ClaimStatuses
 from kubeletplugin.entries import HELD, Entry
 from kubeletplugin.fate import claim_fate
 from kubeletplugin.gate import Gate
-from kubeletplugin.grpcserver import SocketServer, check_length
+from kubeletplugin.grpcserver import SocketServer
 from kubeletplugin.hardware import Hardware
 from kubeletplugin.hardwareloop import HardwareLoop
 from kubeletplugin.health import HealthBoard, HealthV1, HealthV1Alpha1, device_health
@@ -47,6 +46,7 @@ from kubeletplugin.removal import Removal
 from kubeletplugin.reports import CORRUPTED, Reports
 from kubeletplugin.services import PluginV1, PluginV1Beta1
 from kubeletplugin.slices import Slices
+from kubeletplugin.sockets import remove_stale, sockets
 from kubeletplugin.specs import Specs
 from kubeletplugin.undo import Undo
 from kubeletplugin.works import ClaimWorks
@@ -63,8 +63,7 @@ def serve(options: Options, api: KubeApi, stop: threading.Event) -> None:
     Raises:
         HostError: a socket, the state directory or the journal cannot be used.
     """
-    for path in (_registration_socket(options), _service_socket(options)):
-        check_length(path)
+    sockets(options)  # refused before waiting
     with exclusive(options.roots.state, stop) as alone:
         if alone:
             Daemon(options, api).run(stop)
@@ -75,6 +74,7 @@ class Daemon:
 
     def __init__(self, options: Options, api: KubeApi) -> None:
         self._options = options
+        self._sockets = sockets(options)
         roots = options.roots
         driver = options.driver_name
         changed = _Listeners()
@@ -155,10 +155,10 @@ class Daemon:
         changed.add(self._health.notify)
         changed.add(self._publisher.notify)
         self._service = SocketServer(
-            _service_socket(options), partial(_add_services, node, self._health), workers=_WORKERS
+            self._sockets.service, partial(_add_services, node, self._health), workers=_WORKERS
         )
         self._registration = SocketServer(
-            _registration_socket(options), self._add_registration, workers=2
+            self._sockets.registration, self._add_registration, workers=2
         )
 
     def run(self, stop: threading.Event) -> None:
@@ -167,6 +167,7 @@ class Daemon:
         Raises:
             HostError: a socket cannot be used.
         """
+        remove_stale(self._options)
         # Kubelet calls as soon as it sees the registration socket.
         self._service.start()
         self._registration.start()
@@ -228,7 +229,7 @@ class Daemon:
         )
 
     def _add_registration(self, server: grpc.Server) -> None:
-        registration = Registration(self._options.driver_name, _service_socket(self._options))
+        registration = Registration(self._options.driver_name, self._sockets.service)
         registration_v1.add_RegistrationServicer_to_server(registration, server)
 
 
@@ -245,14 +246,6 @@ class _Listeners:
     def __call__(self) -> None:
         for listener in self._listeners:
             listener()
-
-
-def _registration_socket(options: Options) -> Path:
-    return options.roots.registry / f"{options.driver_name}-reg.sock"
-
-
-def _service_socket(options: Options) -> Path:
-    return options.roots.plugin(options.driver_name) / "dra.sock"
 
 
 def _add_services(node: Node, board: HealthBoard, server: grpc.Server) -> None:
