@@ -94,6 +94,7 @@ def test_every_profile_of_every_product_can_be_made_and_removed_where_nvml_says(
                 assert present == (GpuInstance(made.id, wanted.id, placement),)
                 [compute] = list_compute_instances(session, card.uuid, made.id)
                 assert compute.uuid.startswith("MIG-")
+                changes.destroy_compute_instances(session, card.uuid, made.id)
                 changes.destroy_gpu_instance(session, card.uuid, made.id)
                 assert list_gpu_instances(session, card.uuid, card.geometry) == ()
     finally:
@@ -143,7 +144,7 @@ def test_an_instance_in_use_names_its_processes_and_stays(
     machine.start_process(0, 11, gpu_instance=made.id, compute_instance=0)
     machine.start_process(0, 12, gpu_instance=other.id, compute_instance=0)
     with pytest.raises(InUseError) as caught:
-        changes.destroy_gpu_instance(session, card.uuid, made.id)
+        changes.destroy_compute_instances(session, card.uuid, made.id)
     assert caught.value.pids == (11,)
     assert find_gpu_instance(session, card.uuid, made.id) == made
 
@@ -162,9 +163,14 @@ def test_a_destroy_that_does_nothing_is_not_believed(
     machine: Machine, session: Session, card: Card, geometry: Geometry
 ) -> None:
     made = make(session, card, profile(geometry, "1g.5gb"), 0)
-    machine.inject(Fault(id="n", function="nvmlGpuInstanceDestroy", action="no-effect"))
-    with pytest.raises(ReadBackError, match="is still there"):
-        changes.destroy_gpu_instance(session, card.uuid, made.id)
+    for step, function in (
+        (changes.destroy_compute_instances, "nvmlComputeInstanceDestroy"),
+        (changes.destroy_gpu_instance, "nvmlGpuInstanceDestroy"),
+    ):
+        machine.inject(Fault(id="n", function=function, action="no-effect"))
+        with pytest.raises(ReadBackError, match="is still there"):
+            step(session, card.uuid, made.id)
+        step(session, card.uuid, made.id)
 
 
 def test_a_slice_that_lands_elsewhere_is_destroyed_again(

@@ -255,26 +255,6 @@ def test_a_whole_gpu_is_a_cdi_device_without_capabilities_and_changes_no_hardwar
     rig.prepared(late)
 
 
-def test_a_destroy_that_is_refused_names_the_processes_and_is_done_when_they_are_gone(
-    rig: Rig,
-) -> None:
-    ref, late = rig.claim(ONE_G_AT_4), rig.claim(ONE_G_AT_4)
-    rig.prepared(ref)
-    made = rig.machine.gpu(0).gpu_instances[0]
-    rig.machine.start_process(
-        0, 4711, gpu_instance=made.id, compute_instance=made.compute_instances[0].id
-    )
-    error = rig.unprepare(ref)
-    assert "IN_USE" in error
-    assert "4711" in error
-    assert f"default/{ref.name}" in error
-    assert "destroying" in rig.refused(late), "the placement is withheld meanwhile"
-    wait_for("MigNode", lambda: [s[3] for s in rig.published_slices()] == ["reclaiming"])
-    rig.machine.end_process(4711)
-    assert rig.unprepare(ref) == ""
-    rig.prepared(late)
-
-
 def test_a_gpu_that_hangs_holds_up_no_other(rig: Rig) -> None:
     hung, free = rig.claim(ONE_G_AT_4), rig.claim("gpu-1-mig-1g5gb-19-0")
     rig.machine.inject(

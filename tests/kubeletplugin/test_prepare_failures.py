@@ -43,13 +43,13 @@ def test_whichever_nvml_call_of_a_prepare_fails_nothing_leaks(rig: Rig) -> None:
     failed = 0
     for k in range(total):
         ref = rig.claim(*TWO_SLICES)
-        fault = Fault(id=f"f{k}", function="*", action="return", code=999, after=k)
+        fault = Fault(id=f"f{k}", function="*", action="return", code=29, after=k)
         rig.machine.inject(fault)
         answer = rig.prepare(ref)
         rig.machine.clear_faults()
         if answer.error:
             failed += 1
-            assert "(999)" in answer.error
+            assert "(29)" in answer.error
             assert ref.uid in answer.error
             assert rig.clean(), f"call {k} failed: {answer.error}; left {rig.slices()}"
             continue
@@ -61,24 +61,41 @@ def test_whichever_nvml_call_of_a_prepare_fails_nothing_leaks(rig: Rig) -> None:
 
 
 @pytest.mark.timeout(300)
-def test_whichever_nvml_call_of_an_unprepare_fails_the_next_one_finishes_it(rig: Rig) -> None:
+def test_whichever_nvml_call_of_a_prepare_fails_in_passing_it_succeeds(rig: Rig) -> None:
     quiet(rig)
-    failed = 0
+    total = calls_of_prepare(rig)
+    for k in range(0, total, 3):
+        ref = rig.claim(*TWO_SLICES)
+        rig.machine.inject(Fault(id=f"f{k}", function="*", action="return", code=999, after=k))
+        rig.prepared(ref)
+        rig.machine.clear_faults()
+        assert len(rig.slices()) == 2
+        assert rig.unprepare(ref) == ""
+        assert rig.clean(), f"after call {k}"
+
+
+@pytest.mark.timeout(300)
+def test_whichever_nvml_call_of_an_unprepare_fails_the_rest_is_done_in_the_background(
+    rig: Rig,
+) -> None:
+    quiet(rig)
+    withheld = 0
+    assert rig.daemon is not None
     for k in range(MOST_CALLS):
         ref = rig.claim(*TWO_SLICES)
         rig.prepared(ref)
-        rig.machine.inject(Fault(id=f"f{k}", function="*", action="return", code=999, after=k))
-        error = rig.unprepare(ref)
+        rig.machine.inject(Fault(id=f"f{k}", function="*", action="return", code=29, after=k))
+        assert rig.unprepare(ref) == ""
         reached = rig.machine.faults.seen(f"f{k}") > k
         rig.machine.clear_faults()
-        failed += bool(error)
-        assert rig.unprepare(ref) == ""
+        withheld += bool(rig.journal())
+        rig.daemon._janitor.tend(everything=True)
         assert rig.clean(), f"after call {k}"
         if not reached:
             break
     else:
         pytest.fail("Unprepare makes too many calls")
-    assert failed > 5
+    assert withheld > 5
 
 
 def test_a_compute_instance_that_cannot_be_made_takes_its_gpu_instance_with_it(rig: Rig) -> None:
@@ -127,29 +144,33 @@ def test_nvml_that_says_success_and_does_nothing_is_not_believed(rig: Rig) -> No
         assert rig.clean()
 
 
+def break_rollback(rig: Rig) -> None:
+    for function in ("nvmlGpuInstanceCreateComputeInstance", "nvmlGpuInstanceDestroy"):
+        fault = Fault(id=function, function=function, action="return", code=29, times=0)
+        rig.machine.inject(fault)
+
+
 def test_a_rollback_that_fails_is_told_and_finished_later(rig: Rig) -> None:
     ref = rig.claim("gpu-0-mig-1g5gb-19-4")
-    for function in ("nvmlGpuInstanceCreateComputeInstance", "nvmlGpuInstanceDestroy"):
-        rig.machine.inject(Fault(id=function, function=function, action="return", code=999))
+    break_rollback(rig)
     error = rig.refused(ref)
     assert "undoing it failed too" in error
     assert "nvmlGpuInstanceDestroy" in error
-    assert [e.state.value for e in rig.journal()] == ["destroying"]
+    assert [e.state.value for e in rig.journal()] == ["ci-destroyed"]
+    rig.machine.clear_faults()
     assert rig.slices() == [(0, "1g.5gb", 4, False)]
     rig.prepared(ref)
     assert rig.slices() == [(0, "1g.5gb", 4, True)]
 
 
 def test_what_a_failed_rollback_left_is_removed_in_the_background(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    rig: Rig,
 ) -> None:
-    for function in ("nvmlGpuInstanceCreateComputeInstance", "nvmlGpuInstanceDestroy"):
-        rig.machine.inject(Fault(id=function, function=function, action="return", code=999))
+    break_rollback(rig)
     rig.refused(rig.claim("gpu-0-mig-1g5gb-19-4"))
     assert not rig.clean()
-    assert rig.daemon is not None
-    rig.daemon._janitor.tend()
-    assert rig.clean()
+    rig.machine.clear_faults()
+    wait_for("the janitor", rig.clean)
 
 
 def failing_writes(
@@ -169,7 +190,7 @@ def failing_writes(
     return count
 
 
-@pytest.mark.parametrize("nth", range(1, 9))
+@pytest.mark.parametrize("nth", range(1, 10))
 def test_a_journal_write_that_fails_undoes_the_hardware(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, nth: int
 ) -> None:
@@ -178,17 +199,17 @@ def test_a_journal_write_that_fails_undoes_the_hardware(
     with monkeypatch.context() as patch:
         count = failing_writes(patch, path, lambda n: n == nth)
         answer = rig.prepare(ref)
-    if nth <= 7:
+    if nth <= 8:
         assert "No space left on device" in answer.error
         assert str(path) in answer.error
         assert rig.clean()
     else:
-        assert not answer.error, "an undisturbed Prepare of two slices writes seven times"
-        assert count == [7]
+        assert not answer.error, "an undisturbed Prepare of two slices writes eight times"
+        assert count == [8]
     rig.prepared(ref)
 
 
-@pytest.mark.parametrize("nth", range(1, 8))
+@pytest.mark.parametrize("nth", range(1, 9))
 def test_a_disk_that_stays_full_leaves_no_instance_behind(
     rig: Rig, monkeypatch: pytest.MonkeyPatch, nth: int
 ) -> None:

@@ -89,7 +89,12 @@ def change_entry(rig: Rig, **changes: object) -> None:
         {"state": State.INTENT, "gi_id": None, "ci_id": None, "mig_uuid": ""},
         {"state": State.GI_CREATED, "ci_id": None, "mig_uuid": ""},
         {"state": State.CI_CREATED},
+        {"state": State.CDI_WRITTEN},
         {"state": State.DESTROYING},
+        {"state": State.CI_DESTROYED},
+        {"state": State.ORPHAN},
+        {"state": State.RECLAIMING},
+        {"state": State.TOMBSTONE},
     ],
     ids=lambda c: c["state"].value,
 )
@@ -99,6 +104,9 @@ def test_what_was_left_half_done_is_undone_at_the_start(
     ref = rig.claim(SLICE)
     rig.prepared(ref)
     rig.stop()
+    if changes["state"] in {State.INTENT, State.GI_CREATED, State.CI_DESTROYED}:
+        # There is none yet, or none any more.
+        rig.machine.destroy_compute_instances(0, rig.journal()[0].gi_id or 0)
     change_entry(rig, **dict(changes))
     rig.start()
     assert rig.clean()
