@@ -1,0 +1,145 @@
+"""NVML calls that do not come back hold up their caller for a while, their GPU, and nobody else."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from kubeletplugin.nvml.calls import CallPool
+from kubeletplugin.nvml.errors import HangError
+from sim.nvml.faults import Fault
+from tests.kubeletplugin.rig import Rig, wait_for
+
+SLICE = "gpu-0-mig-1g5gb-19-4"
+
+
+@pytest.fixture
+def release() -> Iterator[threading.Event]:
+    """Lets a call that hangs go on, at the latest when the test ends."""
+    event = threading.Event()
+    yield event
+    event.set()
+
+
+def hang(pool: CallPool, release: threading.Event, gpu: str = "GPU-1") -> None:
+    with pytest.raises(HangError, match="NVML call nvmlX hangs since"):
+        pool.run("nvmlX", release.wait, gpu=gpu)
+
+
+def test_a_call_that_hangs_is_left_and_the_next_for_that_gpu_fails_at_once(
+    release: threading.Event,
+) -> None:
+    pool = CallPool(0.1)
+    hang(pool, release)
+    began = time.monotonic()
+    with pytest.raises(HangError, match="nvmlX hangs"):
+        pool.run("nvmlY", lambda: 1, gpu="GPU-1")
+    assert time.monotonic() - began < 0.05
+    assert "nvmlX" in pool.hangs("GPU-1")
+
+
+def test_another_gpu_is_served_meanwhile(release: threading.Event) -> None:
+    pool = CallPool(0.1)
+    hang(pool, release)
+    assert pool.run("nvmlY", lambda: 7, gpu="GPU-2") == 7
+    assert pool.hangs("GPU-2") == ""
+
+
+def test_a_gpu_is_served_again_when_its_call_comes_back(release: threading.Event) -> None:
+    pool = CallPool(0.1)
+    hang(pool, release)
+    release.set()
+    wait_for("the call", lambda: not pool.hangs("GPU-1"))
+    assert pool.run("nvmlY", lambda: 7, gpu="GPU-1") == 7
+
+
+def test_changes_have_more_time_and_are_shown_as_hanging_before_it_is_over(
+    release: threading.Event,
+) -> None:
+    pool = CallPool(0.05)
+    done: list[bool] = []
+    caller = threading.Thread(
+        target=lambda: done.append(pool.run("nvmlX", release.wait, gpu="GPU-1", factor=1000))
+    )
+    caller.start()
+    wait_for("the hint", lambda: "nvmlX" in pool.hangs("GPU-1"))
+    release.set()
+    caller.join(10)
+    assert done == [True]
+
+
+def test_threads_are_used_again_and_errors_come_through() -> None:
+    pool = CallPool(5)
+    before = threading.active_count()
+
+    def fail() -> None:
+        raise KeyError("x")
+
+    for _ in range(200):
+        pool.run("nvmlX", lambda: None, gpu="")
+        with pytest.raises(KeyError):
+            pool.run("nvmlX", fail, gpu="GPU-1")
+    assert threading.active_count() - before <= 3
+
+
+@pytest.fixture
+def impatient(make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch) -> Rig:
+    """A plugin that gives an NVML call half a second."""
+    import tests.kubeletplugin.rig as rig_module
+
+    options = rig_module.Options
+    monkeypatch.setattr(rig_module, "Options", lambda *a: replace(options(*a), nvml_seconds=0.5))
+    rig = make_rig()
+    rig.start()
+    return rig
+
+
+def gpu_reason(rig: Rig, number: int) -> str:
+    gpu = rig.mignode()["status"]["gpus"][number]
+    return f"{gpu.get('reason', '')}: {gpu.get('message', '')}"
+
+
+def test_a_gpu_that_hangs_is_shown_with_the_call_and_serves_again_when_it_answers(
+    impatient: Rig,
+) -> None:
+    rig = impatient
+    kept = rig.claim(SLICE)
+    rig.prepared(kept)
+    rig.machine.inject(Fault(id="hang", function="*", action="hang", gpu=0, times=0))
+    assert rig.daemon is not None
+    rig.daemon._hardware.poll()
+    wait_for("MigNode", lambda: "NVMLHang: NVML call" in gpu_reason(rig, 0))
+    assert "hangs since" in gpu_reason(rig, 0)
+    assert gpu_reason(rig, 1) == ": "
+    rig.prepared(rig.claim("gpu-1-mig-1g5gb-19-0"))
+    assert "hangs since" in rig.refused(rig.claim("gpu-0-mig-1g5gb-19-0"))
+    assert rig.unprepare(kept) == "", "so that the pod can end"
+    rig.machine.clear_faults()
+    wait_for(
+        "the GPU",
+        lambda: not rig.daemon or not rig.daemon._hardware.session.hangs(rig.machine.gpu(0).uuid),
+    )
+    rig.daemon._janitor.tend(everything=True)
+    assert rig.slices() == [(1, "1g.5gb", 0, True)]
+    rig.daemon._hardware.poll()
+    wait_for("MigNode", lambda: gpu_reason(rig, 0) == ": ")
+
+
+def test_an_instance_whose_creation_hung_is_found_and_removed_later(impatient: Rig) -> None:
+    rig = impatient
+    rig.machine.inject(
+        Fault(
+            id="hang",
+            function="nvmlDeviceCreateGpuInstanceWithPlacement",
+            action="hang",
+        )
+    )
+    assert "hangs since" in rig.refused(rig.claim(SLICE))
+    assert [e.state.value for e in rig.journal()] == ["orphan"]
+    rig.machine.clear_faults()  # the call goes on, and makes the instance
+    wait_for("the late instance", lambda: rig.slices() or rig.clean())
+    wait_for("the janitor", rig.clean, timeout=20)

@@ -1,0 +1,190 @@
+"""Slices that cannot be removed at once: kubelet gets its answer, the placement stays withheld."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from dra.inventory import ClaimRef
+from dra.kube.resources import EVENTS
+from kubeletplugin import janitor, node
+from kubeletplugin.entries import State
+from sim.nvml.faults import Fault
+from tests.kubeletplugin.rig import Rig, wait_for
+
+SLICE = "gpu-0-mig-1g5gb-19-4"
+PID = 4711
+
+
+@pytest.fixture(autouse=True)
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes seconds in a call takes tenths here."""
+    monkeypatch.setattr(node, "_UNPREPARE_PATIENCE", 0.5)
+    monkeypatch.setattr(janitor, "ROUND_SECONDS", 0.1)
+
+
+def in_use(rig: Rig) -> ClaimRef:
+    """A prepared claim whose slice a process holds."""
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    made = rig.machine.gpu(0).gpu_instances[0]
+    rig.machine.start_process(
+        0, PID, gpu_instance=made.id, compute_instance=made.compute_instances[0].id
+    )
+    return ref
+
+
+def events(rig: Rig, name: str) -> list[tuple[str, str]]:
+    """Reason and message of all events about an object of this name."""
+    found: list[dict[str, Any]] = rig.api.list(EVENTS).items
+    return [(e["reason"], e["message"]) for e in found if e["involvedObject"]["name"] == name]
+
+
+def states(rig: Rig) -> list[State]:
+    return [e.state for e in rig.journal()]
+
+
+def test_a_slice_in_use_is_withheld_with_its_processes_named_and_removed_when_they_end(
+    rig: Rig,
+) -> None:
+    ref, late = in_use(rig), rig.claim(SLICE)
+    began = time.monotonic()
+    assert rig.unprepare(ref) == ""
+    assert 0.3 < time.monotonic() - began < 10
+    assert rig.specs() == []
+    assert states(rig) == [State.RECLAIMING]
+    error = rig.refused(late)
+    assert ref.uid in error
+    assert str(PID) in error
+    wait_for("MigNode", lambda: [s[3] for s in rig.published_slices()] == ["reclaiming"])
+    [instance] = rig.mignode()["status"]["gpus"][0]["instances"]
+    assert str(PID) in instance["message"]
+    wait_for("the event", lambda: "SliceInUse" in dict(events(rig, ref.name)))
+    assert str(PID) in dict(events(rig, ref.name))["SliceInUse"]
+    rig.machine.end_process(PID)
+    wait_for("the janitor", rig.clean)
+    rig.prepared(late)
+
+
+def test_a_process_that_ends_within_the_call_is_waited_for(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node, "_UNPREPARE_PATIENCE", 8.0)
+    ref = in_use(rig)
+    rig.machine.inject(
+        Fault(
+            id="busy",
+            function="nvmlComputeInstanceDestroy",
+            action="return",
+            code=19,
+            times=2,
+        )
+    )
+    rig.machine.end_process(PID)
+    assert rig.unprepare(ref) == ""
+    assert rig.clean()
+
+
+def test_a_slice_that_waits_for_its_processes_outlives_a_restart(rig: Rig) -> None:
+    ref = in_use(rig)
+    assert rig.unprepare(ref) == ""
+    rig.restart()
+    assert states(rig) == [State.RECLAIMING]
+    assert [s[3] for s in rig.published_slices()] == ["reclaiming"]
+    rig.machine.end_process(PID)
+    wait_for("the janitor", rig.clean)
+
+
+def refuse_gpu_instance(rig: Rig) -> None:
+    """The driver's known fault: the GPU instance stays IN_USE with no process left."""
+    rig.machine.inject(
+        Fault(id="gi", function="nvmlGpuInstanceDestroy", action="return", code=19, times=0)
+    )
+
+
+def test_a_gpu_instance_left_without_compute_instance_is_recorded_and_removed_later(
+    rig: Rig,
+) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    refuse_gpu_instance(rig)
+    assert rig.unprepare(ref) == ""
+    assert states(rig) == [State.CI_DESTROYED]
+    assert rig.slices() == [(0, "1g.5gb", 4, False)]
+    assert [s[3] for s in rig.published_slices()] == ["reclaiming"]
+    rig.machine.clear_faults()
+    wait_for("the janitor", rig.clean)
+
+
+def test_a_gpu_instance_that_cannot_be_destroyed_is_used_again_where_it_fits(rig: Rig) -> None:
+    ref, same, other = rig.claim(SLICE), rig.claim(SLICE), rig.claim("gpu-0-mig-2g10gb-14-4")
+    rig.prepared(ref)
+    refuse_gpu_instance(rig)
+    assert rig.unprepare(ref) == ""
+    left = rig.machine.gpu(0).gpu_instances[0].key
+    assert ref.uid in rig.refused(other), "its memory slices count as occupied"
+    rig.prepared(same)
+    assert [g.key for g in rig.machine.gpu(0).gpu_instances] == [left]
+    assert rig.slices() == [(0, "1g.5gb", 4, True)]
+    [entry] = rig.journal()
+    assert (entry.claim, entry.state) == (same, State.PREPARED)
+
+
+def test_a_claim_whose_instance_could_not_be_destroyed_gets_it_again(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    refuse_gpu_instance(rig)
+    assert rig.unprepare(ref) == ""
+    rig.prepared(ref)
+    assert rig.slices() == [(0, "1g.5gb", 4, True)]
+    assert states(rig) == [State.PREPARED]
+
+
+def test_a_lost_gpu_lets_its_pod_end_and_is_withheld_until_it_is_back(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    rig.machine.lose(0)
+    assert rig.unprepare(ref) == ""
+    assert states(rig) == [State.TOMBSTONE]
+    assert rig.specs() == []
+    rig.prepared(rig.claim("gpu-1-mig-1g5gb-19-0"))
+    rig.machine.recover(0)
+    wait_for("the janitor", lambda: not any(e.claim == ref for e in rig.journal()))
+    rig.prepared(rig.claim(SLICE))
+
+
+def test_a_tombstone_is_gone_after_a_reboot(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    rig.machine.lose(0)
+    assert rig.unprepare(ref) == ""
+    rig.stop()
+    rig.machine.reboot()
+    rig.start()
+    assert rig.journal() == ()
+
+
+def test_a_claim_that_is_gone_keeps_its_slice_while_a_process_is_in_it(rig: Rig) -> None:
+    ref = in_use(rig)
+    rig.delete_claim(ref)
+    assert rig.daemon is not None
+    rig.daemon._janitor.tend(everything=True)
+    assert states(rig) == [State.PREPARED]
+    wait_for("the event", lambda: "SliceInUse" in dict(events(rig, ref.name)))
+    rig.machine.end_process(PID)
+    rig.daemon._janitor.tend(everything=True)
+    assert rig.clean()
+
+
+def test_a_disk_that_is_full_at_the_mark_does_not_pretend_success(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.kubeletplugin.test_prepare_failures import failing_writes
+
+    ref = in_use(rig)
+    with monkeypatch.context() as patch:
+        failing_writes(patch, rig.roots.state / "journal.json", lambda _: True)
+        assert "IN_USE" in rig.unprepare(ref)
+    assert states(rig) == [State.PREPARED]
