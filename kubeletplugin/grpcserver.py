@@ -32,7 +32,6 @@ class SocketServer:
             # Two processes on one socket would each get some of the calls.
             options=[("grpc.so_reuseport", 0)],
         )
-        self._bound: tuple[int, int] | None = None
         register(self._server)
 
     def start(self) -> None:
@@ -45,7 +44,6 @@ class SocketServer:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             _remove_socket(self.path)
             self._server.add_insecure_port(f"unix:{self.path}")
-            self._bound = _identity(self.path)
         except (OSError, RuntimeError) as error:
             raise HostError(f"cannot serve on {self.path}: {error}") from error
         self._server.start()
@@ -53,20 +51,10 @@ class SocketServer:
 
     def stop(self, grace: float) -> None:
         """Take no more calls, wait ``grace`` seconds for those that run, remove the socket."""
-        # gRPC would unlink the path only after the wait; kubelet is to notice first. A socket of
-        # the same name may be that of a process that came after this one.
-        if self._bound is not None and _identity(self.path) == self._bound:
-            self.path.unlink(missing_ok=True)
+        # gRPC would unlink the path only after the wait; kubelet is to notice first.
+        self.path.unlink(missing_ok=True)
         self._server.stop(grace).wait()
         self._workers.shutdown(wait=False)
-
-
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        status = path.lstat()
-    except OSError:
-        return None
-    return status.st_dev, status.st_ino
 
 
 def fits(path: Path) -> bool:

@@ -55,10 +55,11 @@ class Journal:
         """The entries on one GPU, by UUID."""
         return tuple(e for e in self.entries() if e.gpu == gpu)
 
-    def unread(self, uid: str) -> bool:
-        """Whether there are records of a claim of which not even the outline can be read."""
+    def unread(self) -> frozenset[str]:
+        """UIDs of claims with records of which not even the outline can be read."""
         with self._lock:
-            return any(r.get("uid") == uid for r in self._contents.unread if isinstance(r, dict))
+            records = [r for r in self._contents.unread if isinstance(r, dict)]
+        return frozenset(str(r["uid"]) for r in records if "uid" in r)
 
     @property
     def rebuild(self) -> bool:

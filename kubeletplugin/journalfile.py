@@ -137,6 +137,8 @@ def _outline(raw: Any, why: str) -> Entry | None:
     if not isinstance(raw, dict):
         return None
     outline = {k: raw[k] for k in _OUTLINE if k in raw}
+    if isinstance(raw.get("profile"), str):
+        outline["profile"] = raw["profile"]
     try:
         fields = msgspec.convert({**_UNSURE, **outline}, _Fields)
     except msgspec.ValidationError:

@@ -77,8 +77,8 @@ class MigMode:
         session, gpu = self._hardware.session, unit.uuid
         if not unit.card.mig_capable or unit.card.problem or unit.withheld is not None:
             return False
-        if self._journal.of_gpu(gpu):
-            return False
+        if any(e.placement is None for e in self._journal.of_gpu(gpu)):
+            return False  # given to a claim as a whole
         device = session.device(gpu)
         architecture = session.call(pynvml.nvmlDeviceGetArchitecture, device, gpu=gpu)
         if (

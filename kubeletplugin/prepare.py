@@ -158,7 +158,7 @@ class Preparer:
         """
         known = self._journal.of_claim(ref.uid)
         bad = [f"{e.device}: {e.quarantined}" for e in known if e.quarantined]
-        if self._journal.unread(ref.uid):
+        if ref.uid in self._journal.unread():
             bad.append("one of which nothing can be read")
         if bad:
             raise ClaimError(

@@ -58,7 +58,8 @@ class Recovery:
             self._unfinished(ref)
             self.check(ref.uid)
         try:
-            removed = self._specs.sweep({e.claim.uid for e in self._journal.entries()})
+            known = {e.claim.uid for e in self._journal.entries()} | self._journal.unread()
+            removed = self._specs.sweep(known)
         except PluginError as error:
             _log.error("%s", error)
         else:

@@ -1,0 +1,140 @@
+"""Slices that vanish: noticed, told, their place kept, and made again only when the pod starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from dra.inventory import ClaimRef
+from kubeletplugin.entries import State
+from tests.kubeletplugin.rig import Rig, wait_for
+from tests.kubeletplugin.test_reclaim import events
+
+SLICE = "gpu-0-mig-1g5gb-19-4"
+
+
+def look(rig: Rig) -> None:
+    assert rig.daemon is not None
+    rig.daemon._janitor.tend(everything=True)
+
+
+def vanish(rig: Rig) -> ClaimRef:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    rig.machine.destroy_slice(0, rig.machine.gpu(0).gpu_instances[0].id)
+    look(rig)
+    return ref
+
+
+def test_a_slice_destroyed_by_somebody_is_told_and_not_made_again_under_the_pod(rig: Rig) -> None:
+    ref = vanish(rig)
+    assert [e.state for e in rig.journal()] == [State.LOST]
+    assert rig.slices() == []
+    assert rig.specs() == [], "its numbers may be another claim's by now"
+    wait_for("MigNode", lambda: rig.published_slices() == [("gpu-0", "1g.5gb", 4, "lost")])
+    [condition] = rig.claim_status(ref)[0]["conditions"]
+    assert (condition["type"], condition["status"]) == ("Ready", "False")
+    assert "Lost" in condition["reason"]
+    wait_for("the event", lambda: "SliceLost" in dict(events(rig, ref.name)))
+    assert ref.uid in rig.refused(rig.claim(SLICE)), "its place is kept"
+
+
+def test_a_lost_slice_is_made_again_at_its_place_when_the_pod_starts_again(rig: Rig) -> None:
+    ref = vanish(rig)
+    before = rig.journal()[0].mig_uuid
+    rig.prepared(ref)
+    assert rig.slices() == [(0, "1g.5gb", 4, True)]
+    [entry] = rig.journal()
+    assert entry.state is State.PREPARED
+    assert entry.mig_uuid != before
+    assert len(rig.specs()) == 1
+    [condition] = rig.claim_status(ref)[0]["conditions"]
+    assert condition["status"] == "True"
+
+
+def test_a_lost_slice_is_unprepared_without_touching_anything(rig: Rig) -> None:
+    ref = vanish(rig)
+    before = rig.mutations()
+    assert rig.unprepare(ref) == ""
+    assert rig.clean()
+    assert rig.mutations() == before
+
+
+@pytest.mark.parametrize("event", ["reload_driver", "reset_gpu"])
+def test_after_a_driver_reload_or_reset_with_the_same_boot_id_slices_come_back(
+    rig: Rig, event: str
+) -> None:
+    first, second = rig.claim(SLICE), rig.claim("gpu-0-mig-3g20gb-9-0")
+    for ref in (first, second):
+        rig.prepared(ref)
+    if event == "reload_driver":
+        rig.stop()
+        rig.machine.reload_driver()
+        rig.start()
+    else:
+        rig.machine.reset_gpu(0)
+        look(rig)
+    assert {e.state for e in rig.journal()} == {State.LOST}
+    # Another's instance may have their ids by now.
+    for ref in (second, first):
+        rig.prepared(ref)
+    assert rig.slices() == [(0, "1g.5gb", 4, True), (0, "3g.20gb", 0, True)]
+    specs = [
+        rig.spec(ref)["devices"][0]["containerEdits"]["deviceNodes"] for ref in (first, second)
+    ]
+    assert specs[0] != specs[1]
+
+
+def test_a_spec_that_somebody_removed_is_written_again(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    before = rig.spec(ref)
+    for path in rig.roots.cdi.iterdir():
+        path.unlink()
+    rig.roots.cdi.rmdir()
+    look(rig)
+    assert rig.spec(ref) == before
+
+
+def test_a_gpu_that_cannot_be_asked_has_lost_nothing(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    rig.machine.lose(0)
+    look(rig)
+    assert [e.state for e in rig.journal()] == [State.PREPARED]
+    assert len(rig.specs()) == 1
+
+
+def test_instances_of_others_that_come_and_go_are_published(rig: Rig) -> None:
+    assert rig.daemon is not None
+    theirs = rig.machine.create_slice(0, "2g.10gb", start=2)
+    rig.daemon._hardware.poll()
+    wait_for("MigNode", lambda: ("gpu-0", "2g.10gb", 2, "foreign") in rig.published_slices())
+    rig.machine.destroy_slice(0, theirs.gpu_instance)
+    rig.daemon._hardware.poll()
+    wait_for("MigNode", lambda: rig.published_slices() == [])
+
+
+def test_what_was_half_made_is_finished_at_the_start_if_the_claim_is_reserved(
+    make_rig: Callable[..., Rig],
+) -> None:
+    from kubeletplugin.journal import Journal
+    from tests.kubeletplugin.test_rebuild import reserve
+
+    rig = make_rig()
+    rig.start()
+    ref = rig.claim(SLICE)
+    reserve(rig, ref)
+    rig.prepared(ref)
+    made = rig.machine.gpu(0).gpu_instances[0]
+    rig.stop()
+    rig.machine.destroy_compute_instances(0, made.id)
+    journal = Journal(rig.roots.state / "journal.json")
+    [entry] = journal.entries()
+    journal.put(entry.at(State.GI_CREATED, ci_id=None, mig_uuid=""))
+    rig.start()
+    assert [e.state for e in rig.journal()] == [State.PREPARED]
+    assert [g.key for g in rig.machine.gpu(0).gpu_instances] == [made.key]
+    assert rig.slices() == [(0, "1g.5gb", 4, True)]
+    assert len(rig.specs()) == 1
