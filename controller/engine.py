@@ -20,6 +20,7 @@ from controller.moving import Mover
 from controller.pods import Key, Pod
 from controller.reasons import Obstacle, Reason
 from controller.report import Reporter
+from controller.stranded import Stranded
 from controller.unit import Blocked, Satisfied, examine, without_nodes
 from controller.wants import ClaimWants, Reader
 from controller.worklist import WorkList
@@ -78,6 +79,7 @@ class Engine:
         self._ender = Ender(cluster, writer, now)
         self._mover = Mover(cluster, reader, writer, self._allocator)
         self._exclusions = Exclusions(now)
+        self._stranded = Stranded(cluster, writer, reporter, self._exclusions)
         self._failures = Failures()
         self._pods: WorkList[Key] = WorkList(now)
         self._claims: WorkList[Key] = WorkList(now)
@@ -96,7 +98,7 @@ class Engine:
             self._exclusions.ease(node)
         for uid in effects.gone_pods:
             self._exclusions.forget(uid)
-            self._reporter.forget(pod_uid=uid)
+            self._reporter.forget(pod_uid=uid, gone=True)
         for uid in effects.gone_claims:
             self._reporter.forget(claim_uid=uid)
             self._attempts.pop(uid, None)
@@ -138,6 +140,8 @@ class Engine:
         return min((t for t in times if t is not None), default=None)
 
     def _end(self, key: Key) -> None:
+        if self._stranded.look_at(key):
+            return
         again = self._ender.look_at(key)
         if again is not None:
             self._claims.add(key, 0, at=again)
@@ -164,6 +168,8 @@ class Engine:
             # Whoever holds another gate may still change where the pod can go.
             return
         self._repeat_attempts(pod)
+        if any(self._stranded.look_at(k) for k in pod.claim_keys):
+            return  # a claim that has changed brings its pods here again
         found = examine(pod, self._cluster, self._reader)
         if isinstance(found, Satisfied):
             self._reporter.forget(pod_uid=pod.uid)
@@ -199,7 +205,11 @@ class Engine:
             claim = cluster.claims[key].claim
         try:
             obj = self._writer.allocate(
-                claim, attempt.picks, node=decision.node, pool=decision.pool, config=wants.config
+                claim,
+                attempt.picks,
+                node=decision.node,
+                pool=decision.pool,
+                config=wants.config(p.request for p in attempt.picks),
             )
         except UnavailableError:
             self._suppose(replace(attempt, wants=replace(wants, claim=claim)))

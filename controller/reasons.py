@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from dra.conditions import PREPARE_FAILED
+
 
 class Reason(StrEnum):
     """Reasons of the controller's events."""
@@ -21,6 +23,7 @@ class Reason(StrEnum):
     TAKEN_BACK = "AllocationTakenBack"
     REFUSED = "AllocationRefused"
     DEALLOCATED = "Deallocated"
+    PREPARE_FAILED = PREPARE_FAILED
     STILL_IN_USE = "SliceStillInUse"
     CLASS_CONFLICT = "DeviceClassConflict"
 

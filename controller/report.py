@@ -69,6 +69,17 @@ class Reporter:
             _typed(claim, RESOURCE_CLAIMS), obstacle.reason.value, obstacle.message, warning=warning
         )
 
+    def stranded(self, pod: Pod, claim: Obj, obstacle: Obstacle) -> None:
+        """A bound pod whose claim its node cannot prepare; said once of the pod and the claim."""
+        if not self._is_news(("stranded", pod.uid), obstacle):
+            return
+        _log.warning(
+            "pod cannot start where it is",
+            extra={"pod": str(pod), "reason": obstacle.reason.value, "detail": obstacle.message},
+        )
+        for regarding in (_typed(pod.obj, PODS), _typed(claim, RESOURCE_CLAIMS)):
+            self._recorder.emit(regarding, obstacle.reason.value, obstacle.message, warning=True)
+
     def class_conflict(self, device_class: Obj) -> None:
         """A class that we would generate exists and is somebody else's."""
         name = device_class["metadata"]["name"]
@@ -97,10 +108,12 @@ class Reporter:
         self._said[key] = (obstacle, now)
         return True
 
-    def forget(self, *, pod_uid: str = "", claim_uid: str = "") -> None:
-        """An object is gone, or no longer waits."""
+    def forget(self, *, pod_uid: str = "", claim_uid: str = "", gone: bool = False) -> None:
+        """An object is ``gone``, or no longer waits."""
         self._said.pop(("pod", pod_uid), None)
         self._said.pop(("claim", claim_uid), None)
+        if gone:
+            self._said.pop(("stranded", pod_uid), None)
 
 
 def _typed(obj: Obj, resource: Resource) -> Obj:

@@ -1,0 +1,35 @@
+"""The Ready condition in ``status.devices`` of a claim: the node writes, the controller reads it.
+
+``Ready`` is True with the reason ``Prepared``, or False with one of the reasons below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+READY = "Ready"
+PREPARED = "Prepared"
+PREPARE_FAILED = "PrepareFailedPermanently"
+"""The node cannot prepare the device, and will not be able to before somebody does something."""
+XID_ERROR = "XidError"
+GPU_LOST = "GpuLost"
+INSTANCE_LOST = "InstanceLost"
+NO_PERMISSION = "NoPermission"
+
+
+def failed_prepare(claim: Mapping[str, Any], *, driver: str) -> str:
+    """Why a claim's node cannot prepare it for good, in words; empty if the node did not say so.
+
+    ``claim`` is the object as JSON. Only devices that are allocated to it now count.
+    """
+    status = claim.get("status") or {}
+    results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
+    held = {(r["driver"], r["pool"], r["device"]) for r in results}
+    for device in status.get("devices") or ():
+        if device["driver"] != driver or (driver, device["pool"], device["device"]) not in held:
+            continue
+        for condition in device.get("conditions") or ():
+            if condition["type"] == READY and condition.get("reason") == PREPARE_FAILED:
+                return str(condition.get("message") or "the node gave no reason")
+    return ""
