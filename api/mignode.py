@@ -74,6 +74,7 @@ class InstanceField(_Struct, frozen=True):
     uuid: str = ""
     claim: ClaimField | None = None
     message: str = ""
+    unhealthy: str = ""
 
 
 class MigModeField(_Struct, frozen=True):

@@ -38,7 +38,8 @@ class Instance:
 
     ``profile_id`` is None only where hardware reports a profile that the geometry lacks.
     ``uuid`` is the MIG device's, empty while there is no compute instance. ``message`` says what
-    keeps it in its state, such as the processes that hold an instance that is to go.
+    keeps it in its state, such as the processes that hold an instance that is to go. ``unhealthy``
+    says in words what is wrong with a slice that is there, such as an XID.
     """
 
     placement: Placement
@@ -50,6 +51,7 @@ class Instance:
     uuid: str = ""
     claim: ClaimRef | None = None
     message: str = ""
+    unhealthy: str = ""
 
     @property
     def occupant(self) -> Occupant:

@@ -148,6 +148,7 @@ def _instance_out(instance: Instance) -> wire.InstanceField:
         if claim
         else None,
         message=instance.message,
+        unhealthy=instance.unhealthy,
     )
 
 
@@ -209,4 +210,5 @@ def _instance_in(field: wire.InstanceField) -> Instance:
         uuid=field.uuid,
         claim=ClaimRef(claim.namespace, claim.name, claim.uid) if claim else None,
         message=field.message,
+        unhealthy=field.unhealthy,
     )

@@ -18,6 +18,7 @@ from kubeletplugin.daemon import serve
 from kubeletplugin.errors import PluginError
 from kubeletplugin.options import Options
 from kubeletplugin.roots import Roots
+from kubeletplugin.xids import read_rules
 
 # Kubelet gives a Prepare 45 s: the claim's lookup must leave room for the hardware.
 _API_SECONDS = 10.0
@@ -72,6 +73,18 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
     help="Seconds after which an NVML call is taken to hang; six times that to change instances.",
 )
 @click.option(
+    "--ignore-xids",
+    default="",
+    metavar="LIST|all",
+    help="XIDs that do not make a GPU or slice unhealthy, besides 13,31,43,45,68,109.",
+)
+@click.option(
+    "--fatal-xids",
+    default="",
+    metavar="LIST",
+    help="XIDs that do, although they are ignored otherwise.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
     default="info",
@@ -92,6 +105,8 @@ def main(  # noqa: PLR0913 - the flags
     enable_mig: bool,
     ignore_other_managers: bool,
     nvml_timeout: float,
+    ignore_xids: str,
+    fatal_xids: str,
     log_level: str,
 ) -> None:
     """Prepare MIG slices for the pods of one node."""
@@ -104,6 +119,10 @@ def main(  # noqa: PLR0913 - the flags
         raise click.ClickException(
             "--allocator=scheduler is not available in this version; use --allocator=controller"
         )
+    try:
+        xids = read_rules(ignore=ignore_xids, fatal=fatal_xids)
+    except ValueError as error:
+        raise click.ClickException(f"--ignore-xids, --fatal-xids: {error}") from error
     plugin_directory = kubelet_root / "plugins" / driver_name
     options = Options(
         node_name=node_name,
@@ -121,6 +140,7 @@ def main(  # noqa: PLR0913 - the flags
         enable_mig=enable_mig,
         ignore_other_managers=ignore_other_managers,
         nvml_seconds=nvml_timeout,
+        xids=xids,
     )
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

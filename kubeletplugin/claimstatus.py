@@ -9,33 +9,46 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from dra.claims import read_claim
+from dra.conditions import INSTANCE_LOST, PREPARE_FAILED, PREPARED, READY
 from dra.inventory import ClaimRef
 from dra.kube.errors import ConflictError, KubeError, NotFoundError
 from dra.kube.resources import RESOURCE_CLAIMS, Obj
 from dra.kube.timing import Backoff, Clock, SystemClock, rfc3339
 from dra.kube.transport import KubeApi
 from kubeletplugin.entries import Entry, State
+from kubeletplugin.health import Problem
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 8
+_MOST_TEXT = 1000
+_Wish = Callable[[Obj], "list[Obj]"]
+"""From the claim as it is to our devices as they are to be shown, their conditions without time."""
 
 
 class ClaimStatuses:
     """One thread that applies the latest wanted status of each claim."""
 
     def __init__(
-        self, api: KubeApi, driver: str, *, clock: Clock | None = None, first_delay: float = 0.2
+        self,
+        api: KubeApi,
+        driver: str,
+        *,
+        problem: Callable[[Entry], Problem | None] = lambda _: None,
+        clock: Clock | None = None,
+        first_delay: float = 0.2,
     ) -> None:
         self._api = api
         self._driver = driver
+        self._problem = problem
         self._manager = f"{driver}/kubelet-plugin"
         self._clock = clock or SystemClock()
         self._first_delay = first_delay
         self._condition = threading.Condition()
-        self._wanted: dict[str, tuple[ClaimRef, tuple[Entry, ...]]] = {}
+        self._wanted: dict[str, tuple[ClaimRef, _Wish]] = {}
         self._busy = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="claim status", daemon=True)
@@ -53,21 +66,45 @@ class ClaimStatuses:
             self._thread.join(timeout=5.0)
 
     def prepared(self, ref: ClaimRef, entries: Sequence[Entry]) -> None:
-        """Show these devices as ready, unless the claim shows them already."""
-        self._want(ref, tuple(entries))
+        """Show these devices as they are, ready or not."""
+        self.refresh(ref, lambda: entries)
+
+    def refresh(self, ref: ClaimRef, read: Callable[[], Iterable[Entry]]) -> None:
+        """Show the devices that ``read`` gives at the time of writing."""
+        self._want(ref, lambda _: [self._device(e) for e in read()])
+
+    def failed(self, ref: ClaimRef, message: str, *, pool: str) -> None:
+        """Show the devices that the claim was given in ``pool`` as impossible to prepare."""
+        condition = _condition("False", PREPARE_FAILED, message)
+
+        def wish(claim: Obj) -> list[Obj]:
+            allocation = read_claim(claim).allocation
+            ours = allocation.of_driver(self._driver) if allocation else ()
+            return [
+                {
+                    "driver": self._driver,
+                    "pool": d.pool,
+                    "device": d.device,
+                    "conditions": [condition],
+                }
+                for d in ours
+                if d.pool == pool
+            ]
+
+        self._want(ref, wish)
 
     def unprepared(self, ref: ClaimRef, entries: Sequence[Entry]) -> None:  # noqa: ARG002 - symmetric
         """Take our entries away; a claim that is gone, or deallocated, has none."""
-        self._want(ref, ())
+        self._want(ref, lambda _: [])
 
     def wait_idle(self, timeout: float) -> bool:
         """Wait until nothing is left to write."""
         with self._condition:
             return self._condition.wait_for(lambda: not self._wanted and not self._busy, timeout)
 
-    def _want(self, ref: ClaimRef, entries: tuple[Entry, ...]) -> None:
+    def _want(self, ref: ClaimRef, wish: _Wish) -> None:
         with self._condition:
-            self._wanted[ref.uid] = (ref, entries)
+            self._wanted[ref.uid] = (ref, wish)
             self._condition.notify_all()
 
     def _run(self) -> None:
@@ -78,15 +115,15 @@ class ClaimStatuses:
                 self._condition.wait_for(lambda: self._wanted or self._stopping.is_set())
                 if self._stopping.is_set():
                     return
-                ref, entries = self._wanted.pop(next(iter(self._wanted)))
+                ref, wish = self._wanted.pop(next(iter(self._wanted)))
                 self._busy = True
-            self._write(ref, entries)
+            self._write(ref, wish)
 
-    def _write(self, ref: ClaimRef, entries: tuple[Entry, ...]) -> None:
+    def _write(self, ref: ClaimRef, wish: _Wish) -> None:
         backoff = Backoff(first=self._first_delay, rng=random.Random())  # noqa: S311 - jitter
         for _ in range(_ATTEMPTS):
             try:
-                self._apply(ref, entries)
+                self._apply(ref, wish)
             except (NotFoundError, ConflictError) as error:
                 _log.debug("status of claim %s (UID %s): %s", ref, ref.uid, error)
                 return
@@ -101,7 +138,7 @@ class ClaimStatuses:
             if self._clock.wait(self._stopping, delay):
                 return
 
-    def _apply(self, ref: ClaimRef, entries: tuple[Entry, ...]) -> None:
+    def _apply(self, ref: ClaimRef, wish: _Wish) -> None:
         claim = self._api.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
         if claim["metadata"]["uid"] != ref.uid:
             return
@@ -111,7 +148,7 @@ class ClaimStatuses:
             if d["driver"] == self._driver
         }
         moment = rfc3339(self._clock.now())
-        devices = [self._device(e, shown.get((e.pool, e.device)), moment) for e in entries]
+        devices = [_timed(d, shown.get((d["pool"], d["device"])), moment) for d in wish(claim)]
         if devices == list(shown.values()):
             return
         body: Obj = {
@@ -120,25 +157,35 @@ class ClaimStatuses:
         }
         self._api.apply(RESOURCE_CLAIMS, body, field_manager=self._manager, subresource="status")
 
-    def _device(self, entry: Entry, shown: Obj | None, moment: str) -> Obj:
-        condition = _ready(entry) | {"lastTransitionTime": moment}
-        for old in (shown or {}).get("conditions", ()):
-            if old["type"] == "Ready" and old["status"] == condition["status"]:
-                condition["lastTransitionTime"] = old["lastTransitionTime"]
+    def _device(self, entry: Entry) -> Obj:
         return {
             "driver": self._driver,
             "pool": entry.pool,
             "device": entry.device,
-            "conditions": [condition],
+            "conditions": [self._ready(entry)],
             "data": device_data(entry),
         }
 
+    def _ready(self, entry: Entry) -> Obj:
+        problem = self._problem(entry)
+        if problem is not None:
+            return _condition("False", problem.reason, problem.message)
+        if entry.state is State.LOST:
+            return _condition("False", INSTANCE_LOST, entry.note)
+        return _condition("True", PREPARED, "made, and its CDI spec written")
 
-def _ready(entry: Entry) -> Obj:
-    if entry.state is State.LOST:
-        return {"type": "Ready", "status": "False", "reason": "Lost", "message": entry.note}
-    message = "made, and its CDI spec written"
-    return {"type": "Ready", "status": "True", "reason": "Prepared", "message": message}
+
+def _condition(status: str, reason: str, message: str) -> Obj:
+    return {"type": READY, "status": status, "reason": reason, "message": message[:_MOST_TEXT]}
+
+
+def _timed(device: Obj, shown: Obj | None, moment: str) -> Obj:
+    """The device, its condition with the time since when its status is what it is."""
+    condition = {**device["conditions"][0], "lastTransitionTime": moment}
+    for old in (shown or {}).get("conditions", ()):
+        if old["type"] == condition["type"] and old["status"] == condition["status"]:
+            condition["lastTransitionTime"] = old["lastTransitionTime"]
+    return {**device, "conditions": [condition]}
 
 
 def device_data(entry: Entry) -> dict[str, Any]:

@@ -14,23 +14,26 @@ from api.kubelet.dra.v1beta1 import api_pb2_grpc as dra_v1beta1
 from api.kubelet.dra_health.v1 import api_pb2_grpc as health_v1
 from api.kubelet.dra_health.v1alpha1 import api_pb2_grpc as health_v1alpha1
 from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_v1
-from dra.inventory import Inventory
+from dra.conditions import PREPARE_FAILED
+from dra.inventory import ClaimRef, Inventory
 from dra.kube.events import EventRecorder
 from dra.kube.transport import KubeApi
 from dra.names import GpuDevice, MigDevice, parse_device
 from kubeletplugin.claimstatus import ClaimStatuses
 from kubeletplugin.entries import HELD, Entry
+from kubeletplugin.errors import PluginError
 from kubeletplugin.fate import claim_fate
 from kubeletplugin.gate import Gate
 from kubeletplugin.grpcserver import SocketServer
 from kubeletplugin.hardware import Hardware
 from kubeletplugin.hardwareloop import HardwareLoop
-from kubeletplugin.health import HealthBoard, HealthV1, HealthV1Alpha1, device_health
+from kubeletplugin.health import HealthBoard, HealthV1, HealthV1Alpha1, Problem
 from kubeletplugin.janitor import Janitor
 from kubeletplugin.journal import Journal
 from kubeletplugin.lookup import read_devices
 from kubeletplugin.migmode import MigMode
 from kubeletplugin.minors import GpuNames
+from kubeletplugin.monitor import HealthMonitor
 from kubeletplugin.node import Node
 from kubeletplugin.nodewatch import NodeWatch
 from kubeletplugin.nvml.session import Session
@@ -49,6 +52,7 @@ from kubeletplugin.slices import Slices
 from kubeletplugin.sockets import remove_stale, sockets
 from kubeletplugin.specs import Specs
 from kubeletplugin.undo import Undo
+from kubeletplugin.verdicts import denied_gpu, is_permanent
 from kubeletplugin.works import ClaimWorks
 
 _log = logging.getLogger(__name__)
@@ -93,7 +97,16 @@ class Daemon:
         slices = Slices(session, self._journal, occupancy, removal, boot_id=boot)
         specs = Specs(driver, self._hardware, roots=roots)
         undo = Undo(self._hardware, self._journal, removal, specs, reports=reports)
-        self._statuses = ClaimStatuses(api, driver)
+        self._statuses = ClaimStatuses(api, driver, problem=self._problem)
+        self._monitor = HealthMonitor(
+            self._hardware,
+            self._journal,
+            rules=options.xids,
+            reports=reports,
+            statuses=self._statuses,
+            ready=lambda: self._gate.is_open,
+            on_change=changed,
+        )
         preparer = Preparer(
             self._hardware,
             self._journal,
@@ -129,6 +142,7 @@ class Daemon:
             statuses=self._statuses,
             recovery=self._recovery,
             rebuild=self._rebuild,
+            settled=self._prepare_settled,
         )
         self._janitor = Janitor(
             self._journal, node, self._works, gate=self._gate, fate=fate, reports=reports
@@ -143,9 +157,7 @@ class Daemon:
             recover=self._recover,
             settle=mig_mode.enable if options.enable_mig else lambda: None,
         )
-        self._health = HealthBoard(
-            lambda: device_health(self._journal.entries(), self._hardware.gpus())
-        )
+        self._health = HealthBoard(self._monitor.devices)
         self._publisher = MigNodePublisher(
             api,
             options.node_name,
@@ -154,6 +166,7 @@ class Daemon:
         )
         changed.add(self._health.notify)
         changed.add(self._publisher.notify)
+        changed.add(self._monitor.notify)
         self._service = SocketServer(
             self._sockets.service, partial(_add_services, node, self._health), workers=_WORKERS
         )
@@ -173,6 +186,7 @@ class Daemon:
         self._registration.start()
         self._statuses.start()
         self._loop.start()
+        self._monitor.start()
         if not self._options.ignore_other_managers:
             self._node_watch.start()
         self._janitor.start()
@@ -190,6 +204,7 @@ class Daemon:
         self._works.wait_idle(_DRAIN_SECONDS)
         self._janitor.stop()
         self._node_watch.stop()
+        self._monitor.stop()
         self._loop.stop()
         self._publisher.stop()
         self._statuses.stop()
@@ -207,12 +222,27 @@ class Daemon:
         for ref in dict.fromkeys(e.claim for e in self._journal.entries() if e.state in HELD):
             self._statuses.prepared(ref, self._journal.of_claim(ref.uid))
 
+    def _problem(self, entry: Entry) -> Problem | None:
+        return self._monitor.problem(entry)
+
+    def _prepare_settled(self, ref: ClaimRef, error: PluginError | None) -> None:
+        """A Prepare is over; what stays impossible is told to whoever can move the pod."""
+        if error is None:
+            for entry in self._journal.of_claim(ref.uid):
+                self._monitor.permitted(entry.gpu)
+            return
+        if gpu := denied_gpu(error):
+            self._monitor.denied(gpu, str(error))
+        if is_permanent(error):
+            self._statuses.failed(ref, str(error), pool=self._options.pool)
+            self._reports.claim(ref, PREPARE_FAILED, str(error), warning=True)
+
     def _inventory(self) -> Inventory | None:
         """What to publish; None until the first look at the GPUs has ended, well or not."""
         hardware, is_open, reason = self._hardware, self._gate.is_open, self._gate.reason
         if not is_open and not reason:
             return None
-        gpus = hardware.gpus()
+        gpus = self._monitor.gpus()
         message = reason or "; ".join(hardware.problems)
         if not message and not gpus:
             message = "no NVIDIA GPU was found on this node"

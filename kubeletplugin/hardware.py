@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable
 
+from dra.conditions import GPU_LOST
 from dra.geometry import Geometry
 from dra.inventory import Gpu
 from kubeletplugin.errors import DeviceError
@@ -17,7 +18,7 @@ from kubeletplugin.locks import FifoLock
 from kubeletplugin.managers import Conflict
 from kubeletplugin.minors import GpuNames
 from kubeletplugin.nvml.discovery import Card, discover, mig_mode
-from kubeletplugin.nvml.errors import DriverUnavailableError, NvmlError
+from kubeletplugin.nvml.errors import DriverUnavailableError, GpuLostError, NvmlError
 from kubeletplugin.nvml.instances import GpuInstance, list_gpu_instances
 from kubeletplugin.nvml.session import Session
 from kubeletplugin.observation import describe
@@ -27,7 +28,10 @@ _log = logging.getLogger(__name__)
 
 
 class GpuUnit:
-    """One GPU. Whoever changes its instances or its journal entries holds ``lock``."""
+    """One GPU. Whoever changes its instances or its journal entries holds ``lock``.
+
+    ``sick`` says why no slice is made on it although it answers; empty if one may be.
+    """
 
     def __init__(self, number: int, card: Card, *, pcie_root: str) -> None:
         self.number = number
@@ -36,6 +40,7 @@ class GpuUnit:
         self.lock = FifoLock()
         self.refused_profiles: set[int] = set()
         self.withheld: Conflict | None = None
+        self.sick = ""
         self.seen: Gpu | None = None
 
     @property
@@ -210,7 +215,8 @@ class Hardware:
 
     def _failed(self, unit: GpuUnit, error: NvmlError) -> None:
         hangs = self.session.hangs(unit.uuid)
-        self._show(unit, (), failure=("NVMLHang", hangs) if hangs else ("NVMLError", str(error)))
+        reason = GPU_LOST if isinstance(error, GpuLostError) else "NVMLError"
+        self._show(unit, (), failure=("NVMLHang", hangs) if hangs else (reason, str(error)))
 
     def _show(
         self,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import grpc
@@ -16,10 +16,22 @@ from api.kubelet.dra_health.v1 import api_pb2 as v1
 from api.kubelet.dra_health.v1 import api_pb2_grpc as v1_grpc
 from api.kubelet.dra_health.v1alpha1 import api_pb2 as v1alpha1
 from api.kubelet.dra_health.v1alpha1 import api_pb2_grpc as v1alpha1_grpc
+from dra.conditions import GPU_LOST, INSTANCE_LOST, XID_ERROR
 from dra.inventory import Gpu, InstanceState
-from kubeletplugin.journal import Entry, State
+from kubeletplugin.entries import HELD, Entry, State
 
 REPEAT_SECONDS = 10.0
+
+_ILL = frozenset({XID_ERROR, GPU_LOST, "NVMLError", "NVMLHang"})
+"""Reasons for which a GPU is not offered that also concern those who use it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a device is not healthy: a word for programs, and words for people."""
+
+    reason: str
+    message: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,27 +43,36 @@ class DeviceHealth:
     problem: str = ""
 
 
-def device_health(entries: tuple[Entry, ...], gpus: tuple[Gpu, ...]) -> tuple[DeviceHealth, ...]:
-    """The health of every prepared device, from what was last seen of its GPU."""
+def device_health(entries: Iterable[Entry], gpus: Iterable[Gpu]) -> tuple[DeviceHealth, ...]:
+    """The health of every device that kubelet was told of, from what was last seen of its GPU."""
     by_uuid = {g.uuid: g for g in gpus}
-    return tuple(
-        DeviceHealth(e.pool, e.device, _problem(e, by_uuid.get(e.gpu)))
-        for e in entries
-        if e.state is State.PREPARED
-    )
+    found: list[DeviceHealth] = []
+    for entry in entries:
+        if entry.state in HELD:
+            problem = device_problem(entry, by_uuid.get(entry.gpu))
+            message = problem.message if problem else ""
+            found.append(DeviceHealth(entry.pool, entry.device, message))
+    return tuple(found)
 
 
-def _problem(entry: Entry, gpu: Gpu | None) -> str:
+def device_problem(entry: Entry, gpu: Gpu | None) -> Problem | None:
+    """What is wrong with a device; ``gpu`` is None if the node has not got it."""
     if gpu is None:
-        return f"GPU {entry.gpu} is not in the node"
-    if gpu.unavailable:
-        return gpu.unavailable
-    lost = any(
-        i.state is InstanceState.LOST and i.claim is not None and i.claim.uid == entry.claim.uid
-        for i in gpu.instances
-        if i.placement == entry.placement
-    )
-    return "the slice is gone from the GPU" if lost else ""
+        return Problem(GPU_LOST, f"GPU {entry.gpu} is not in the node")
+    if gpu.reason in _ILL and gpu.unavailable:
+        return Problem(gpu.reason, gpu.unavailable)
+    if entry.state is State.LOST:
+        return Problem(INSTANCE_LOST, entry.note or "the slice is gone from the GPU")
+    for instance in gpu.instances:
+        if instance.claim is None or instance.claim.uid != entry.claim.uid:
+            continue
+        if instance.placement != entry.placement:
+            continue
+        if instance.state is InstanceState.LOST:
+            return Problem(INSTANCE_LOST, "the slice is gone from the GPU")
+        if instance.unhealthy:
+            return Problem(XID_ERROR, instance.unhealthy)
+    return None
 
 
 class HealthBoard:

@@ -83,6 +83,8 @@ def resolve(device: AllocatedDevice, hardware: Hardware) -> tuple[GpuUnit, Wante
             )
         if unit.card.problem:
             raise DeviceError(f"{unit.name} ({unit.uuid}) cannot be used: {unit.card.problem}")
+        if unit.sick:
+            raise DeviceError(f"{unit.name} ({unit.uuid}) is not healthy: {unit.sick}")
         return unit, Wanted(device.device, device.pool, requests, unit.uuid)
     return unit, _slice(device, parsed, unit)
 

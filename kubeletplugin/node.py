@@ -53,6 +53,7 @@ class Node:
         statuses: ClaimStatuses,
         recovery: Recovery,
         rebuild: Rebuild,
+        settled: Callable[[ClaimRef, PluginError | None], None] = lambda _ref, _error: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._gate = gate
@@ -63,6 +64,7 @@ class Node:
         self._statuses = statuses
         self._recovery = recovery
         self._rebuild = rebuild
+        self._settled = settled
         self._clock = clock
 
     def deadline(self) -> float:
@@ -77,6 +79,7 @@ class Node:
             self._rebuild.run()
             devices = self._preparer.prepare(ref)
             self._statuses.prepared(ref, self._journal.of_claim(ref.uid))
+            self._settled(ref, None)
             return devices
 
         return self._run(
@@ -112,7 +115,7 @@ class Node:
 
     def reclaim(self, ref: ClaimRef) -> None:
         """Try once more to remove what is left of a claim, unless something is done for it."""
-        self._background(ref, "reclaim", lambda: self._undo.leaving(ref.uid))
+        self.background(ref, "reclaim", lambda: self._undo.leaving(ref.uid))
 
     def check(self, ref: ClaimRef) -> None:
         """Compare a claim with the hardware, unless something is done for it."""
@@ -121,7 +124,7 @@ class Node:
             if self._recovery.check(ref.uid):
                 self._statuses.prepared(ref, self._journal.of_claim(ref.uid))
 
-        self._background(ref, "check", work)
+        self.background(ref, "check", work)
 
     def processes(self, ref: ClaimRef) -> tuple[int, ...]:
         """Processes in the slices of a claim, as far as NVML tells."""
@@ -131,7 +134,8 @@ class Node:
         """Look for what a lost journal leaves out, if that is still to be done."""
         self._rebuild.run()
 
-    def _background(self, ref: ClaimRef, name: str, work: Callable[[], object]) -> None:
+    def background(self, ref: ClaimRef, name: str, work: Callable[[], object]) -> None:
+        """Do something for a claim that kubelet did not ask for, with nothing else beside it."""
         try:
             self._works.run(ref.uid, name, work, deadline=self.deadline())
         except PluginError as error:
@@ -146,6 +150,8 @@ class Node:
             outcome = call()
         except PluginError as error:
             _log.warning("%s of claim %s (UID %s) failed: %s", name, ref, ref.uid, error)
+            if name == "prepare":
+                self._settled(ref, error)
             return Outcome(error=f"claim {ref} (UID {ref.uid}): {error}")
         except Exception as error:  # noqa: BLE001 - told to kubelet; other claims are served
             _log.exception("%s of claim %s (UID %s)", name, ref, ref.uid)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dra.inventory import Allocator
 from kubeletplugin.roots import Roots
+from kubeletplugin.xids import XidRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +14,8 @@ class Options:
     """The plugin's settings; ``kubeconfig`` is None for the pod's service account.
 
     ``instance`` tells apart the sockets of two plugins during an update: the pod's UID.
-    ``nvml_seconds`` is the deadline of an NVML call that changes nothing.
+    ``nvml_seconds`` is the deadline of an NVML call that changes nothing, ``xids`` says which XIDs
+    count.
     """
 
     node_name: str
@@ -25,6 +27,7 @@ class Options:
     enable_mig: bool = False
     ignore_other_managers: bool = False
     nvml_seconds: float = 10.0
+    xids: XidRules = field(default_factory=XidRules)
 
     @property
     def pool(self) -> str:

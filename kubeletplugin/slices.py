@@ -141,6 +141,8 @@ def check_mig(unit: GpuUnit) -> None:
     card = unit.card
     if card.problem:
         raise DeviceError(f"{unit.name} ({unit.uuid}) cannot be used: {card.problem}")
+    if unit.sick:
+        raise DeviceError(f"{unit.name} ({unit.uuid}) is not healthy: {unit.sick}")
     if not card.mig_capable:
         raise DeviceError(f"{unit.name} ({unit.uuid}, {card.product_name}) has no MIG")
     if not card.mig_enabled:

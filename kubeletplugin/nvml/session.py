@@ -40,12 +40,18 @@ class Session:
     def __init__(self, *, seconds: float = 10.0) -> None:
         self._lock = threading.Lock()
         self._open = False
+        self._generation = 0
         self._calls = CallPool(seconds)
 
     @property
     def is_open(self) -> bool:
         """Whether ``open`` has succeeded and ``close`` was not called since."""
         return self._open
+
+    @property
+    def generation(self) -> int:
+        """How often the library was initialised: what it gave out before is not valid any more."""
+        return self._generation
 
     def open(self) -> None:
         """Load the library and initialise it; does nothing when that is done already.
@@ -57,6 +63,7 @@ class Session:
             if not self._open:
                 self._translated(pynvml.nvmlInit)
                 self._open = True
+                self._generation += 1
 
     def close(self) -> None:
         """Shut the library down; errors of a library that is going anyway do not matter."""
@@ -85,6 +92,7 @@ class Session:
                 raise translate(function.__name__, error.value, gpu=gpu) from error
         with self._lock:
             self._translated(pynvml.nvmlInit)
+            self._generation += 1
         return self._translated(function, *arguments, gpu=gpu)
 
     def device(self, uuid: str) -> Any:

@@ -261,7 +261,7 @@ def test_a_gpu_that_is_lost_is_shown_with_its_claims_and_the_other_goes_on(rig: 
         found: Obj = rig.mignode()["status"]["gpus"][0]
         return found
 
-    wait_for("MigNode", lambda: lost().get("reason") == "NVMLError")
+    wait_for("MigNode", lambda: lost().get("reason") == "GpuLost")
     assert "GPU_IS_LOST (15)" in lost()["message"]
     assert [i["claim"]["uid"] for i in lost()["instances"]] == [ref.uid]
     assert "GPU_IS_LOST (15)" in rig.refused(rig.claim("gpu-0-mig-1g5gb-19-0"))

@@ -33,6 +33,7 @@ def quiet(rig: Rig) -> None:
     """Keep the background look at the GPUs out of the count."""
     assert rig.daemon is not None
     rig.daemon._loop.stop()
+    rig.daemon._monitor.stop()
 
 
 @pytest.mark.timeout(300)

@@ -1,0 +1,95 @@
+"""XIDs as NVML delivers them: event sets on whole GPUs, whose events may name an instance."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pynvml
+
+from kubeletplugin.nvml.errors import NotSupportedError, NvmlError
+from kubeletplugin.nvml.session import Session
+
+_WHOLE_GPU = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class Xid:
+    """An XID; ``gi_id`` and ``ci_id`` are None if it concerns the whole GPU."""
+
+    number: int
+    gi_id: int | None = None
+    ci_id: int | None = None
+
+
+class XidEvents:
+    """The XIDs of one GPU, from now on. For one thread.
+
+    A call that hangs here has no part in what is said of the GPU's other calls.
+    """
+
+    def __init__(self, session: Session, gpu: str) -> None:
+        """Register for the events.
+
+        Raises:
+            NotSupportedError: this GPU or driver delivers none.
+            NvmlError: the GPU cannot be asked now.
+        """
+        self._session = session
+        self._label = f"{gpu} (events)"
+        self._generation = session.generation
+        device = session.device(gpu)
+        supported = self._call(pynvml.nvmlDeviceGetSupportedEventTypes, device)
+        if not supported & pynvml.nvmlEventTypeXidCriticalError:
+            raise NotSupportedError(
+                "nvmlDeviceGetSupportedEventTypes",
+                pynvml.NVML_ERROR_NOT_SUPPORTED,
+                gpu=gpu,
+                detail="the GPU delivers no XID events",
+            )
+        self._set: Any = self._call(pynvml.nvmlEventSetCreate)
+        try:
+            types = pynvml.nvmlEventTypeXidCriticalError
+            self._call(pynvml.nvmlDeviceRegisterEvents, device, types, self._set)
+        except NvmlError:
+            self.close()
+            raise
+
+    @property
+    def stale(self) -> bool:
+        """Whether NVML was initialised anew since: this set is none of its sets."""
+        return not self._session.is_open or self._generation != self._session.generation
+
+    def next(self, seconds: float) -> Xid | None:
+        """The next XID, or None if there is none in that time.
+
+        Raises:
+            NvmlError: there will be no more here; GpuLostError if the GPU is lost.
+        """
+        try:
+            data = self._call(pynvml.nvmlEventSetWait_v2, self._set, int(seconds * 1000))
+        except NvmlError as error:
+            if error.code == pynvml.NVML_ERROR_TIMEOUT and type(error) is NvmlError:
+                return None
+            raise
+        if data.eventType != pynvml.nvmlEventTypeXidCriticalError:
+            return None
+        return Xid(
+            int(data.eventData), _instance(data.gpuInstanceId), _instance(data.computeInstanceId)
+        )
+
+    def close(self) -> None:
+        """Free the set, if it is one still; errors do not matter."""
+        if self.stale:
+            return
+        try:
+            self._call(pynvml.nvmlEventSetFree, self._set)
+        except NvmlError:
+            return
+
+    def _call(self, function: Any, *arguments: Any) -> Any:
+        return self._session.call(function, *arguments, gpu=self._label)
+
+
+def _instance(identifier: int) -> int | None:
+    return None if identifier == _WHOLE_GPU else int(identifier)

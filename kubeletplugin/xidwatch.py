@@ -1,0 +1,84 @@
+"""Listens to a GPU's XIDs in a thread of its own: what hangs there holds up nobody else."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from dra.kube.timing import Clock
+from kubeletplugin.nvml.errors import GpuLostError, NotSupportedError, NvmlError
+from kubeletplugin.nvml.events import Xid, XidEvents
+from kubeletplugin.nvml.session import Session
+
+_log = logging.getLogger(__name__)
+_WAIT_SECONDS = 0.5
+_AGAIN_SECONDS = 5.0
+
+
+class XidWatch:
+    """One GPU's; ``on_xid`` and ``on_lost`` are called from its thread."""
+
+    def __init__(  # noqa: PLR0913 - what it hears and whom it tells
+        self,
+        session: Session,
+        gpu: str,
+        *,
+        on_xid: Callable[[Xid], None],
+        on_lost: Callable[[], None],
+        on_unsupported: Callable[[str], None],
+        clock: Clock,
+    ) -> None:
+        self._session = session
+        self._gpu = gpu
+        self._on_xid = on_xid
+        self._on_lost = on_lost
+        self._on_unsupported = on_unsupported
+        self._clock = clock
+        self._said = ""
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"XIDs {gpu}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End soon; does not wait."""
+        self._stopping.set()
+
+    def join(self, seconds: float) -> None:
+        """Wait for the end; a call that hangs is left behind."""
+        self._thread.join(timeout=seconds)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                if self._session.is_open:
+                    self._listen()
+            except NotSupportedError as error:
+                self._on_unsupported(str(error))
+                return
+            except GpuLostError as error:
+                self._say(error)
+                self._on_lost()
+            except NvmlError as error:
+                self._say(error)
+            except Exception:  # noqa: BLE001 - a watch that dies silently is worse
+                _log.exception("XIDs of GPU %s", self._gpu)
+            self._clock.wait(self._stopping, _AGAIN_SECONDS)
+
+    def _listen(self) -> None:
+        events = XidEvents(self._session, self._gpu)
+        self._said = ""
+        try:
+            while not (self._stopping.is_set() or events.stale):
+                xid = events.next(_WAIT_SECONDS)
+                if xid is not None:
+                    self._on_xid(xid)
+        finally:
+            events.close()
+
+    def _say(self, error: NvmlError) -> None:
+        """Once per trouble: at rest, and in lasting trouble, it is silent."""
+        kind = f"{type(error).__name__} {error.operation} {error.code}"
+        if kind != self._said:
+            _log.warning("XIDs of GPU %s are not heard meanwhile: %s", self._gpu, error)
+            self._said = kind
