@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
-from itertools import product
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from controller.alternatives import choices
+from controller.constraints import Constrained, WantType
 from controller.fleet import Fleet, NodeGpus
 from controller.gpustate import GpuState
 from controller.hosts import Hosts
 from controller.joint import (
+    Marks,
     Option,
     Pricing,
     Vector,
     combine,
     nothing,
+    segmented,
     slice_options,
     whole_options,
 )
@@ -24,14 +27,13 @@ from controller.kinds import Match, Offer
 from controller.nodefit import misfit
 from controller.nodeselector import matches_selector
 from controller.pods import Pod
-from controller.wants import DEFAULT_POLICY, ClaimWants, SameAttribute, Want
-from dra.devices import gpu_attributes, slice_attributes
+from controller.stock import Candidate
+from controller.wants import ClaimWants, Want
+from dra.allocation import MAX_RESULTS
 from dra.geometry import Placement
 from dra.inventory import ClaimRef
 from dra.names import gpu_name, mig_device
 from dra.score import POLICIES, Key
-
-_MAX_COMBINATIONS = 4096
 
 Solution = tuple[Key, list[Option]]
 """What serving a problem on a node costs, and one option per GPU of it."""
@@ -76,14 +78,6 @@ class Decision:
         return tuple(p for p in self.picks if p.claim.uid == claim.uid)
 
 
-@dataclass(frozen=True, slots=True)
-class _Type:
-    """Wants that the same devices would serve, under the same constraints."""
-
-    expressions: tuple[str, ...]
-    constraints: tuple[SameAttribute, ...]
-
-
 class Allocator:
     """Decides on the state of ``fleet`` and ``hosts`` at the time of the call; changes nothing."""
 
@@ -109,8 +103,41 @@ class Allocator:
     def decide(
         self, problem: Problem, delegated: AbstractSet[str] = frozenset()
     ) -> Decision | None:
-        """The best allocation, or None when no node has one."""
+        """The best allocation, or None when no node has one.
+
+        An earlier alternative of a request goes before anything that speaks for a later one.
+        """
+        for claims in choices(problem.claims):
+            chosen = replace(problem, claims=claims)
+            decision = self._decide_chosen(chosen, delegated)
+            if decision is not None:
+                return decision
+        return None
+
+    def _decide_chosen(self, problem: Problem, delegated: AbstractSet[str]) -> Decision | None:
         search = Search(problem, self._fleet)
+        if search.single:
+            return self._decide_single(search, problem, delegated)
+        return self._decide_jointly(search, problem, delegated)
+
+    def _decide_single(
+        self, search: Search, problem: Problem, delegated: AbstractSet[str]
+    ) -> Decision | None:
+        """One device, alike on GPUs of one kind: the first candidate on a node that fits."""
+        misfits: dict[str, bool] = {}
+        for candidate in search.candidates():
+            name = candidate.state.inventory.node
+            if name not in misfits:
+                misfits[name] = bool(self.node_misfit(problem, name, delegated))
+            if not misfits[name]:
+                return search.single_decision(candidate)
+        if self._fleet.stock.whole:
+            return self._decide_jointly(search, problem, delegated)
+        return None
+
+    def _decide_jointly(
+        self, search: Search, problem: Problem, delegated: AbstractSet[str]
+    ) -> Decision | None:
         best: tuple[Key, NodeGpus, list[Option]] | None = None
         for name in sorted(self._fleet.nodes):
             node = self._fleet.nodes[name]
@@ -127,21 +154,39 @@ class Search:
 
     def __init__(self, problem: Problem, fleet: Fleet) -> None:
         self._fleet = fleet
-        grouped: dict[_Type, list[Want]] = {}
+        grouped: dict[WantType, list[Want]] = {}
         self.constraints = [c for claim in problem.claims for c in claim.constraints]
         for want in (w for claim in problem.claims for w in claim.wants):
             bound = tuple(c for c in self.constraints if c.covers(want))
-            grouped.setdefault(_Type(want.expressions, bound), []).append(want)
+            kind = WantType(want.expressions, bound, want.policy, want.everything)
+            grouped.setdefault(kind, []).append(want)
         self.types = list(grouped)
         self.wants = list(grouped.values())
         self.target: Vector = tuple(sum(w.count for w in wants) for wants in self.wants)
-        named = (c.policy for c in problem.claims if c.policy)
-        self._policy = POLICIES[next(named, DEFAULT_POLICY)]
+        self._policies = segmented([POLICIES[kind.policy] for kind in self.types])
         self._options: dict[tuple[object, ...], list[Option]] = {}
         self._solutions: dict[int, Solution | None] = {}
         self._by_shape = not any(
             fleet.kinds.tells_gpus_apart(kind.expressions) for kind in self.types
         )
+
+    @property
+    def single(self) -> bool:
+        """Whether one device is wanted that any GPU of a kind would serve alike."""
+        one = self.target == (1,) and not self.types[0].everything
+        return one and not self.constraints and self._by_shape
+
+    def candidates(self) -> Iterator[Candidate]:
+        """What would serve a single want, best first. Raises SelectorError."""
+        return self._fleet.stock.candidates(
+            lambda state: self.match(state, 0), self._policies[0], self._fleet.markets.weights
+        )
+
+    def single_decision(self, candidate: Candidate) -> Decision:
+        """The decision for one of ``candidates``."""
+        inventory = candidate.state.inventory
+        pick = _pick(self.wants[0][0], candidate.state, candidate.offer, candidate.placement)
+        return Decision(inventory.node, inventory.pool, (pick,))
 
     def match(self, state: GpuState, index: int) -> Match:
         """What of a GPU would serve the wants of type ``index``. Raises SelectorError."""
@@ -162,22 +207,40 @@ class Search:
             [self.match(state, index).offers for index in range(len(self.types))]
             for state in node.gpus
         ]
+        target = self._target_of(allowed)
+        if target is None:
+            return None
+        constrained = Constrained(self.types, node.gpus, allowed, driver=self._fleet.driver)
         best: Solution | None = None
-        for chosen in self._settings(node, allowed):
-            found = combine(
-                [
-                    self._gpu_options(state, self._narrowed(state, offers, chosen))
-                    for state, offers in zip(node.gpus, allowed, strict=True)
-                ],
-                self.target,
-            )
+        for setting in constrained.settings():
+            options = [
+                self._gpu_options(
+                    state, constrained.allowed(i, setting), constrained.marks(i), target
+                )
+                for i, state in enumerate(node.gpus)
+            ]
+            found = combine(options, target)
             if found is not None and (best is None or found[0] < best[0]):
                 best = found
         return best
 
+    def _target_of(self, allowed: list[list[tuple[Offer, ...]]]) -> Vector | None:
+        """How many devices of each type a node is to give, None where it cannot."""
+        target = list(self.target)
+        for index, kind in enumerate(self.types):
+            if kind.everything:
+                found = all_of([offers[index] for offers in allowed])
+                if found is None or not found or found > MAX_RESULTS:
+                    return None
+                target[index] = found * len(self.wants[index])
+        return tuple(target)
+
     def decision(self, node: NodeGpus, options: list[Option]) -> Decision:
         """The devices that a solution stands for, handed out to the requests."""
-        waiting = [[w for w in wants for _ in range(w.count)] for wants in self.wants]
+        waiting = [
+            [w for w in wants for _ in range(MAX_RESULTS if w.everything else w.count)]
+            for wants in self.wants
+        ]
         picks = []
         for state, option in zip(node.gpus, options, strict=True):
             for grant in option.grants:
@@ -185,65 +248,52 @@ class Search:
                 picks.append(_pick(want, state, grant.offer, grant.placement))
         return Decision(node.inventory.node, node.inventory.pool, tuple(picks))
 
-    def _settings(
-        self, node: NodeGpus, allowed: list[list[tuple[Offer, ...]]]
-    ) -> Iterable[dict[SameAttribute, object]]:
-        """Every choice of one value per constrained attribute that the node's devices have."""
-        if not self.constraints:
-            return [{}]
-        values: list[list[object]] = []
-        for constraint in self.constraints:
-            found: dict[object, None] = {}
-            for state, offers in zip(node.gpus, allowed, strict=True):
-                for kind, group in zip(self.types, offers, strict=True):
-                    if constraint in kind.constraints:
-                        found |= {self._value(state, o, constraint): None for o in group}
-            values.append([v for v in found if v is not None])
-        choices = (dict(zip(self.constraints, choice, strict=True)) for choice in product(*values))
-        return (choice for choice, _ in zip(choices, range(_MAX_COMBINATIONS), strict=False))
-
-    def _narrowed(
+    def _gpu_options(
         self,
         state: GpuState,
-        offers: list[tuple[Offer, ...]],
-        chosen: Mapping[SameAttribute, object],
-    ) -> list[tuple[Offer, ...]]:
-        if not chosen:
-            return offers
-        return [
-            tuple(
-                o
-                for o in group
-                if all(self._value(state, o, c) == chosen[c] for c in kind.constraints)
-            )
-            for kind, group in zip(self.types, offers, strict=True)
-        ]
-
-    def _value(self, state: GpuState, offer: Offer, constraint: SameAttribute) -> object:
-        """The value of a constrained attribute, None where the device has none."""
-        if offer.profile is None:
-            attributes = gpu_attributes(state.gpu, state.inventory)
-        else:
-            attributes = slice_attributes(state.gpu, offer.profile, state.inventory)
-        name = constraint.attribute.removeprefix(f"{self._fleet.driver}/")
-        field_ = attributes.get(name)
-        return None if field_ is None else next(iter(field_.items()))
-
-    def _gpu_options(self, state: GpuState, allowed: list[tuple[Offer, ...]]) -> list[Option]:
+        allowed: list[tuple[Offer, ...]],
+        marks: Mapping[tuple[int, Offer], Marks],
+        target: Vector,
+    ) -> list[Option]:
         if state.blocked or state.whole_held or not any(allowed):
-            return [nothing(len(self.types))]
+            return [nothing(len(target))]
         if state.market is None:
-            free = not state.holdings
-            return whole_options(self.target, allowed) if free else [nothing(len(self.types))]
-        key = (id(state.market), state.usage, state.instances, tuple(allowed))
+            return (
+                [nothing(len(target))] if state.holdings else whole_options(target, allowed, marks)
+            )
+        market = state.market
+        key = (
+            id(market),
+            state.usage,
+            state.instances,
+            tuple(allowed),
+            target,
+            tuple(marks.items()),
+        )
         known = self._options.get(key)
         if known is None:
-            market = state.market
-            pricing = Pricing(market.table, self._policy, self._fleet.markets.weights(market))
+            pricing = Pricing(market.table, self._policies, self._fleet.markets.weights(market))
             known = self._options[key] = slice_options(
-                state.usage, state.instances, pricing, target=self.target, allowed=allowed
+                state.usage,
+                state.instances,
+                pricing,
+                target=target,
+                allowed=allowed,
+                marks=marks,
             )
         return known
+
+
+def all_of(gpus: list[tuple[Offer, ...]]) -> int | None:
+    """How many devices ``gpus`` offer together; None where slices overlap, so that "all" is void.
+
+    Slices of one profile lie beside each other, those of different profiles do not.
+    """
+    if any(len(offers) > 1 for offers in gpus):
+        return None
+    return sum(
+        len(offer.profile.placements) if offer.profile else 1 for offers in gpus for offer in offers
+    )
 
 
 def _pick(want: Want, state: GpuState, offer: Offer, placement: Placement | None) -> Pick:

@@ -9,6 +9,7 @@ from controller.gpustate import GpuState, why_blocked
 from controller.kinds import Kinds
 from controller.market import Markets
 from controller.shapes import Numbering
+from controller.stock import Stock
 from dra.allocation import Allocation
 from dra.inventory import Allocator, ClaimRef, Gpu, Inventory
 from dra.names import DeviceNameError, GpuDevice, parse_device
@@ -41,6 +42,7 @@ class Fleet:
         self.kinds = kinds
         self.markets = markets
         self.nodes: dict[str, NodeGpus] = {}
+        self.stock = Stock()
         self._shapes: Numbering[Signature] = Numbering()
         self._instances: dict[str, frozenset[str]] = {}
         self._profiles: dict[str, frozenset[str]] = {}
@@ -183,12 +185,10 @@ class Fleet:
 
     def _enter(self, states: Iterable[GpuState]) -> None:
         for state in states:
-            if state.counted and state.market:
-                state.market.enter(state.usage)
+            self.stock.enter(state)
 
     def _leave(self, state: GpuState) -> None:
-        if state.counted and state.market:
-            state.market.leave(state.usage)
+        self.stock.leave(state)
 
 
 def _claim_uids(inventory: Inventory) -> Iterable[str]:

@@ -9,6 +9,7 @@ from controller.kinds import GpuKind
 from controller.market import Market
 from dra.geometry import EMPTY, Geometry, Occupant, Placement, Usage
 from dra.inventory import ClaimRef, Gpu, Instance, Inventory
+from dra.market import GpuId
 from dra.names import GpuDevice, MigDevice
 
 Device = GpuDevice | MigDevice
@@ -43,6 +44,11 @@ class GpuState:
     holdings: tuple[Holding, ...] = ()
     usage: Usage = EMPTY
     whole_held: bool = False
+
+    @property
+    def id(self) -> GpuId:
+        """Which GPU of the cluster it is."""
+        return GpuId(self.inventory.node, self.gpu.minor)
 
     @property
     def instances(self) -> int:

@@ -1,10 +1,12 @@
-"""Supply and scarcity: GPUs of one geometry, counted by what could still be placed on them."""
+"""Supply and scarcity: GPUs of one geometry, by what could still be placed on them."""
 
 from __future__ import annotations
 
 from dra.geometry import EMPTY, Geometry, Usage
+from dra.market import GpuId
+from dra.market import Market as Index
 from dra.moves import MoveTable
-from dra.score import Census, Demand, scarcity_weights
+from dra.score import Demand, scarcity_weights
 
 
 class Market:
@@ -14,17 +16,17 @@ class Market:
         self.geometry = geometry
         self.table = MoveTable(geometry)
         self.table.usable(EMPTY)  # the expensive part, now instead of at the first decision
-        self.census = Census(self.table)
+        self.index = Index(self.table)
         self._weights: tuple[float, ...] | None = None
 
-    def enter(self, usage: Usage) -> None:
-        """Count a GPU in state ``usage``."""
-        self.census.add(usage)
+    def enter(self, gpu: GpuId, usage: Usage, *, instances: int) -> None:
+        """Offer a GPU, or say what is on it now."""
+        self.index.put(gpu, usage, instances=instances)
         self._weights = None
 
-    def leave(self, usage: Usage) -> None:
-        """Count it no longer."""
-        self.census.add(usage, count=-1)
+    def leave(self, gpu: GpuId) -> None:
+        """Offer it no longer."""
+        self.index.drop(gpu)
         self._weights = None
 
     def reprice(self) -> None:
@@ -34,7 +36,7 @@ class Market:
     def weights(self, demand: Demand) -> tuple[float, ...]:
         """What a feasible placement of each profile is worth now, in memory slices."""
         if self._weights is None:
-            self._weights = scarcity_weights(self.census, demand.shares(self.geometry))
+            self._weights = scarcity_weights(self.index.census, demand.shares(self.geometry))
         return self._weights
 
 

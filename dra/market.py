@@ -15,7 +15,7 @@ from operator import itemgetter
 
 from dra.geometry import Profile, Usage
 from dra.moves import Move, MoveTable
-from dra.score import Census, Key, Policy, Situation, scarcity_weights
+from dra.score import Census, Key, Policy, Situation
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -77,14 +77,13 @@ class Market:
         return state[0] if state else None
 
     def offers(
-        self, profile: Profile, policy: Policy, shares: tuple[float, ...]
+        self, profile: Profile, policy: Policy, weights: tuple[float, ...]
     ) -> Iterator[Offer]:
         """Every placement of ``profile`` in the market, best first; ties by GPU, then start.
 
-        ``shares`` are those of ``Demand.shares``. Lazy: taking the first of 8,000 GPUs costs what
-        the number of distinct states costs. The market must not change meanwhile.
+        ``weights`` are those of ``scarcity_weights``. Lazy: taking the first of 8,000 GPUs costs
+        what the number of distinct states costs. The market must not change meanwhile.
         """
-        weights = scarcity_weights(self.census, shares)
         slices = self.table.geometry.memory_slices
         ranked: list[tuple[Key, list[GpuId], Move]] = []
         for (usage, instances), members in self._gpus.items():

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from dra.geometry import EMPTY, Geometry, Occupant, Placement, Profile, Usage
 from dra.market import GpuId, Market
 from dra.moves import MoveTable
-from dra.score import POLICIES, Demand
+from dra.score import POLICIES, Demand, scarcity_weights
 from sim.nvml.products import load_product
 
 KUBE = "kube"
@@ -84,7 +84,8 @@ class Fleet:
     def _best(self, profile: Profile) -> tuple[GpuId, Placement] | None:
         policy = POLICIES[self._policy]
         shares = self._demand.shares(self.table.geometry)
-        offer = next(self._market.offers(profile, policy, shares), None)
+        weights = scarcity_weights(self._market.census, shares)
+        offer = next(self._market.offers(profile, policy, weights), None)
         return (offer.gpu, offer.move.placement) if offer else None
 
     def _kube(self, profile: Profile) -> tuple[GpuId, Placement] | None:

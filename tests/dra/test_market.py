@@ -11,6 +11,7 @@ from tests.dra.gpus import A100
 
 SHARES = Demand().shares(A100)
 TABLE = MoveTable(A100)
+NO_SCARCITY = tuple(0.0 for _ in A100.profiles)
 
 
 def filled(steps: list[tuple[int, int, int]], gpus: int) -> tuple[Market, dict[GpuId, list[Usage]]]:
@@ -50,7 +51,7 @@ def test_offers_are_all_placements_in_the_order_of_the_policy(
         for move in TABLE.moves(seen[-1], profile)
     )
     offers = [
-        (o.key, o.gpu, o.move.placement.start) for o in market.offers(profile, policy, SHARES)
+        (o.key, o.gpu, o.move.placement.start) for o in market.offers(profile, policy, weights)
     ]
     assert offers == expected
 
@@ -78,7 +79,7 @@ def test_gpus_of_one_state_are_offered_by_node_and_number() -> None:
         market.put(GpuId(node, minor), EMPTY, instances=0)
     seven = A100.profiles[-1]
     for policy in (sws, first_fit):
-        order = [(o.gpu.node, o.gpu.minor) for o in market.offers(seven, policy, SHARES)]
+        order = [(o.gpu.node, o.gpu.minor) for o in market.offers(seven, policy, NO_SCARCITY)]
         assert order == [("a", 2), ("a", 10), ("b", 0)]
 
 
@@ -86,4 +87,4 @@ def test_a_full_gpu_offers_nothing() -> None:
     market = Market(TABLE)
     seven = A100.profiles[-1]
     market.put(GpuId("a", 0), A100.usage([Occupant(seven.placements[0], seven.id)]), instances=1)
-    assert list(market.offers(A100.profiles[0], sws, SHARES)) == []
+    assert list(market.offers(A100.profiles[0], sws, NO_SCARCITY)) == []
