@@ -116,13 +116,18 @@ class Janitor:
                 due.at = self._clock.monotonic() + due.backoff.next_delay()
         else:
             self._reclaiming.pop(ref.uid, None)
-        if ask and self._fate(ref) in {Fate.GONE, Fate.FREED}:
-            self._release(ref)
-        elif check and any(e.state in HELD for e in entries):
+        if ask:
+            self._node.background(ref, "collect", lambda: self._collect(ref))
+        if check and any(e.state in HELD for e in self._journal.of_claim(ref.uid)):
             self._node.check(ref)
 
-    def _release(self, ref: ClaimRef) -> None:
-        """Take a claim off the node for which kubelet will not ask; not from under a process."""
+    def _collect(self, ref: ClaimRef) -> None:
+        """Take a claim off the node for which kubelet will not ask; not from under a process.
+
+        Nothing else works on the claim meanwhile, so that what the API server said stays true.
+        """
+        if self._fate(ref) not in {Fate.GONE, Fate.FREED}:
+            return
         if pids := self._node.processes(ref):
             names = ", ".join(map(str, pids))
             _log.warning("claim %s (UID %s) is gone; still in use by %s", ref, ref.uid, names)
@@ -131,4 +136,4 @@ class Janitor:
             self._next_claims = min(self._next_claims, self._clock.monotonic() + CHECK_SECONDS)
             return
         _log.info("claim %s (UID %s) is gone; its slices are removed", ref, ref.uid)
-        self._node.unprepare(ref, deadline=self._node.deadline())
+        self._node.release(ref)

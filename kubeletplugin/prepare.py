@@ -20,6 +20,7 @@ from kubeletplugin.entries import ARRIVING, HELD, Entry, State
 from kubeletplugin.errors import (
     BusyError,
     ClaimError,
+    DeviceError,
     HardwareError,
     PluginError,
     StartingError,
@@ -175,6 +176,8 @@ class Preparer:
                     f"(UID {other.claim.uid}); it is free once that claim is unprepared"
                 )
         if entry.state in ARRIVING:
+            if unit.withheld is not None:
+                raise DeviceError(f"{unit.name} ({unit.uuid}) is withheld: {unit.withheld.problem}")
             self._journal.put(entry)
         return entry
 

@@ -45,6 +45,7 @@ class Rebuild:
         self._reports = reports
         self._driver = driver
         self._pool = pool
+        self._failure = ""
 
     def run(self) -> bool:
         """Rebuild if that is due; False while it cannot be done. Never raises."""
@@ -54,7 +55,9 @@ class Rebuild:
             found = [e for c in self._claims() if c.reserved_for for e in self._of_claim(c)]
             self._journal.rebuilt(found)
         except (KubeError, NvmlError, PluginError) as error:
-            _log.warning("the journal is not rebuilt yet: %s", error)
+            if str(error) != self._failure:
+                _log.warning("the journal is not rebuilt yet: %s", error)
+            self._failure = str(error)
             return False
         if found or self._journal.problems:
             names = ", ".join(f"{e.device} of claim {e.claim}" for e in found) or "nothing"
