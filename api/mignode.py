@@ -115,8 +115,8 @@ class ConditionField(_Struct, frozen=True):
     observed_generation: int | None = None
 
 
-class SummaryField(_Struct, frozen=True):
-    """What ``kubectl get mignodes`` shows at a glance."""
+class SummaryField(_Struct, frozen=True, omit_defaults=False):
+    """What ``kubectl get mignodes`` shows at a glance; written whole, so that 0 is shown too."""
 
     products: str = ""
     gpus: int = 0

@@ -90,7 +90,12 @@ def test_the_summary_tells_what_is_free_and_the_largest_slice_to_be_had() -> Non
     full = replace(inventory, gpus=(replace(first, instances=(HELD, foreign)), *others))
     summary = to_mignode(full)["status"]["summary"]
     assert summary["slices"] == 1, "a foreign instance is none of ours"
-    assert "largest" not in summary
+    assert summary["largest"] == ""
+
+
+def test_a_node_without_slices_shows_none_rather_than_nothing() -> None:
+    summary = to_mignode(replace(INVENTORY, gpus=()))["status"]["summary"]
+    assert summary == {"products": "", "gpus": 0, "slices": 0, "freeMemory": "0Gi", "largest": ""}
 
 
 @pytest.mark.parametrize(
