@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from dra.conditions import GPU_LOST
 from dra.geometry import Geometry
@@ -17,7 +18,7 @@ from kubeletplugin.journal import Journal
 from kubeletplugin.locks import FifoLock
 from kubeletplugin.managers import Conflict
 from kubeletplugin.minors import GpuNames
-from kubeletplugin.nvml.discovery import Card, discover, mig_mode
+from kubeletplugin.nvml.discovery import MODE_PENDING, Card, discover, mig_mode
 from kubeletplugin.nvml.errors import DriverUnavailableError, GpuLostError, NvmlError
 from kubeletplugin.nvml.instances import GpuInstance, list_gpu_instances
 from kubeletplugin.nvml.session import Session
@@ -133,7 +134,8 @@ class Hardware:
                 for c in found.cards
             }
             for card in found.cards:
-                self._units[card.uuid].card = card
+                unit = self._units[card.uuid]
+                unit.card = _still_known(unit.card, card)
             for unit in self._units.values():
                 unit.withheld = self._withheld
         self.driver_version, self.cuda_version = found.driver_version, found.cuda_version
@@ -238,6 +240,13 @@ class Hardware:
         if failure[0] and (before is None or before.unavailable != gpu.unavailable):
             _log.error("%s: %s", unit.name, gpu.unavailable)
         self._on_change()
+
+
+def _still_known(before: Card, now: Card) -> Card:
+    """What is known of a GPU that could not be described now stays known."""
+    if now.reason in {"", MODE_PENDING} or before is now or before.geometry is None:
+        return now
+    return replace(before, minor=now.minor, reason=now.reason, problem=now.problem)
 
 
 def pcie_root(address: str, roots: Roots) -> str:

@@ -12,6 +12,7 @@ from kubeletplugin.nvml.errors import NotSupportedError, NvmlError
 from kubeletplugin.nvml.profiles import read_geometry
 from kubeletplugin.nvml.session import Session
 
+MODE_PENDING = "MIGModePending"
 _MIB = 1024 * 1024
 _ARCHITECTURES = {
     value: name.removeprefix("NVML_DEVICE_ARCH_").capitalize()
@@ -134,7 +135,7 @@ def _availability(*, enabled: bool, pending: bool, uuid: str) -> tuple[str, str]
     if enabled != pending:
         wanted = "on" if pending else "off"
         return (
-            "MIGModePending",
+            MODE_PENDING,
             (
                 f"MIG mode turns {wanted} at the next GPU reset; "
                 f"reset the GPU (nvidia-smi -r -i {uuid}) or reboot the node"

@@ -143,3 +143,22 @@ def test_an_instance_whose_creation_hung_is_found_and_removed_later(impatient: R
     rig.machine.clear_faults()  # the call goes on, and makes the instance
     wait_for("the late instance", lambda: rig.slices() or rig.clean())
     wait_for("the janitor", rig.clean, timeout=20)
+
+
+def test_a_gpu_that_hangs_while_all_are_looked_for_keeps_its_description(impatient: Rig) -> None:
+    rig = impatient
+    rig.prepared(rig.claim(SLICE))
+    wait_for("MigNode", lambda: len(rig.published_slices()) == 1)
+    before = rig.mignode()["status"]["gpus"][0]
+    rig.machine.inject(
+        Fault(id="hang", function="nvmlDeviceGetMigMode", action="hang", gpu=0, times=0)
+    )
+    assert rig.daemon is not None
+    rig.daemon._hardware.discover()
+    wait_for("MigNode", lambda: "hangs since" in gpu_reason(rig, 0))
+    now = rig.mignode()["status"]["gpus"][0]
+    said = {"reason", "message"}
+    assert {k: v for k, v in now.items() if k not in said} == before
+    rig.machine.clear_faults()
+    rig.daemon._hardware.poll()
+    wait_for("MigNode", lambda: rig.mignode()["status"]["gpus"][0] == before)
