@@ -5,14 +5,19 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from itertools import islice
 
-from controller.allocate import Allocator, Problem, Search
+from controller.allocate import Allocator, Problem, Search, all_of
+from controller.alternatives import choices
 from controller.fleet import Fleet, NodeGpus
 from controller.gpustate import GpuState, Holding
 from controller.kinds import Offer
 from controller.reasons import Obstacle, Reason
+from dra.allocation import MAX_RESULTS
 
 _LIMIT = 1000
+_EXPLAINED = 8
 _NAMED_NODES = 3
 _NAMED_HOLDERS = 4
 _PROFILE = re.compile(r"['\"](\d+g\.\d+gb[\w.+-]*)['\"]")
@@ -21,13 +26,32 @@ _PROFILE = re.compile(r"['\"](\d+g\.\d+gb[\w.+-]*)['\"]")
 def explain(
     problem: Problem, allocator: Allocator, fleet: Fleet, delegated: AbstractSet[str] = frozenset()
 ) -> Obstacle:
-    """What keeps ``problem`` from being solved now. Only for problems that were not solved."""
+    """What keeps ``problem`` from being solved now. Only for problems that were not solved.
+
+    Of several alternatives it is about the first that could be served at another time.
+    """
     if not fleet.nodes:
         return Obstacle(
             Reason.WAITING, "no node has GPUs that this controller allocates (there is no MigNode)"
         )
+    first: Obstacle | None = None
+    for claims in islice(choices(problem.claims), _EXPLAINED):
+        chosen = replace(problem, claims=claims)
+        found = _explain_chosen(chosen, allocator, fleet, delegated)
+        first = first or found
+        if found.reason is Reason.WAITING:
+            first = found
+            break
+    if first is None or all(len(a) == 1 for c in problem.claims for a in c.choices):
+        return first or Obstacle(Reason.WAITING, "nothing is asked for")
+    return replace(first, message=f"{first.message}; no other alternative fits either")
+
+
+def _explain_chosen(
+    problem: Problem, allocator: Allocator, fleet: Fleet, delegated: AbstractSet[str]
+) -> Obstacle:
     search = Search(problem, fleet)
-    impossible = _unmatched(search, fleet)
+    impossible = _unmatched(search, fleet) or _overlapping(search, fleet)
     if impossible is not None:
         return impossible
     texts: dict[str, list[str]] = {}
@@ -50,6 +74,33 @@ def _unmatched(search: Search, fleet: Fleet) -> Obstacle | None:
             failure = failure or match.error
         else:
             return _impossible(search, index, failure, fleet, wants[0].request)
+    return None
+
+
+def _overlapping(search: Search, fleet: Fleet) -> Obstacle | None:
+    """The first want of everything that no node could ever serve."""
+    for index, kind in enumerate(search.types):
+        if not kind.everything:
+            continue
+        counts = [
+            all_of([search.match(state, index).offers for state in node.gpus])
+            for node in fleet.nodes.values()
+        ]
+        counts = [n for n in counts if n != 0]
+        who = f"request {search.wants[index][0].request!r}: allocationMode All"
+        if all(n is None for n in counts):
+            return Obstacle(
+                Reason.UNSUPPORTED,
+                f"{who} of slices that overlap: they cannot all exist at once; ask for one profile "
+                "(such as class mig-1g.5gb), for whole GPUs (class gpu.dra.dev), or for a count",
+            )
+        if all(n is None or n > MAX_RESULTS for n in counts):
+            least = min(n for n in counts if n is not None)
+            return Obstacle(
+                Reason.UNSUPPORTED,
+                f"{who} means {least} devices or more on every node, a claim holds at most "
+                f"{MAX_RESULTS}; ask for a count",
+            )
     return None
 
 
@@ -83,8 +134,14 @@ def _on_node(search: Search, node: NodeGpus) -> str:
             texts.setdefault(text, []).append(state.gpu.name)
     if len(room_for) == len(search.types):
         wanted = ", ".join(_wanted(search, node, i) for i in range(len(search.types)))
-        bound = " with the same " + ", ".join(c.attribute for c in search.constraints)
-        return f"no room for {wanted} together{bound if search.constraints else ''}"
+        bound = "".join(
+            f" with {'different' if c.distinct else 'the same'} {c.attribute}"
+            for c in search.constraints
+        )
+        told = f"no room for {wanted} together{bound}"
+        lacking = [f"{', '.join(gpus)} {text}" for text, gpus in texts.items()]
+        everything = any(kind.everything for kind in search.types)
+        return "; ".join([told, *(lacking if everything else [])])
     return "; ".join(f"{', '.join(gpus)} {text}" for text, gpus in texts.items())
 
 
@@ -138,7 +195,8 @@ def _blockers(state: GpuState, offers: Iterable[Offer]) -> list[Holding]:
 
 def _wanted(search: Search, node: NodeGpus, index: int) -> str:
     offers = {o.name: o for s in node.gpus for o in search.match(s, index).offers}
-    return f"{search.target[index]} x {_names(offers.values())}"
+    number = "all" if search.types[index].everything else search.target[index]
+    return f"{number} x {_names(offers.values())}"
 
 
 def _names(offers: Iterable[Offer]) -> str:

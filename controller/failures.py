@@ -38,8 +38,11 @@ def _key(problem: Problem) -> Hashable | None:
         return None
     claims = tuple(
         (
-            tuple((w.request, w.expressions, w.count) for w in claim.wants),
-            tuple((c.attribute, c.requests) for c in claim.constraints),
+            tuple(
+                tuple((w.request, w.expressions, w.count, w.everything) for w in alternatives)
+                for alternatives in claim.choices
+            ),
+            tuple((c.attribute, c.requests, c.distinct) for c in claim.constraints),
         )
         for claim in problem.claims
     )

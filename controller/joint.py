@@ -8,19 +8,33 @@ set of placements costs a GPU depends on its state before and after only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import zip_longest
-from typing import TypeVar
+from types import MappingProxyType
+from typing import NamedTuple, TypeVar
 
 from controller.kinds import Offer
-from dra.geometry import Placement, Usage
+from dra.geometry import Occupant, Placement, Usage
 from dra.moves import MoveTable
 from dra.score import Key, Policy, Situation
 
 K = TypeVar("K")
 Vector = tuple[int, ...]
 """How many devices of each type of want."""
+
+
+class Mark(NamedTuple):
+    """A value that only one device may have. ``local``: only devices of one GPU could have it."""
+
+    constraint: int
+    value: object
+    local: bool
+
+
+Marks = frozenset[Mark]
+_UNMARKED: Marks = frozenset()
+_NO_MARKS: Mapping[tuple[int, Offer], Marks] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +48,23 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What one GPU could give together, and what that costs."""
+    """What one GPU could give together, and what that costs.
+
+    ``used`` are the marks that no device of another GPU may have then.
+    """
 
     take: Vector
     cost: Key
     grants: tuple[Grant, ...]
+    used: Marks = _UNMARKED
 
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """How placements on the GPUs of one market are judged."""
+    """How placements on the GPUs of one market are judged: by type, each with its policy."""
 
     table: MoveTable
-    policy: Policy
+    policies: Sequence[Policy]
     weights: tuple[float, ...]
 
 
@@ -55,26 +73,29 @@ def nothing(types: int) -> Option:
     return Option((0,) * types, (), ())
 
 
-def slice_options(
+def slice_options(  # noqa: PLR0913 - what the GPU is, and what is wanted of it
     usage: Usage,
     instances: int,
     pricing: Pricing,
     *,
     target: Vector,
     allowed: Sequence[Iterable[Offer]],
+    marks: Mapping[tuple[int, Offer], Marks] = _NO_MARKS,
 ) -> list[Option]:
     """Every combination of slices, up to ``target``, that fits a GPU in state ``usage``.
 
-    ``allowed`` are per type the offers that would do. Combinations of equal ``take`` are
-    represented by the cheapest, the one found first (lowest starts) winning ties.
+    ``allowed`` are per type the offers that would do; ``marks`` are those that a type gets with an
+    offer. Combinations of equal ``take`` and ``used`` are represented by the cheapest, the one
+    found first (lowest starts) winning ties.
     """
     offers = [[o for o in group if o.profile is not None] for group in allowed]
-    layer = {(usage, (0,) * len(target)): nothing(len(target))}
-    best: dict[Vector, Option] = {}
+    layer = {(usage, (0,) * len(target), _UNMARKED): nothing(len(target))}
+    best: dict[tuple[Vector, Marks], Option] = {}
     while layer:
-        following: dict[tuple[Usage, Vector], Option] = {}
-        for (state, taken), option in layer.items():
-            _keep(best, taken, option)
+        following: dict[tuple[Usage, Vector, Marks], Option] = {}
+        for (state, taken, used), option in layer.items():
+            known = _leaving(option)
+            _keep(best, (taken, known.used), known)
             situation = Situation(
                 state,
                 instances + len(option.grants),
@@ -82,47 +103,78 @@ def slice_options(
                 pricing.weights,
             )
             for index, wanted in enumerate(target):
-                if taken[index] < wanted:
+                for offer in offers[index] if taken[index] < wanted else ():
+                    new = marks.get((index, offer), _UNMARKED)
+                    if new & used:
+                        continue
+                    seen = _seen_by(index, option, situation, pricing=pricing, empty=usage)
                     for extended, after in _extended(
-                        option, index, offers[index], situation, pricing
+                        option, index, offer, situation, seen=seen, pricing=pricing
                     ):
-                        _keep(following, (after, extended.take), extended)
+                        marked = replace(extended, used=used | new) if new else extended
+                        _keep(following, (after, marked.take, marked.used), marked)
         layer = following
     return list(best.values())
 
 
-def whole_options(target: Vector, allowed: Sequence[Iterable[Offer]]) -> list[Option]:
+def whole_options(
+    target: Vector,
+    allowed: Sequence[Iterable[Offer]],
+    marks: Mapping[tuple[int, Offer], Marks] = _NO_MARKS,
+) -> list[Option]:
     """Giving a whole GPU to each of the types that would take one."""
     options = [nothing(len(target))]
     for index, group in enumerate(allowed):
         for offer in group:
             if offer.profile is None and target[index]:
                 take = tuple(int(i == index) for i in range(len(target)))
-                options.append(Option(take, (_WHOLE,), (Grant(index, offer, None),)))
+                used = marks.get((index, offer), _UNMARKED)
+                grants = (Grant(index, offer, None),)
+                options.append(_leaving(Option(take, (_WHOLE,), grants, used)))
     return options
 
 
 def combine(gpus: Sequence[Sequence[Option]], target: Vector) -> tuple[Key, list[Option]] | None:
     """The cheapest choice of one option per GPU that serves ``target`` exactly, or None.
 
-    Earlier GPUs give as much as possible where the cost is equal.
+    Earlier GPUs give as much as possible where the cost is equal. No mark is used twice.
     """
-    reached: dict[Vector, tuple[Key, tuple[Option, ...]]] = {(0,) * len(target): ((), ())}
+    start = ((0,) * len(target), _UNMARKED)
+    reached: dict[tuple[Vector, Marks], tuple[Key, tuple[Option, ...]]] = {start: ((), ())}
     for options in gpus:
-        following: dict[Vector, tuple[Key, tuple[Option, ...]]] = {}
-        for served in sorted(reached, key=sum, reverse=True):
-            cost, chosen = reached[served]
+        following: dict[tuple[Vector, Marks], tuple[Key, tuple[Option, ...]]] = {}
+        for (served, used), (cost, chosen) in sorted(reached.items(), key=_most_served_first):
             for option in options:
                 total = tuple(a + b for a, b in zip(served, option.take, strict=True))
-                if any(a > b for a, b in zip(total, target, strict=True)):
+                if option.used & used or any(a > b for a, b in zip(total, target, strict=True)):
                     continue
+                key = (total, used | option.used if option.used else used)
                 price = add(cost, option.cost)
-                known = following.get(total)
+                known = following.get(key)
                 if known is None or price < known[0]:
-                    following[total] = (price, (*chosen, option))
+                    following[key] = (price, (*chosen, option))
         reached = following
-    found = reached.get(target)
-    return None if found is None else (found[0], list(found[1]))
+    found = [solution for (total, _), solution in reached.items() if total == target]
+    if not found:
+        return None
+    cost, chosen = min(found, key=lambda solution: solution[0])
+    return cost, list(chosen)
+
+
+def segmented(policies: Sequence[Policy]) -> list[Policy]:
+    """The same policies with costs that can be added up: each has components of its own.
+
+    Where they disagree, the policy that comes first decides.
+    """
+    order = {p: _shifted(p, n * _COMPONENTS) for n, p in enumerate(dict.fromkeys(policies))}
+    return [order[policy] for policy in policies]
+
+
+def _shifted(policy: Policy, places: int) -> Policy:
+    if not places:
+        return policy
+    padding = (0.0,) * places
+    return lambda situation, move: (*padding, *policy(situation, move))
 
 
 def add(one: Key, other: Key) -> Key:
@@ -130,22 +182,70 @@ def add(one: Key, other: Key) -> Key:
     return tuple(a + b for a, b in zip_longest(one, other, fillvalue=0))
 
 
+_COMPONENTS = 3
+"""The most that a policy's cost has."""
+
 _WHOLE = 1e6
 """A whole GPU costs more than any set of slices, where either would do."""
 
 
-def _extended(
-    option: Option, index: int, offers: Iterable[Offer], situation: Situation, pricing: Pricing
+def _extended(  # noqa: PLR0913 - one step of the search
+    option: Option,
+    index: int,
+    offer: Offer,
+    situation: Situation,
+    *,
+    seen: Situation,
+    pricing: Pricing,
 ) -> Iterable[tuple[Option, Usage]]:
     """``option`` with one more slice for type ``index``, and the GPU's usage then."""
+    if offer.profile is None:
+        return
     take = tuple(n + (i == index) for i, n in enumerate(option.take))
-    for offer in offers:
-        if offer.profile is None:
-            continue
-        for move in pricing.table.moves(situation.usage, offer.profile):
-            price = (offer.size, *pricing.policy(situation, move))
-            grants = (*option.grants, Grant(index, offer, move.placement))
-            yield Option(take, add(option.cost, price), grants), move.after
+    judged = {m.placement: m for m in pricing.table.moves(seen.usage, offer.profile)}
+    for move in pricing.table.moves(situation.usage, offer.profile):
+        price = (offer.size, *pricing.policies[index](seen, judged[move.placement]))
+        grants = (*option.grants, Grant(index, offer, move.placement))
+        yield Option(take, add(option.cost, price), grants, option.used), move.after
+
+
+def _seen_by(
+    index: int, option: Option, situation: Situation, *, pricing: Pricing, empty: Usage
+) -> Situation:
+    """The GPU as the policy of type ``index`` sees it: without what other policies chose.
+
+    Else one that packs would draw the slices of one that spreads to the GPU that it fills. The GPU
+    was in state ``empty`` before ``option``.
+    """
+    policy = pricing.policies[index]
+    others = [g for g in option.grants if pricing.policies[g.type] is not policy]
+    if not others:
+        return situation
+    usage = pricing.table.geometry.usage(
+        Occupant(g.placement, g.offer.profile.id)
+        for g in option.grants
+        if g not in others and g.placement is not None and g.offer.profile is not None
+    )
+    return replace(
+        situation,
+        usage=Usage(
+            empty.mask | usage.mask,
+            empty.compute_slices + usage.compute_slices,
+            empty.engines + usage.engines,
+        ),
+        instances=situation.instances - len(others),
+    )
+
+
+def _leaving(option: Option) -> Option:
+    """``option`` with only the marks that matter to other GPUs."""
+    if not option.used:
+        return option
+    return replace(option, used=frozenset(m for m in option.used if not m.local))
+
+
+def _most_served_first(entry: tuple[tuple[Vector, Marks], object]) -> int:
+    return -sum(entry[0][0])
 
 
 def _keep(best: dict[K, Option], key: K, option: Option) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from api import config as opaque
@@ -12,7 +12,7 @@ from controller.cel import SelectorError, Selectors
 from controller.classes import DeviceClass, looks_ours
 from controller.reasons import Obstacle, Reason
 from dra.allocation import MAX_RESULTS, allocation_config
-from dra.claims import Claim, Request
+from dra.claims import ALL, Claim, Request
 from dra.inventory import ClaimRef
 
 DEFAULT_POLICY = "sws"
@@ -20,42 +20,70 @@ DEFAULT_POLICY = "sws"
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """``count`` devices that all ``expressions`` select, for one request of a claim."""
+    """``count`` devices that all ``expressions`` select, for one request of a claim.
+
+    ``request`` is ``request/subrequest`` where it is one of several alternatives. ``everything``
+    asks for all such devices of a node, whatever ``count``.
+    """
 
     claim: ClaimRef
     request: str
     class_name: str
     expressions: tuple[str, ...]
     count: int = 1
+    policy: str = DEFAULT_POLICY
+    everything: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class SameAttribute:
-    """All devices of some requests of a claim have the same value of an attribute.
+class Constraint:
+    """What all devices of some requests of a claim have in common, or, if ``distinct``, not.
 
-    ``attribute`` is qualified (``mig.dra.dev/parentUUID``); no requests means all of the claim.
+    ``attribute`` is qualified (``mig.dra.dev/parentUUID``); no requests means all of the claim. A
+    device without the attribute satisfies neither form (KEP-4381).
     """
 
     claim_uid: str
     attribute: str
     requests: frozenset[str] = frozenset()
+    distinct: bool = False
 
     def covers(self, want: Want) -> bool:
-        """Whether ``want`` is bound by it."""
+        """Whether ``want`` is bound by it; naming a request names its subrequests."""
         return want.claim.uid == self.claim_uid and (
-            not self.requests or want.request in self.requests
+            not self.requests
+            or want.request in self.requests
+            or want.request.partition("/")[0] in self.requests
         )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ClaimWants:
-    """A claim that we are to allocate. ``policy`` is "" where no configuration names one."""
+    """A claim that we are to allocate.
+
+    ``choices`` are per request what would serve it, best first. ``class_config`` is the
+    configuration of their classes by ``Want.request``.
+    """
 
     claim: Claim
-    wants: tuple[Want, ...]
-    constraints: tuple[SameAttribute, ...]
-    config: tuple[Mapping[str, Any], ...]
-    policy: str = ""
+    choices: tuple[tuple[Want, ...], ...]
+    constraints: tuple[Constraint, ...]
+    class_config: Mapping[str, tuple[Mapping[str, Any], ...]]
+
+    @property
+    def wants(self) -> tuple[Want, ...]:
+        """The first choice of every request."""
+        return tuple(alternatives[0] for alternatives in self.choices)
+
+    def choosing(self, choice: Iterable[int]) -> ClaimWants:
+        """The claim with one alternative, by its rank, for each request."""
+        chosen = ((a[rank],) for a, rank in zip(self.choices, choice, strict=True))
+        return replace(self, choices=tuple(chosen))
+
+    def config(self, requests: Iterable[str]) -> list[dict[str, Any]]:
+        """The configuration to put into an allocation of ``requests`` (``Want.request``)."""
+        names = list(dict.fromkeys(requests))
+        return allocation_config(names, self.claim.config, self.class_config)
 
 
 class Reader:
@@ -81,11 +109,11 @@ class Reader:
         obstacle = self._unsupported(claim)
         if obstacle is not None:
             return obstacle
-        policy = self._policy(claim)
-        if isinstance(policy, Obstacle):
-            return policy
-        wants = tuple(self._want(claim.ref, r) for r in claim.requests)
-        for want in wants:
+        obstacle = self._bad_config(claim)
+        if obstacle is not None:
+            return obstacle
+        choices = tuple(tuple(self._want(claim, r) for r in q.choices) for q in claim.requests)
+        for want in (want for alternatives in choices for want in alternatives):
             for expression in want.expressions:
                 try:
                     self._selectors.check(expression)
@@ -97,10 +125,11 @@ class Reader:
                     )
         return ClaimWants(
             claim=claim,
-            wants=wants,
+            choices=choices,
             constraints=tuple(_constraint(claim, c) for c in claim.constraints),
-            config=self._config(claim),
-            policy=policy,
+            class_config={
+                r.name: self._classes[r.class_name].config for r in _exact_requests(claim)
+            },
         )
 
     def _ownership(self, names: list[str]) -> Obstacle | bool | None:
@@ -129,48 +158,84 @@ class Reader:
         problem = next(
             (f"request {r.name!r}: {r.unsupported}" for r in claim.requests if r.unsupported), ""
         )
-        devices = sum(r.count for r in claim.requests)
+        devices = sum(
+            min(1 if c.mode == ALL else c.count for c in r.choices) for r in claim.requests
+        )
         if not problem and devices > MAX_RESULTS:
             problem = f"it asks for {devices} devices, a claim holds at most {MAX_RESULTS}"
         for number, constraint in enumerate(claim.constraints):
-            if not problem and not constraint.get("matchAttribute"):
+            if not problem and not _attribute(constraint):
                 kind = next((k for k in constraint if k != "requests"), "unknown")
-                problem = f"constraints[{number}]: {kind} is not supported yet; use matchAttribute"
+                problem = (
+                    f"constraints[{number}]: {kind} is not supported; "
+                    "use matchAttribute or distinctAttribute"
+                )
         return Obstacle(Reason.UNSUPPORTED, problem) if problem else None
 
-    def _policy(self, claim: Claim) -> str | Obstacle:
-        """The policy that the claim's configuration names, else that of its classes."""
-        policy = ""
-        sources = [
-            (f"DeviceClass {name!r} config", self._classes[name].config)
-            for name in dict.fromkeys(r.class_name for r in claim.requests)
-        ]
+    def _bad_config(self, claim: Claim) -> Obstacle | None:
+        """The first configuration for us that cannot be understood."""
+        names = dict.fromkeys(r.class_name for r in _exact_requests(claim))
+        sources = [(f"DeviceClass {name!r} config", self._classes[name].config) for name in names]
         for where, entries in [*sources, ("spec.devices.config", claim.config)]:
             for number, entry in enumerate(entries):
                 if (entry.get("opaque") or {}).get("driver") != self._driver:
                     continue
-                parameters = entry["opaque"].get("parameters")
                 try:
-                    config = opaque.decode(parameters)
+                    opaque.decode(entry["opaque"].get("parameters"))
                 except InvalidObjectError as error:
                     path = f"{where}[{number}].opaque.parameters"
                     return Obstacle(Reason.BAD_CONFIG, f"{path}: {error}")
+        return None
+
+    def _policy(self, claim: Claim, request: Request) -> str:
+        """The policy that the claim's configuration names for a request, else that of its class."""
+        policy = DEFAULT_POLICY
+        names = {request.name, request.name.partition("/")[0]}
+        for entry in (*self._classes[request.class_name].config, *claim.config):
+            ours = (entry.get("opaque") or {}).get("driver") == self._driver
+            if ours and (not entry.get("requests") or not names.isdisjoint(entry["requests"])):
+                parameters = entry["opaque"].get("parameters")
                 if isinstance(parameters, dict) and "placement" in parameters:
-                    policy = config.placement.policy
+                    policy = opaque.decode(parameters).placement.policy
         return policy
 
-    def _want(self, claim: ClaimRef, request: Request) -> Want:
-        expressions = (*self._classes[request.class_name].selectors, *request.selectors)
-        return Want(claim, request.name, request.class_name, expressions, request.count)
+    def _want(self, claim: Claim, request: Request) -> Want:
+        return Want(
+            claim.ref,
+            request.name,
+            request.class_name,
+            expressions=(
+                *self._classes[request.class_name].selectors,
+                *request.selectors,
+                *(self._at_least(name, quantity) for name, quantity in request.capacity),
+            ),
+            count=request.count,
+            policy=self._policy(claim, request),
+            everything=request.mode == ALL,
+        )
 
-    def _config(self, claim: Claim) -> tuple[Mapping[str, Any], ...]:
-        by_request = {r.name: self._classes[r.class_name].config for r in claim.requests}
-        return tuple(allocation_config([*by_request], claim.config, by_request))
+    def _at_least(self, capacity: str, quantity: str) -> str:
+        """A capacity request (KEP-5075) as the selector that it amounts to for whole devices."""
+        domain, _, name = capacity.rpartition("/")
+        found = f"device.capacity['{domain or self._driver}'].{name}"
+        return f"{found}.compareTo(quantity('{quantity}')) >= 0"
 
 
-def _constraint(claim: Claim, constraint: Mapping[str, Any]) -> SameAttribute:
-    requests = frozenset(r.partition("/")[0] for r in constraint.get("requests") or ())
-    return SameAttribute(claim.ref.uid, constraint["matchAttribute"], requests)
+def _exact_requests(claim: Claim) -> Iterable[Request]:
+    return (choice for request in claim.requests for choice in request.choices)
+
+
+def _attribute(constraint: Mapping[str, Any]) -> str:
+    return constraint.get("matchAttribute") or constraint.get("distinctAttribute") or ""
+
+
+def _constraint(claim: Claim, constraint: Mapping[str, Any]) -> Constraint:
+    return Constraint(
+        claim.ref.uid,
+        _attribute(constraint),
+        frozenset(constraint.get("requests") or ()),
+        distinct=not constraint.get("matchAttribute"),
+    )
 
 
 def _class_names(request: Mapping[str, Any]) -> Iterable[str]:

@@ -104,9 +104,16 @@ class Writer:
         Raises:
             BindingForbiddenError: a permission is missing.
         """
-        order = {request.name: n for n, request in enumerate(claim.requests)}
+        requests = {c.name: c for request in claim.requests for c in request.choices}
+        order = {name: n for n, name in enumerate(requests)}
         devices = [
-            AllocatedDevice(p.request, self._driver, pool, p.device)
+            AllocatedDevice(
+                p.request,
+                self._driver,
+                pool,
+                p.device,
+                tolerations=requests[p.request].tolerations,
+            )
             for p in sorted(picks, key=lambda p: order[p.request])
         ]
         allocation = write_allocation(devices, node, timestamp=rfc3339(self._now()), config=config)

@@ -9,7 +9,7 @@ then refused as immutable.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 MAX_RESULTS = 32
@@ -24,6 +24,7 @@ class AllocatedDevice:
     pool: str
     device: str
     admin_access: bool = False
+    tolerations: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
 
     @property
     def base_request(self) -> str:
@@ -55,6 +56,7 @@ def read_allocation(obj: Mapping[str, Any]) -> Allocation:
                 pool=r["pool"],
                 device=r["device"],
                 admin_access=bool(r.get("adminAccess")),
+                tolerations=tuple(r.get("tolerations") or ()),
             )
             for r in devices.get("results", ())
         ),
@@ -77,7 +79,13 @@ def write_allocation(
     """
     allocated: dict[str, Any] = {
         "results": [
-            {"request": d.request, "driver": d.driver, "pool": d.pool, "device": d.device}
+            {
+                "request": d.request,
+                "driver": d.driver,
+                "pool": d.pool,
+                "device": d.device,
+                **({"tolerations": [*d.tolerations]} if d.tolerations else {}),
+            }
             for d in devices
         ]
     }
@@ -99,18 +107,20 @@ def allocation_config(
 ) -> list[dict[str, Any]]:
     """Class and claim configuration as ``allocation.devices.config``, classes first (KEP-4381).
 
-    ``requests`` are the names of the allocated requests, ``class_config`` maps each of them to the
-    ``spec.config`` of its class. Claim entries for other requests are left out.
+    ``requests`` are the names of the allocated requests (``request/subrequest`` where one was
+    chosen), ``class_config`` maps each of them to the ``spec.config`` of its class. Claim entries
+    may name a request or a subrequest; those for what was not allocated are left out.
     """
     entries: list[dict[str, Any]] = []
     names = list(requests)
+    known = {*names, *(name.partition("/")[0] for name in names)}
     for name in names:
         entries.extend(
             {"source": "FromClass", "requests": [name], **entry}
             for entry in class_config.get(name, ())
         )
     for entry in claim_config:
-        wanted = [r for r in entry.get("requests", ()) if r.partition("/")[0] in names]
+        wanted = [r for r in entry.get("requests", ()) if r in known]
         if wanted or not entry.get("requests"):
             entries.append({"source": "FromClaim", **entry, "requests": wanted})
     return entries

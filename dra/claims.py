@@ -15,9 +15,11 @@ ALL = "All"
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request of a claim: ``exactly`` of ``spec.devices.requests[]``.
+    """One request of a claim, or one of its subrequests, which is called ``request/subrequest``.
 
-    ``unsupported`` says in words why we cannot allocate it, and is empty when we can.
+    A request with ``alternatives`` (``firstAvailable``, best first) has no content of its own.
+    ``capacity`` maps the names of capacities to the least quantity. ``unsupported`` says in words
+    why we cannot allocate it, and is empty when we can.
     """
 
     name: str
@@ -27,6 +29,14 @@ class Request:
     mode: str = EXACT_COUNT
     admin_access: bool = False
     unsupported: str = ""
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    capacity: tuple[tuple[str, str], ...] = ()
+    alternatives: tuple[Request, ...] = ()
+
+    @property
+    def choices(self) -> tuple[Request, ...]:
+        """What would serve it, best first: its alternatives, or itself."""
+        return self.alternatives or (self,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,26 +110,40 @@ def claim_names(pod: Mapping[str, Any]) -> dict[str, str | None]:
 
 
 def _read_request(entry: Mapping[str, Any]) -> Request:
-    exactly = entry.get("exactly")
-    if exactly is None:
-        kind = "firstAvailable" if "firstAvailable" in entry else "no known kind of request"
-        return Request(entry["name"], "", unsupported=f"{kind} is not supported yet")
-    mode = exactly.get("allocationMode", EXACT_COUNT)
-    unsupported = ""
-    if mode != EXACT_COUNT:
-        unsupported = f"allocationMode {mode} is not supported yet; use {EXACT_COUNT}"
-    elif exactly.get("adminAccess"):
-        unsupported = "adminAccess is not supported yet"
-    elif exactly.get("capacity"):
-        unsupported = "capacity requests are not supported; select by device.capacity in CEL"
+    name = entry["name"]
+    if "exactly" in entry:
+        return _read_exact(name, entry["exactly"])
+    if "firstAvailable" in entry:
+        subrequests = tuple(_read_exact(f"{name}/{s['name']}", s) for s in entry["firstAvailable"])
+        told = next((s.unsupported for s in subrequests if s.unsupported), "")
+        return Request(name, "", alternatives=subrequests, unsupported=told)
     return Request(
-        name=entry["name"],
-        class_name=exactly.get("deviceClassName", ""),
-        selectors=_expressions(exactly.get("selectors", ())),
-        count=exactly.get("count", 1),
+        name, "", unsupported="it is of a kind that is not known; use exactly or firstAvailable"
+    )
+
+
+def _read_exact(name: str, body: Mapping[str, Any]) -> Request:
+    mode = body.get("allocationMode", EXACT_COUNT)
+    unsupported = ""
+    if mode not in {EXACT_COUNT, ALL}:
+        unsupported = f"allocationMode {mode} is not known; use {EXACT_COUNT} or {ALL}"
+    elif body.get("adminAccess"):
+        unsupported = (
+            "adminAccess is not supported: slices are made for the claim that holds them, and "
+            "another claim cannot look at them; remove adminAccess, and read the slices of a node "
+            "from its MigNode"
+        )
+    capacity = (body.get("capacity") or {}).get("requests") or {}
+    return Request(
+        name=name,
+        class_name=body.get("deviceClassName", ""),
+        selectors=_expressions(body.get("selectors") or ()),
+        count=body.get("count", 1),
         mode=mode,
-        admin_access=bool(exactly.get("adminAccess")),
+        admin_access=bool(body.get("adminAccess")),
         unsupported=unsupported,
+        tolerations=tuple(body.get("tolerations") or ()),
+        capacity=tuple(sorted((n, str(quantity)) for n, quantity in capacity.items())),
     )
 
 

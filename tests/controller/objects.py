@@ -113,6 +113,14 @@ def request(
     return {"name": name, "exactly": body}
 
 
+def first_available(name: str, *subrequests: tuple[str, str, Obj]) -> Obj:
+    """A request with alternatives: name, class and further fields of each, best first."""
+    return {
+        "name": name,
+        "firstAvailable": [{"name": n, "deviceClassName": c, **more} for n, c, more in subrequests],
+    }
+
+
 def claim(
     name: str,
     *requests: Obj,

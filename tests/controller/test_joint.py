@@ -27,8 +27,8 @@ TABLES = {id(g): MoveTable(g) for g in (A100, THIRDS)}
 WEIGHTS = {id(A100): (0.3, 0.1, 0.2, 0.4, 0.9, 1.1, 2.0), id(THIRDS): (0.5, 0.2, 1.0)}
 
 
-def pricing(geometry: Geometry) -> Pricing:
-    return Pricing(TABLES[id(geometry)], sws, WEIGHTS[id(geometry)])
+def pricing(geometry: Geometry, types: int = 1) -> Pricing:
+    return Pricing(TABLES[id(geometry)], [sws] * types, WEIGHTS[id(geometry)])
 
 
 def offers(geometry: Geometry, *names: str) -> list[Offer]:
@@ -43,7 +43,11 @@ def served(
     return combine(
         [
             slice_options(
-                usage, 0, pricing(g), target=target, allowed=[offers(g, *w) for w in wanted]
+                usage,
+                0,
+                pricing(g, len(wanted)),
+                target=target,
+                allowed=[offers(g, *w) for w in wanted],
             )
             for g, usage in gpus
         ],
@@ -150,7 +154,7 @@ def test_ties_go_to_the_first_gpu() -> None:
     options = slice_options(
         EMPTY,
         0,
-        Pricing(table, first_fit, ()),
+        Pricing(table, [first_fit], ()),
         target=(3,),
         allowed=[[Offer(p) for p in A100.profiles if p.name == "1g.5gb"]],
     )
@@ -167,7 +171,7 @@ def test_a_whole_gpu_serves_one_want_and_only_where_no_slice_does() -> None:
     slices = slice_options(
         EMPTY,
         0,
-        Pricing(TABLES[id(A100)], best_fit, ()),
+        Pricing(TABLES[id(A100)], [best_fit], ()),
         target=(1,),
         allowed=[offers(A100, "7g.40gb")],
     )

@@ -113,3 +113,28 @@ def test_a_gpu_that_changed_is_found_by_its_new_state() -> None:
     assert both(known, claim("c", request("r", "mig-7g.40gb"))) == (None, None)
     known.set_mignode(mignode("node-a", gpu(0, "node-a")))
     assert both(known, claim("c", request("r", "mig-7g.40gb")))[0] == first
+
+
+def test_gpus_of_two_markets_that_cost_the_same_are_taken_in_name_order() -> None:
+    known = cluster("node-a", "node-b", "node-c")
+    seven = A100.profiles[-1]
+    full = Instance(seven.placements[0], InstanceState.FOREIGN)
+    known.set_mignode(mignode("node-a", gpu(0, "node-a", geometry=OLDER, instances=(full,))))
+    known.set_mignode(mignode("node-b", gpu(0, "node-b")))
+    known.set_mignode(mignode("node-c", gpu(0, "node-c", geometry=OLDER)))
+    parameters = {"apiVersion": API_VERSION, "kind": KIND, "placement": {"policy": "first-fit"}}
+    config = [{"opaque": {"driver": "mig.dra.dev", "parameters": parameters}}]
+    quick, thorough = both(known, claim("c", request("r", "mig-1g.5gb"), config=config))
+    assert quick == thorough
+    assert quick is not None
+    assert quick.node == "node-b"
+
+
+def test_a_stock_forgets_the_gpus_that_leave() -> None:
+    known = cluster("node-a", "node-b")
+    for name in ("node-a", "node-b"):
+        known.remove_mignode(name)
+    stock = known.fleet.stock
+    assert not stock._states
+    assert not any(stock._members.values())
+    assert stock.whole == 0

@@ -18,7 +18,14 @@ from controller.classes import (
 from controller.reasons import Obstacle, Reason
 from controller.wants import ClaimWants, Reader
 from dra.claims import read_claim
-from tests.controller.objects import DRIVER, claim, device_class, request, versioned
+from tests.controller.objects import (
+    DRIVER,
+    claim,
+    device_class,
+    first_available,
+    request,
+    versioned,
+)
 
 Obj = dict[str, Any]
 
@@ -96,16 +103,15 @@ def test_a_claim_that_mixes_drivers_is_left_alone_and_told_so() -> None:
 @pytest.mark.parametrize(
     ("bad", "told"),
     [
-        (request("r", allocationMode="All"), "allocationMode All"),
-        (request("r", adminAccess=True), "adminAccess"),
-        (request("r", capacity={"requests": {"memory": "1Gi"}}), "capacity"),
+        (request("r", allocationMode="Some"), "allocationMode Some"),
+        (request("r", adminAccess=True), "remove adminAccess"),
+        (first_available("r", ("x", "mig-1g.5gb", {"adminAccess": True})), "remove adminAccess"),
         (request("r", count=33), "33 devices"),
         (
-            {
-                "name": "r",
-                "firstAvailable": [{"name": "x", "deviceClassName": "mig-1g.5gb"}],
-            },
-            "firstAvailable",
+            first_available(
+                "r", ("x", "mig-1g.5gb", {"count": 34}), ("y", "mig-3g.20gb", {"count": 33})
+            ),
+            "33 devices",
         ),
     ],
 )
@@ -115,15 +121,55 @@ def test_what_is_not_supported_is_named(bad: Obj, told: str) -> None:
     assert told in found.message
 
 
-def test_a_match_constraint_is_understood_and_another_refused() -> None:
+def test_constraints_are_understood_and_unknown_ones_refused() -> None:
     same = {"matchAttribute": "mig.dra.dev/parentUUID", "requests": ["a"]}
     found = wanted(claim("c", request("a"), request("b"), constraints=[same]))
     (constraint,) = found.constraints
     assert [constraint.covers(w) for w in found.wants] == [True, False]
+    assert not constraint.distinct
     apart = {"distinctAttribute": "mig.dra.dev/parentUUID"}
-    refusal = refused(claim("c", constraints=[apart]))
+    assert [c.distinct for c in wanted(claim("c", constraints=[apart])).constraints] == [True]
+    refusal = refused(claim("c", constraints=[{"nearAttribute": "x/y"}]))
     assert refusal.reason is Reason.UNSUPPORTED
-    assert "distinctAttribute" in refusal.message
+    assert "nearAttribute" in refusal.message
+    assert "matchAttribute or distinctAttribute" in refusal.message
+
+
+def test_a_constraint_covers_a_request_with_its_subrequests_or_a_subrequest_alone() -> None:
+    both = first_available("r", ("x", "mig-3g.20gb", {}), ("y", "mig-1g.5gb", {}))
+    wider = {"matchAttribute": "mig.dra.dev/parentUUID", "requests": ["r"]}
+    narrower = {"matchAttribute": "mig.dra.dev/parentUUID", "requests": ["r/y"]}
+    found = wanted(claim("c", both, constraints=[wider, narrower]))
+    ((x, y),) = found.choices
+    assert (x.request, y.request) == ("r/x", "r/y")
+    assert [c.covers(x) for c in found.constraints] == [True, False]
+    assert [c.covers(y) for c in found.constraints] == [True, True]
+
+
+def test_a_capacity_request_selects_devices_with_at_least_so_much() -> None:
+    asked = request("r", "mig.dra.dev", capacity={"requests": {"memory": "12Gi", "x.y/z": "1"}})
+    (want,) = wanted(claim("c", asked)).wants
+    assert (
+        "device.capacity['mig.dra.dev'].memory.compareTo(quantity('12Gi')) >= 0" in want.expressions
+    )
+    assert "device.capacity['x.y'].z.compareTo(quantity('1')) >= 0" in want.expressions
+
+
+def test_each_request_has_the_policy_of_its_class_or_of_the_config_that_names_it() -> None:
+    spread = device_class("mine", f"device.driver == '{DRIVER}'", config=[opaque(policy="spread")])
+    named = {**opaque(policy="mfi"), "requests": ["b", "c/y"]}
+    found = wanted(
+        claim(
+            "c",
+            request("a", "mine"),
+            request("b"),
+            first_available("c", ("x", "mig-1g.5gb", {}), ("y", "mine", {})),
+            config=[named],
+        ),
+        spread,
+    )
+    policies = {w.request: w.policy for choice in found.choices for w in choice}
+    assert policies == {"a": "spread", "b": "mfi", "c/x": "sws", "c/y": "mfi"}
 
 
 def test_a_selector_that_does_not_compile_is_shown_with_its_place() -> None:
@@ -147,17 +193,17 @@ def test_an_unknown_field_of_an_opaque_config_is_named_with_its_path() -> None:
 
 def test_the_claim_has_the_last_word_on_the_policy() -> None:
     spread = device_class("mine", f"device.driver == '{DRIVER}'", config=[opaque(policy="spread")])
-    assert wanted(claim("c")).policy == ""
-    assert wanted(claim("c", request("r", "mine")), spread).policy == "spread"
+    assert wanted(claim("c")).wants[0].policy == "sws"
+    assert wanted(claim("c", request("r", "mine")), spread).wants[0].policy == "spread"
     overruled = claim("c", request("r", "mine"), config=[opaque(policy="best-fit")])
     found = wanted(overruled, spread)
-    assert found.policy == "best-fit"
-    assert [e["source"] for e in found.config] == ["FromClass", "FromClaim"]
+    assert found.wants[0].policy == "best-fit"
+    assert [e["source"] for e in found.config(["r"])] == ["FromClass", "FromClaim"]
 
 
 def test_configs_of_other_drivers_are_not_read() -> None:
     foreign = {"opaque": {"driver": "gpu.nvidia.com", "parameters": {"kind": "Whatever"}}}
-    assert wanted(claim("c", config=[foreign])).policy == ""
+    assert wanted(claim("c", config=[foreign])).wants[0].policy == "sws"
 
 
 def test_a_generated_class_selects_one_profile_and_names_its_extended_resource() -> None:
