@@ -11,6 +11,7 @@ import pytest
 from dra.kube.resources import NODES
 from kubeletplugin.entries import State
 from kubeletplugin.managers import conflict
+from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin import rig as rig_module
 from tests.kubeletplugin.conftest import A100
@@ -93,6 +94,20 @@ def test_gpus_that_a_device_plugin_gives_out_are_withheld(rig: Rig) -> None:
     assert "nvidia.com/gpu: 2" in rig.refused(rig.claim("gpu-0-mig-1g5gb-19-0"))
     assert rig.unprepare(ref) == ""
     assert rig.clean(), "what is ours is removed all the same"
+
+
+def test_a_gpu_that_is_found_later_is_withheld_too(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig()
+    advertise(rig)
+    rig.machine.inject(
+        Fault(id="dead", function="nvmlDeviceGetUUID", action="return", gpu=1, times=0)
+    )
+    rig.start()
+    assert reasons(rig) == ["DevicePluginActive"]
+    rig.machine.clear_faults()
+    assert rig.daemon is not None
+    rig.daemon._hardware.discover()
+    wait_for("MigNode", lambda: reasons(rig) == ["DevicePluginActive"] * 2)
 
 
 def with_options(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
