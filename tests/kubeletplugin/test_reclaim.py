@@ -188,3 +188,22 @@ def test_a_disk_that_is_full_at_the_mark_does_not_pretend_success(
         failing_writes(patch, rig.roots.state / "journal.json", lambda _: True)
         assert "IN_USE" in rig.unprepare(ref)
     assert states(rig) == [State.PREPARED]
+
+
+def test_a_gpu_that_nvml_does_not_find_is_not_an_instance_that_is_gone(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    rig.machine.inject(
+        Fault(
+            id="absent",
+            function="nvmlDeviceGetHandleByUUID",
+            action="return",
+            code=6,
+            gpu=None,
+            times=0,
+        )
+    )
+    assert rig.unprepare(ref) == ""
+    assert states(rig) == [State.TOMBSTONE]
+    rig.machine.clear_faults()
+    wait_for("the janitor", rig.clean)
