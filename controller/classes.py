@@ -15,6 +15,9 @@ from dra.kube.resources import DEVICE_CLASSES, Obj
 from dra.names import class_name, extended_resource_name
 
 GPU_CLASS = "gpu.dra.dev"
+ROUND_SIZES = (5, 10, 20, 40, 80, 160)
+"""Memory for which there is a class ``mig-min-<size>gb``, as profile names count it."""
+
 _DEFAULT_DRIVER_CLASS = "mig.dra.dev"
 
 
@@ -53,7 +56,8 @@ def read_class(obj: Mapping[str, Any], driver: str) -> DeviceClass:
 
 def looks_ours(name: str) -> bool:
     """Whether a class that does not exist is called like one that we would generate."""
-    return name in (_DEFAULT_DRIVER_CLASS, GPU_CLASS) or re.match(r"mig-\d+g\.", name) is not None
+    ours = re.match(r"mig-(\d+g\.|min-\d+gb$)", name) is not None
+    return ours or name in (_DEFAULT_DRIVER_CLASS, GPU_CLASS)
 
 
 def is_generated(obj: Mapping[str, Any], driver: str) -> bool:
@@ -62,7 +66,12 @@ def is_generated(obj: Mapping[str, Any], driver: str) -> bool:
 
 
 def generated_classes(driver: str, profiles: Iterable[str]) -> list[Obj]:
-    """The classes to generate: any slice, whole GPUs, and one per profile, for apply."""
+    """The classes to generate, for apply.
+
+    Any slice, whole GPUs, one per profile, and one per round size that a profile reaches: a claim
+    of ``mig-min-10gb`` gets the smallest profile with at least that much.
+    """
+    profiles = sorted(profiles)
     is_type = f"device.driver == '{driver}' && device.attributes['{driver}'].type == '{{}}'"
     any_slice = is_type.format(TYPE_MIG)
     classes = [
@@ -76,9 +85,35 @@ def generated_classes(driver: str, profiles: Iterable[str]) -> list[Obj]:
             f"{any_slice} && device.attributes['{driver}'].profile == '{profile}'",
             extended_resource=extended_resource_name(profile),
         )
-        for profile in sorted(profiles)
+        for profile in profiles
+    ]
+    largest = max((_nominal_gb(profile) for profile in profiles), default=0)
+    memory = f"device.capacity['{driver}'].memory"
+    classes += [
+        _class(
+            driver,
+            f"mig-min-{size}gb",
+            f"{any_slice} && {memory}.compareTo(quantity('{_least_mib(size)}Mi')) >= 0",
+        )
+        for size in ROUND_SIZES
+        if size <= largest
     ]
     return classes
+
+
+def _nominal_gb(profile: str) -> int:
+    """The size in a profile's name: 5 for ``1g.5gb+me``."""
+    found = re.search(r"\.(\d+)gb", profile)
+    return int(found[1]) if found else 0
+
+
+def _least_mib(size: int) -> int:
+    """The least memory that counts as ``size`` gb in the names of profiles.
+
+    They are rounded up: ``1g.5gb`` has 4864 MiB and ``3g.40gb`` 40192 MiB, up to 5 % less than
+    they say.
+    """
+    return size * 1024 * 94 // 100
 
 
 def needs_write(wanted: Obj, found: Obj) -> bool:

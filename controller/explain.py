@@ -107,7 +107,10 @@ def _overlapping(search: Search, fleet: Fleet) -> Obstacle | None:
 def _impossible(search: Search, index: int, failure: str, fleet: Fleet, request: str) -> Obstacle:
     offered = sorted(fleet.profiles(), key=_profile_order)
     have = f"profiles are: {', '.join(offered)}" if offered else "no GPU is in MIG mode"
-    asked = _PROFILE.findall(" ".join(search.types[index].expressions))
+    expressions = " ".join(search.types[index].expressions)
+    asked = _PROFILE.findall(expressions)
+    if "memory" in expressions:
+        have += _largest(fleet)
     unknown = sorted(set(asked) - set(offered))
     if unknown:
         message = f"request {request!r}: no node offers profile {', '.join(unknown)}; {have}"
@@ -119,6 +122,16 @@ def _impossible(search: Search, index: int, failure: str, fleet: Fleet, request:
         Reason.NO_SUCH_PROFILE,
         f"request {request!r}: no node offers a device that its selectors select; {have}",
     )
+
+
+def _largest(fleet: Fleet) -> str:
+    """``; the largest is 7g.40gb with 40192Mi``; empty without profiles."""
+    kinds = {id(s.kind): s.kind for node in fleet.nodes.values() for s in node.gpus}
+    profiles = [o.profile for kind in kinds.values() for o in kind.offers if o.profile is not None]
+    if not profiles:
+        return ""
+    most = max(profiles, key=lambda p: (p.memory_mib, p.name))
+    return f"; the largest is {most.name} with {most.memory_mib}Mi of memory"
 
 
 def _on_node(search: Search, node: NodeGpus) -> str:
