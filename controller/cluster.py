@@ -22,6 +22,9 @@ from dra.mignode import from_mignode
 
 _log = logging.getLogger(__name__)
 
+_REMEMBERED = 2000
+"""Allocations that count as demand at a start; older ones would hardly weigh."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class KnownClaim:
@@ -198,6 +201,21 @@ class Cluster:
         if self.fleet.release(known.claim.ref.uid):
             self._effects.room = True
         self._touch_pods(key)
+
+    def learn_demand(self) -> None:
+        """Count the latest allocations as demand, oldest first.
+
+        For a controller that starts anew: it then judges as one that made those allocations.
+        """
+        latest = sorted(
+            (known.obj["status"]["allocation"].get("allocationTimestamp") or "", key)
+            for key, known in self.claims.items()
+            if known.claim.allocation is not None
+        )[-_REMEMBERED:]
+        for _, key in latest:
+            allocation = self.claims[key].claim.allocation
+            for profile in self.fleet.profiles_in(allocation) if allocation else ():
+                self.markets.observe(profile)
 
     def _account(self, before: Claim | None, claim: Claim, *, own: bool) -> None:
         """Bring the fleet's books up to a claim's allocation."""

@@ -12,7 +12,7 @@ from controller.shapes import Numbering
 from controller.stock import Stock
 from dra.allocation import Allocation
 from dra.inventory import Allocator, ClaimRef, Gpu, Inventory
-from dra.names import DeviceNameError, GpuDevice, parse_device
+from dra.names import DeviceNameError, GpuDevice, MigDevice, parse_device
 
 Signature = tuple[tuple[object, ...], ...]
 
@@ -133,6 +133,20 @@ class Fleet:
     def profiles(self) -> frozenset[str]:
         """Names of the profiles that any node's GPUs have."""
         return frozenset().union(*set(self._profiles.values()))
+
+    def profiles_in(self, allocation: Allocation) -> Iterable[str]:
+        """The profile names of the slices in an allocation of ours, where its node is known."""
+        node = self.nodes.get(allocation.node)
+        for allocated in allocation.of_driver(self.driver) if node else ():
+            try:
+                device = parse_device(allocated.device)
+            except DeviceNameError:
+                continue
+            state = node.gpu(device.gpu) if node and isinstance(device, MigDevice) else None
+            if state is not None and state.gpu.geometry and isinstance(device, MigDevice):
+                profile = state.gpu.geometry.by_id(device.profile_id)
+                if profile is not None and not allocated.admin_access:
+                    yield profile.name
 
     def _state(self, gpu: Gpu, inventory: Inventory) -> GpuState:
         sliceable = gpu.mig_enabled and gpu.geometry is not None

@@ -112,6 +112,7 @@ class Controller:
     def _work(self, inbox: Inbox, stop: threading.Event) -> None:
         cluster, engine = self._engine(stop)
         _apply(cluster, inbox.take())
+        cluster.learn_demand()
         engine.absorb()
         _log.info(
             "ready",

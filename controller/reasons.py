@@ -19,12 +19,9 @@ class Reason(StrEnum):
     BAD_CONFIG = "InvalidConfig"
     UNSUPPORTED = "UnsupportedRequest"
     MIXED = "MixedDrivers"
-    NODES_DIFFER = "ClaimsOnDifferentNodes"
     TAKEN_BACK = "AllocationTakenBack"
     REFUSED = "AllocationRefused"
-    DEALLOCATED = "Deallocated"
     PREPARE_FAILED = PREPARE_FAILED
-    STILL_IN_USE = "SliceStillInUse"
     CLASS_CONFLICT = "DeviceClassConflict"
 
 
