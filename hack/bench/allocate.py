@@ -1,0 +1,183 @@
+"""How long the controller's decision takes: ``python -m hack.bench.allocate``.
+
+The controller's own index and allocator, fed with objects as the API server sends them: nodes of
+eight GPUs filled to a share with claims, then one pod after another is decided, allocated and an
+old one released. Compare the rows of one run; milliseconds are of this machine.
+"""
+
+from __future__ import annotations
+
+import random
+import resource
+import time
+from statistics import quantiles
+from typing import Any
+
+import click
+
+from controller.allocate import Allocator, Decision, Problem
+from controller.cel import Selectors
+from controller.classes import generated_classes
+from controller.cluster import Cluster
+from controller.kinds import Kinds
+from controller.pods import read_pod
+from controller.unit import examine
+from controller.wants import Reader
+from dra.allocation import AllocatedDevice, write_allocation
+from dra.geometry import Geometry
+from dra.inventory import Gpu, Inventory
+from dra.mignode import to_mignode
+from dra.names import DEFAULT_DRIVER, class_name
+from hack.bench.fleet import geometry
+from hack.bench.scenarios import MIXES, sizes
+
+Obj = dict[str, Any]
+FINALIZER = f"{DEFAULT_DRIVER}/allocation"
+GPUS_PER_NODE = 8
+
+
+class Bench:
+    """A cluster index with pods that come and go."""
+
+    def __init__(self, shape: Geometry, *, nodes: int, seed: int) -> None:
+        self._draw = random.Random(seed)
+        self._profiles = list(sizes(shape))
+        self._count = 0
+        self._held: list[tuple[Obj, Obj]] = []
+        kinds = Kinds(Selectors())
+        self.cluster = Cluster(DEFAULT_DRIVER, FINALIZER, kinds)
+        self._reader = Reader(DEFAULT_DRIVER, kinds.selectors, self.cluster.classes)
+        self._allocator = Allocator(self.cluster.fleet, self.cluster.hosts)
+        for number in range(nodes):
+            self._add_node(f"node-{number:04}", shape)
+        for body in generated_classes(DEFAULT_DRIVER, self._profiles):
+            self.cluster.set_class(self._stored(body))
+
+    def place(self) -> tuple[float, bool]:
+        """Decide for a new pod and allocate: milliseconds of the decision, whether it fit."""
+        pod, claim = self._pod()
+        self.cluster.set_claim(claim)
+        self.cluster.set_pod(pod)
+        started = time.perf_counter()
+        found = examine(read_pod(pod), self.cluster, self._reader)
+        if not isinstance(found, Problem):
+            raise TypeError(f"the benchmark's pod is no problem: {found}")
+        decision = self._allocator.decide(found)
+        elapsed = (time.perf_counter() - started) * 1000
+        if decision is None:
+            self._remove(pod, claim)
+        else:
+            self._allocate(pod, claim, decision)
+        return elapsed, decision is not None
+
+    def release(self) -> None:
+        """End a random pod."""
+        index = self._draw.randrange(len(self._held))
+        self._held[index], self._held[-1] = self._held[-1], self._held[index]
+        self._remove(*self._held.pop())
+
+    @property
+    def claims(self) -> int:
+        """Allocated claims."""
+        return len(self._held)
+
+    @property
+    def share(self) -> float:
+        """Memory slices in use."""
+        states = [s for n in self.cluster.fleet.nodes.values() for s in n.gpus]
+        return sum(s.usage.mask.bit_count() for s in states) / (8 * len(states))
+
+    def _allocate(self, pod: Obj, claim: Obj, decision: Decision) -> None:
+        devices = [
+            AllocatedDevice(p.request, DEFAULT_DRIVER, decision.pool, p.device)
+            for p in decision.picks
+        ]
+        allocation = write_allocation(devices, decision.node, timestamp="2026-01-01T00:00:00Z")
+        claim = self._stored({**claim, "status": {"allocation": allocation}})
+        pod = self._stored({**pod, "spec": {**pod["spec"], "nodeName": decision.node}})
+        self.cluster.set_claim(claim)
+        self.cluster.set_pod(pod)
+        self.cluster.take_effects()
+        self._held.append((pod, claim))
+
+    def _remove(self, pod: Obj, claim: Obj) -> None:
+        self.cluster.remove_pod(("default", pod["metadata"]["name"]))
+        self.cluster.remove_claim(("default", claim["metadata"]["name"]))
+        self.cluster.take_effects()
+
+    def _add_node(self, name: str, shape: Geometry) -> None:
+        gpus = tuple(
+            Gpu(
+                minor=minor,
+                uuid=f"GPU-{name}-{minor}",
+                product_name="NVIDIA A100-SXM4-80GB",
+                memory_mib=81920,
+                mig_enabled=True,
+                mig_pending=True,
+                geometry=shape,
+            )
+            for minor in range(GPUS_PER_NODE)
+        )
+        inventory = Inventory(name, name, DEFAULT_DRIVER, gpus, driver_version="570.86.15")
+        self.cluster.set_mignode(self._stored(to_mignode(inventory)))
+        allocatable = {"cpu": "256", "memory": "2Ti", "pods": "512"}
+        status = {"allocatable": allocatable, "conditions": [{"type": "Ready", "status": "True"}]}
+        self.cluster.set_node(self._stored({"metadata": {"name": name}, "status": status}))
+
+    def _pod(self) -> tuple[Obj, Obj]:
+        profile = self._draw.choices(self._profiles, MIXES["uniform"])[0]
+        name = f"pod-{self._count}"
+        request = {"name": "r", "exactly": {"deviceClassName": class_name(profile)}}
+        claim = {
+            "metadata": {"name": name, "namespace": "default", "finalizers": [FINALIZER]},
+            "spec": {"devices": {"requests": [request]}},
+        }
+        uses = {"name": "gpu", "resourceClaimName": name}
+        resources = {"requests": {"cpu": "100m", "memory": "1Gi"}}
+        spec = {"resourceClaims": [uses], "containers": [{"name": "c", "resources": resources}]}
+        pod = {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
+        return self._stored(pod), self._stored(claim)
+
+    def _stored(self, body: Obj) -> Obj:
+        self._count += 1
+        metadata = {
+            "uid": f"uid-{self._count}",
+            "creationTimestamp": "2026-01-01T00:00:00Z",
+            **body["metadata"],
+            "resourceVersion": str(self._count),
+        }
+        return {**body, "metadata": metadata}
+
+
+@click.command()
+@click.option("--nodes", "sizes_", multiple=True, type=int, help="Nodes of eight GPUs; repeatable.")
+@click.option("--share", default=0.7, show_default=True, help="Memory slices in use.")
+@click.option("--decisions", default=5000, show_default=True)
+@click.option("--product", default="A100-SXM4-80GB", show_default=True)
+def main(sizes_: tuple[int, ...], share: float, decisions: int, product: str) -> None:
+    """Time decisions in clusters of several sizes."""
+    header = ("nodes", "claims", "in use", "p50 ms", "p99 ms", "x first row", "RSS MiB")
+    click.echo("".join(f"{h:>13}" for h in header))
+    first = 0.0
+    for nodes in sizes_ or (10, 100, 1000):
+        bench = Bench(geometry(product), nodes=nodes, seed=nodes)
+        while bench.share < share:
+            for _ in range(max(1, nodes // 10)):
+                bench.place()
+        times = []
+        for _ in range(decisions):
+            elapsed, placed = bench.place()
+            times.append(elapsed)
+            if placed:
+                bench.release()
+        cuts = quantiles(times, n=100)
+        first = first or cuts[49]
+        rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        click.echo(
+            f"{nodes:>13}{bench.claims:>13}{bench.share:>13.0%}{cuts[49]:>13.2f}{cuts[98]:>13.2f}"
+            f"{cuts[49] / first:>13.1f}{rss:>13}"
+        )
+
+
+if __name__ == "__main__":
+    main()
