@@ -20,6 +20,7 @@ from dra.kube.events import EventRecorder
 from dra.kube.transport import KubeApi
 from dra.names import GpuDevice, MigDevice, parse_device
 from kubeletplugin.claimstatus import ClaimStatuses
+from kubeletplugin.driverversions import explain
 from kubeletplugin.entries import HELD, Entry
 from kubeletplugin.errors import PluginError
 from kubeletplugin.fate import claim_fate
@@ -156,6 +157,7 @@ class Daemon:
             self._gate,
             recover=self._recover,
             settle=mig_mode.enable if options.enable_mig else lambda: None,
+            explain=partial(explain, roots=roots),
         )
         self._health = HealthBoard(self._monitor.devices)
         self._publisher = MigNodePublisher(

@@ -17,7 +17,7 @@ from kubeletplugin.caps import character_majors
 from kubeletplugin.errors import HostError
 from kubeletplugin.roots import Roots
 
-_LIBRARY_DIRECTORIES = (
+LIBRARY_DIRECTORIES = (
     "usr/lib64",
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/aarch64-linux-gnu",
@@ -89,7 +89,7 @@ def _mounts(roots: Roots, driver_version: str) -> Iterator[Mount]:
     root = roots.driver_seen
     directory = _library_directory(root, driver_version)
     if directory is None:
-        places = ", ".join(_LIBRARY_DIRECTORIES)
+        places = ", ".join(LIBRARY_DIRECTORIES)
         raise HostError(
             f"found no libcuda.so.{driver_version} below {root} (in {places}); "
             "set --driver-root to the root of the NVIDIA driver's files"
@@ -106,7 +106,7 @@ def _mounts(roots: Roots, driver_version: str) -> Iterator[Mount]:
 
 
 def _library_directory(root: Path, driver_version: str) -> str | None:
-    for directory in _LIBRARY_DIRECTORIES:
+    for directory in LIBRARY_DIRECTORIES:
         if (root / directory / f"libcuda.so.{driver_version}").is_file():
             return directory
     return None

@@ -23,22 +23,24 @@ POLL_SECONDS = 10.0
 class HardwareLoop:
     """Opens the gate once the GPUs are known; ``recover`` runs before it opens the first time.
 
-    ``settle`` runs after every look at the GPUs.
+    ``settle`` runs after every look at the GPUs. ``explain`` puts an error into words.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its hooks
         self,
         hardware: Hardware,
         gate: Gate,
         *,
         recover: Callable[[], None],
         settle: Callable[[], None] = lambda: None,
+        explain: Callable[[Exception], str] = str,
         clock: Clock | None = None,
     ) -> None:
         self._hardware = hardware
         self._gate = gate
         self._recover = recover
         self._settle = settle
+        self._explain = explain
         self._clock = clock or SystemClock()
         self._recovered = False
         self._stopping = threading.Event()
@@ -62,7 +64,7 @@ class HardwareLoop:
                 delay = POLL_SECONDS
                 self._backoff.reset()
             except (NvmlError, PluginError) as error:
-                delay = self._unavailable(str(error))
+                delay = self._unavailable(self._explain(error))
             except Exception as error:  # noqa: BLE001 - a loop that dies silently is worse
                 _log.exception("hardware")
                 delay = self._unavailable(repr(error))

@@ -1,0 +1,42 @@
+"""Which driver runs and which library is installed, for when NVML says that they do not match."""
+
+from __future__ import annotations
+
+import re
+
+import pynvml
+
+from kubeletplugin.driverfiles import LIBRARY_DIRECTORIES
+from kubeletplugin.nvml.errors import NvmlError
+from kubeletplugin.roots import Roots
+
+_KERNEL = re.compile(r"Kernel Module\s+(?:for \S+\s+)?(\d+(?:\.\d+)+)")
+_LIBRARY = "libnvidia-ml.so."
+
+
+def explain(error: Exception, roots: Roots) -> str:
+    """The error's text; of a version mismatch, with both versions."""
+    mismatch = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+    if not isinstance(error, NvmlError) or error.code != mismatch:
+        return str(error)
+    installed = ", ".join(_libraries(roots)) or "unknown"
+    return f"{error}; kernel module {_kernel_module(roots)}, library {installed}"
+
+
+def _kernel_module(roots: Roots) -> str:
+    try:
+        text = roots.on_host("/proc/driver/nvidia/version").read_text()
+    except OSError:
+        return "unknown"
+    found = _KERNEL.search(text)
+    return found.group(1) if found else "unknown"
+
+
+def _libraries(roots: Roots) -> list[str]:
+    """Versions of the libraries below the driver root; links without a full version left out."""
+    names = {
+        path.name.removeprefix(_LIBRARY)
+        for directory in LIBRARY_DIRECTORIES
+        for path in (roots.driver_seen / directory).glob(f"{_LIBRARY}*.*")
+    }
+    return sorted(names)
