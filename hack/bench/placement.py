@@ -6,6 +6,7 @@ a mix is named; ``lost`` is relative to kube-scheduler's way (``kube``).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from statistics import fmean
 
@@ -16,6 +17,9 @@ from hack.bench.fleet import NAMES, Fleet, geometry
 from hack.bench.scenarios import MIXES, QUEUE_MIX, Tally, fill, queue, steady
 
 Table = dict[str, dict[str, float]]
+
+QUEUES = ((8, 0.7, 1000), (32, 0.85, 2000))
+"""GPUs, load and jobs of the queueing scenario."""
 
 
 def percent(tallies: list[Tally]) -> tuple[float, float]:
@@ -97,7 +101,7 @@ def run_active(table: MoveTable, *, gpus: int, replications: int) -> Table:
 def run_queue(table: MoveTable, *, gpus: int, replications: int) -> Table:  # noqa: ARG001
     """Mean waiting time of pods that queue, relative to kube-scheduler's way."""
     result: Table = {policy: {} for policy in NAMES}
-    for fleet_size, load, jobs in ((8, 0.7, 1000), (32, 0.85, 2000)):
+    for fleet_size, load, jobs in QUEUES:
         for policy in NAMES:
             result[policy][f"{fleet_size} GPUs load {load}"] = fmean(
                 queue(
@@ -111,7 +115,9 @@ def run_queue(table: MoveTable, *, gpus: int, replications: int) -> Table:  # no
                 for s in range(replications)
             )
     base = dict(result["kube"])
-    return {p: {c: row[c] / base[c] for c in row} for p, row in result.items()}
+    return {
+        p: {c: row[c] / base[c] if base[c] else math.nan for c in row} for p, row in result.items()
+    }
 
 
 SCENARIOS: dict[str, tuple[str, Callable[..., Table]]] = {

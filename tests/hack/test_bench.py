@@ -1,0 +1,48 @@
+"""The benchmarks run; what they measure is for people to read."""
+
+from __future__ import annotations
+
+import pytest
+from click.testing import CliRunner
+
+from dra.moves import MoveTable
+from hack.bench import allocate, placement
+from hack.bench.fleet import NAMES, Fleet, geometry
+from hack.bench.scenarios import MIXES, fill, queue
+
+TABLE = MoveTable(geometry("A100-SXM4-80GB"))
+
+
+@pytest.mark.parametrize("scenario", ["fill", "steady", "active", "queue"])
+def test_every_policy_has_a_row_in_every_placement_table(
+    scenario: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placement, "QUEUES", ((4, 0.5, 20),))
+    arguments = ["--replications", "1", "--gpus", "4", "--scenario", scenario]
+    result = CliRunner().invoke(placement.main, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    rows = [line.split()[0] for line in result.output.splitlines() if line.startswith(NAMES)]
+    assert rows == list(NAMES)
+
+
+def test_all_policies_are_asked_for_the_same_requests() -> None:
+    offered = {
+        fill(Fleet(TABLE, p, gpus=8), MIXES["uniform"], gpus=8, share=1.0, seed=5).slices_offered
+        for p in NAMES
+    }
+    assert len(offered) == 1
+
+
+def test_jobs_that_find_room_at_once_do_not_wait() -> None:
+    fleet = Fleet(TABLE, "sws", gpus=64)
+    assert queue(fleet, MIXES["uniform"], gpus=64, load=0.05, jobs=50, seed=1) == 0.0
+    assert fleet.active == 0, "everybody has left"
+
+
+def test_decisions_are_timed_per_size_of_the_cluster() -> None:
+    arguments = ["--nodes", "1", "--nodes", "2", "--decisions", "20"]
+    result = CliRunner().invoke(allocate.main, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    rows = [line.split() for line in result.output.splitlines()[1:]]
+    assert [row[0] for row in rows] == ["1", "2"]
+    assert all(int(row[1]) > 0 for row in rows)
