@@ -11,7 +11,9 @@ import pytest
 
 from kubeletplugin.nvml.calls import CallPool
 from kubeletplugin.nvml.errors import HangError
+from kubeletplugin.options import Options
 from sim.nvml.faults import Fault
+from tests.kubeletplugin import rig as rig_module
 from tests.kubeletplugin.rig import Rig, wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
@@ -89,10 +91,7 @@ def test_threads_are_used_again_and_errors_come_through() -> None:
 @pytest.fixture
 def impatient(make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch) -> Rig:
     """A plugin that gives an NVML call half a second."""
-    import tests.kubeletplugin.rig as rig_module
-
-    options = rig_module.Options
-    monkeypatch.setattr(rig_module, "Options", lambda *a: replace(options(*a), nvml_seconds=0.5))
+    monkeypatch.setattr(rig_module, "Options", lambda *a: replace(Options(*a), nvml_seconds=0.5))
     rig = make_rig()
     rig.start()
     return rig

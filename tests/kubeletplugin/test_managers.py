@@ -11,6 +11,7 @@ import pytest
 from dra.kube.resources import NODES
 from kubeletplugin.entries import State
 from kubeletplugin.managers import conflict
+from kubeletplugin.options import Options
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin import rig as rig_module
@@ -111,8 +112,7 @@ def test_a_gpu_that_is_found_later_is_withheld_too(make_rig: Callable[..., Rig])
 
 
 def with_options(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
-    options = rig_module.Options
-    monkeypatch.setattr(rig_module, "Options", lambda *a: replace(options(*a), **changes))
+    monkeypatch.setattr(rig_module, "Options", lambda *a: replace(Options(*a), **changes))
 
 
 def test_an_administrator_may_ignore_other_managers(
