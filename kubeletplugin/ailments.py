@@ -121,9 +121,4 @@ def has_passed(ailment: Ailment, gpu: Gpu, *, now: float) -> bool:
 
 
 def _is_about(ailment: Ailment, gpu: str, instance: Instance) -> bool:
-    return (
-        ailment.gpu == gpu
-        and ailment.gi_id is not None
-        and ailment.gi_id == instance.gpu_instance_id
-        and (instance.uuid in ailment.beside or not ailment.beside)
-    )
+    return ailment.gpu == gpu and ailment.gi_id is not None and instance.uuid in ailment.beside

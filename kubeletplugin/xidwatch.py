@@ -67,10 +67,12 @@ class XidWatch:
 
     def _listen(self) -> None:
         events = XidEvents(self._session, self._gpu)
+        # Waiting for nothing must not look like a call that hangs.
+        wait = min(_WAIT_SECONDS, self._session.seconds / 2)
         self._said = ""
         try:
             while not (self._stopping.is_set() or events.stale):
-                xid = events.next(_WAIT_SECONDS)
+                xid = events.next(wait)
                 if xid is not None:
                     self._on_xid(xid)
         finally:

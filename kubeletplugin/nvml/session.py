@@ -41,6 +41,7 @@ class Session:
         self._lock = threading.Lock()
         self._open = False
         self._generation = 0
+        self.seconds = seconds
         self._calls = CallPool(seconds)
 
     @property

@@ -70,16 +70,6 @@ def test_where_there_is_no_other_node_it_waits_and_is_no_hot_loop() -> None:
     assert len(bench.api.writes) == 1
 
 
-def test_a_pod_that_comes_later_does_not_follow_the_claim_to_where_it_failed() -> None:
-    bench = Bench("node-a", "node-b")
-    bench.claim(failed(reservedFor=RESERVED))
-    bench.run()
-    bench.claim(failed())
-    bench.pod(pod("p", "c"))
-    bench.run()
-    assert node_of(bench) == "node-b"
-
-
 RESERVED = [{"resource": "pods", "name": "p", "uid": "uid-p"}]
 
 
@@ -99,6 +89,16 @@ def test_a_bound_or_reserved_pod_is_told_what_to_do_and_its_claim_stays(spec: Ob
         assert PREPARE_FAILED in bench.recorder.reasons("c")
     else:
         assert told == []
+
+
+def test_another_pod_that_is_bound_with_the_claim_later_is_told_too() -> None:
+    bench = Bench("node-a", "node-b")
+    bench.pod(pod("p", "c", nodeName="node-a"))
+    bench.claim(failed(reservedFor=RESERVED))
+    bench.run()
+    bench.pod(pod("q", "c", nodeName="node-a"))
+    bench.run()
+    assert bench.recorder.reasons("p") == bench.recorder.reasons("q") == [PREPARE_FAILED]
 
 
 def test_a_pod_that_is_bound_but_not_yet_reserved_keeps_its_claim() -> None:

@@ -14,8 +14,10 @@ from dra.geometry import Placement
 from dra.inventory import ClaimRef, Gpu, Instance, InstanceState
 from dra.kube.resources import EVENTS, Obj
 from kubeletplugin.ailments import QUIET_SECONDS, Ailment, Ailments, has_passed
+from kubeletplugin.options import Options
 from kubeletplugin.xids import APPLICATION_XIDS, RESET_XIDS, Scope, XidRules, read_rules
 from sim.nvml.faults import Fault
+from tests.kubeletplugin import rig as rig_module
 from tests.kubeletplugin.rig import Rig, wait_for
 
 FIRST = "gpu-0-mig-1g5gb-19-4"
@@ -197,11 +199,23 @@ def test_a_slice_that_is_made_again_is_ready_again(rig: Rig) -> None:
     wait_for("the condition", lambda: ready(rig, ref) == ("True", "Prepared"))
 
 
-def test_a_wait_for_events_that_hangs_stops_nothing(rig: Rig) -> None:
+def test_a_wait_for_events_that_hangs_stops_nothing(
+    make_rig: Callable[..., Rig],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    short = lambda *a: replace(Options(*a), nvml_seconds=0.5)  # noqa: E731
+    monkeypatch.setattr(rig_module, "Options", short)
+    rig = make_rig()
+    rig.start()
     rig.machine.inject(Fault(id="h", function="nvmlEventSetWait_v2", action="hang", times=0))
-    wait_for("the hang", lambda: rig.machine.faults.seen("h") >= 2)
+    wait_for("the hang", lambda: caplog.text.count("are not heard meanwhile") >= 2)
+    assert "nvmlEventSetWait" in caplog.text
     assert rig.prepared(rig.claim(FIRST))
     assert rig.prepared(rig.claim(OTHER_GPU))
+    assert rig.daemon is not None
+    rig.daemon._hardware.poll()
+    wait_for("the MigNode", rig.published)
     assert reason(rig) == reason(rig, 1) == ""
 
 
@@ -233,6 +247,24 @@ def test_at_rest_health_changes_nothing_and_writes_nothing(rig: Rig) -> None:
     assert rig.statuses_idle()
     assert len(rig.http.writes) == before
     assert rig.mutations() == mutations
+
+
+def test_waiting_for_events_is_not_taken_for_a_hang_however_short_the_deadline(
+    make_rig: Callable[..., Rig],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    short = lambda *a: replace(Options(*a), nvml_seconds=0.4)  # noqa: E731
+    monkeypatch.setattr(rig_module, "Options", short)
+    rig = make_rig()
+    rig.start()
+    rig.machine.configure(record_calls=True)
+
+    def waits() -> int:
+        return sum(c.function == "nvmlEventSetWait_v2" for c in rig.machine.calls())
+
+    wait_for("some waits", lambda: waits() >= 6)
+    assert "not heard" not in caplog.text
 
 
 # -- rules
