@@ -123,7 +123,7 @@ def test_a_gpu_that_hangs_is_shown_with_the_call_and_serves_again_when_it_answer
         lambda: not rig.daemon or not rig.daemon._hardware.session.hangs(rig.machine.gpu(0).uuid),
     )
     rig.daemon._janitor.tend(everything=True)
-    assert rig.slices() == [(1, "1g.5gb", 0, True)]
+    wait_for("the janitor", lambda: rig.slices() == [(1, "1g.5gb", 0, True)])
     rig.daemon._hardware.poll()
     wait_for("MigNode", lambda: gpu_reason(rig, 0) == ": ")
 

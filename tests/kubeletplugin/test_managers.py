@@ -75,7 +75,7 @@ def test_while_mig_manager_works_nothing_is_made_or_destroyed(rig: Rig) -> None:
     wait_for("MigNode", lambda: reasons(rig) == ["", ""])
     assert rig.daemon is not None
     rig.daemon._janitor.tend(everything=True)
-    assert rig.slices() == [(0, "1g.5gb", 4, True)]
+    wait_for("the janitor", lambda: rig.slices() == [(0, "1g.5gb", 4, True)])
 
 
 def advertise(rig: Rig) -> None:
