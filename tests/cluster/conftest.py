@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from tests.cluster.harness import credentials
+from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.api import Api, ApiError
 from tests.cluster.harness.binaries import CONTROL_PLANE, NODE, Binaries, find_binaries
 from tests.cluster.harness.controlplane import ControlPlane
@@ -136,6 +137,19 @@ def driver(
             context=driver.tails,
         )
         yield driver
+
+
+@pytest.fixture
+def agreement(api: Api, driver: Driver, kubelet: KubeletNode) -> Iterator[Agreement]:
+    """The real node, with a slice that is not ours; nothing else is left on it after the test.
+
+    Name it before `workload`, whose objects have to be gone by then.
+    """
+    node = Agreement(api, driver, node=kubelet.name, cdi_root=kubelet.cdi_root)
+    node.settle(context=driver.tails)
+    with node.foreign_slice("1g.5gb", start=6):
+        yield node
+        assert node.settle(context=driver.tails) == {}
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -106,10 +107,25 @@ class Containerd:
                     with contextlib.suppress(subprocess.CalledProcessError):
                         self._ctr(*command)
         self.process.stop()
+        self._kill_shims()
+        unmount_below(self._root)
+
+    def lose_power(self) -> None:
+        """Ends everything at once, and forgets what a machine keeps in /run."""
+        self.process.kill()
+        self._kill_shims()
+        unmount_below(self._root)
+        for volatile in ("state", "runc"):
+            shutil.rmtree(self._root / volatile, ignore_errors=True)
+
+    def kill_task(self, container: str) -> None:
+        """Kills the processes of a running container, by its id."""
+        self._ctr("tasks", "kill", "--signal", "SIGKILL", container)
+
+    def _kill_shims(self) -> None:
         for pid in self.shims():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, 9)
-        unmount_below(self._root)
 
     def _ctr(self, *arguments: str) -> str:
         command = [self._binaries.path("ctr"), "--address", str(self.socket), "-n", NAMESPACE]

@@ -20,6 +20,11 @@ NAMESPACE = "mig-dra-driver"
 DRIVER = "mig.dra.dev"
 
 
+def registrations(plugin: Process) -> int:
+    """How often kubelet has told a plugin that it is registered."""
+    return plugin.log.read_text().count("registered with kubelet as") if plugin.log.exists() else 0
+
+
 def _python(*arguments: str) -> list[str]:
     return [sys.executable, "-m", *arguments]
 
@@ -81,6 +86,7 @@ class Driver:
         self._logs.mkdir()
         self.hardware: dict[str, Hardware] = {}
         self.plugins: dict[str, Process] = {}
+        self._arguments: dict[str, tuple[str, ...]] = {}
         self.controller = self._process(
             "controller",
             *("controller", "--namespace", NAMESPACE, "--identity", "test"),
@@ -96,14 +102,23 @@ class Driver:
         kubelet_root.mkdir(parents=True, exist_ok=True)
         hardware = Hardware(home, gpus=gpus)
         self.hardware[name] = hardware
-        self.plugins[name] = self._process(
-            f"plugin-{name}",
+        self._arguments[name] = (
             *("sim", "plugin", "--hardware", str(hardware.state), "--"),
-            *("--node-name", name, "--state-dir", str(home / "state")),
+            *("--node-name", name, "--state-dir", str(self.state(name))),
             *("--kubeconfig", str(self._control_plane.kubeconfig(credentials.MIG_PLUGIN))),
             *("--kubelet-root", str(kubelet_root), "--cdi-root", str(cdi_root)),
             *("--host-root", str(hardware.host_root), "--driver-root", str(hardware.host_root)),
         )
+        self.plugins[name] = self._process(f"plugin-{name}", *self._arguments[name])
+
+    def successor(self, name: str, *, instance: str) -> Process:
+        """Another plugin for a node, as a rolling update starts it; not yet started."""
+        flags = (*self._arguments[name], "--instance", instance)
+        return self._process(f"plugin-{name}-{instance}", *flags)
+
+    def state(self, name: str) -> Path:
+        """Where the plugin of a node keeps its journal."""
+        return self._root / name / "state"
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:

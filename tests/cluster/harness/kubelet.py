@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from typing import TYPE_CHECKING, Any, Self
 
 from tests.cluster.harness.cgroups import Cgroup
@@ -72,9 +73,7 @@ class KubeletNode:
 
     def __enter__(self) -> Self:
         try:
-            self.cgroup.create()
-            self.containerd.start()
-            self.process.start()
+            self.boot()
             wait_for(f"ready node {self.name}", self._ready, timeout=90, context=self.tails)
         except BaseException:
             self._remove()
@@ -83,6 +82,20 @@ class KubeletNode:
 
     def __exit__(self, *_: object) -> None:
         self._remove()
+
+    def boot(self) -> None:
+        """Starts runtime and kubelet; the node may have lost its power before."""
+        self.cgroup.create()
+        self.containerd.start()
+        self.process.start()
+
+    def lose_power(self) -> None:
+        """Ends kubelet, runtime and containers at once; what is not on a disk is gone."""
+        self.process.kill()
+        self.containerd.lose_power()
+        self.cgroup.remove()
+        unmount_below(self._root)
+        shutil.rmtree(self.cdi_root)
 
     def leftovers(self) -> list[str]:
         """What of this node is still on the machine: processes, mounts and cgroups."""

@@ -77,6 +77,11 @@ class Workload:
 
         return wait_for(f"allocation for {pod}", allocated, timeout=timeout, context=self.describe)
 
+    def container(self, pod: str) -> tuple[str, int]:
+        """The id of a pod's only container, and how often it was restarted."""
+        (status,) = self._api.get("Pod", pod)["status"]["containerStatuses"]
+        return str(status["containerID"]).removeprefix("containerd://"), int(status["restartCount"])
+
     def clear(self) -> None:
         """Deletes everything created and waits until it is gone, claims of templates included."""
         for kind, name in reversed(self._created):

@@ -1,0 +1,242 @@
+"""The plugin dies, is away or is updated: claims get what they were given, and leave nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from sim.nvml.faults import Fault
+from tests.cluster.harness.agreement import Agreement
+from tests.cluster.harness.api import Api, Obj
+from tests.cluster.harness.daemons import DRIVER, Driver, registrations
+from tests.cluster.harness.kubelet import KubeletNode
+from tests.cluster.harness.nodes import pod
+from tests.cluster.harness.processes import Process
+from tests.cluster.harness.waiting import wait_for
+from tests.cluster.harness.workload import Workload
+
+COMMAND = {"main": ["sleep", "1000000"]}
+
+RETRY_SECONDS = 60.0
+"""Kubelet repeats a failed Prepare after up to 7.5 s here, and an Unprepare after 2 s."""
+
+GONE_SECONDS = 90.0
+"""Kubelet looks every 60 s for claims whose pods are gone; here it is not alone."""
+
+PREPARING = [
+    ("nvmlDeviceCreateGpuInstanceWithPlacement", "crash-before"),
+    ("nvmlDeviceCreateGpuInstanceWithPlacement", "crash-after"),
+    ("nvmlGpuInstanceCreateComputeInstance", "crash-before"),
+    ("nvmlGpuInstanceCreateComputeInstance", "crash-after"),
+]
+UNPREPARING = [
+    ("nvmlComputeInstanceDestroy", "crash-before"),
+    ("nvmlComputeInstanceDestroy", "crash-after"),
+    ("nvmlGpuInstanceDestroy", "crash-after"),
+]
+
+
+@pytest.fixture
+def where(kubelet: KubeletNode) -> dict[str, Any]:
+    """The part of a pod's spec that puts it on the node that runs pods."""
+    return {"nodeSelector": {"kubernetes.io/hostname": kubelet.name}}
+
+
+def restart(plugin: Process) -> None:
+    """What the DaemonSet's controller does once the plugin has died."""
+    wait_for("end of the plugin", lambda: not plugin.running, timeout=60, context=plugin.tail)
+    plugin.start()
+
+
+def live_sockets(kubelet: KubeletNode) -> Iterator[str]:
+    """Names of the driver's sockets on the node; fails for one that nobody serves."""
+    directories = ("plugins_registry", f"plugins/{DRIVER}")
+    for directory in directories:
+        for path in (kubelet.kubelet_root / directory).glob("*.sock"):
+            with socket.socket(socket.AF_UNIX) as client:
+                client.connect(str(path))
+            yield path.name
+
+
+def ending(api: Api, claim: Obj) -> bool:
+    """Whether a claim is reserved for nobody and on its way out."""
+    found = api.get("ResourceClaim", claim["metadata"]["name"])
+    return "deletionTimestamp" in found["metadata"] and not found["status"].get("reservedFor")
+
+
+@pytest.mark.parametrize(("function", "action"), PREPARING)
+def test_kubelet_tries_again_after_the_plugin_was_killed_in_a_prepare(
+    *,
+    function: str,
+    action: Any,
+    agreement: Agreement,
+    driver: Driver,
+    kubelet: KubeletNode,
+    workload: Workload,
+    where: dict[str, Any],
+) -> None:
+    claims = {"gpu": workload.template("killed", device_class="mig-2g.10gb")}
+    agreement.machine.inject(Fault(function=function, action=action))
+
+    workload.create(pod("killed", COMMAND, claims=claims, **where))
+    restart(driver.plugins[kubelet.name])
+
+    workload.wait_for_phase("killed", "Running", timeout=RETRY_SECONDS)
+    assert len(agreement.settle(context=workload.describe)) == 1
+
+
+@pytest.mark.parametrize(("function", "action"), UNPREPARING)
+def test_a_pod_ends_although_the_plugin_was_killed_in_an_unprepare(
+    *,
+    function: str,
+    action: Any,
+    agreement: Agreement,
+    api: Api,
+    driver: Driver,
+    kubelet: KubeletNode,
+    workload: Workload,
+    where: dict[str, Any],
+) -> None:
+    claims = {"gpu": workload.template("ended", device_class="mig-2g.10gb")}
+    for name in ("ended", "stays"):
+        workload.create(pod(name, COMMAND, claims=claims, **where))
+        workload.wait_for_phase(name, "Running")
+    held = agreement.settle(context=workload.describe)
+    agreement.machine.inject(Fault(function=function, action=action))
+
+    api.delete("Pod", "ended")
+    restart(driver.plugins[kubelet.name])
+
+    wait_for(
+        "deletion of the pod",
+        lambda: api.find("Pod", "ended") is None and len(api.list("ResourceClaim")) == 1,
+        timeout=RETRY_SECONDS,
+        context=workload.describe,
+    )
+    left = agreement.settle(context=workload.describe)
+    assert len(left) == 1
+    assert left.items() <= held.items()
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """What is away, besides the plugin, while a pod is deleted by force."""
+
+    kubelet: bool = False
+    """Kubelet too."""
+    claim: bool = False
+    """And somebody takes the claim away, finalizer or not."""
+
+
+ABSENCES = {
+    "plugin": Absence(),
+    "kubelet": Absence(kubelet=True),
+    "claim": Absence(kubelet=True, claim=True),
+}
+
+
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize("away", ABSENCES.values(), ids=ABSENCES)
+def test_the_slice_of_a_pod_deleted_by_force_goes_when_the_plugin_is_back(
+    *,
+    away: Absence,
+    agreement: Agreement,
+    api: Api,
+    driver: Driver,
+    kubelet: KubeletNode,
+    workload: Workload,
+    where: dict[str, Any],
+) -> None:
+    claims = {"gpu": workload.template("forced", device_class="mig-1g.5gb")}
+    for name in ("forced", "stays"):
+        workload.create(pod(name, COMMAND, claims=claims, **where))
+        workload.wait_for_phase(name, "Running")
+    held = agreement.settle(context=workload.describe)
+    claim = workload.claim_of("forced")
+    assert claim is not None
+    down = [driver.plugins[kubelet.name], *([kubelet.process] if away.kubelet else [])]
+
+    for process in down:
+        process.kill()
+    api.delete("Pod", "forced", grace=0)
+    wait_for("wish to delete the claim", lambda: ending(api, claim), context=workload.describe)
+    if away.claim:
+        freed = {"metadata": {"finalizers": None}}
+        api.patch("ResourceClaim", claim["metadata"]["name"], freed)
+    assert len(agreement.machine.gpu().gpu_instances) == 3
+    for process in down:
+        process.start()
+
+    name = claim["metadata"]["name"]
+    wait_for(
+        "end of the claim",
+        lambda: api.find("ResourceClaim", name) is None,
+        timeout=GONE_SECONDS,
+        context=workload.describe,
+    )
+    left = agreement.settle(timeout=GONE_SECONDS, context=workload.describe)
+    assert len(left) == 1
+    assert left.items() <= held.items()
+    workload.create(pod("next", COMMAND, claims=claims, **where))
+    workload.wait_for_phase("next", "Running")
+    assert len(agreement.settle(context=workload.describe)) == 2
+
+
+@pytest.fixture
+def updated(driver: Driver, kubelet: KubeletNode) -> Iterator[Callable[[], Process]]:
+    """Updates the plugin by one that is started before the old one ends; undone after the test."""
+    name = kubelet.name
+
+    def replace(old: Process, new: Process) -> Process:
+        seen = registrations(new)
+        new.start()
+        driver.plugins[name] = new
+        wait_for("new process", lambda: new.log.stat().st_size > 0, context=new.tail)
+        old.stop(grace=30)
+        wait_for("registration", lambda: registrations(new) > seen, context=driver.tails)
+        return new
+
+    old, new = driver.plugins[name], driver.successor(name, instance="b" * 36)
+    with contextlib.ExitStack() as stack:
+        stack.callback(new.stop)
+
+        def update() -> Process:
+            stack.callback(lambda: replace(new, old))
+            return replace(old, new)
+
+        yield update
+
+
+def test_an_update_of_the_plugin_leaves_pods_alone(
+    *,
+    agreement: Agreement,
+    kubelet: KubeletNode,
+    workload: Workload,
+    where: dict[str, Any],
+    updated: Callable[[], Process],
+) -> None:
+    claims = {"gpu": workload.template("update", device_class="mig-1g.5gb")}
+    workload.create(pod("before", COMMAND, claims=claims, **where))
+    workload.wait_for_phase("before", "Running")
+    held = agreement.settle(context=workload.describe)
+    container = workload.container("before")
+    mark = len(agreement.machine.mutations())
+
+    plugin = updated()
+    assert agreement.settle(context=workload.describe) == held
+    assert agreement.machine.mutations()[mark:] == []
+    registry, service = live_sockets(kubelet)
+    assert (registry.endswith("reg.sock"), service.startswith("dra")) == (True, True)
+
+    workload.create(pod("after", COMMAND, claims=claims, **where))
+    workload.wait_for_phase("after", "Running")
+    now = agreement.settle(context=workload.describe)
+    assert len(now) == 2
+    assert held.items() <= now.items()
+    assert workload.container("before") == container
+    plugin.assert_running()
