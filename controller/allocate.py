@@ -184,9 +184,12 @@ class Search:
 
     def single_decision(self, candidate: Candidate) -> Decision:
         """The decision for one of ``candidates``."""
-        inventory = candidate.state.inventory
-        pick = _pick(self.wants[0][0], candidate.state, candidate.offer, candidate.placement)
-        return Decision(inventory.node, inventory.pool, (pick,))
+        return self.at(candidate.state, candidate.offer, candidate.placement)
+
+    def at(self, state: GpuState, offer: Offer, placement: Placement) -> Decision:
+        """The decision to serve a single want by this slice."""
+        pick = _pick(self.wants[0][0], state, offer, placement)
+        return Decision(state.inventory.node, state.inventory.pool, (pick,))
 
     def match(self, state: GpuState, index: int) -> Match:
         """What of a GPU would serve the wants of type ``index``. Raises SelectorError."""

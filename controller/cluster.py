@@ -83,6 +83,10 @@ class Cluster:
         effects, self._effects = self._effects, Effects()
         return effects
 
+    def reconsider(self) -> None:
+        """What did not fit may fit now, for a reason that no object shows."""
+        self._effects.room = True
+
     def pods_of(self, claim: Key) -> list[Pod]:
         """The pods that refer to a claim."""
         return [self.pods[key] for key in self._pods_of.get(claim, ())]

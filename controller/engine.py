@@ -17,6 +17,7 @@ from controller.exclusions import Exclusions
 from controller.explain import explain
 from controller.failures import Failures
 from controller.moving import Mover
+from controller.overtaking import Overtaking
 from controller.pods import Key, Pod
 from controller.reasons import Obstacle, Reason
 from controller.report import Reporter
@@ -81,6 +82,7 @@ class Engine:
         self._exclusions = Exclusions(now)
         self._stranded = Stranded(cluster, writer, reporter, self._exclusions)
         self._failures = Failures()
+        self._overtaking = Overtaking(cluster, self._allocator, reporter, now=now)
         self._pods: WorkList[Key] = WorkList(now)
         self._claims: WorkList[Key] = WorkList(now)
         self._waiting: set[Key] = set()
@@ -99,6 +101,7 @@ class Engine:
         for uid in effects.gone_pods:
             self._exclusions.forget(uid)
             self._reporter.forget(pod_uid=uid, gone=True)
+            self._overtaking.leaves(uid)
         for uid in effects.gone_claims:
             self._reporter.forget(claim_uid=uid)
             self._attempts.pop(uid, None)
@@ -173,6 +176,7 @@ class Engine:
         found = examine(pod, self._cluster, self._reader)
         if isinstance(found, Satisfied):
             self._reporter.forget(pod_uid=pod.uid)
+            self._overtaking.leaves(pod.uid)
             if found.ours and self._gate in pod.gates:
                 self._writer.lift_gate(pod, self._gate)
                 _log.info("gate lifted", extra={"pod": str(pod)})
@@ -182,19 +186,26 @@ class Engine:
             self._allocate(pod, without_nodes(found, self._exclusions.excluded(pod.uid)))
 
     def _allocate(self, pod: Pod, problem: Problem) -> None:
-        obstacle = self._failures.get(problem)
-        decision = None if obstacle else self._allocator.decide(problem, self._delegated)
-        if decision is None:
-            if self._mover.move(pod, problem, self._delegated):
+        with self._overtaking.letting_by(pod) as alone:
+            obstacle = None if alone else self._failures.get(problem)
+            decision = None if obstacle else self._allocator.decide(problem, self._delegated)
+            if decision is None and self._mover.move(pod, problem, self._delegated):
                 return
-            if obstacle is None:
+            if decision is None and obstacle is None:
                 obstacle = explain(problem, self._allocator, self._cluster.fleet, self._delegated)
                 self._failures.add(problem, obstacle)
+        if decision is None and obstacle is not None:
+            if obstacle.reason is Reason.WAITING:
+                self._overtaking.waits(
+                    pod, _urgency(pod), problem=problem, delegated=self._delegated
+                )
             refs = [c.claim.ref for c in problem.claims]
             self._wait(pod, obstacle, [(r.namespace, r.name) for r in refs])
+        if decision is None:
             return
         for wants in problem.claims:
             self._write(pod, _Attempt(wants, decision))
+        self._overtaking.served(pod, _urgency(pod))
 
     def _write(self, pod: Pod, attempt: _Attempt) -> None:
         cluster, wants, decision = self._cluster, attempt.wants, attempt.decision

@@ -19,6 +19,7 @@ class Reason(StrEnum):
     BAD_CONFIG = "InvalidConfig"
     UNSUPPORTED = "UnsupportedRequest"
     MIXED = "MixedDrivers"
+    NEXT_IN_LINE = "NextInLine"
     TAKEN_BACK = "AllocationTakenBack"
     REFUSED = "AllocationRefused"
     PREPARE_FAILED = PREPARE_FAILED
