@@ -104,6 +104,9 @@ def dump(encoded: dict[str, Any]) -> bytes:
 
 
 def _read(path: Path) -> bytes | None:
+    """A file's content; None where there is none, or a link, which is never followed."""
+    if path.is_symlink():
+        return None
     try:
         return path.read_bytes()
     except FileNotFoundError:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from cdi.files import sync_directory, write_durably
+from cdi.files import TEMPORARY_SUFFIX, sync_directory, write_durably
 from kubeletplugin.entries import Entry, State
 from kubeletplugin.errors import HostError
 from kubeletplugin.journalfile import Contents, Key, decode, encode
@@ -111,6 +111,22 @@ class Journal:
                 self._write(self._entries | found, contents)
             else:
                 self._contents = contents  # a node where there has never been anything
+
+    def sweep(self) -> None:
+        """Remove what a process that was killed has left half-written in the journal's directory.
+
+        Only at start, by the owner of the directory.
+
+        Raises:
+            HostError: the directory cannot be read or written.
+        """
+        folder = self._path.parent
+        try:
+            with self._lock:
+                for path in folder.glob(f"*{TEMPORARY_SUFFIX}"):
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            raise HostError(f"cannot sweep {folder}: {error.strerror or error}") from error
 
     def _write(self, entries: dict[Key, Entry], contents: Contents | None = None) -> None:
         contents = replace(

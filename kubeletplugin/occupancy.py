@@ -77,7 +77,9 @@ class Occupancy:
     def _check_foreign(
         self, unit: GpuUnit, entry: Entry, placement: Placement, reusable: Entry | None
     ) -> None:
-        own = own_instance(self._session, entry, self._boot_id)
+        # What is not on record was never made: an instance in its place is another's.
+        recorded = self._journal.get(entry)
+        own = recorded and own_instance(self._session, recorded, self._boot_id)
         ids = {own.id if own else None, reusable.gi_id if reusable else None}
         for gi in self._on(unit):
             if gi.id not in ids and gi.placement.overlaps(placement):

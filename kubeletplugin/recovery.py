@@ -50,7 +50,7 @@ class Recovery:
         self._reports = reports
 
     def run(self) -> None:
-        """Check every claim of the journal, then remove specs that belong to none. Never raises.
+        """Check every claim of the journal, then remove files that belong to none. Never raises.
 
         At rest this changes nothing: no instance, no file.
         """
@@ -58,6 +58,7 @@ class Recovery:
             self._unfinished(ref)
             self.check(ref.uid)
         try:
+            self._journal.sweep()
             known = {e.claim.uid for e in self._journal.entries()} | self._journal.unread()
             removed = self._specs.sweep(known)
         except PluginError as error:

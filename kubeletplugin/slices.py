@@ -59,11 +59,11 @@ class Slices:
             return recorded
         _log.info("%s of claim %s is made again", entry.device, entry.claim)
         profile, _ = _shape(unit, entry)
-        if self._removal.is_bare(recorded):
-            found = own_instance(self._session, recorded, self._boot_id)
-            if found is not None:
+        found = own_instance(self._session, recorded, self._boot_id)
+        if found is not None:
+            if self._removal.is_bare(recorded):
                 return self._compute(unit, _bare(entry, self._boot_id, found.id), profile)
-        self._removal.remove(recorded)
+            self._removal.remove(recorded)
         return self._make(unit, entry)
 
     def _make(self, unit: GpuUnit, entry: Entry) -> Entry:
@@ -80,11 +80,17 @@ class Slices:
             entry = _bare(entry, self._boot_id, leftover.gi_id)
             self._journal.exchange(leftover, entry)
             return self._compute(unit, entry, profile)
+        before = self._journal.get(entry)
         entry = entry.at(State.INTENT, boot_id=self._boot_id, gi_id=None, ci_id=None, mig_uuid="")
         self._journal.put(entry)
         try:
             gi = create_gpu_instance(self._session, unit.uuid, profile=profile, placement=placement)
         except InsufficientResourcesError as error:
+            # Nothing was made, so nothing is to be looked for: what lies there is another's.
+            if before is None:
+                self._journal.remove(entry)
+            else:
+                self._journal.put(before)
             raise HardwareError(
                 f"{error}; on {unit.name} now: {self._occupancy.describe(unit)}",
                 passing=self._occupancy.is_draining(unit),
