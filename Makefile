@@ -1,5 +1,6 @@
 # make demo   a simulated cluster: pods get MIG slices, one waits and gets its own, all is cleaned up
 # make test   everything that CI runs: lint, types, layers, tests
+# make soak   the node under random failures for as long as it takes
 # The environment in .venv is made on first use; Python 3.11 or newer is all that must be there.
 
 PYTHON ?= python3
@@ -8,7 +9,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 WORKERS ?= auto
 
-.PHONY: demo up test lint types unit test-cluster protos constraints clean
+.PHONY: demo up test lint types unit soak test-cluster protos constraints clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python -m sim demo
@@ -29,6 +30,11 @@ types: $(VENV)/.dev
 
 unit: $(VENV)/.dev
 	$(BIN)/pytest -n $(WORKERS)
+
+# The long run of tests/failures: 20,000 random steps (MIG_STEPS; MIG_SEED repeats one), every crash
+# point with every way on, every byte of the journal, 10,000 cycles.
+soak: $(VENV)/.dev
+	MIG_SOAK=1 $(BIN)/pytest tests/failures -n $(WORKERS) -rP --timeout 7200
 
 # Needs Kubernetes' binaries: KUBEBUILDER_ASSETS, or where setup-envtest keeps them. Skips without.
 test-cluster: $(VENV)/.dev

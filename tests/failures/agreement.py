@@ -1,0 +1,116 @@
+"""Whether journal, hardware, CDI specs and claims say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import yaml
+
+from dra.inventory import ClaimRef
+from dra.names import MigDevice, parse_device
+from kubeletplugin.entries import Entry, State
+from kubeletplugin.journal import Journal
+from sim.nvml import host
+from sim.nvml.state import Gpu, GpuInstance
+from tests.failures.plant import DRIVER, Site
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A whole slice on the hardware: one GPU instance with one compute instance that fills it."""
+
+    gpu: str
+    profile: int
+    start: int
+    size: int
+    gi_id: int
+    ci_id: int
+    uuid: str
+
+
+def entries(site: Site) -> tuple[Entry, ...]:
+    """The journal as a new process would find it."""
+    return Journal(site.roots.state / "journal.json").entries()
+
+
+def own_instances(site: Site, foreign: Collection[int]) -> list[tuple[Gpu, GpuInstance]]:
+    """GPU instances that are not in ``foreign``, which are keys of the simulated hardware."""
+    return [
+        (gpu, gi)
+        for gpu in site.machine.state().gpus
+        for gi in gpu.gpu_instances
+        if gi.key not in foreign
+    ]
+
+
+def instance_of(site: Site, device: str) -> tuple[Gpu, GpuInstance] | None:
+    """What is on the hardware at exactly the place that a device's name means."""
+    parsed = parse_device(device)
+    assert isinstance(parsed, MigDevice)
+    gpu = site.machine.state().gpus[parsed.minor]
+    for gi in gpu.gpu_instances:
+        if (gi.profile, gi.start) == (parsed.profile_id, parsed.start):
+            return gpu, gi
+    return None
+
+
+def nodes_of(gpu: Gpu, gi: GpuInstance) -> set[str]:
+    """The device nodes that a container needs for this slice and no other."""
+    [ci] = gi.compute_instances
+    minors = (
+        host.gpu_instance_minor(gpu.minor, gi.id),
+        host.compute_instance_minor(gpu.minor, gi.id, ci.id),
+    )
+    return {f"/dev/nvidia{gpu.minor}", *(f"/dev/nvidia-caps/nvidia-cap{m}" for m in minors)}
+
+
+def check_claim(site: Site, ref: ClaimRef, devices: Sequence[str]) -> None:
+    """A claim that kubelet was told of: hardware, journal and CDI spec are exactly right."""
+    known = {e.device: e for e in entries(site) if e.claim.uid == ref.uid}
+    assert known.keys() == set(devices), f"journal of {ref}: {sorted(known)}"
+    path = site.roots.cdi / f"k8s.{DRIVER}-claim_{ref.uid}.yaml"
+    assert path.is_file(), f"no CDI spec of {ref}"
+    spec = yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader)
+    nodes = {
+        d["name"]: {n["path"] for n in d["containerEdits"]["deviceNodes"]} for d in spec["devices"]
+    }
+    assert nodes.keys() == {f"{ref.uid}-{d}" for d in devices}
+    for device in devices:
+        entry, found = known[device], instance_of(site, device)
+        assert found is not None, f"{device} of {ref} is not on the hardware"
+        gpu, gi = found
+        assert len(gi.compute_instances) == 1, f"{device}: {gi}"
+        [ci] = gi.compute_instances
+        shown = (entry.state, entry.gpu, entry.gi_id, entry.ci_id, entry.mig_uuid)
+        assert shown == (State.PREPARED, gpu.uuid, gi.id, ci.id, ci.uuid), f"{device}: {entry}"
+        assert nodes[f"{ref.uid}-{device}"] == nodes_of(gpu, gi)
+
+
+def check_settled(
+    site: Site, claims: Mapping[ClaimRef, Sequence[str]], foreign: Collection[int] = ()
+) -> None:
+    """Exactly these claims are prepared, and there is nothing else of ours anywhere."""
+    for ref, devices in claims.items():
+        check_claim(site, ref, devices)
+    wanted = {(ref.uid, d) for ref, devices in claims.items() for d in devices}
+    assert {e.key for e in entries(site)} == wanted, "journal"
+    places = {(g.uuid, i.key) for g, i in own_instances(site, foreign)}
+    right = {
+        (found[0].uuid, found[1].key)
+        for _, device in wanted
+        if (found := instance_of(site, device)) is not None
+    }
+    assert places == right, f"leaked on the hardware: {places - right}"
+    specs = {f"k8s.{DRIVER}-claim_{ref.uid}.yaml" for ref in claims}
+    cdi = site.roots.cdi
+    present = {p.name for p in cdi.iterdir()} if cdi.is_dir() else set()
+    assert present == specs, f"CDI specs: {present ^ specs}"
+    left = [p.name for p in site.roots.state.glob("*.tmp*")]
+    assert not left, f"half-written files are left: {left}"
+
+
+def check_foreign(site: Site, foreign: Collection[int]) -> None:
+    """Every instance that somebody else made is there, as it was made."""
+    present = {gi.key for gpu in site.machine.state().gpus for gi in gpu.gpu_instances}
+    assert set(foreign) <= present, f"foreign instances destroyed: {set(foreign) - present}"

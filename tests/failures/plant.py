@@ -1,0 +1,243 @@
+"""One node in a folder, and the node program's parts over it, without its sockets and threads.
+
+Everything that the program does runs in threads of its own (see ``Plant.run``), so that a process
+that was killed stays dead however many of its threads were waiting for something.
+"""
+
+from __future__ import annotations
+
+import shutil
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+from uuid import uuid4
+
+import sim.nvml
+from dra.inventory import Allocator, ClaimRef, Inventory
+from dra.kube.errors import KubeError, NotFoundError, UnavailableError
+from dra.kube.resources import NODES, RESOURCE_CLAIMS, Obj
+from dra.kube.transport import KubeApi
+from kubeletplugin.daemon import Daemon
+from kubeletplugin.errors import PluginError
+from kubeletplugin.node import Outcome
+from kubeletplugin.nvml.errors import NvmlError
+from kubeletplugin.options import Options
+from kubeletplugin.roots import Roots
+from sim.nvml.machine import GpuSpec, Machine
+from tests.failures.folderapi import FolderHttp
+from tests.failures.steps import KilledError, Recorder, Step
+
+T = TypeVar("T")
+DRIVER = "mig.dra.dev"
+NODE = "node-1"
+_ROUNDS = 1200
+_ROUND_SECONDS = 0.05
+A100 = "A100-SXM4-40GB"
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The node's folder: hardware, host, state, CDI specs, and the API's objects."""
+
+    root: Path
+
+    @classmethod
+    def create(cls, root: Path, *, gpus: int = 2) -> Site:
+        """A node that has just been put up."""
+        Machine.create(root / "hw", [GpuSpec(A100) for _ in range(gpus)])
+        site = cls(root)
+        site.api().create(NODES, {"metadata": {"name": NODE}})
+        return site
+
+    @property
+    def machine(self) -> Machine:
+        """The hardware."""
+        return Machine(self.root / "hw")
+
+    @property
+    def roots(self) -> Roots:
+        """Where the program finds everything."""
+        return Roots(
+            host=self.root / "hw/host",
+            driver=Path("/"),
+            cdi=self.root / "cdi",
+            kubelet=self.root / "k",
+            state=self.root / "state",
+        )
+
+    def api(self, reach: Callable[[str, str], None] | None = None) -> KubeApi:
+        """The API server's clients."""
+        return KubeApi(FolderHttp(self.root / "api", reach=reach))
+
+    def claim(self, name: str, devices: Sequence[str]) -> ClaimRef:
+        """A claim that was given these devices, one request each."""
+        results = [
+            {"request": f"r{i}", "driver": DRIVER, "pool": NODE, "device": d}
+            for i, d in enumerate(devices)
+        ]
+        body = {
+            "metadata": {"name": name, "namespace": "default"},
+            "status": {
+                "allocation": {"devices": {"results": results}},
+                "reservedFor": [{"resource": "pods", "name": f"{name}-pod", "uid": str(uuid4())}],
+            },
+        }
+        made = self.api().create(RESOURCE_CLAIMS, body)
+        return ClaimRef("default", name, made["metadata"]["uid"])
+
+    def delete_claim(self, ref: ClaimRef) -> None:
+        """The claim is gone; that it is gone already is fine."""
+        try:
+            self.api().delete(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace, uid=ref.uid)
+        except KubeError:
+            return
+
+    def has_claim(self, ref: ClaimRef) -> bool:
+        """Whether the claim itself is in the API."""
+        try:
+            found = self.api().get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
+        except NotFoundError:
+            return False
+        return bool(found["metadata"]["uid"] == ref.uid)
+
+    def save(self, place: Path) -> None:
+        """Keep a copy of everything."""
+        shutil.rmtree(place, ignore_errors=True)
+        shutil.copytree(self.root, place, symlinks=True)
+
+    def restore(self, place: Path) -> None:
+        """Everything as it was when it was saved."""
+        shutil.rmtree(self.root)
+        shutil.copytree(place, self.root, symlinks=True)
+
+
+class Plant:
+    """The parts of one process of the node program."""
+
+    def __init__(self, site: Site, recorder: Recorder) -> None:
+        self.site = site
+        self.recorder = recorder
+        self.api_down = False
+        self.events: list[tuple[str, str]] = []
+        self.daemon: Daemon = self.run(self._build)
+
+    def _build(self) -> Daemon:
+        with self.recorder.outside():
+            sim.nvml.install(self.site.machine.directory)
+        options = Options(NODE, DRIVER, None, Allocator.CONTROLLER, self.site.roots)
+        daemon = Daemon(options, _RecordedApi(self).api)
+        # Sent from a thread of their own, and a courtesy: kept here.
+        daemon._events.emit = self._emit  # type: ignore[method-assign]
+        # A call that hangs then hangs its claim's thread; the deadline of calls has its own tests.
+        daemon._hardware.session._calls.run = _at_once  # type: ignore[method-assign]
+        return daemon
+
+    def _emit(self, regarding: Obj, reason: str, message: str, *, warning: bool = False) -> None:
+        self.events.append((reason, message))
+
+    def run(self, work: Callable[[], T]) -> T:
+        """Do something as the program; raises what it raises, KilledError included."""
+        future: Future[T] = Future()
+
+        def body() -> None:
+            try:
+                future.set_result(work())
+            except BaseException as error:  # noqa: BLE001 - handed on
+                future.set_exception(error)
+
+        life = self.recorder.life
+        threading.Thread(target=body, daemon=True).start()
+        for _ in range(_ROUNDS):
+            done, _left = wait([future], timeout=_ROUND_SECONDS)
+            if done:
+                return future.result()
+            if self.recorder.life != life:
+                # It waits for a thread that was killed: dead as well.
+                raise KilledError
+        raise TimeoutError("the program does not answer")
+
+    def start(self) -> None:
+        """Bring up, recover, serve: what the program does before it answers the first call."""
+        self.run(self._look)
+
+    def look(self) -> None:
+        """What the hardware's loop does every few seconds."""
+        self.run(self._look)
+
+    def _look(self) -> None:
+        loop = self.daemon._loop
+        try:
+            loop._step()
+        except (NvmlError, PluginError) as error:
+            loop._unavailable(str(error))
+
+    def tend(self) -> None:
+        """A round of the janitor, in which it asks for every claim."""
+        self.run(lambda: self.daemon._janitor.tend(everything=True))
+
+    def publish(self) -> None:
+        """Write the statuses of claims and the MigNode, as far as the API answers."""
+        self.run(self._publish)
+
+    def _publish(self) -> None:
+        statuses = self.daemon._statuses
+        while statuses._wanted:
+            ref, entries = statuses._wanted.pop(next(iter(statuses._wanted)))
+            _try(lambda: statuses._apply(ref, entries))  # noqa: B023 - called at once
+        _try(self.daemon._publisher._publish)
+
+    def prepare(self, ref: ClaimRef, *, within: float = 40.0) -> Outcome:
+        """What kubelet asks for one claim."""
+        node = self.daemon._janitor._node
+        return self.run(lambda: node.prepare(ref, deadline=node._clock() + within))
+
+    def unprepare(self, ref: ClaimRef, *, within: float = 40.0) -> Outcome:
+        """What kubelet asks when the last pod of a claim is gone."""
+        node = self.daemon._janitor._node
+        return self.run(lambda: node.unprepare(ref, deadline=node._clock() + within))
+
+    def inventory(self) -> Inventory | None:
+        """What would be published."""
+        return self.run(self.daemon._inventory)
+
+
+class _RecordedApi:
+    """The API as the program reaches it: its writes are steps, and it may be down."""
+
+    def __init__(self, plant: Plant) -> None:
+        self._plant = plant
+        self._http = FolderHttp(plant.site.root / "api")
+        self.api = KubeApi(_Recording(self._http, self._call))
+
+    def _call(self, method: str, path: str, **more: Any) -> Any:
+        plant = self._plant
+        if plant.api_down:
+            raise UnavailableError(f"{method} {path}: connection refused")
+        if method == "GET":
+            with plant.recorder.outside():
+                return self._http.call(method, path, **more)
+        step = Step("api", method, path)
+        return plant.recorder.step(step, lambda: self._http.call(method, path, **more))
+
+
+class _Recording(FolderHttp):
+    def __init__(self, http: FolderHttp, call: Callable[..., Any]) -> None:
+        super().__init__(http._folder)
+        self._recorded = call
+
+    def call(self, method: str, path: str, **more: Any) -> Any:
+        return self._recorded(method, path, **more)
+
+
+def _at_once(name: str, work: Callable[[], T], **_: Any) -> T:
+    return work()
+
+
+def _try(work: Callable[[], Any]) -> None:
+    try:
+        work()
+    except KubeError:
+        return

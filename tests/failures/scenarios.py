@@ -1,0 +1,259 @@
+"""What is interrupted: operations of the node program, each on a node that others use too."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from dra.inventory import ClaimRef
+from tests.failures.agreement import check_claim, check_foreign, check_settled
+from tests.failures.plant import Plant, Site
+from tests.failures.steps import KilledError, Recorder, Step, hooked
+
+TARGET = ("gpu-0-mig-1g5gb-19-4",)
+TWO_GPUS = ("gpu-0-mig-2g10gb-14-2", "gpu-1-mig-1g5gb-19-0")
+NEIGHBOUR = ("gpu-0-mig-1g5gb-19-0",)
+FOREIGN = ("1g.5gb", 5)
+_NEW = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{64}")
+_TIMES = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
+_TEMPORARY = re.compile(rb"\.[a-z0-9_]{8}\.tmp")
+CREATE_CI = "nvmlGpuInstanceCreateComputeInstance"
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """A node before the operation: our claim, a neighbour's that is prepared, a foreign slice."""
+
+    site: Site
+    target: ClaimRef
+    devices: tuple[str, ...]
+    neighbour: ClaimRef
+    foreign: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """``setup`` leads to the moment before ``act``; it ends with the process that it started in.
+
+    ``wanted`` is whether kubelet wants the claim prepared when it asks again. ``neighbour_waits``:
+    the neighbour's slice went with a reboot and is there again once kubelet asks for it.
+    """
+
+    devices: tuple[str, ...]
+    setup: Callable[[Scene], None]
+    act: Callable[[Scene, Plant], None]
+    wanted: bool = True
+    starts: bool = True
+    neighbour_waits: bool = False
+
+
+@contextmanager
+def _plant(scene: Scene, recorder: Recorder) -> Iterator[Plant]:
+    with hooked(recorder):
+        yield Plant(scene.site, recorder)
+
+
+def _prepared(scene: Scene, *refs: ClaimRef) -> None:
+    with _plant(scene, Recorder()) as plant:
+        plant.start()
+        for ref in refs:
+            outcome = plant.prepare(ref)
+            assert not outcome.error, outcome.error
+        plant.publish()
+
+
+def _only_neighbour(scene: Scene) -> None:
+    _prepared(scene, scene.neighbour)
+
+
+def _both(scene: Scene) -> None:
+    _prepared(scene, scene.neighbour, scene.target)
+
+
+def _rebooted(scene: Scene) -> None:
+    """Instances are gone, minors renumbered, and so is what was on a tmpfs."""
+    _both(scene)
+    scene.site.machine.reboot(minors=[1, 0])
+    shutil.rmtree(scene.site.roots.cdi)
+    _make_foreign(scene.site)
+
+
+def _half_made(scene: Scene) -> None:
+    """The process ended right after a compute instance was made."""
+    _only_neighbour(scene)
+    recorder = Recorder(in_process=True)
+    with _plant(scene, recorder) as plant:
+        plant.start()
+
+        def refuse(step: Step) -> OSError | None:
+            if any(s.name == CREATE_CI for s in recorder.taken):
+                recorder.die()
+            return None
+
+        recorder.refuse = refuse
+        recorder.arm()
+        try:
+            plant.prepare(scene.target)
+        except KilledError:
+            return
+        raise AssertionError("it was not killed")
+
+
+def _prepare(scene: Scene, plant: Plant) -> None:
+    outcome = plant.prepare(scene.target)
+    assert not outcome.error, outcome.error
+    plant.publish()
+
+
+def _unprepare(scene: Scene, plant: Plant) -> None:
+    outcome = plant.unprepare(scene.target)
+    assert not outcome.error, outcome.error
+    plant.publish()
+
+
+def _start(scene: Scene, plant: Plant) -> None:
+    plant.start()
+    plant.tend()
+
+
+SCENARIOS: Mapping[str, Scenario] = {
+    "prepare one slice": Scenario(TARGET, _only_neighbour, _prepare),
+    "prepare two slices on two GPUs": Scenario(TWO_GPUS, _only_neighbour, _prepare),
+    "prepare again after a reboot": Scenario(TWO_GPUS, _rebooted, _prepare, neighbour_waits=True),
+    "unprepare one slice": Scenario(TARGET, _both, _unprepare, wanted=False),
+    "unprepare two slices on two GPUs": Scenario(TWO_GPUS, _both, _unprepare, wanted=False),
+    "recover a slice that is half made": Scenario(TARGET, _half_made, _start, starts=False),
+}
+
+
+def set_scene(root: str, name: str) -> Scene:
+    """Build the node and bring it to the moment before the operation."""
+    scenario = SCENARIOS[name]
+    site = Site.create(Path(root))
+    _make_foreign(site)
+    target, neighbour = site.claim("target", scenario.devices), site.claim("neighbour", NEIGHBOUR)
+    scene = Scene(site, target, scenario.devices, neighbour, frozenset())
+    scenario.setup(scene)
+    found = [g.key for g in site.machine.gpu(0).gpu_instances if g.start == FOREIGN[1]]
+    return replace(scene, foreign=frozenset(found))
+
+
+def _make_foreign(site: Site) -> None:
+    site.machine.create_slice(0, FOREIGN[0], start=FOREIGN[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A step, and the digest of the node's folder after it."""
+
+    step: Step
+    left: str
+
+
+def record(scene: Scene, name: str) -> list[Taken]:
+    """Do the operation to its end; returns every step of it."""
+    left: list[str] = []
+    recorder = Recorder(after=lambda: left.append(disk(str(scene.site.root))))
+    steps = _act(scene, name, recorder, None)
+    return [Taken(s, d) for s, d in zip(steps, left, strict=True)]
+
+
+def act(scene: Scene, name: str, kill_after: int) -> list[Step]:
+    """Do the operation in a new process, killed after that many steps."""
+    return _act(scene, name, Recorder(), kill_after)
+
+
+def _act(scene: Scene, name: str, recorder: Recorder, kill_after: int | None) -> list[Step]:
+    scenario = SCENARIOS[name]
+    with _plant(scene, recorder) as plant:
+        if scenario.starts:
+            plant.start()
+        recorder.arm(kill_after=kill_after)
+        scenario.act(scene, plant)
+        return recorder.disarm()
+
+
+def recover(scene: Scene, name: str, kept: str, *, every_way: bool) -> None:
+    """Start a new process on what the killed one left, in every way that the story can go on.
+
+    ``kept`` is where to keep a copy of the node meanwhile. Without ``every_way`` it goes on once
+    with the claim still wanted, or unprepared, and once with the claim gone.
+    """
+    scenario = SCENARIOS[name]
+    copy = Path(kept)
+    scene.site.save(copy)
+    ways = [_kubelet_prepares if scenario.wanted else _kubelet_unprepares, _claim_is_gone]
+    if every_way and scenario.wanted:
+        ways.append(_kubelet_unprepares)
+    for way in ways:
+        with _plant(scene, Recorder()) as plant:
+            before = None if scenario.neighbour_waits else _neighbour(scene)
+            plant.start()
+            _check_others(scene, before)
+            way(scene, plant)
+            _check_others(scene, before)
+            if scenario.neighbour_waits:
+                assert not plant.prepare(scene.neighbour).error
+            plant.publish()
+            plant.tend()
+            left: dict[ClaimRef, tuple[str, ...]] = {scene.neighbour: NEIGHBOUR}
+            if way is _kubelet_prepares:
+                left[scene.target] = scene.devices
+            check_settled(scene.site, left, scene.foreign)
+        scene.site.restore(copy)
+
+
+def _kubelet_prepares(scene: Scene, plant: Plant) -> None:
+    """Kubelet asks again, for a claim that is still allocated."""
+    outcome = plant.prepare(scene.target)
+    assert not outcome.error, outcome.error
+    assert [d.device for d in outcome.devices] == list(scene.devices)
+    check_claim(scene.site, scene.target, scene.devices)
+    assert plant.prepare(scene.target) == outcome, "a repeated call changes nothing"
+
+
+def _kubelet_unprepares(scene: Scene, plant: Plant) -> None:
+    """The pod is gone, and kubelet knows of it."""
+    outcome = plant.unprepare(scene.target)
+    assert not outcome.error, outcome.error
+
+
+def _claim_is_gone(scene: Scene, plant: Plant) -> None:
+    """Nobody ever asks again: the claim is found gone."""
+    scene.site.delete_claim(scene.target)
+    plant.tend()
+
+
+def _neighbour(scene: Scene) -> str:
+    """UUID of the neighbour's MIG device."""
+    check_claim(scene.site, scene.neighbour, NEIGHBOUR)
+    spec = (scene.site.roots.cdi / f"k8s.mig.dra.dev-claim_{scene.neighbour.uid}.yaml").read_bytes()
+    [gi] = [g for g in scene.site.machine.gpu(0).gpu_instances if g.start == 0]
+    return f"{gi.key} {gi.compute_instances} {hashlib.sha256(spec).hexdigest()}"
+
+
+def _check_others(scene: Scene, before: str | None) -> None:
+    if before is not None:
+        assert _neighbour(scene) == before, "the neighbour's slice was touched"
+    check_foreign(scene.site, scene.foreign)
+
+
+def disk(root: str) -> str:
+    """A digest of the node's folder, without names and numbers that are new in every run."""
+    base, seen, digest = Path(root), dict[bytes, bytes](), hashlib.sha256()
+
+    def number(found: re.Match[bytes]) -> bytes:
+        return seen.setdefault(found[0], b"<%d>" % len(seen))
+
+    for path in sorted(base.rglob("*")):
+        name = str(path.relative_to(base))
+        if path.is_file() and not name.endswith((".jsonl", ".lock")):
+            content = path.read_bytes().replace(b"\0", b"")
+            text = _TEMPORARY.sub(b".tmp", name.encode()) + b"\0" + content + b"\0"
+            digest.update(_NEW.sub(number, _TIMES.sub(b"", text)))
+    return digest.hexdigest()

@@ -1,0 +1,38 @@
+"""Random stories of a node; a failing one is printed as the shortest that fails."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import hypothesis
+import pytest
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.failures.anyorder import AnyOrder, Counter
+
+SOAK = bool(os.environ.get("MIG_SOAK"))
+SEED = int(os.environ.get("MIG_SEED") or (random.randrange(10**6) if SOAK else 3))
+STEPS = int(os.environ.get("MIG_STEPS") or (20_000 if SOAK else 250))
+
+
+def run(seed: int, *, stories: int, length: int) -> None:
+    settings = hypothesis.settings(
+        max_examples=stories,
+        stateful_step_count=length,
+        deadline=None,
+        database=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    hypothesis.seed(seed)(AnyOrder)
+    run_state_machine_as_test(AnyOrder, settings=settings)
+
+
+@pytest.mark.timeout(7200)
+def test_in_any_order_everything_holds_after_every_step() -> None:
+    before, seed = Counter.steps, SEED
+    while Counter.steps - before < STEPS:
+        print(f"{Counter.steps - before} steps; seed {seed}")  # noqa: T201
+        run(seed, stories=40 if SOAK else 12, length=50 if SOAK else 30)
+        seed += 1
+    print(f"{Counter.steps - before} steps in all, seeds {SEED} to {seed - 1}")  # noqa: T201
