@@ -72,7 +72,7 @@ class Api:
             self._server + path,
             method=method,
             headers=self._headers | {"Content-Type": content},
-            data=None if body is None else json.dumps(body).encode(),
+            data=None if body is None else json.dumps(body, separators=(",", ":")).encode(),
         )
         context = ssl.create_default_context(cafile=self._certificate)
         try:

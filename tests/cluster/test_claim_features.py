@@ -1,0 +1,205 @@
+"""What the controller allocates for each feature of a claim, a real scheduler binds."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.conftest import USERS
+from tests.cluster.harness.api import Api, ApiError, Obj
+from tests.cluster.harness.binaries import Binaries
+from tests.cluster.harness.controlplane import ControlPlane
+from tests.cluster.harness.daemons import NAMESPACE, REPOSITORY, Driver
+from tests.cluster.harness.nodes import add_fake_node, pod
+from tests.cluster.harness.waiting import wait_for
+
+NODES = ("feature-a", "feature-b")
+COMMAND = {"main": ["sleep", "1000000"]}
+PARENT = "mig.dra.dev/parentUUID"
+AT_LEAST_12GI = "device.capacity['mig.dra.dev'].memory.compareTo(quantity('12Gi')) >= 0"
+TOLERATION = {"key": "example.com/hot", "operator": "Exists", "effect": "NoExecute"}
+
+
+def exactly(name: str, device_class: str, **more: Any) -> Obj:
+    return {"name": name, "exactly": {"deviceClassName": device_class, **more}}
+
+
+def first_available(name: str, *subrequests: Obj) -> Obj:
+    return {"name": name, "firstAvailable": list(subrequests)}
+
+
+def spread_for(*requests: str) -> Obj:
+    parameters = {
+        "apiVersion": "mig.dra.dev/v1alpha1",
+        "kind": "MigDeviceConfig",
+        "placement": {"policy": "spread"},
+    }
+    found: Obj = {"opaque": {"driver": "mig.dra.dev", "parameters": parameters}}
+    return {**found, "requests": list(requests)}
+
+
+@pytest.fixture(scope="module")
+def served(binaries: Binaries, root: Path) -> Iterator[Api]:
+    """A control plane of its own with two nodes without kubelet, each with two A100."""
+    home = root / "features"
+    home.mkdir()
+    with ControlPlane(binaries, home, users=USERS) as control_plane:
+        yield from _with_driver(control_plane, root)
+
+
+def _with_driver(control_plane: ControlPlane, root: Path) -> Iterator[Api]:
+    api = control_plane.api
+    api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    api.create(yaml.safe_load((REPOSITORY / "api/crds/mignodes.yaml").read_text()))
+
+    def known() -> bool:
+        with contextlib.suppress(ApiError):
+            return api.list("MigNode") == []
+        return False
+
+    wait_for("MigNode", known)
+    home = root / "f"
+    home.mkdir()
+    driver = Driver(control_plane, home)
+    for name in NODES:
+        add_fake_node(api, name, labels={"test/features": "yes"})
+        driver.add_node(
+            name,
+            gpus=("A100-SXM4-40GB", "A100-SXM4-40GB"),
+            kubelet_root=home / f"{name}-k",
+            cdi_root=home / f"{name}-cdi",
+        )
+    with driver:
+        wait_for(
+            "devices of every node and their classes",
+            lambda: (
+                all(api.find("MigNode", n) for n in NODES)
+                and api.find("DeviceClass", "mig-min-10gb") is not None
+            ),
+            context=driver.tails,
+        )
+        yield api
+
+
+Serve = Callable[..., list[Obj]]
+
+
+@pytest.fixture
+def serve(served: Api) -> Iterator[Serve]:
+    """Makes a claim and a pod for it, waits for the binding, and returns the results."""
+    api = served
+    made: list[str] = []
+
+    def act(name: str, *requests: Obj, **devices: Any) -> list[Obj]:
+        spec = {"devices": {"requests": list(requests), **devices}}
+        api.create(
+            {
+                "apiVersion": "resource.k8s.io/v1",
+                "kind": "ResourceClaim",
+                "metadata": {"name": name, "namespace": "default"},
+                "spec": spec,
+            }
+        )
+        made.append(name)
+        claims = {"gpu": {"resourceClaimName": name}}
+        api.create(pod(name, COMMAND, claims=claims, nodeSelector={"test/features": "yes"}))
+
+        def seen() -> str:
+            events = api.list("Event", fieldSelector=f"involvedObject.name={name}")
+            return "\n".join(str(e["message"]) for e in events)
+
+        node = wait_for(
+            f"node of pod {name}",
+            lambda: api.get("Pod", name)["spec"].get("nodeName", ""),
+            timeout=30.0,
+            context=seen,
+        )
+        status = api.get("ResourceClaim", name)["status"]
+        (term,) = status["allocation"]["nodeSelector"]["nodeSelectorTerms"]
+        assert term["matchFields"][0]["values"] == [node]
+        assert [r["name"] for r in status["reservedFor"]] == [name]
+        results: list[Obj] = status["allocation"]["devices"]["results"]
+        return results
+
+    yield act
+    for name in made:
+        api.delete("Pod", name, grace=0)
+    for name in made:
+        api.delete("ResourceClaim", name)
+    wait_for("claims to go", lambda: not any(api.find("ResourceClaim", n) for n in made))
+
+
+def gpus(results: list[Obj]) -> list[str]:
+    return [r["device"].partition("-mig-")[0] for r in results]
+
+
+def test_several_devices_and_requests_are_bound(serve: Serve) -> None:
+    results = serve(
+        "several", exactly("one", "mig-2g.10gb", count=2), exactly("two", "mig-3g.20gb")
+    )
+    assert sorted(r["request"] for r in results) == ["one", "one", "two"]
+
+
+def test_devices_of_one_gpu_are_bound(serve: Serve) -> None:
+    names = ("mig-4g.20gb", "mig-2g.10gb", "mig-1g.5gb")
+    requests = [exactly(f"r{n}", name) for n, name in enumerate(names)]
+    results = serve("same", *requests, constraints=[{"matchAttribute": PARENT}])
+    assert len(results) == 3
+    assert len(set(gpus(results))) == 1
+
+
+def test_devices_of_different_gpus_are_bound(served: Api, serve: Serve) -> None:
+    try:
+        results = serve(
+            "apart",
+            exactly("r", "mig-1g.5gb", count=2),
+            constraints=[{"distinctAttribute": PARENT}],
+        )
+    except ApiError as error:
+        pytest.skip(f"this API server has no distinctAttribute: {error}")
+    constraints = served.get("ResourceClaim", "apart")["spec"]["devices"]["constraints"]
+    if "distinctAttribute" not in constraints[0]:
+        pytest.skip("this API server drops distinctAttribute")
+    assert sorted(gpus(results)) == ["gpu-0", "gpu-1"]
+
+
+def test_a_chosen_alternative_with_its_configuration_is_bound(served: Api, serve: Serve) -> None:
+    results = serve(
+        "either",
+        first_available(
+            "r",
+            {"name": "big", "deviceClassName": "mig-7g.40gb", "count": 3},
+            {"name": "small", "deviceClassName": "mig-1g.5gb"},
+        ),
+        config=[spread_for("r/small"), spread_for("r/big"), spread_for("r")],
+    )
+    assert [r["request"] for r in results] == ["r/small"]
+    config = served.get("ResourceClaim", "either")["status"]["allocation"]["devices"]["config"]
+    assert [c["requests"] for c in config] == [["r/small"], ["r"]]
+
+
+def test_all_slices_of_a_profile_are_bound(serve: Serve) -> None:
+    results = serve("all", exactly("r", "mig-3g.20gb", allocationMode="All"))
+    assert sorted(r["device"] for r in results) == [
+        f"gpu-{gpu}-mig-3g20gb-9-{start}" for gpu in (0, 1) for start in (0, 4)
+    ]
+
+
+def test_tolerations_are_in_the_result_that_is_bound(served: Api, serve: Serve) -> None:
+    (result,) = serve("tolerant", exactly("r", "mig-1g.5gb", tolerations=[TOLERATION]))
+    (request,) = served.get("ResourceClaim", "tolerant")["spec"]["devices"]["requests"]
+    kept = request["exactly"].get("tolerations", [])
+    assert result.get("tolerations", []) == kept
+
+
+def test_the_smallest_slice_with_enough_memory_is_bound(serve: Serve) -> None:
+    selector = [{"cel": {"expression": AT_LEAST_12GI}}]
+    (result,) = serve("memory", exactly("r", "mig.dra.dev", selectors=selector))
+    assert "-mig-3g20gb-" in result["device"]
+    (result,) = serve("round", exactly("r", "mig-min-10gb"))
+    assert "-mig-1g10gb-" in result["device"]
