@@ -108,7 +108,7 @@ MIG_CONFIG = {"apiVersion": "mig.dra.dev/v1alpha1", "kind": "MigDeviceConfig"}
 @pytest.mark.parametrize(
     ("parameters", "parts"),
     [
-        ({**MIG_CONFIG, "placment": {}}, ["'placment'", "unknown field"]),
+        ({**MIG_CONFIG, "sharing": {}}, ["'sharing'", "unknown field"]),
         ({**MIG_CONFIG, "placement": {"policy": "best"}}, ["'placement.policy'"]),
         (
             {**MIG_CONFIG, "placement": {"strategy": "sws"}},
