@@ -155,8 +155,10 @@ class Undo:
             if current is not None:
                 self._removal.remove(current)
         finally:
-            self._hardware.observe(unit)
-            unit.lock.leave()
+            try:
+                self._hardware.observe(unit)
+            finally:
+                unit.lock.leave()
 
     def _mark(self, entry: Entry) -> None:
         """Record that it is to go; on a full disk it goes all the same, as the entry stays."""

@@ -6,6 +6,7 @@ import random
 import socket
 import time
 from contextlib import closing
+from typing import Any
 
 import grpc
 import pytest
@@ -66,7 +67,7 @@ def test_messages_that_cannot_be_decoded_are_refused(
     good = v1.NodePrepareResourcesRequest(claims=[wire(served)]).SerializeToString()
     refused = 0
     with closing(rig.channel()) as channel:
-        call = channel.unary_unary(method)
+        call: Any = channel.unary_unary(method)
         for _ in range(60):
             data = bytearray(good)
             for _ in range(chance.randrange(1, 4)):

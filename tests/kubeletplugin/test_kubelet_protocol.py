@@ -9,6 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -167,7 +168,9 @@ def test_a_stream_whose_caller_is_gone_already_ends() -> None:
 
 def test_garbage_instead_of_a_message_is_an_error_and_the_plugin_goes_on(rig: Rig) -> None:
     with closing(rig.channel()) as channel:
-        call = channel.unary_unary("/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources")
+        call: Any = channel.unary_unary(
+            "/k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin/NodePrepareResources"
+        )
         with pytest.raises(grpc.RpcError):
             call(b"\xff\xfe garbage", timeout=10)
     assert rig.prepared(rig.claim(SLICE))
