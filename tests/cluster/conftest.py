@@ -140,6 +140,12 @@ def driver(
 
 
 @pytest.fixture
+def where(kubelet: KubeletNode) -> dict[str, Any]:
+    """The part of a pod's spec that puts it on the node that runs pods."""
+    return {"nodeSelector": {"kubernetes.io/hostname": kubelet.name}}
+
+
+@pytest.fixture
 def agreement(api: Api, driver: Driver, kubelet: KubeletNode) -> Iterator[Agreement]:
     """The real node, with a slice that is not ours; nothing else is left on it after the test.
 

@@ -1,0 +1,96 @@
+"""The plugin is killed in a Prepare or an Unprepare: the next try succeeds, nothing leaks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from sim.nvml.faults import Fault
+from tests.cluster.harness.agreement import Agreement
+from tests.cluster.harness.api import Api
+from tests.cluster.harness.daemons import Driver, registrations
+from tests.cluster.harness.kubelet import KubeletNode
+from tests.cluster.harness.nodes import pod
+from tests.cluster.harness.processes import Process
+from tests.cluster.harness.waiting import wait_for
+from tests.cluster.harness.workload import Workload
+
+COMMAND = {"main": ["sleep", "1000000"]}
+
+RETRY_SECONDS = 60.0
+"""Kubelet repeats a failed Prepare after up to 7.5 s here, and an Unprepare after 2 s."""
+
+PREPARING = [
+    ("nvmlDeviceCreateGpuInstanceWithPlacement", "crash-before"),
+    ("nvmlDeviceCreateGpuInstanceWithPlacement", "crash-after"),
+    ("nvmlGpuInstanceCreateComputeInstance", "crash-before"),
+    ("nvmlGpuInstanceCreateComputeInstance", "crash-after"),
+]
+UNPREPARING = [
+    ("nvmlComputeInstanceDestroy", "crash-before"),
+    ("nvmlComputeInstanceDestroy", "crash-after"),
+    ("nvmlGpuInstanceDestroy", "crash-after"),
+]
+
+
+def restart(plugin: Process) -> None:
+    """What the DaemonSet's controller does once the plugin has died."""
+    wait_for("end of the plugin", lambda: not plugin.running, timeout=60, context=plugin.tail)
+    seen = registrations(plugin)
+    plugin.start()
+    wait_for("registration", lambda: registrations(plugin) > seen, context=plugin.tail)
+
+
+@pytest.mark.parametrize(("function", "action"), PREPARING)
+def test_kubelet_tries_again_after_the_plugin_was_killed_in_a_prepare(
+    *,
+    function: str,
+    action: Any,
+    agreement: Agreement,
+    driver: Driver,
+    kubelet: KubeletNode,
+    workload: Workload,
+    where: dict[str, Any],
+) -> None:
+    claims = {"gpu": workload.template("killed", device_class="mig-2g.10gb")}
+    agreement.machine.inject(Fault(function=function, action=action))
+
+    workload.create(pod("killed", COMMAND, claims=claims, **where))
+    restart(driver.plugins[kubelet.name])
+
+    workload.wait_for_phase("killed", "Running", timeout=RETRY_SECONDS)
+    assert len(agreement.settle(context=workload.describe)) == 1
+
+
+@pytest.mark.parametrize(("function", "action"), UNPREPARING)
+def test_a_pod_ends_although_the_plugin_was_killed_in_an_unprepare(
+    *,
+    function: str,
+    action: Any,
+    agreement: Agreement,
+    api: Api,
+    driver: Driver,
+    kubelet: KubeletNode,
+    workload: Workload,
+    where: dict[str, Any],
+) -> None:
+    claims = {"gpu": workload.template("ended", device_class="mig-2g.10gb")}
+    for name in ("ended", "stays"):
+        workload.create(pod(name, COMMAND, claims=claims, **where))
+        workload.wait_for_phase(name, "Running")
+    held = agreement.settle(context=workload.describe)
+    agreement.machine.inject(Fault(function=function, action=action))
+
+    api.delete("Pod", "ended")
+    restart(driver.plugins[kubelet.name])
+
+    wait_for(
+        "deletion of the pod",
+        lambda: api.find("Pod", "ended") is None and len(api.list("ResourceClaim")) == 1,
+        timeout=RETRY_SECONDS,
+        context=workload.describe,
+    )
+    left = agreement.settle(context=workload.describe)
+    assert len(left) == 1
+    assert left.items() <= held.items()
