@@ -17,12 +17,14 @@ _log = logging.getLogger(__name__)
 class Fate(Enum):
     """``GONE``: it does not exist, or another has its name. ``FREED``: it has no allocation.
 
-    ``HERE``: devices of this node are allocated to it and pods have reserved it. ``IDLE``: anything
-    else that it may be. ``UNKNOWN``: there was no answer, which is a sign of nothing.
+    ``ENDED``: it is being deleted and no pod has reserved it, so none ever will again. ``HERE``:
+    devices of this node are allocated to it and pods have reserved it. ``IDLE``: anything else
+    that it may be. ``UNKNOWN``: there was no answer, which is a sign of nothing.
     """
 
     GONE = auto()
     FREED = auto()
+    ENDED = auto()
     HERE = auto()
     IDLE = auto()
     UNKNOWN = auto()
@@ -43,5 +45,7 @@ def claim_fate(api: KubeApi, ref: ClaimRef, *, driver: str, pool: str) -> Fate:
         return Fate.GONE
     if claim.allocation is None:
         return Fate.FREED
+    if claim.deleting and not claim.reserved_for:
+        return Fate.ENDED
     here = any(d.pool == pool for d in claim.allocation.of_driver(driver))
     return Fate.HERE if here and claim.reserved_for else Fate.IDLE

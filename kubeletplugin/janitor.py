@@ -26,6 +26,9 @@ _log = logging.getLogger(__name__)
 CLAIMS_SECONDS = 300.0
 CHECK_SECONDS = 30.0
 ROUND_SECONDS = 2.0
+ENDED_SECONDS = 120.0
+"""How long a claim may be ended before it is taken for forgotten: kubelet looks every 60 s."""
+
 _MOST_SECONDS = 60.0
 _CLOSED_SECONDS = 0.5
 
@@ -63,6 +66,7 @@ class Janitor:
         self._clock = clock or SystemClock()
         self._next_claims = self._next_check = self._clock.monotonic()
         self._reclaiming: dict[str, _Reclaiming] = {}
+        self._ended: dict[str, float] = {}
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="janitor", daemon=True)
 
@@ -90,6 +94,8 @@ class Janitor:
         claims = dict.fromkeys(e.claim for e in self._journal.entries())
         uids = {ref.uid for ref in claims}
         self._reclaiming = {u: r for u, r in self._reclaiming.items() if u in uids}
+        for uid in self._ended.keys() - uids:
+            self._ended.pop(uid, None)
         for ref in claims:
             if self._stopping.is_set():
                 return
@@ -126,7 +132,13 @@ class Janitor:
 
         Nothing else works on the claim meanwhile, so that what the API server said stays true.
         """
-        if self._fate(ref) not in {Fate.GONE, Fate.FREED}:
+        fate = self._fate(ref)
+        if fate is Fate.ENDED and not self._forgotten(ref):
+            self._next_claims = min(self._next_claims, self._clock.monotonic() + CHECK_SECONDS)
+            return
+        if fate not in {Fate.GONE, Fate.FREED, Fate.ENDED}:
+            if fate is not Fate.UNKNOWN:
+                self._ended.pop(ref.uid, None)
             return
         if pids := self._node.processes(ref):
             names = ", ".join(map(str, pids))
@@ -137,3 +149,12 @@ class Janitor:
             return
         _log.info("claim %s (UID %s) is gone; its slices are removed", ref, ref.uid)
         self._node.release(ref)
+
+    def _forgotten(self, ref: ClaimRef) -> bool:
+        """Whether an ended claim has waited for kubelet's Unprepare for too long.
+
+        A kubelet that lost its checkpoint of claims never asks for those of pods that ran before,
+        and the claim cannot go before its slice has.
+        """
+        since = self._ended.setdefault(ref.uid, self._clock.monotonic())
+        return self._clock.monotonic() - since >= ENDED_SECONDS

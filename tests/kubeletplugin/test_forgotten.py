@@ -1,0 +1,66 @@
+"""Claims that kubelet has forgotten: being deleted, reserved by nobody, and never unprepared."""
+
+from __future__ import annotations
+
+import pytest
+
+from dra.inventory import ClaimRef
+from dra.kube.resources import RESOURCE_CLAIMS
+from kubeletplugin import janitor
+from tests.kubeletplugin.rig import Rig, wait_for
+
+SLICE = "gpu-0-mig-1g5gb-19-4"
+
+
+def being_deleted(rig: Rig, *, reserved: bool) -> ClaimRef:
+    """A prepared claim that the controller's finalizer keeps from going."""
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    finalizers = {"metadata": {"finalizers": ["mig.dra.dev/allocation"]}}
+    rig.api.patch(RESOURCE_CLAIMS, ref.name, finalizers, namespace=ref.namespace)
+    if reserved:
+        consumer = {"resource": "pods", "name": "p", "uid": "uid-of-p"}
+        rig.api.patch(
+            RESOURCE_CLAIMS,
+            ref.name,
+            {"status": {"reservedFor": [consumer]}},
+            namespace=ref.namespace,
+            subresource="status",
+        )
+    rig.delete_claim(ref)
+    return ref
+
+
+def looked_at(rig: Rig) -> None:
+    assert rig.daemon is not None
+    rig.daemon._janitor.tend(everything=True)
+    assert rig.daemon._works.wait_idle(15.0)
+
+
+def test_kubelet_has_time_to_unprepare_a_claim_that_ended(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(janitor, "ENDED_SECONDS", 3600.0)
+    ref = being_deleted(rig, reserved=False)
+    looked_at(rig)
+    assert len(rig.slices()) == 1
+    assert rig.unprepare(ref) == ""
+    assert rig.clean()
+
+
+def test_a_claim_that_ended_long_ago_loses_its_slice_without_kubelet(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(janitor, "ENDED_SECONDS", 0.0)
+    being_deleted(rig, reserved=False)
+    looked_at(rig)
+    wait_for("the slice to go", rig.clean)
+
+
+def test_a_pod_that_has_reserved_a_claim_keeps_its_slice(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(janitor, "ENDED_SECONDS", 0.0)
+    being_deleted(rig, reserved=True)
+    looked_at(rig)
+    assert len(rig.slices()) == 1
