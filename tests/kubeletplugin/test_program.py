@@ -102,6 +102,10 @@ def test_it_stays_small_and_imports_no_typed_models_and_no_cel(
 ) -> None:
     rig = make_rig(*[GpuSpec(A100)] * 8)
     command = [sys.executable, "-m", "sim", "plugin", "--hardware", str(rig.machine.directory)]
+    # The client imports this checker of manifests where it finds it. Nodes have none; we have.
+    (rig.folder / "site").mkdir()
+    shadow = rig.folder / "site/kubernetes_validate.py"
+    shadow.write_text("raise ImportError('not on nodes')\n")
     with running([*command, "--", *arguments(rig)], rig.folder) as plugin:
         wait_for("the socket", rig.registration_socket.exists, timeout=60)
         refs = [rig.claim(f"gpu-{i}-mig-1g5gb-19-4") for i in range(8)]
@@ -113,6 +117,7 @@ def test_it_stays_small_and_imports_no_typed_models_and_no_cel(
         modules = plugin.end()
     assert forbidden(modules) == []
     assert "kubernetes.client" in modules, "the list is that of the plugin"
+    assert "jsonschema" not in modules, "it came with the checker of manifests"
 
 
 def test_it_uses_the_library_that_the_loader_finds_and_nothing_of_the_simulator(
