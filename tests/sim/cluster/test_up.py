@@ -87,6 +87,8 @@ def test_a_plugin_that_dies_is_started_again_and_serves_its_node(up: Up) -> None
 
 
 def test_a_stand_in_that_dies_ends_the_cluster_with_the_end_of_its_log(up: Up) -> None:
+    log = up.home / "logs" / "kubelet-node-1.log"
+    wait_for("registration", lambda: "registered DRA driver" in log.read_text())
     up.kill("kubelet")
     assert up.process.wait(60) == 1
     up.says("kubelet-node-1 was killed by signal 9. The end of its log:")
