@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sim.kubelet.plugin import ClaimRef, PreparedDevice
+from dra.inventory import ClaimRef
+from sim.kubelet.plugin import PreparedDevice
 
 FILE = "dra_manager_state"
 

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from dra.claims import claim_names
+from dra.inventory import ClaimRef
 from dra.kube.errors import KubeError, NotFoundError
 from dra.kube.resources import RESOURCE_CLAIMS, Obj
 from dra.kube.transport import KubeApi
 from sim.kubelet.checkpoint import ClaimInfo, load, save
 from sim.kubelet.errors import ClaimError
-from sim.kubelet.plugin import ClaimRef
 from sim.kubelet.registry import PluginRegistry
 
 _log = logging.getLogger(__name__)

@@ -14,6 +14,7 @@ from api.kubelet.dra.v1 import api_pb2 as v1
 from api.kubelet.dra.v1 import api_pb2_grpc as v1_grpc
 from api.kubelet.dra.v1beta1 import api_pb2 as v1beta1
 from api.kubelet.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
+from dra.inventory import ClaimRef
 from sim.kubelet.errors import ClaimError
 
 CALL_SECONDS = 45.0
@@ -24,18 +25,6 @@ SERVICES = {"v1.DRAPlugin": (v1, v1_grpc), "v1beta1.DRAPlugin": (v1beta1, v1beta
 
 
 _POLL_SECONDS = 0.3
-
-
-@dataclass(frozen=True, slots=True)
-class ClaimRef:
-    """A claim as the plugin's protocol names it."""
-
-    namespace: str
-    name: str
-    uid: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}/{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
