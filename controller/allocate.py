@@ -23,17 +23,17 @@ from controller.joint import (
     slice_options,
     whole_options,
 )
-from controller.kinds import Match, Offer
-from controller.nodefit import misfit
-from controller.nodeselector import matches_selector
-from controller.pods import Pod
 from controller.stock import Candidate
-from controller.wants import ClaimWants, Want
 from dra.allocation import MAX_RESULTS
 from dra.geometry import Placement
 from dra.inventory import ClaimRef
 from dra.names import gpu_name, mig_device
+from dra.nodefit import misfit
+from dra.nodeselector import matches_selector
+from dra.pods import Pod
 from dra.score import POLICIES, Key
+from dra.selectors.kinds import Match, Offer
+from dra.wants import ClaimWants, Want
 
 Solution = tuple[Key, list[Option]]
 """What serving a problem on a node costs, and one option per GPU of it."""

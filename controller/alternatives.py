@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
-from controller.wants import ClaimWants
+from dra.wants import ClaimWants
 
 MAX_CHOICES = 512
 """More are not tried. One request has at most eight alternatives, so three are tried in full."""

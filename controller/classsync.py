@@ -8,10 +8,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from controller.classes import generated_classes, is_generated, needs_write
 from controller.cluster import Cluster
 from controller.report import Reporter
 from controller.writer import Writer
+from dra.classes import generated_classes, is_generated, needs_write
 from dra.kube.errors import KubeError
 
 _log = logging.getLogger(__name__)

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from enum import Enum, auto
 
 from controller.cluster import Cluster, KnownClaim
-from controller.pods import Key
 from controller.writer import Writer
 from dra.claims import Claim
+from dra.pods import Key
 
 _log = logging.getLogger(__name__)
 

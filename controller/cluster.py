@@ -9,16 +9,16 @@ import logging
 from dataclasses import dataclass, field
 
 from api.errors import ApiError
-from controller.classes import DeviceClass, read_class
 from controller.fleet import Fleet
 from controller.hosts import Hosts
-from controller.kinds import Kinds
 from controller.market import Markets
-from controller.nodefit import read_node
-from controller.pods import Key, Pod, read_pod
 from dra.claims import Claim, read_claim
+from dra.classes import DeviceClass, read_class
 from dra.kube.resources import Obj
 from dra.mignode import from_mignode
+from dra.nodefit import read_node
+from dra.pods import Key, Pod, read_pod
+from dra.selectors.kinds import Kinds
 
 _log = logging.getLogger(__name__)
 

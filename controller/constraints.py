@@ -8,9 +8,9 @@ from itertools import islice, product
 
 from controller.gpustate import GpuState
 from controller.joint import Mark, Marks
-from controller.kinds import Offer
-from controller.wants import Constraint
 from dra.devices import gpu_attributes, slice_attributes
+from dra.selectors.kinds import Offer
+from dra.wants import Constraint
 
 _MAX_SETTINGS = 4096
 

@@ -18,12 +18,9 @@ from controller.explain import explain
 from controller.failures import Failures
 from controller.moving import Mover
 from controller.overtaking import Overtaking
-from controller.pods import Key, Pod
-from controller.reasons import Obstacle, Reason
 from controller.report import Reporter
 from controller.stranded import Stranded
 from controller.unit import Blocked, Satisfied, examine, without_nodes
-from controller.wants import ClaimWants, Reader
 from controller.worklist import WorkList
 from controller.writer import BindingForbiddenError, NotLeadingError, Writer
 from dra.allocation import AllocatedDevice, Allocation
@@ -35,6 +32,9 @@ from dra.kube.errors import (
     NotFoundError,
     UnavailableError,
 )
+from dra.pods import Key, Pod
+from dra.reasons import Obstacle, Reason
+from dra.wants import ClaimWants, Reader
 
 _log = logging.getLogger(__name__)
 

@@ -11,10 +11,11 @@ from itertools import islice
 from controller.allocate import Allocator, Problem, Search, all_of
 from controller.alternatives import choices
 from controller.fleet import Fleet, NodeGpus
-from controller.gpustate import GpuState, Holding
-from controller.kinds import Offer
-from controller.reasons import Obstacle, Reason
+from controller.gpustate import GpuState
 from dra.allocation import MAX_RESULTS
+from dra.holdings import Holding
+from dra.reasons import Obstacle, Reason
+from dra.selectors.kinds import Offer
 
 _LIMIT = 1000
 _EXPLAINED = 8

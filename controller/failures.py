@@ -6,8 +6,8 @@ import json
 from collections.abc import Hashable
 
 from controller.allocate import Problem
-from controller.podneeds import PodNeeds
-from controller.reasons import Obstacle
+from dra.podneeds import PodNeeds
+from dra.reasons import Obstacle
 
 
 class Failures:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from controller.gpustate import GpuState, why_blocked
-from controller.kinds import Kinds
+from controller.gpustate import GpuState
 from controller.market import Markets
 from controller.shapes import Numbering
 from controller.stock import Stock
 from dra.allocation import Allocation
+from dra.holdings import why_blocked
 from dra.inventory import Allocator, ClaimRef, Gpu, Inventory
 from dra.names import DeviceNameError, GpuDevice, MigDevice, parse_device
+from dra.selectors.kinds import Kinds
 
 Signature = tuple[tuple[object, ...], ...]
 

@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from controller.kinds import GpuKind
 from controller.market import Market
-from dra.geometry import EMPTY, Geometry, Occupant, Placement, Usage
-from dra.inventory import ClaimRef, Gpu, Instance, Inventory
+from dra.geometry import EMPTY, Usage
+from dra.holdings import Device, Holding, holdings
+from dra.inventory import ClaimRef, Gpu, Inventory
 from dra.market import GpuId
-from dra.names import GpuDevice, MigDevice
-
-Device = GpuDevice | MigDevice
-
-
-@dataclass(frozen=True, slots=True)
-class Holding:
-    """What one holder takes of a GPU; ``occupant`` None is the whole GPU.
-
-    ``holder`` is what people are told: a claim's name, or an instance that nobody claims, whose
-    ``claim_uid`` is empty.
-    """
-
-    holder: str
-    claim_uid: str
-    occupant: Occupant | None
+from dra.selectors.kinds import GpuKind
 
 
 @dataclass(slots=True, eq=False)
@@ -58,7 +42,7 @@ class GpuState:
     def recount(self) -> None:
         """Work out holdings and usage from the instances and the claims."""
         geometry = self.gpu.geometry
-        self.holdings = tuple(_holdings(self.gpu, self.claims))
+        self.holdings = tuple(holdings(self.gpu, self.claims))
         self.whole_held = any(h.occupant is None for h in self.holdings)
         if geometry is not None:
             self.usage = geometry.usage(h.occupant for h in self.holdings if h.occupant)
@@ -67,42 +51,3 @@ class GpuState:
     def counted(self) -> bool:
         """Whether it takes part in its market."""
         return self.market is not None and not self.blocked and not self.whole_held
-
-
-def why_blocked(gpu: Gpu, inventory: Inventory) -> str:
-    """Why nothing of ``gpu`` can be given out now, in a few words; empty when something can."""
-    if not inventory.ready:
-        return f"driver not ready: {inventory.message}" if inventory.message else "driver not ready"
-    if gpu.mig_enabled != gpu.mig_pending:
-        return "MIG mode change pending"
-    return gpu.unavailable
-
-
-def _holdings(gpu: Gpu, claims: Mapping[tuple[str, Device], ClaimRef]) -> Iterable[Holding]:
-    """Instances, then claims that have none yet; what is both counts once."""
-    seen: set[tuple[str, Placement]] = set()
-    for instance in gpu.instances:
-        uid = instance.claim.uid if instance.claim else ""
-        seen.add((uid, instance.placement))
-        yield Holding(_holder(instance), uid, instance.occupant)
-    for (_, device), claim in claims.items():
-        occupant = _occupant(device, gpu.geometry)
-        if occupant is None or (claim.uid, occupant.placement) not in seen:
-            yield Holding(str(claim), claim.uid, occupant)
-
-
-def _holder(instance: Instance) -> str:
-    if instance.claim is not None:
-        return str(instance.claim)
-    return f"{instance.state.value} instance at {instance.placement}"
-
-
-def _occupant(device: Device, geometry: Geometry | None) -> Occupant | None:
-    """What an allocated device takes; a profile that the GPU lacks takes all from its start on."""
-    if isinstance(device, GpuDevice) or geometry is None:
-        return None
-    profile = geometry.by_id(device.profile_id)
-    if profile is None or not profile.memory_slices:
-        size = max(1, geometry.memory_slices - device.start)
-        return Occupant(Placement(device.start, size))
-    return Occupant(Placement(device.start, profile.memory_slices), profile.id)

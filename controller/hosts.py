@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from controller.nodefit import NodeFacts
-from controller.podneeds import Amounts
-from controller.pods import Key
+from dra.nodefit import NodeFacts
+from dra.podneeds import Amounts
+from dra.pods import Key
 
 
 class Hosts:

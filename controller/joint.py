@@ -14,10 +14,10 @@ from itertools import zip_longest
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
-from controller.kinds import Offer
 from dra.geometry import Occupant, Placement, Usage
 from dra.moves import MoveTable
 from dra.score import Key, Policy, Situation
+from dra.selectors.kinds import Offer
 
 K = TypeVar("K")
 Vector = tuple[int, ...]

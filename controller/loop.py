@@ -11,13 +11,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from controller.cel import Selectors
 from controller.cluster import Cluster
 from controller.engine import Engine
 from controller.inbox import Inbox
-from controller.kinds import Kinds
 from controller.report import Recorder, Reporter
-from controller.wants import Reader
 from controller.writer import NotLeadingError, Writer
 from dra.kube.reflector import Change, Reflector
 from dra.kube.resources import (
@@ -31,6 +28,9 @@ from dra.kube.resources import (
 )
 from dra.kube.timing import Clock
 from dra.kube.transport import KubeApi
+from dra.selectors.cel import Selectors
+from dra.selectors.kinds import Kinds
+from dra.wants import Reader
 
 _log = logging.getLogger(__name__)
 

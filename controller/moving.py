@@ -12,10 +12,10 @@ from dataclasses import replace
 
 from controller.allocate import Allocator, Problem
 from controller.cluster import Cluster, KnownClaim
-from controller.pods import Pod
 from controller.unit import raw_requests
-from controller.wants import ClaimWants, Reader
 from controller.writer import Writer
+from dra.pods import Pod
+from dra.wants import ClaimWants, Reader
 
 _log = logging.getLogger(__name__)
 

@@ -8,11 +8,11 @@ from contextlib import AbstractContextManager
 
 from controller.allocate import Allocator, Problem
 from controller.cluster import Cluster
-from controller.pods import Pod
-from controller.reasons import Obstacle, Reason
 from controller.report import Reporter
 from controller.reserve import plan
 from controller.turns import Turns, Urgency
+from dra.pods import Pod
+from dra.reasons import Obstacle, Reason
 
 
 class Overtaking:

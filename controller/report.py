@@ -10,9 +10,9 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
-from controller.pods import Pod
-from controller.reasons import Obstacle, Reason
 from dra.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj, Resource
+from dra.pods import Pod
+from dra.reasons import Obstacle, Reason
 
 _log = logging.getLogger(__name__)
 

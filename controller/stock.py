@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from controller.gpustate import GpuState
-from controller.kinds import GpuKind, Match, Offer
 from controller.market import Market
 from dra.geometry import Placement
 from dra.market import GpuId
 from dra.score import Key, Policy
+from dra.selectors.kinds import GpuKind, Match, Offer
 
 
 @dataclass(frozen=True, slots=True)

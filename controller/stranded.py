@@ -11,11 +11,11 @@ import logging
 
 from controller.cluster import Cluster, KnownClaim
 from controller.exclusions import Exclusions
-from controller.pods import Key, Pod
-from controller.reasons import Obstacle, Reason
 from controller.report import Reporter
 from controller.writer import Writer
 from dra.conditions import failed_prepare
+from dra.pods import Key, Pod
+from dra.reasons import Obstacle, Reason
 
 _log = logging.getLogger(__name__)
 

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from controller.fleet import Fleet
-from controller.pods import Pod
 from controller.reserve import Plan
 from dra.allocation import AllocatedDevice, Allocation
 from dra.inventory import ClaimRef
+from dra.pods import Pod
 
 OVERTAKEN = 20
 """So often others may be served before a pod that has been waiting longer or is more urgent."""

@@ -7,9 +7,9 @@ from typing import Any
 
 from controller.allocate import Problem
 from controller.cluster import Cluster, KnownClaim
-from controller.pods import Key, Pod
-from controller.reasons import Obstacle
-from controller.wants import ClaimWants, Reader
+from dra.pods import Key, Pod
+from dra.reasons import Obstacle
+from dra.wants import ClaimWants, Reader
 
 
 @dataclass(frozen=True, slots=True)

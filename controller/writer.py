@@ -13,13 +13,13 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from controller.allocate import Pick
-from controller.pods import Pod
 from dra.allocation import AllocatedDevice, write_allocation
 from dra.claims import Claim
 from dra.kube.errors import InvalidError
 from dra.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.timing import rfc3339
 from dra.kube.transport import PatchContent
+from dra.pods import Pod
 
 _log = logging.getLogger(__name__)
 

@@ -16,18 +16,18 @@ from typing import Any
 import click
 
 from controller.allocate import Allocator, Decision, Problem
-from controller.cel import Selectors
-from controller.classes import generated_classes
 from controller.cluster import Cluster
-from controller.kinds import Kinds
-from controller.pods import read_pod
 from controller.unit import examine
-from controller.wants import Reader
 from dra.allocation import AllocatedDevice, write_allocation
+from dra.classes import generated_classes
 from dra.geometry import Geometry
 from dra.inventory import Gpu, Inventory
 from dra.mignode import to_mignode
 from dra.names import DEFAULT_DRIVER, class_name
+from dra.pods import read_pod
+from dra.selectors.cel import Selectors
+from dra.selectors.kinds import Kinds
+from dra.wants import Reader
 from hack.bench.fleet import geometry
 from hack.bench.scenarios import MIXES, sizes
 

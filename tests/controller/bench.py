@@ -7,16 +7,16 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from controller.cel import Selectors
 from controller.cluster import Cluster
 from controller.engine import Engine
-from controller.kinds import Kinds
 from controller.report import Reporter
-from controller.wants import Reader
 from controller.writer import Writer
 from dra.kube.errors import ConflictError, KubeError, NotFoundError
 from dra.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Resource
 from dra.kube.transport import PatchContent
+from dra.selectors.cel import Selectors
+from dra.selectors.kinds import Kinds
+from dra.wants import Reader
 from tests.controller.objects import DRIVER, FINALIZER, mignode, node, versioned
 
 Obj = dict[str, Any]

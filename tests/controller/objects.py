@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from controller.cel import Selectors
 from controller.cluster import Cluster
-from controller.kinds import Kinds
 from dra.geometry import Geometry, Placement
 from dra.inventory import Allocator, ClaimRef, Gpu, Instance, InstanceState, Inventory
 from dra.mignode import to_mignode
+from dra.selectors.cel import Selectors
+from dra.selectors.kinds import Kinds
 from tests.dra.gpus import A100
 
 Obj = dict[str, Any]

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 
 from controller.allocate import Allocator, Decision, Problem
-from controller.classes import generated_classes
 from controller.cluster import Cluster
 from controller.explain import explain
-from controller.pods import read_pod
-from controller.reasons import Obstacle, Reason
 from controller.unit import examine
-from controller.wants import Reader
+from dra.classes import generated_classes
 from dra.inventory import Allocator as Mode
+from dra.pods import read_pod
+from dra.reasons import Obstacle, Reason
+from dra.wants import Reader
 from tests.controller.objects import (
     DRIVER,
     allocated,

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.alternatives import MAX_CHOICES, choices
-from controller.classes import ROUND_SIZES, generated_classes, looks_ours
 from controller.cluster import Cluster
-from controller.reasons import Reason
+from dra.classes import ROUND_SIZES, generated_classes, looks_ours
 from dra.geometry import Geometry, Occupant, Placement, Profile
 from dra.inventory import Gpu, Instance
 from dra.kube.resources import RESOURCE_CLAIMS
+from dra.reasons import Reason
 from sim.nvml.products import load_product, product_names
 from tests.controller.bench import Bench
 from tests.controller.objects import (

@@ -17,10 +17,10 @@ from controller.joint import (
     slice_options,
     whole_options,
 )
-from controller.kinds import Offer
 from dra.geometry import EMPTY, Geometry, Usage
 from dra.moves import MoveTable
 from dra.score import Key, Situation, best_fit, first_fit, sws
+from dra.selectors.kinds import Offer
 from tests.dra.gpus import A100, THIRDS
 
 TABLES = {id(g): MoveTable(g) for g in (A100, THIRDS)}

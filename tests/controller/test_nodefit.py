@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.hosts import Hosts
-from controller.nodefit import NodeFacts, misfit, read_node
-from controller.nodeselector import matches_selector, matches_terms
-from controller.podneeds import PodNeeds, effective_request, read_needs
+from dra.nodefit import NodeFacts, misfit, read_node
+from dra.nodeselector import matches_selector, matches_terms
+from dra.podneeds import PodNeeds, effective_request, read_needs
 from tests.controller.objects import node, pod
 
 Obj = dict[str, Any]

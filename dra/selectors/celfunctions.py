@@ -13,8 +13,8 @@ from typing import Any
 
 from cel_expr_python import cel
 
-from controller.quantity import QuantityError, parse_quantity
-from controller.semver import Semver, SemverError, parse_semver
+from dra.quantity import QuantityError, parse_quantity
+from dra.selectors.semver import Semver, SemverError, parse_semver
 
 _QUANTITY = "quantity"
 _SEMVER = "semver"

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controller.podneeds import PodNeeds, read_needs
 from dra.claims import claim_names
 from dra.kube.resources import Obj
+from dra.podneeds import PodNeeds, read_needs
 
 Key = tuple[str, str]
 """Namespace and name."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from controller.cache import BoundedCache
-from controller.cel import Selectors, Verdict
-from controller.celdata import DeviceData, device_data
 from dra.devices import gpu_attributes, gpu_capacity, slice_attributes, slice_capacity
 from dra.geometry import Geometry, Profile
 from dra.inventory import Gpu, Inventory
+from dra.selectors.cache import BoundedCache
+from dra.selectors.cel import Selectors, Verdict
+from dra.selectors.celdata import DeviceData, device_data
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -15,9 +15,9 @@ from typing import Any
 from cel_expr_python import cel
 from cel_expr_python.ext import ext_bindings, ext_optional, ext_strings
 
-from controller.cache import BoundedCache
-from controller.celdata import DeviceData, View
-from controller.celfunctions import functions
+from dra.selectors.cache import BoundedCache
+from dra.selectors.celdata import DeviceData, View
+from dra.selectors.celfunctions import functions
 
 
 class SelectorError(ValueError):

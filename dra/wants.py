@@ -8,12 +8,12 @@ from typing import Any
 
 from api import config as opaque
 from api.errors import InvalidObjectError
-from controller.cel import SelectorError, Selectors
-from controller.classes import DeviceClass, looks_ours
-from controller.reasons import Obstacle, Reason
 from dra.allocation import MAX_RESULTS, allocation_config
 from dra.claims import ALL, Claim, Request
+from dra.classes import DeviceClass, looks_ours
 from dra.inventory import ClaimRef
+from dra.reasons import Obstacle, Reason
+from dra.selectors.cel import SelectorError, Selectors
 
 DEFAULT_POLICY = "sws"
 

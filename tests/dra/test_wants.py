@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from controller.cel import Selectors
-from controller.classes import (
+from dra.claims import read_claim
+from dra.classes import (
     generated_classes,
     generated_label,
     is_generated,
@@ -15,9 +15,9 @@ from controller.classes import (
     needs_write,
     read_class,
 )
-from controller.reasons import Obstacle, Reason
-from controller.wants import ClaimWants, Reader
-from dra.claims import read_claim
+from dra.reasons import Obstacle, Reason
+from dra.selectors.cel import Selectors
+from dra.wants import ClaimWants, Reader
 from tests.controller.objects import (
     DRIVER,
     claim,

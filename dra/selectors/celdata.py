@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controller.celfunctions import quantity, semver
 from dra.devices import PCI_BUS_ID, PCIE_ROOT
+from dra.selectors.celfunctions import quantity, semver
 
 IDENTITY = frozenset({"parentUUID", "uuid", PCI_BUS_ID, PCIE_ROOT})
 """Attributes that tell one GPU from another of the same kind."""

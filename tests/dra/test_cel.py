@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from controller.cache import BoundedCache
-from controller.cel import SelectorError, Selectors
-from controller.celdata import DeviceData, View, device_data
 from dra.devices import slice_attributes, slice_capacity
+from dra.selectors.cache import BoundedCache
+from dra.selectors.cel import SelectorError, Selectors
+from dra.selectors.celdata import DeviceData, View, device_data
 from tests.controller.objects import DRIVER, gpu, inventory
 from tests.dra.gpus import A100
 

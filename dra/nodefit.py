@@ -11,8 +11,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from typing import Any
 
-from controller.nodeselector import matches_terms
-from controller.podneeds import Amounts, PodNeeds, amounts, tolerates
+from dra.nodeselector import matches_terms
+from dra.podneeds import Amounts, PodNeeds, amounts, tolerates
 
 _BLOCKING = ("NoSchedule", "NoExecute")
 _UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}

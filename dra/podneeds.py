@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
 
-from controller.quantity import QuantityError, parse_quantity
+from dra.quantity import QuantityError, parse_quantity
 
 Amounts = Mapping[str, int]
 

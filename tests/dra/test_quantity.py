@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from controller.quantity import QuantityError, parse_quantity
-from controller.semver import SemverError, parse_semver
+from dra.quantity import QuantityError, parse_quantity
+from dra.selectors.semver import SemverError, parse_semver
 
 
 @pytest.mark.parametrize(

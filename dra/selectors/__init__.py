@@ -1,0 +1,1 @@
+"""CEL selectors evaluated against virtual devices. Imports the CEL runtime: no daemon of a node."""
