@@ -1,5 +1,6 @@
 # make demo   a simulated cluster: pods get MIG slices, one waits and gets its own, all is cleaned up
 # make test   everything that CI runs: lint, types, layers, tests
+# make docs   the handbook, into site/
 # make soak   the node under random failures for as long as it takes
 # The environment in .venv is made on first use; Python 3.11 or newer is all that must be there.
 
@@ -9,7 +10,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 WORKERS ?= auto
 
-.PHONY: demo up test lint types unit soak test-cluster protos constraints clean
+.PHONY: demo up test lint types unit soak test-cluster protos constraints docs clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python -m sim demo
@@ -40,6 +41,10 @@ soak: $(VENV)/.dev
 test-cluster: $(VENV)/.dev
 	$(BIN)/pytest tests/cluster -n 0
 
+docs: $(VENV)/.dev
+	$(BIN)/mkdocs build --quiet
+	@echo "the handbook is in site/index.html"
+
 protos: $(VENV)/.dev
 	$(BIN)/python hack/generate_protos.py
 
@@ -59,4 +64,4 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	@touch $@ $(VENV)/.runtime
 
 clean:
-	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info build dist
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info build dist site
