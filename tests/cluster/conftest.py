@@ -13,16 +13,17 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.harness import credentials
+from hack.cluster import credentials
+from hack.cluster.api import Api, ApiError
+from hack.cluster.binaries import CONTROL_PLANE, NODE, Binaries, find_binaries
+from hack.cluster.chart import NAMESPACE, REPOSITORY
+from hack.cluster.controlplane import ControlPlane
+from hack.cluster.kubelet import KubeletNode
+from hack.cluster.nodes import add_fake_node
+from hack.cluster.traces import other_kubelet_runs
+from hack.cluster.waiting import wait_for
 from tests.cluster.harness.agreement import Agreement
-from tests.cluster.harness.api import Api, ApiError
-from tests.cluster.harness.binaries import CONTROL_PLANE, NODE, Binaries, find_binaries
-from tests.cluster.harness.controlplane import ControlPlane
-from tests.cluster.harness.daemons import NAMESPACE, REPOSITORY, Driver
-from tests.cluster.harness.kubelet import KubeletNode
-from tests.cluster.harness.nodes import add_fake_node
-from tests.cluster.harness.traces import other_kubelet_runs
-from tests.cluster.harness.waiting import wait_for
+from tests.cluster.harness.daemons import Driver
 from tests.cluster.harness.workload import Workload
 
 REAL_NODE = "real"

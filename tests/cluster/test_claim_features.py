@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
+from hack.cluster.api import Api, ApiError, Obj
+from hack.cluster.binaries import Binaries
+from hack.cluster.chart import NAMESPACE, REPOSITORY
+from hack.cluster.controlplane import ControlPlane
+from hack.cluster.nodes import add_fake_node, pod
+from hack.cluster.waiting import wait_for
 from tests.cluster.conftest import USERS
-from tests.cluster.harness.api import Api, ApiError, Obj
-from tests.cluster.harness.binaries import Binaries
-from tests.cluster.harness.controlplane import ControlPlane
-from tests.cluster.harness.daemons import NAMESPACE, REPOSITORY, Driver
-from tests.cluster.harness.nodes import add_fake_node, pod
-from tests.cluster.harness.waiting import wait_for
+from tests.cluster.harness.daemons import Driver
 
 NODES = ("feature-a", "feature-b")
 COMMAND = {"main": ["sleep", "1000000"]}

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness.binaries import Binaries
-from tests.cluster.harness.controlplane import ControlPlane
-from tests.cluster.harness.credentials import ADMIN
+from hack.cluster.binaries import Binaries
+from hack.cluster.controlplane import ControlPlane
+from hack.cluster.credentials import ADMIN
 
 REPOSITORY = Path(__file__).parents[2]
 CONTROLLERS = (

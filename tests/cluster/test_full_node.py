@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from hack.cluster.api import Api
+from hack.cluster.controlplane import ControlPlane
+from hack.cluster.credentials import MIG_CONTROLLER
+from hack.cluster.nodes import pod
+from hack.cluster.waiting import wait_for
 from tests.cluster.conftest import FAKE
-from tests.cluster.harness.api import Api
-from tests.cluster.harness.controlplane import ControlPlane
-from tests.cluster.harness.credentials import MIG_CONTROLLER
-from tests.cluster.harness.nodes import pod
-from tests.cluster.harness.waiting import wait_for
 from tests.cluster.harness.workload import Workload, node_of
 
 COMMAND = {"main": ["sleep", "1000000"]}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.cluster.harness.api import Api
-from tests.cluster.harness.binaries import CONTROL_PLANE, find_binaries
-from tests.cluster.harness.controlplane import ControlPlane
-from tests.cluster.harness.kubelet import KubeletNode
-from tests.cluster.harness.nodes import add_fake_node, pod
-from tests.cluster.harness.waiting import wait_for
+from hack.cluster.api import Api
+from hack.cluster.binaries import CONTROL_PLANE, find_binaries
+from hack.cluster.controlplane import ControlPlane
+from hack.cluster.kubelet import KubeletNode
+from hack.cluster.nodes import add_fake_node, pod
+from hack.cluster.waiting import wait_for
 
 
 def test_a_real_control_plane_serves_resource_k8s_io_v1(api: Api) -> None:

@@ -14,8 +14,8 @@ from dra.kube.errors import InvalidError
 from dra.kube.resources import MIG_NODES
 from dra.kube.transport import KubeApi
 from dra.mignode import from_mignode, to_mignode
-from tests.cluster.harness.controlplane import ControlPlane
-from tests.cluster.harness.credentials import ADMIN
+from hack.cluster.controlplane import ControlPlane
+from hack.cluster.credentials import ADMIN
 from tests.dra.test_mignode import INVENTORY
 
 KUBECTL = Path(sys.executable).parent / "kubectl"

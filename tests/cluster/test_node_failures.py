@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from hack.cluster.api import Obj
+from hack.cluster.kubelet import KubeletNode
+from hack.cluster.nodes import pod
+from hack.cluster.processes import Process
+from hack.cluster.waiting import wait_for
 from tests.cluster.harness.agreement import Agreement, Slice
-from tests.cluster.harness.api import Obj
 from tests.cluster.harness.daemons import Driver, registrations
-from tests.cluster.harness.kubelet import KubeletNode
-from tests.cluster.harness.nodes import pod
-from tests.cluster.harness.processes import Process
-from tests.cluster.harness.waiting import wait_for
 from tests.cluster.harness.workload import Workload
 
 SHOW = ["sh", "-c", "ls /dev/nvidia-caps | tr '\\n' ' '; echo; sleep 1000000"]

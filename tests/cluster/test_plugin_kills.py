@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
+from hack.cluster.api import Api
+from hack.cluster.kubelet import KubeletNode
+from hack.cluster.nodes import pod
+from hack.cluster.processes import Process
+from hack.cluster.waiting import wait_for
 from sim.nvml.faults import Fault
 from tests.cluster.harness.agreement import Agreement
-from tests.cluster.harness.api import Api
 from tests.cluster.harness.daemons import Driver, registrations
-from tests.cluster.harness.kubelet import KubeletNode
-from tests.cluster.harness.nodes import pod
-from tests.cluster.harness.processes import Process
-from tests.cluster.harness.waiting import wait_for
 from tests.cluster.harness.workload import Workload
 
 COMMAND = {"main": ["sleep", "1000000"]}

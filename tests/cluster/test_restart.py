@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.harness.api import Api
-from tests.cluster.harness.audit import Write
-from tests.cluster.harness.controlplane import ControlPlane
-from tests.cluster.harness.credentials import MIG_CONTROLLER, MIG_PLUGIN
-from tests.cluster.harness.daemons import NAMESPACE, Driver
-from tests.cluster.harness.kubelet import KubeletNode
-from tests.cluster.harness.nodes import pod
-from tests.cluster.harness.processes import Process
-from tests.cluster.harness.waiting import wait_for
+from hack.cluster.api import Api
+from hack.cluster.audit import Write
+from hack.cluster.chart import NAMESPACE
+from hack.cluster.controlplane import ControlPlane
+from hack.cluster.credentials import MIG_CONTROLLER, MIG_PLUGIN
+from hack.cluster.kubelet import KubeletNode
+from hack.cluster.nodes import pod
+from hack.cluster.processes import Process
+from hack.cluster.waiting import wait_for
+from tests.cluster.harness.daemons import Driver
 from tests.cluster.harness.workload import Workload
 
 REST_SECONDS = 10.0

@@ -5,11 +5,11 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tests.cluster.harness.api import Api, Obj
+from hack.cluster.api import Api, Obj
+from hack.cluster.kubelet import KubeletNode
+from hack.cluster.nodes import pod
+from hack.cluster.waiting import wait_for
 from tests.cluster.harness.daemons import DRIVER, Driver
-from tests.cluster.harness.kubelet import KubeletNode
-from tests.cluster.harness.nodes import pod
-from tests.cluster.harness.waiting import wait_for
 from tests.cluster.harness.workload import Workload, node_of
 
 SHOW = (

@@ -20,9 +20,9 @@ from dra.kube.lease import LeaderElector, LeaseTimes
 from dra.kube.reflector import Change, Reflector
 from dra.kube.resources import EVENTS, NAMESPACES, NODES, RESOURCE_CLAIMS, Obj
 from dra.kube.transport import KubeApi
-from tests.cluster.harness.controlplane import ControlPlane
-from tests.cluster.harness.credentials import ADMIN, SCHEDULER
-from tests.cluster.harness.waiting import wait_for
+from hack.cluster.controlplane import ControlPlane
+from hack.cluster.credentials import ADMIN, SCHEDULER
+from hack.cluster.waiting import wait_for
 
 NAMESPACE = "transport"
 

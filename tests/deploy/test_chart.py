@@ -9,7 +9,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from tests.deploy.chart import CHART, REPOSITORY, Obj, find, notes, pod_spec, render
+from hack.cluster.chart import CHART, REPOSITORY, Obj, find, notes, pod_spec, render
 
 VALUES: dict[str, Obj] = {
     "defaults": {},

@@ -12,8 +12,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from hack.cluster.chart import REPOSITORY, render
 from sim.nvml.products import load_product, product_names
-from tests.deploy.chart import REPOSITORY, render
 
 KIND = REPOSITORY / "hack/kind"
 SCRIPTS = ("up.sh", "demo.sh", "down.sh")

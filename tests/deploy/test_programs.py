@@ -13,10 +13,10 @@ import click
 import pytest
 
 from controller.cli import main as controller
+from hack.cluster.chart import REPOSITORY, Obj, find, pod_spec, render
 from kubeletplugin.__main__ import main as kubeletplugin
 from sim.__main__ import main as simulator
 from sim.nvml.machine import Machine
-from tests.deploy.chart import REPOSITORY, Obj, find, pod_spec, render
 
 DOCKERFILE = REPOSITORY / "deploy/Dockerfile"
 

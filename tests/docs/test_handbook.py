@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from api.config import MigDeviceConfig
-from tests.deploy.chart import render
+from hack.cluster.chart import render
 from tests.docs.blocks import PAGES, ROOT, Block, blocks
 
 SHELL = [b for page in PAGES for b in blocks(page) if b.language in {"sh", "bash", "shell"}]

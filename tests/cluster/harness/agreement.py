@@ -10,16 +10,16 @@ import yaml
 
 from cdi.spec import device_id
 from dra.names import MigDevice, parse_device
+from hack.cluster.waiting import wait_for
 from kubeletplugin.journalfile import decode
 from sim.nvml.machine import Machine
-from tests.cluster.harness.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+    from hack.cluster.api import Api
     from sim.nvml.state import GpuInstance
-    from tests.cluster.harness.api import Api
     from tests.cluster.harness.daemons import Driver
 
 Key = tuple[str, str]

@@ -9,14 +9,14 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from tests.cluster.harness import credentials
-from tests.cluster.harness.processes import Process
+from hack.cluster import credentials
+from hack.cluster.chart import NAMESPACE, REPOSITORY
+from hack.cluster.processes import Process
 
 if TYPE_CHECKING:
-    from tests.cluster.harness.controlplane import ControlPlane
+    from hack.cluster.controlplane import ControlPlane
 
-REPOSITORY = Path(__file__).parents[3]
-NAMESPACE = "mig-dra-driver"
+
 DRIVER = "mig.dra.dev"
 
 

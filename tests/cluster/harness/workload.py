@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hack.cluster.waiting import wait_for
 from tests.cluster.harness.daemons import DRIVER
-from tests.cluster.harness.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from tests.cluster.harness.api import Api, Obj
+    from hack.cluster.api import Api, Obj
 
 
 class Workload:

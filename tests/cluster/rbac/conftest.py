@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness.api import Api, Obj
-from tests.cluster.harness.binaries import Binaries
-from tests.cluster.harness.controlplane import ControlPlane
-from tests.cluster.harness.installation import (
+from hack.cluster.api import Api, Obj
+from hack.cluster.binaries import Binaries
+from hack.cluster.controlplane import ControlPlane
+from hack.cluster.installation import (
     CONTROLLER,
     PLUGIN,
     Installation,
     mignode,
 )
-from tests.cluster.harness.nodes import add_fake_node
-from tests.cluster.harness.waiting import wait_for
+from hack.cluster.nodes import add_fake_node
+from hack.cluster.waiting import wait_for
 from tests.cluster.rbac.requests import (
     MIGNODES,
     allocation,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.cluster.harness.api import Obj, collection
+from hack.cluster.api import Api, ApiError, Obj, collection
 
 MIGNODES = collection("MigNode")
 SLICES = collection("ResourceSlice")
@@ -44,3 +44,12 @@ def devices(claim: Obj) -> dict[str, Any]:
 def status_of(claim: Obj, *, manager: str = "") -> str:
     where = f"{CLAIMS}/{claim['metadata']['name']}/status"
     return f"{where}?fieldManager={manager}&force=true" if manager else where
+
+
+def refusal(api: Api, method: str, where: str, **request: Any) -> tuple[int, str]:
+    """Status and text of the answer to a request that must be refused."""
+    try:
+        answer = api.request(method, where, **request)
+    except ApiError as error:
+        return error.status, str(error)
+    raise AssertionError(f"{method} {where} was allowed: {answer}")

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.harness.api import Api, Obj
-from tests.cluster.harness.installation import (
+from hack.cluster.api import Api, Obj
+from hack.cluster.chart import NAMESPACE, find, render
+from hack.cluster.installation import (
     CONTROLLER,
     Installation,
-    refusal,
 )
-from tests.cluster.harness.nodes import pod
-from tests.cluster.harness.waiting import wait_for
+from hack.cluster.nodes import pod
+from hack.cluster.waiting import wait_for
 from tests.cluster.rbac.requests import (
     APPLY,
     CLAIMS,
@@ -25,9 +25,9 @@ from tests.cluster.rbac.requests import (
     MIGNODES,
     PODS,
     allocation,
+    refusal,
     status_of,
 )
-from tests.deploy.chart import NAMESPACE, find, render
 
 
 def test_the_controller_allocates_and_takes_back(controller: Api, claim: Obj) -> None:

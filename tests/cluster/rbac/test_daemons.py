@@ -6,20 +6,20 @@ import os
 import sys
 from pathlib import Path
 
-from tests.cluster.harness import credentials
-from tests.cluster.harness.api import Obj
-from tests.cluster.harness.controlplane import ControlPlane
-from tests.cluster.harness.daemons import REPOSITORY, Hardware
-from tests.cluster.harness.installation import (
+from hack.cluster import credentials
+from hack.cluster.api import Obj
+from hack.cluster.chart import NAMESPACE, REPOSITORY
+from hack.cluster.controlplane import ControlPlane
+from hack.cluster.installation import (
     CONTROLLER,
     PLUGIN,
     Installation,
 )
-from tests.cluster.harness.nodes import pod
-from tests.cluster.harness.processes import Process
-from tests.cluster.harness.waiting import wait_for
+from hack.cluster.nodes import pod
+from hack.cluster.processes import Process
+from hack.cluster.waiting import wait_for
+from tests.cluster.harness.daemons import Hardware
 from tests.cluster.harness.workload import Workload
-from tests.deploy.chart import NAMESPACE
 
 
 def test_a_pod_gets_its_slice_with_the_charts_service_accounts_only(

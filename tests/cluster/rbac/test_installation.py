@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.harness import credentials
-from tests.cluster.harness.api import Obj
-from tests.cluster.harness.controlplane import ControlPlane
-from tests.cluster.harness.installation import (
+from hack.cluster import credentials
+from hack.cluster.api import Obj
+from hack.cluster.chart import notes
+from hack.cluster.controlplane import ControlPlane
+from hack.cluster.installation import (
     Installation,
     path,
 )
-from tests.cluster.harness.waiting import wait_for
-from tests.deploy.chart import notes
+from hack.cluster.waiting import wait_for
 
 
 def test_applying_the_chart_again_changes_nothing(installation: Installation) -> None:

@@ -6,14 +6,14 @@ import copy
 
 import pytest
 
-from tests.cluster.harness.api import Api, ApiError, Obj, collection
-from tests.cluster.harness.installation import (
+from hack.cluster.api import Api, ApiError, Obj, collection
+from hack.cluster.chart import NAMESPACE, find, render
+from hack.cluster.installation import (
     PLUGIN,
     Installation,
     mignode,
-    refusal,
 )
-from tests.cluster.harness.waiting import wait_for
+from hack.cluster.waiting import wait_for
 from tests.cluster.rbac.requests import (
     CLAIMS,
     CLASSES,
@@ -23,9 +23,9 @@ from tests.cluster.rbac.requests import (
     SLICES,
     allocation,
     devices,
+    refusal,
     status_of,
 )
-from tests.deploy.chart import NAMESPACE, find, render
 
 
 def test_a_plugin_writes_its_own_mignode(plugin: Api, admin: Api) -> None:

@@ -7,19 +7,20 @@ import json
 import ssl
 import urllib.request
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Self
 
-from tests.cluster.harness import audit, credentials
-from tests.cluster.harness.api import Api, ApiError
-from tests.cluster.harness.processes import Process, free_ports
-from tests.cluster.harness.waiting import wait_for
+from hack.cluster import audit, credentials
+from hack.cluster.api import Api, ApiError
+from hack.cluster.processes import Process, free_ports
+from hack.cluster.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from tests.cluster.harness.binaries import Binaries
-    from tests.cluster.harness.credentials import User
+    from hack.cluster.binaries import Binaries
+    from hack.cluster.credentials import User
 
 NEVER = "24h"
 """How long a node may be silent: fake nodes never report, and stay as ready as they were made."""
@@ -145,7 +146,7 @@ class ControlPlane:
             contextlib.suppress(OSError),
             urllib.request.urlopen(url, timeout=5, context=context) as answer,
         ):
-            return bool(answer.status == 200)
+            return bool(answer.status == HTTPStatus.OK)
         return False
 
     def _process(self, name: str, **flags: str) -> Process:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import contextlib
 from functools import partial
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from tests.cluster.harness.api import Api, ApiError, Obj, collection
-from tests.cluster.harness.waiting import wait_for
-from tests.deploy.chart import NAMESPACE, find, render
+from hack.cluster.api import Api, ApiError, Obj, collection
+from hack.cluster.chart import NAMESPACE, find, render
+from hack.cluster.errors import ClusterError
+from hack.cluster.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.cluster.harness.controlplane import ControlPlane
+    from hack.cluster.controlplane import ControlPlane
 
 PLUGIN = "mig-dra-driver-nvidia-mig-kubelet-plugin"
 CONTROLLER = "mig-dra-driver-nvidia-mig-controller"
@@ -108,7 +110,9 @@ class Installation:
                 plugin.request("POST", f"{collection('MigNode')}?dryRun=All", body=foreign)
             except ApiError as error:
                 # 404 and 429 while the resource is not served yet.
-                return error.status == 403 and "may only write the MigNode" in str(error)
+                return error.status == HTTPStatus.FORBIDDEN and "may only write the MigNode" in str(
+                    error
+                )
             return False
 
         wait_for("admission policies", refused, timeout=60)
@@ -119,7 +123,8 @@ class Installation:
     def _checked(self, policy: Obj) -> bool:
         status = self.api.request("GET", path(policy)).get("status", {})
         warnings = status.get("typeChecking", {}).get("expressionWarnings", [])
-        assert warnings == [], warnings
+        if warnings:
+            raise ClusterError(f"{path(policy)} does not fit the types it checks: {warnings}")
         return status.get("observedGeneration") is not None
 
 
@@ -131,12 +136,3 @@ def mignode(node: str, *, pool: str = "") -> Obj:
         "metadata": {"name": node},
         "spec": {"driver": "mig.dra.dev", "pool": pool or node, "allocator": "controller"},
     }
-
-
-def refusal(api: Api, method: str, where: str, **request: Any) -> tuple[int, str]:
-    """Status and text of the answer to a request that must be refused."""
-    try:
-        answer = api.request(method, where, **request)
-    except ApiError as error:
-        return error.status, str(error)
-    raise AssertionError(f"{method} {where} was allowed: {answer}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, TypeVar
 
+from hack.cluster.errors import ClusterError
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -22,7 +24,7 @@ def wait_for(
     """Asks `condition` until its answer is truthy, and returns that answer.
 
     Raises:
-        AssertionError: after `timeout` seconds, naming `what`, the last answer and `context()`.
+        ClusterError: after `timeout` seconds, naming `what`, the last answer and `context()`.
     """
     deadline = time.monotonic() + timeout
     while True:
@@ -31,5 +33,5 @@ def wait_for(
             return answer
         if time.monotonic() > deadline:
             more = f"\n{context()}" if context else ""
-            raise AssertionError(f"no {what} after {timeout:g} s; last answer: {answer!r}{more}")
+            raise ClusterError(f"no {what} after {timeout:g} s; last answer: {answer!r}{more}")
         time.sleep(interval)

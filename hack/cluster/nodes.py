@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from tests.cluster.harness.image import IMAGE
-from tests.cluster.harness.waiting import wait_for
+from hack.cluster.image import IMAGE
+from hack.cluster.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from tests.cluster.harness.api import Api, Obj
+    from hack.cluster.api import Api, Obj
 
 
 def is_ready(node: Obj) -> bool:

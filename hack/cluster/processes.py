@@ -10,6 +10,8 @@ import socket
 import subprocess
 from typing import TYPE_CHECKING
 
+from hack.cluster.errors import ClusterError
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from pathlib import Path
@@ -34,7 +36,7 @@ def _die_with_parent() -> None:
 class Process:
     """One program in a process group of its own, its output appended to a log file.
 
-    The kernel kills it if the test run itself is killed. Starting again after a stop appends to
+    The kernel kills it if we are killed. Starting again after a stop appends to
     the same log.
 
     Args:
@@ -60,7 +62,8 @@ class Process:
 
     def start(self) -> None:
         """Starts the program; returns at once."""
-        assert not self.running, f"{self.name} runs already"
+        if self.running:
+            raise ClusterError(f"{self.name} runs already")
         with self.log.open("ab") as output:
             self._child = subprocess.Popen(
                 self.argv,
@@ -80,13 +83,13 @@ class Process:
     @property
     def pid(self) -> int:
         """The process id of the running program."""
-        assert self._child is not None, f"{self.name} was never started"
-        return self._child.pid
+        return self._started().pid
 
     def assert_running(self) -> None:
-        """Fails with the end of the log if the program ended by itself."""
+        """Raises ClusterError with the end of the log if the program ended by itself."""
         status = None if self._child is None else self._child.poll()
-        assert self.running, f"{self.name} ended with status {status}\n{self.tail()}"
+        if not self.running:
+            raise ClusterError(f"{self.name} ended with status {status}\n{self.tail()}")
 
     def stop(self, *, grace: float = 10.0) -> int:
         """Ends the group with SIGTERM, after `grace` seconds with SIGKILL; returns the status."""
@@ -117,6 +120,10 @@ class Process:
         return status
 
     def _signal_group(self, how: signal.Signals) -> None:
-        assert self._child is not None
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._child.pid, how)
+            os.killpg(self._started().pid, how)
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        if self._child is None:
+            raise ClusterError(f"{self.name} was never started")
+        return self._child

@@ -7,20 +7,20 @@ import json
 import shutil
 from typing import TYPE_CHECKING, Any, Self
 
-from tests.cluster.harness.cgroups import Cgroup
-from tests.cluster.harness.containerd import Containerd, mounts_below, unmount_below
-from tests.cluster.harness.credentials import node_user
-from tests.cluster.harness.nodes import is_ready
-from tests.cluster.harness.processes import Process, free_ports
-from tests.cluster.harness.traces import HostState
-from tests.cluster.harness.waiting import wait_for
+from hack.cluster.cgroups import Cgroup
+from hack.cluster.containerd import Containerd, mounts_below, unmount_below
+from hack.cluster.credentials import node_user
+from hack.cluster.nodes import is_ready
+from hack.cluster.processes import Process, free_ports
+from hack.cluster.traces import HostState
+from hack.cluster.waiting import wait_for
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.cluster.harness.api import Obj
-    from tests.cluster.harness.binaries import Binaries
-    from tests.cluster.harness.controlplane import ControlPlane
+    from hack.cluster.api import Obj
+    from hack.cluster.binaries import Binaries
+    from hack.cluster.controlplane import ControlPlane
 
 
 class KubeletNode:

@@ -10,12 +10,12 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.cluster.harness.image import IMAGE, write_image
-from tests.cluster.harness.processes import Process
-from tests.cluster.harness.waiting import wait_for
+from hack.cluster.image import IMAGE, write_image
+from hack.cluster.processes import Process
+from hack.cluster.waiting import wait_for
 
 if TYPE_CHECKING:
-    from tests.cluster.harness.binaries import Binaries
+    from hack.cluster.binaries import Binaries
 
 NAMESPACE = "k8s.io"
 

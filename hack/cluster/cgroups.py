@@ -8,7 +8,7 @@ import signal
 from functools import partial
 from pathlib import Path
 
-from tests.cluster.harness.waiting import wait_for
+from hack.cluster.waiting import wait_for
 
 MOUNT = Path("/sys/fs/cgroup")
 _UNIFIED_CONTROLLERS = ("cpu", "cpuset", "memory", "pids")

@@ -1,4 +1,4 @@
-"""Finds the Kubernetes binaries that the cluster tests run."""
+"""Finds the Kubernetes binaries."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Binaries:
         return str(self.directory / name)
 
     def missing(self, names: Iterable[str]) -> str:
-        """Why the tests that need `names` cannot run, or an empty string if they can."""
+        """Why what needs `names` cannot run, or an empty string if they can."""
         absent = [name for name in names if not os.access(self.directory / name, os.X_OK)]
         if not absent:
             return ""

@@ -1,4 +1,4 @@
-"""A small JSON client for the tests, independent of the transport under test."""
+"""A small JSON client, independent of the driver's transport."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import ssl
 import urllib.error
 import urllib.parse
 import urllib.request
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ class ApiError(Exception):
 
 
 def collection(kind: str, *, namespace: str = "default") -> str:
-    """The path of all objects of a kind that the tests use, in `namespace` if it has one."""
+    """The path of all objects of a kind in the table above, in `namespace` if it has one."""
     (path,) = (path for (_, known), path in _COLLECTIONS.items() if known == kind)
     return path.format(namespace=namespace)
 
@@ -56,7 +57,7 @@ class Api:
 
     def __init__(self, server: str, token: str, *, certificate: Path) -> None:
         self._server = server
-        self._headers = {"Authorization": f"Bearer {token}", "User-Agent": "cluster-tests"}
+        self._headers = {"Authorization": f"Bearer {token}", "User-Agent": "hack-cluster"}
         self._certificate = certificate
 
     def request(
@@ -100,7 +101,7 @@ class Api:
         try:
             return self.get(kind, name, namespace=namespace)
         except ApiError as error:
-            if error.status == 404:
+            if error.status == HTTPStatus.NOT_FOUND:
                 return None
             raise
 
@@ -127,7 +128,7 @@ class Api:
         try:
             self.request("DELETE", path, body=options)
         except ApiError as error:
-            if error.status != 404:
+            if error.status != HTTPStatus.NOT_FOUND:
                 raise
 
     @staticmethod

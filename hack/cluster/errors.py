@@ -1,0 +1,5 @@
+"""What goes wrong with a cluster."""
+
+
+class ClusterError(Exception):
+    """A part of the cluster ended, or did not get there in time; the message has its last words."""
