@@ -9,7 +9,8 @@ import hypothesis
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
-from tests.failures.anyorder import AnyOrder, Counter
+from tests.failures.anyorder import AnyOrder
+from tests.failures.story import Counter
 
 SOAK = bool(os.environ.get("MIG_SOAK"))
 SEED = int(os.environ.get("MIG_SEED") or (random.randrange(10**6) if SOAK else 3))

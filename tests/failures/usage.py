@@ -1,0 +1,182 @@
+"""What users and kubelet ask of a node, and what the program does by itself until it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from hypothesis import note
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    precondition,
+    rule,
+)
+
+from kubeletplugin.entries import LEAVING
+from kubeletplugin.node import Outcome
+from tests.failures.agreement import (
+    check_claim,
+    entries,
+    instance_of,
+    own_instances,
+)
+from tests.failures.steps import KilledError
+from tests.failures.story import GPUS, SHAPES, Known, Story, claims
+
+T = TypeVar("T")
+_DEVICES = [
+    f"gpu-{gpu}-mig-{label}-{start}"
+    for gpu in range(GPUS)
+    for label, (_, starts) in SHAPES.items()
+    for start in starts
+]
+
+devices = st.lists(st.sampled_from(_DEVICES), min_size=1, max_size=3, unique=True)
+kill_points = st.integers(1, 90)
+
+
+class Usage(Story):
+    """A kubelet and its users."""
+
+    # -- users and kubelet
+
+    @rule(target=claims, devices=devices)
+    def create_claim(self, devices: list[str]) -> Known:
+        return self._claim(f"claim-{len(self.known)}", devices)
+
+    @rule(target=claims, old=claims, devices=devices)
+    def create_claim_of_the_same_name(self, old: Known, devices: list[str]) -> Known:
+        self.site.delete_claim(old.ref)
+        old.live = False
+        if any(k.live and k.ref.name == old.ref.name for k in self.known):
+            return old
+        return self._claim(old.ref.name, devices)
+
+    def _claim(self, name: str, devices: Sequence[str]) -> Known:
+        claim = Known(self.site.claim(name, devices), tuple(devices))
+        self.known.append(claim)
+        return claim
+
+    @rule(claim=claims)
+    def delete_claim(self, claim: Known) -> None:
+        self.site.delete_claim(claim.ref)
+        claim.live = False
+
+    @rule(claim=claims)
+    def prepare(self, claim: Known) -> None:
+        self._answered(claim, self.plant.prepare(claim.ref, within=self.within(claim)))
+
+    @rule(claim=claims)
+    def prepare_twice(self, claim: Known) -> None:
+        first = self.plant.prepare(claim.ref, within=self.within(claim))
+        self._answered(claim, first)
+        if not first.error and self.undisturbed:
+            assert self.plant.prepare(claim.ref) == first, "a repeated call changes nothing"
+
+    def _answered(self, claim: Known, outcome: Outcome) -> None:
+        claim.tried = True
+        if outcome.error:
+            note(outcome.error)
+            if len(claim.keys) < len(claim.devices):
+                claim.told = False  # now it was told otherwise
+            return
+        assert {d.device for d in outcome.devices} == set(claim.devices)
+        with self.recorder.outside():
+            check_claim(self.site, claim.ref, claim.devices)
+        claim.told = True
+        claim.keys = {}
+        for device in claim.devices:
+            found = instance_of(self.site, device)
+            assert found is not None
+            claim.keys[device] = found[1].key
+
+    @rule(claim=claims)
+    def unprepare(self, claim: Known) -> None:
+        # From the moment that kubelet asks, nothing is promised of the slices.
+        claim.told = False
+        outcome = self.plant.unprepare(claim.ref, within=self.within(claim))
+        if outcome.error:
+            note(outcome.error)
+            claim.tried = True
+            return
+        claim.tried = False
+        self._check_gone(claim)
+
+    def _check_gone(self, claim: Known) -> None:
+        """No spec; no slice either, but for those that are withheld until they can be removed."""
+        with self.recorder.outside():
+            left = {e.device: e for e in entries(self.site) if e.claim.uid == claim.ref.uid}
+            assert all(e.state in LEAVING for e in left.values()), left
+            assert not left or not self.well, f"nothing is wrong, and it is left: {left}"
+            present = {g.key for _, g in own_instances(self.site, self.foreign)}
+            stays = {k for d, k in claim.keys.items() if d not in left}
+            assert not present & stays, "success, and the slice is there"
+            assert not list(self.site.roots.cdi.glob(f"*{claim.ref.uid}*"))
+        claim.keys = {}
+
+    # -- the program's own rounds, and its end
+
+    @precondition(lambda self: not self.hung)
+    @rule()
+    def look(self) -> None:
+        self.plant.look()
+
+    @precondition(lambda self: not self.hung)
+    @rule()
+    def tend(self) -> None:
+        self._collect()
+        self.plant.tend()
+
+    def _collect(self) -> None:
+        """Claims that are gone may be taken from the hardware from now on."""
+        for claim in self.known:
+            if not claim.live:
+                claim.told = False
+
+    @rule()
+    def publish(self) -> None:
+        self.plant.publish()
+
+    @rule()
+    def crash(self) -> None:
+        self.restart()
+
+    @rule(claim=claims, point=kill_points)
+    def killed_in_prepare(self, claim: Known, point: int) -> None:
+        within = self.within(claim)
+        outcome = self._killed(point, lambda: self.plant.prepare(claim.ref, within=within))
+        claim.tried = True
+        if outcome is not None:
+            self._answered(claim, outcome)
+        self.restart()
+
+    @rule(claim=claims, point=kill_points)
+    def killed_in_unprepare(self, claim: Known, point: int) -> None:
+        claim.told, claim.tried = False, True
+        within = self.within(claim)
+        self._killed(point, lambda: self.plant.unprepare(claim.ref, within=within))
+        self.restart()
+
+    @precondition(lambda self: not self.hung)
+    @rule(point=kill_points)
+    def killed_in_a_round(self, point: int) -> None:
+        self._collect()
+        self._killed(point, self.plant.tend)
+        self.restart()
+
+    @rule(point=kill_points)
+    def killed_at_its_start(self, point: int) -> None:
+        self.recorder.die()
+        self.release_hung()
+        self._killed(point, self.new_plant)
+        self.restart()
+
+    def _killed(self, point: int, work: Callable[[], T]) -> T | None:
+        """What it came to, or None if the process was killed at that step."""
+        self.recorder.arm(kill_after=point)
+        try:
+            return work()
+        except KilledError:
+            return None
+        finally:
+            self.recorder.disarm()
