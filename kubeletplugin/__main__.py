@@ -73,6 +73,13 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
     help="Seconds after which an NVML call is taken to hang; six times that to change instances.",
 )
 @click.option(
+    "--forgotten-after",
+    type=click.FloatRange(min=1),
+    default=120.0,
+    help="Seconds after which an ended claim that kubelet did not unprepare is removed: it looks"
+    " every 60.",
+)
+@click.option(
     "--ignore-xids",
     default="",
     metavar="LIST|all",
@@ -105,6 +112,7 @@ def main(  # noqa: PLR0913 - the flags
     enable_mig: bool,
     ignore_other_managers: bool,
     nvml_timeout: float,
+    forgotten_after: float,
     ignore_xids: str,
     fatal_xids: str,
     log_level: str,
@@ -140,6 +148,7 @@ def main(  # noqa: PLR0913 - the flags
         enable_mig=enable_mig,
         ignore_other_managers=ignore_other_managers,
         nvml_seconds=nvml_timeout,
+        forgotten_seconds=forgotten_after,
         xids=xids,
     )
     stop = threading.Event()

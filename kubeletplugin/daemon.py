@@ -146,7 +146,13 @@ class Daemon:
             settled=self._prepare_settled,
         )
         self._janitor = Janitor(
-            self._journal, node, self._works, gate=self._gate, fate=fate, reports=reports
+            self._journal,
+            node,
+            self._works,
+            gate=self._gate,
+            fate=fate,
+            reports=reports,
+            forgotten_seconds=options.forgotten_seconds,
         )
         self._node_watch = NodeWatch(
             api, options.node_name, on_conflict=self._hardware.withhold, reports=reports

@@ -26,9 +26,6 @@ _log = logging.getLogger(__name__)
 CLAIMS_SECONDS = 300.0
 CHECK_SECONDS = 30.0
 ROUND_SECONDS = 2.0
-ENDED_SECONDS = 120.0
-"""How long a claim may be ended before it is taken for forgotten: kubelet looks every 60 s."""
-
 _MOST_SECONDS = 60.0
 _CLOSED_SECONDS = 0.5
 
@@ -44,7 +41,10 @@ class _Reclaiming:
 
 
 class Janitor:
-    """One thread of its own: it asks the API server, and waits for GPUs."""
+    """One thread of its own: it asks the API server, and waits for GPUs.
+
+    ``forgotten_seconds`` is how long kubelet may take to unprepare a claim that has ended.
+    """
 
     def __init__(  # noqa: PLR0913 - what it looks at
         self,
@@ -55,6 +55,7 @@ class Janitor:
         gate: Gate,
         fate: Callable[[ClaimRef], Fate],
         reports: Reports,
+        forgotten_seconds: float,
         clock: Clock | None = None,
     ) -> None:
         self._journal = journal
@@ -63,6 +64,7 @@ class Janitor:
         self._gate = gate
         self._fate = fate
         self._reports = reports
+        self._forgotten_seconds = forgotten_seconds
         self._clock = clock or SystemClock()
         self._next_claims = self._next_check = self._clock.monotonic()
         self._reclaiming: dict[str, _Reclaiming] = {}
@@ -157,4 +159,4 @@ class Janitor:
         and the claim cannot go before its slice has.
         """
         since = self._ended.setdefault(ref.uid, self._clock.monotonic())
-        return self._clock.monotonic() - since >= ENDED_SECONDS
+        return self._clock.monotonic() - since >= self._forgotten_seconds

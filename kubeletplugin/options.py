@@ -15,7 +15,7 @@ class Options:
 
     ``instance`` tells apart the sockets of two plugins during an update: the pod's UID.
     ``nvml_seconds`` is the deadline of an NVML call that changes nothing, ``xids`` says which XIDs
-    count.
+    count, ``forgotten_seconds`` how long kubelet may take to unprepare a claim that has ended.
     """
 
     node_name: str
@@ -27,6 +27,7 @@ class Options:
     enable_mig: bool = False
     ignore_other_managers: bool = False
     nvml_seconds: float = 10.0
+    forgotten_seconds: float = 120.0
     xids: XidRules = field(default_factory=XidRules)
 
     @property

@@ -97,6 +97,11 @@ class KubeletNode:
         unmount_below(self._root)
         shutil.rmtree(self.cdi_root)
 
+    def lose_claims(self) -> None:
+        """Takes away kubelet's checkpoint of prepared claims, as people do when it is corrupt."""
+        assert not self.process.running
+        (self.kubelet_root / "dra_manager_state").unlink()
+
     def leftovers(self) -> list[str]:
         """What of this node is still on the machine: processes, mounts and cgroups."""
         shims = [f"shim {pid}" for pid in self.containerd.shims()]

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from hack.cluster.api import Api, Obj
+from hack.cluster.api import Api
 from hack.cluster.kubelet import KubeletNode
 from hack.cluster.nodes import pod
 from hack.cluster.processes import Process
@@ -33,12 +33,6 @@ def live_sockets(kubelet: KubeletNode) -> Iterator[str]:
             with socket.socket(socket.AF_UNIX) as client:
                 client.connect(str(path))
             yield path.name
-
-
-def ending(api: Api, claim: Obj) -> bool:
-    """Whether a claim is reserved for nobody and on its way out."""
-    found = api.get("ResourceClaim", claim["metadata"]["name"])
-    return "deletionTimestamp" in found["metadata"] and not found["status"].get("reservedFor")
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +76,7 @@ def test_the_slice_of_a_pod_deleted_by_force_goes_when_the_plugin_is_back(
     for process in down:
         process.kill()
     api.delete("Pod", "forced", grace=0)
-    wait_for("wish to delete the claim", lambda: ending(api, claim), context=workload.describe)
+    workload.wait_for_ending(claim)
     if away.claim:
         freed = {"metadata": {"finalizers": None}}
         api.patch("ResourceClaim", claim["metadata"]["name"], freed)
@@ -90,13 +84,7 @@ def test_the_slice_of_a_pod_deleted_by_force_goes_when_the_plugin_is_back(
     for process in down:
         process.start()
 
-    name = claim["metadata"]["name"]
-    wait_for(
-        "end of the claim",
-        lambda: api.find("ResourceClaim", name) is None,
-        timeout=GONE_SECONDS,
-        context=workload.describe,
-    )
+    workload.wait_for_end(claim, timeout=GONE_SECONDS)
     left = agreement.settle(timeout=GONE_SECONDS, context=workload.describe)
     assert len(left) == 1
     assert left.items() <= held.items()
@@ -119,7 +107,7 @@ def updated(driver: Driver, kubelet: KubeletNode) -> Iterator[Callable[[], Proce
         wait_for("registration", lambda: registrations(new) > seen, context=driver.tails)
         return new
 
-    old, new = driver.plugins[name], driver.successor(name, instance="b" * 36)
+    old, new = driver.plugins[name], driver.successor(name, "--instance", "b" * 36)
     with contextlib.ExitStack() as stack:
         stack.callback(new.stop)
 

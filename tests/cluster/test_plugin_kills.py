@@ -13,7 +13,7 @@ from hack.cluster.processes import Process
 from hack.cluster.waiting import wait_for
 from sim.nvml.faults import Fault
 from tests.cluster.harness.agreement import Agreement
-from tests.cluster.harness.daemons import Driver, registrations
+from tests.cluster.harness.daemons import Driver, start_registered
 from tests.cluster.harness.workload import Workload
 
 COMMAND = {"main": ["sleep", "1000000"]}
@@ -37,9 +37,7 @@ UNPREPARING = [
 def restart(plugin: Process) -> None:
     """What the DaemonSet's controller does once the plugin has died."""
     wait_for("end of the plugin", lambda: not plugin.running, timeout=60, context=plugin.tail)
-    seen = registrations(plugin)
-    plugin.start()
-    wait_for("registration", lambda: registrations(plugin) > seen, context=plugin.tail)
+    start_registered(plugin)
 
 
 @pytest.mark.parametrize(("function", "action"), PREPARING)

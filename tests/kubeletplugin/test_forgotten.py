@@ -2,14 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
 from dra.inventory import ClaimRef
 from dra.kube.resources import RESOURCE_CLAIMS
-from kubeletplugin import janitor
+from kubeletplugin.options import Options
+from tests.kubeletplugin import rig as rig_module
 from tests.kubeletplugin.rig import Rig, wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
+Wait = Callable[[float], Rig]
+
+
+@pytest.fixture
+def forgets_after(make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch) -> Wait:
+    """Starts a plugin that waits so long, in seconds, for kubelet."""
+
+    def start(seconds: float) -> Rig:
+        options = lambda *a: replace(Options(*a), forgotten_seconds=seconds)  # noqa: E731
+        monkeypatch.setattr(rig_module, "Options", options)
+        rig = make_rig()
+        rig.start()
+        return rig
+
+    return start
 
 
 def being_deleted(rig: Rig, *, reserved: bool) -> ClaimRef:
@@ -37,10 +56,8 @@ def looked_at(rig: Rig) -> None:
     assert rig.daemon._works.wait_idle(15.0)
 
 
-def test_kubelet_has_time_to_unprepare_a_claim_that_ended(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(janitor, "ENDED_SECONDS", 3600.0)
+def test_kubelet_has_time_to_unprepare_a_claim_that_ended(forgets_after: Wait) -> None:
+    rig = forgets_after(3600.0)
     ref = being_deleted(rig, reserved=False)
     looked_at(rig)
     assert len(rig.slices()) == 1
@@ -48,19 +65,15 @@ def test_kubelet_has_time_to_unprepare_a_claim_that_ended(
     assert rig.clean()
 
 
-def test_a_claim_that_ended_long_ago_loses_its_slice_without_kubelet(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(janitor, "ENDED_SECONDS", 0.0)
+def test_a_claim_that_ended_long_ago_loses_its_slice_without_kubelet(forgets_after: Wait) -> None:
+    rig = forgets_after(0.0)
     being_deleted(rig, reserved=False)
     looked_at(rig)
     wait_for("the slice to go", rig.clean)
 
 
-def test_a_pod_that_has_reserved_a_claim_keeps_its_slice(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(janitor, "ENDED_SECONDS", 0.0)
+def test_a_pod_that_has_reserved_a_claim_keeps_its_slice(forgets_after: Wait) -> None:
+    rig = forgets_after(0.0)
     being_deleted(rig, reserved=True)
     looked_at(rig)
     assert len(rig.slices()) == 1

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Self
 from hack.cluster import credentials
 from hack.cluster.chart import NAMESPACE, REPOSITORY
 from hack.cluster.processes import Process
+from hack.cluster.waiting import wait_for
 
 if TYPE_CHECKING:
     from hack.cluster.controlplane import ControlPlane
@@ -23,6 +24,13 @@ DRIVER = "mig.dra.dev"
 def registrations(plugin: Process) -> int:
     """How often kubelet has told a plugin that it is registered."""
     return plugin.log.read_text().count("registered with kubelet as") if plugin.log.exists() else 0
+
+
+def start_registered(plugin: Process) -> None:
+    """Starts a plugin, and returns once kubelet has registered it."""
+    seen = registrations(plugin)
+    plugin.start()
+    wait_for("registration", lambda: registrations(plugin) > seen, context=plugin.tail)
 
 
 def _python(*arguments: str) -> list[str]:
@@ -111,10 +119,10 @@ class Driver:
         )
         self.plugins[name] = self._process(f"plugin-{name}", *self._arguments[name])
 
-    def successor(self, name: str, *, instance: str) -> Process:
+    def successor(self, name: str, *flags: str) -> Process:
         """Another plugin for a node, as a rolling update starts it; not yet started."""
-        flags = (*self._arguments[name], "--instance", instance)
-        return self._process(f"plugin-{name}-{instance}", *flags)
+        label = "-".join(flag.strip("-") for flag in flags)
+        return self._process(f"plugin-{name}-{label}", *self._arguments[name], *flags)
 
     def state(self, name: str) -> Path:
         """Where the plugin of a node keeps its journal."""

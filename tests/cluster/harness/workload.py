@@ -77,6 +77,26 @@ class Workload:
 
         return wait_for(f"allocation for {pod}", allocated, timeout=timeout, context=self.describe)
 
+    def wait_for_ending(self, claim: Obj) -> None:
+        """Until a claim is reserved for nobody and on its way out."""
+
+        def ending() -> bool:
+            found = self._api.get("ResourceClaim", claim["metadata"]["name"])
+            reserved = found["status"].get("reservedFor")
+            return "deletionTimestamp" in found["metadata"] and not reserved
+
+        wait_for("wish to delete the claim", ending, context=self.describe)
+
+    def wait_for_end(self, claim: Obj, *, timeout: float) -> None:
+        """Until a claim is gone."""
+        name = claim["metadata"]["name"]
+        wait_for(
+            f"end of claim {name}",
+            partial(self._gone, "ResourceClaim", name),
+            timeout=timeout,
+            context=self.describe,
+        )
+
     def container(self, pod: str) -> tuple[str, int]:
         """The id of a pod's only container, and how often it was restarted."""
         (status,) = self._api.get("Pod", pod)["status"]["containerStatuses"]
