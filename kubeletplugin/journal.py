@@ -103,14 +103,14 @@ class Journal:
                 self._write(self._entries, replace(self._contents, unread=kept))
 
     def rebuilt(self, entries: Iterable[Entry]) -> None:
-        """Put what was found again; nothing is missing any more."""
+        """Put what was found again; nothing is missing any more.
+
+        Written even when nothing was found: a node without a journal is one that has lost it, where
+        another's instance may be taken for a claim's.
+        """
         found = {e.key: e for e in entries}
         with self._lock:
-            contents = replace(self._contents, rebuild=False)
-            if found or self._contents.generation:
-                self._write(self._entries | found, contents)
-            else:
-                self._contents = contents  # a node where there has never been anything
+            self._write(self._entries | found, replace(self._contents, rebuild=False))
 
     def sweep(self) -> None:
         """Remove what a process that was killed has left half-written in the journal's directory.

@@ -173,7 +173,11 @@ class AnyOrder(Mishaps):
             self.plant.tend()
             self.plant.publish()
             after = self._traces()
-            changed = {k for k in before | after if before.get(k) != after.get(k)}
+            changed = {
+                k: (before.get(k), after.get(k))
+                for k in before | after
+                if before.get(k) != after.get(k)
+            }
             assert not changed, f"written although nothing happens: {changed}"
             self.restart()
 
@@ -184,5 +188,5 @@ class AnyOrder(Mishaps):
             *roots.state.glob("*.json*"),
             *(self.site.root / "api").rglob("object.json"),
         ]
-        stats = {str(p): (p.stat().st_ino, p.stat().st_mtime_ns) for p in files}
-        return {"mutations": len(self.machine.mutations())} | stats
+        found = {str(p): (p.stat().st_ino, p.stat().st_mtime_ns, p.read_text()) for p in files}
+        return {"mutations": len(self.machine.mutations())} | found

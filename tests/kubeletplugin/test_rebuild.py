@@ -118,6 +118,19 @@ def test_a_foreign_instance_is_not_adopted_where_no_claim_was_given_its_place(ri
     assert rig.mutations() == []
 
 
+def test_an_instance_made_where_a_claim_waits_for_its_own_is_not_adopted_at_the_next_start(
+    rig: Rig,
+) -> None:
+    claim = rig.claim(SLICE)
+    reserve(rig, claim)
+    rig.machine.create_slice(0, "1g.5gb", start=4)
+    rig.restart()
+    assert rig.journal() == ()
+    assert "did not make" in rig.refused(claim)
+    assert rig.unprepare(claim) == ""
+    assert rig.slices() == [(0, "1g.5gb", 4, True)]
+
+
 def quarantine(rig: Rig, **changes: object) -> ClaimRef:
     """A prepared claim whose record then says something that this version cannot read."""
     ref, other = prepared(rig), prepared(rig, "gpu-1-mig-1g5gb-19-0")
