@@ -21,19 +21,17 @@ from controller.unit import examine
 from dra.allocation import AllocatedDevice, write_allocation
 from dra.classes import generated_classes
 from dra.geometry import Geometry
-from dra.inventory import Gpu, Inventory
 from dra.mignode import to_mignode
-from dra.names import DEFAULT_DRIVER, class_name
+from dra.names import DEFAULT_DRIVER
 from dra.pods import read_pod
 from dra.selectors.cel import Selectors
 from dra.selectors.kinds import Kinds
 from dra.wants import Reader
+from hack.bench import objects
 from hack.bench.fleet import geometry
 from hack.bench.scenarios import MIXES, sizes
 
 Obj = dict[str, Any]
-FINALIZER = f"{DEFAULT_DRIVER}/allocation"
-GPUS_PER_NODE = 8
 
 
 class Bench:
@@ -45,7 +43,7 @@ class Bench:
         self._count = 0
         self._held: list[tuple[Obj, Obj]] = []
         kinds = Kinds(Selectors())
-        self.cluster = Cluster(DEFAULT_DRIVER, FINALIZER, kinds)
+        self.cluster = Cluster(DEFAULT_DRIVER, objects.FINALIZER, kinds)
         self._reader = Reader(DEFAULT_DRIVER, kinds.selectors, self.cluster.classes)
         self._allocator = Allocator(self.cluster.fleet, self.cluster.hosts)
         for number in range(nodes):
@@ -106,36 +104,15 @@ class Bench:
         self.cluster.take_effects()
 
     def _add_node(self, name: str, shape: Geometry) -> None:
-        gpus = tuple(
-            Gpu(
-                minor=minor,
-                uuid=f"GPU-{name}-{minor}",
-                product_name="NVIDIA A100-SXM4-80GB",
-                memory_mib=81920,
-                mig_enabled=True,
-                mig_pending=True,
-                geometry=shape,
-            )
-            for minor in range(GPUS_PER_NODE)
-        )
-        inventory = Inventory(name, name, DEFAULT_DRIVER, gpus, driver_version="570.86.15")
-        self.cluster.set_mignode(self._stored(to_mignode(inventory)))
-        allocatable = {"cpu": "256", "memory": "2Ti", "pods": "512"}
-        status = {"allocatable": allocatable, "conditions": [{"type": "Ready", "status": "True"}]}
-        self.cluster.set_node(self._stored({"metadata": {"name": name}, "status": status}))
+        self.cluster.set_mignode(self._stored(to_mignode(objects.inventory(name, shape))))
+        self.cluster.set_node(self._stored(objects.node(name)))
 
     def _pod(self) -> tuple[Obj, Obj]:
         profile = self._draw.choices(self._profiles, MIXES["uniform"])[0]
         name = f"pod-{self._count}"
-        request = {"name": "r", "exactly": {"deviceClassName": class_name(profile)}}
-        claim = {
-            "metadata": {"name": name, "namespace": "default", "finalizers": [FINALIZER]},
-            "spec": {"devices": {"requests": [request]}},
-        }
-        uses = {"name": "gpu", "resourceClaimName": name}
-        resources = {"requests": {"cpu": "100m", "memory": "1Gi"}}
-        spec = {"resourceClaims": [uses], "containers": [{"name": "c", "resources": resources}]}
-        pod = {"metadata": {"name": name, "namespace": "default"}, "spec": spec}
+        claim = objects.claim(name, profile)
+        claim["metadata"]["finalizers"] = [objects.FINALIZER]
+        pod = objects.pod(name, resourceClaimName=name)
         return self._stored(pod), self._stored(claim)
 
     def _stored(self, body: Obj) -> Obj:

@@ -16,7 +16,7 @@ from hack.cluster.processes import Process, free_ports
 from hack.cluster.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
     from hack.cluster.binaries import Binaries
@@ -35,9 +35,10 @@ class ControlPlane:
         users: who gets a token besides the administrator and the control plane itself.
         controllers: what the controller manager runs, in the words of its --controllers.
         scheduling: whether there is a scheduler.
+        scheduler_flags: further flags of the scheduler, without their dashes.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a control plane has
         self,
         binaries: Binaries,
         root: Path,
@@ -45,10 +46,12 @@ class ControlPlane:
         users: tuple[User, ...] = (),
         controllers: tuple[str, ...] = ("*",),
         scheduling: bool = True,
+        scheduler_flags: Mapping[str, str] | None = None,
     ) -> None:
         self.root = root
         self._controllers = controllers
         self._scheduling = scheduling
+        self._scheduler_flags = dict(scheduler_flags or {})
         self.logs = root / "logs"
         self.logs.mkdir()
         self._binaries = binaries
@@ -217,4 +220,5 @@ class ControlPlane:
             bind_address="127.0.0.1",
             secure_port=str(self._secure_ports[1]),
             cert_dir=str(self.root / "scheduler"),
+            **self._scheduler_flags,
         )

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
 from dra.moves import MoveTable
-from hack.bench import allocate, placement
+from hack.bench import allocate, cluster, objects, placement
 from hack.bench.fleet import NAMES, Fleet, geometry
 from hack.bench.scenarios import MIXES, fill, queue
+from hack.bench.slices import partitionable
 
 TABLE = MoveTable(geometry("A100-SXM4-80GB"))
 
@@ -46,3 +49,21 @@ def test_decisions_are_timed_per_size_of_the_cluster() -> None:
     rows = [line.split() for line in result.output.splitlines()[1:]]
     assert [row[0] for row in rows] == ["1", "2"]
     assert all(int(row[1]) > 0 for row in rows)
+
+
+def test_without_a_control_planes_binaries_the_cluster_benchmark_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
+    result = CliRunner().invoke(cluster.main, [], catch_exceptions=False)
+    assert result.exit_code == 0
+    assert result.output.startswith("skipped: no etcd, kube-apiserver")
+    assert "KUBEBUILDER_ASSETS" in result.output
+
+
+def test_the_slices_of_the_cluster_benchmark_are_within_the_limits() -> None:
+    slices = partitionable(objects.inventory("node", TABLE.geometry))
+    counters, *rest = (s["spec"] for s in slices)
+    assert len(counters["sharedCounters"]) <= 8
+    assert all(0 < len(s["devices"]) <= 64 for s in rest)
+    assert {s["pool"]["resourceSliceCount"] for s in (counters, *rest)} == {len(slices)}

@@ -1,0 +1,154 @@
+"""Pods made as fast as the API server takes them, and the moments at which they are bound."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Self
+
+from dra.kube.reflector import Change, Reflector
+from dra.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Obj, Resource
+from dra.kube.transport import KubeApi
+from hack.bench import objects
+
+CREATORS = 4
+"""So many threads create and delete objects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Burst:
+    """``bound`` of ``pods`` were bound within ``seconds`` from the first creation to the last."""
+
+    pods: int
+    bound: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        """Pods bound per second."""
+        return self.bound / self.seconds if self.bound else 0.0
+
+
+class Bindings:
+    """Makes pods, each with a claim of its own for one slice, and watches them being bound.
+
+    ``profiles`` is what claims draw from, each with its weight. With ``templates`` the claims are
+    made from templates, by kube-controller-manager; without, they are there before their pods.
+    """
+
+    def __init__(
+        self, api: KubeApi, profiles: dict[str, float], *, templates: bool, seed: int
+    ) -> None:
+        self._api = api
+        self._profiles = profiles
+        self._templates = templates
+        self._draw = random.Random(seed)
+        self._numbers = itertools.count()
+        self._bound: dict[str, float] = {}
+        self._changed = threading.Condition()
+        self._mirror = Reflector(
+            api, PODS, field_selector="spec.nodeName!=", on_event=self._take, watch_seconds=3600
+        )
+        self._creators = ThreadPoolExecutor(CREATORS)
+
+    def __enter__(self) -> Self:
+        self._mirror.start()
+        self._mirror.wait_synced(None)
+        if self._templates:
+            for profile in self._profiles:
+                claim = objects.claim(_template(profile), profile)
+                spec = {"spec": objects.claim_spec(profile)}
+                self._api.create(
+                    RESOURCE_CLAIM_TEMPLATES,
+                    {**claim, "kind": RESOURCE_CLAIM_TEMPLATES.kind, "spec": spec},
+                )
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.clear()
+        if self._templates:
+            for profile in self._profiles:
+                self._api.delete(RESOURCE_CLAIM_TEMPLATES, _template(profile), namespace="default")
+        self._mirror.stop()
+        self._creators.shutdown()
+
+    def burst(self, count: int, *, gated: bool, limit_seconds: float) -> Burst:
+        """Make ``count`` pods at once and wait until all are bound, or the time is over."""
+        pods = self._prepare(count, gated=gated)
+        started = time.monotonic()
+        self._each(lambda pod: self._api.create(PODS, pod), pods)
+        names = [pod["metadata"]["name"] for pod in pods]
+        with self._changed:
+            self._changed.wait_for(
+                lambda: all(name in self._bound for name in names),
+                timeout=max(0.0, started + limit_seconds - time.monotonic()),
+            )
+            bound = [self._bound[name] for name in names if name in self._bound]
+        # Of an unfinished burst the whole time counts, that of the pods still waiting included.
+        last = max(bound) if len(bound) == count else time.monotonic()
+        return Burst(count, len(bound), last - started)
+
+    def singly(self, count: int, *, gated: bool, limit_seconds: float) -> list[float]:
+        """Seconds from the creation of a pod to its binding, one pod after the other."""
+        times = []
+        ends = time.monotonic() + limit_seconds
+        for _ in range(count):
+            if time.monotonic() > ends:
+                break
+            (pod,) = self._prepare(1, gated=gated)
+            name = pod["metadata"]["name"]
+            started = time.monotonic()
+            self._api.create(PODS, pod)
+            with self._changed:
+                if self._changed.wait_for(lambda n=name: n in self._bound, timeout=limit_seconds):  # type: ignore[misc]
+                    times.append(self._bound[name] - started)
+        return times
+
+    def clear(self) -> None:
+        """Delete all pods and claims, and wait until they are gone."""
+        pods = self._api.list(PODS, namespace="default").items
+        self._each(lambda p: self._delete(PODS, p), pods)
+        claims = self._api.list(RESOURCE_CLAIMS, namespace="default").items
+        self._each(lambda c: self._delete(RESOURCE_CLAIMS, c), claims)
+        ends = time.monotonic() + 120
+        while left := self._api.list(RESOURCE_CLAIMS, namespace="default").items:
+            if time.monotonic() > ends:
+                raise TimeoutError(f"{len(left)} claims stay, such as {left[0]['metadata']}")
+            time.sleep(0.2)
+
+    def _prepare(self, count: int, *, gated: bool) -> list[Obj]:
+        """Pods to create; their claims exist, or their templates do."""
+        weights = [*self._profiles.values()]
+        drawn = self._draw.choices([*self._profiles], weights, k=count)
+        named = [(f"bench-{next(self._numbers)}", profile) for profile in drawn]
+        if self._templates:
+            return [
+                objects.pod(name, gated=gated, resourceClaimTemplateName=_template(profile))
+                for name, profile in named
+            ]
+        self._each(lambda n: self._api.create(RESOURCE_CLAIMS, objects.claim(*n)), named)
+        return [objects.pod(name, gated=gated, resourceClaimName=name) for name, _ in named]
+
+    def _each(self, act: Callable[..., object], things: Iterable[object]) -> None:
+        for _ in self._creators.map(act, things):
+            pass
+
+    def _delete(self, resource: Resource, obj: Obj) -> None:
+        name = obj["metadata"]["name"]
+        self._api.delete(resource, name, namespace="default", grace_seconds=0)
+
+    def _take(self, change: Change) -> None:
+        if change.new is not None:
+            name = change.new["metadata"]["name"]
+            with self._changed:
+                self._bound.setdefault(name, time.monotonic())
+                self._changed.notify_all()
+
+
+def _template(profile: str) -> str:
+    return "bench-" + profile.replace(".", "-").replace("+", "-")

@@ -1,0 +1,117 @@
+"""Pods bound per second on a real control plane: ``python -m hack.bench.cluster``.
+
+Our controller, as a process, against kube-scheduler with partitionable devices, in one run on the
+same nodes: pods made in one burst until all are bound, and one at a time. The nodes have eight
+simulated A100 each and no kubelet. Everything shares the machine, so compare the rows of one run.
+
+The rate limit of kube-scheduler towards the API server (``--kube-api-qps``, 50 by default) is
+raised for all rows alike, because it would be all that is measured.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import quantiles
+
+import click
+
+from hack.bench.bindings import Bindings, Burst
+from hack.bench.fleet import geometry
+from hack.bench.scenarios import MIXES, sizes
+from hack.bench.site import Site, running
+from hack.cluster.binaries import CONTROL_PLANE, find_binaries
+
+SECONDS = 60.0
+"""So long a burst may take, and so long pods are made one at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What a cluster of ``nodes`` nodes is asked for; the mix of profiles has weights."""
+
+    nodes: int
+    pods: int
+    single: int
+    mix: dict[str, float]
+    templates: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A burst, and the seconds that pods one at a time took."""
+
+    who: str
+    burst: Burst
+    times: list[float]
+
+
+@click.command()
+@click.option("--nodes", "sizes_", multiple=True, type=int, help="Nodes of eight GPUs; repeatable.")
+@click.option("--pods", default=300, show_default=True, help="Pods in a burst.")
+@click.option("--single", default=30, show_default=True, help="Pods one at a time.")
+@click.option("--only-controller", is_flag=True, help="Leave kube-scheduler's devices out.")
+@click.option("--templates", is_flag=True, help="Claims made from templates, when pods are made.")
+@click.option("--scheduler-qps", default=1000, show_default=True, help="Of kube-scheduler.")
+@click.option("--product", default="A100-SXM4-80GB", show_default=True)
+def main(  # noqa: PLR0913 - one parameter per option
+    *,
+    sizes_: tuple[int, ...],
+    pods: int,
+    single: int,
+    only_controller: bool,
+    templates: bool,
+    scheduler_qps: int,
+    product: str,
+) -> None:
+    """Compare our controller with kube-scheduler on clusters of several sizes."""
+    binaries = find_binaries(os.environ, home=Path.home())
+    if reason := binaries.missing(CONTROL_PLANE):
+        click.echo(f"skipped: {reason}")
+        return
+    shape = geometry(product)
+    mix = dict(zip(sizes(shape), MIXES["uniform"], strict=True))
+    header = ("nodes", "bound", "pods/s", "x slowest", "p50 ms", "p90 ms")
+    click.echo(f"{'allocated by':<20}" + "".join(f"{h:>12}" for h in header))
+    for nodes in sizes_ or (30, 100, 300):
+        load = Load(nodes, pods, single, mix, templates)
+        with running(binaries, shape, nodes=nodes, scheduler_qps=scheduler_qps) as site:
+            rows = [*_controller(site, load)]
+            rows += [] if only_controller else [*_scheduler(site, load)]
+        slowest = min(row.burst.rate for row in rows)
+        for row in rows:
+            click.echo(_text(row, nodes, slowest))
+
+
+def _controller(site: Site, load: Load) -> Iterator[Row]:
+    with site.controller():
+        yield _measured("controller", site, load)
+        yield _measured("controller, gated", site, load, gated=True)
+
+
+def _scheduler(site: Site, load: Load) -> Iterator[Row]:
+    with site.scheduler():
+        yield _measured("kube-scheduler", site, load)
+
+
+def _measured(who: str, site: Site, load: Load, *, gated: bool = False) -> Row:
+    with Bindings(site.api, load.mix, templates=load.templates, seed=load.nodes) as bindings:
+        times = bindings.singly(load.single, gated=gated, limit_seconds=SECONDS)
+        bindings.clear()
+        burst = bindings.burst(load.pods, gated=gated, limit_seconds=SECONDS)
+    return Row(who, burst, times)
+
+
+def _text(row: Row, nodes: int, slowest: float) -> str:
+    rate, times = row.burst.rate, [1000 * t for t in row.times]
+    cuts = quantiles(times, n=10) if len(times) > 1 else times * 9 or [float("nan")] * 9
+    return (
+        f"{row.who:<20}{nodes:>12}{f'{row.burst.bound}/{row.burst.pods}':>12}{rate:>12.1f}"
+        f"{rate / slowest if slowest else float('nan'):>12.1f}{cuts[4]:>12.1f}{cuts[8]:>12.1f}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,137 @@
+"""A real control plane with nodes that no kubelet serves, and who allocates their GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import yaml
+
+from dra.geometry import Geometry
+from dra.kube.errors import KubeError
+from dra.kube.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    DEVICE_CLASSES,
+    MIG_NODES,
+    NAMESPACES,
+    NODES,
+    RESOURCE_SLICES,
+)
+from dra.kube.transport import KubeApi
+from dra.mignode import to_mignode
+from dra.names import class_name
+from hack.bench import objects
+from hack.bench.bindings import CREATORS
+from hack.bench.slices import partitionable
+from hack.cluster import credentials
+from hack.cluster.binaries import Binaries
+from hack.cluster.chart import NAMESPACE, REPOSITORY
+from hack.cluster.controlplane import ControlPlane
+from hack.cluster.nodes import is_ready
+from hack.cluster.processes import Process
+from hack.cluster.waiting import wait_for
+
+
+class Site:
+    """``nodes`` nodes of eight GPUs with the profiles of ``shape``. ``api`` is an administrator's.
+
+    Enter ``controller`` or ``scheduler`` to have the GPUs allocated.
+    """
+
+    def __init__(self, control_plane: ControlPlane, shape: Geometry, *, nodes: int) -> None:
+        self._control_plane = control_plane
+        kubeconfig = str(control_plane.kubeconfig(credentials.ADMIN))
+        self.api = KubeApi.connect(kubeconfig, user_agent="bench", timeout_seconds=60)
+        self._inventories = [objects.inventory(f"node-{n:04}", shape) for n in range(nodes)]
+        self._logs = control_plane.root / "controller"
+        self._logs.mkdir()
+
+    def make_nodes(self) -> None:
+        """Create the nodes, and wait until pods may go there."""
+        namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
+        self.api.create(NAMESPACES, namespace)
+        definition = yaml.safe_load((REPOSITORY / "api/crds/mignodes.yaml").read_text())
+        self.api.create(CUSTOM_RESOURCE_DEFINITIONS, definition)
+        names = [i.node for i in self._inventories]
+        _each(lambda name: self.api.create(NODES, objects.node(name)), names)
+        wait_for("nodes without taints", self._ready, timeout=120)
+
+    @contextlib.contextmanager
+    def controller(self) -> Iterator[Process]:
+        """Every node shows its GPUs in a MigNode, and our controller runs: yields its process."""
+        wait_for("MigNode", self._mignodes_served)
+        bodies = [to_mignode(i) for i in self._inventories]
+        _each(lambda b: self.api.create(MIG_NODES, {k: b[k] for k in b if k != "status"}), bodies)
+        _each(
+            lambda b: self.api.patch(
+                MIG_NODES,
+                b["metadata"]["name"],
+                {"status": b["status"]},
+                subresource="status",
+            ),
+            bodies,
+        )
+        kubeconfig = str(self._control_plane.kubeconfig(credentials.MIG_CONTROLLER))
+        command = [sys.executable, "-m", "controller", "--kubeconfig", kubeconfig]
+        process = Process("controller", command, logs=self._logs)
+        process.start()
+        try:
+            profiles = self._inventories[0].gpus[0].geometry
+            classes = {class_name(p.name) for p in profiles.profiles} if profiles else set()
+            wait_for("classes", lambda: classes <= self._classes(), timeout=60)
+            yield process
+        finally:
+            process.stop()
+        _each(lambda b: self.api.delete(MIG_NODES, b["metadata"]["name"]), bodies)
+
+    @contextlib.contextmanager
+    def scheduler(self) -> Iterator[None]:
+        """Every node offers its slices as partitionable devices; kube-scheduler allocates.
+
+        The classes have to be there: the controller makes them.
+        """
+        slices = [s for inventory in self._inventories for s in partitionable(inventory)]
+        _each(lambda s: self.api.create(RESOURCE_SLICES, s), slices)
+        stored = self.api.get(RESOURCE_SLICES, slices[0]["metadata"]["name"])
+        if not stored["spec"].get("sharedCounters"):
+            raise RuntimeError("this API server drops sharedCounters: no partitionable devices")
+        yield
+        _each(lambda s: self.api.delete(RESOURCE_SLICES, s["metadata"]["name"]), slices)
+
+    def _ready(self) -> bool:
+        return all(is_ready(node) for node in self.api.list(NODES).items)
+
+    def _mignodes_served(self) -> bool:
+        with contextlib.suppress(KubeError):
+            return not self.api.list(MIG_NODES).items
+        return False
+
+    def _classes(self) -> set[str]:
+        return {c["metadata"]["name"] for c in self.api.list(DEVICE_CLASSES).items}
+
+
+@contextlib.contextmanager
+def running(
+    binaries: Binaries, shape: Geometry, *, nodes: int, scheduler_qps: int
+) -> Iterator[Site]:
+    """A control plane with such nodes, which is gone afterwards."""
+    with tempfile.TemporaryDirectory(prefix="migbench", dir="/tmp") as folder:
+        flags = {"kube_api_qps": str(scheduler_qps), "kube_api_burst": str(2 * scheduler_qps)}
+        users = (credentials.MIG_CONTROLLER,)
+        with ControlPlane(
+            binaries, Path(folder), users=users, scheduler_flags=flags
+        ) as control_plane:
+            site = Site(control_plane, shape, nodes=nodes)
+            site.make_nodes()
+            yield site
+            site.api.close()
+
+
+def _each(act: Callable[..., object], things: Iterable[object]) -> None:
+    with ThreadPoolExecutor(CREATORS) as creators:
+        for _ in creators.map(act, things):
+            pass
