@@ -12,7 +12,7 @@ import threading
 
 import click
 
-from controller.logs import configure
+from dra.logs import configure
 from controller.loop import Controller, Names
 from dra.kube.errors import KubeConfigError
 from dra.kube.events import EventRecorder

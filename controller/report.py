@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import Protocol
 
+from controller.observer import Observer
 from dra.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.pods import Pod
 from dra.reasons import Obstacle, Reason
@@ -30,13 +31,17 @@ class Recorder(Protocol):
 class Reporter:
     """Remembers per object what was last said about it. ``now`` gives monotonic seconds."""
 
-    def __init__(self, recorder: Recorder, now: Callable[[], float]) -> None:
+    def __init__(
+        self, recorder: Recorder, now: Callable[[], float], observer: Observer | None = None
+    ) -> None:
         self._recorder = recorder
         self._now = now
+        self._observer = observer or Observer()
         self._said: dict[tuple[str, str], tuple[Obstacle, float]] = {}
 
     def waiting(self, pod: Pod, obstacle: Obstacle, claims: list[Obj]) -> None:
         """The pod's claims wait because of ``obstacle``."""
+        self._observer.waiting(pod, obstacle.reason, claims)
         if not self._is_news(("pod", pod.uid), obstacle):
             return
         _log.info(
@@ -48,6 +53,7 @@ class Reporter:
 
     def allocated(self, pod: Pod, claim: Obj, message: str) -> None:
         """A claim of the pod was allocated."""
+        self._observer.allocated(claim)
         for regarding in (_typed(claim, RESOURCE_CLAIMS), _typed(pod.obj, PODS)):
             self._recorder.emit(regarding, Reason.ALLOCATED.value, message)
 
@@ -110,6 +116,7 @@ class Reporter:
 
     def forget(self, *, pod_uid: str = "", claim_uid: str = "", gone: bool = False) -> None:
         """An object is ``gone``, or no longer waits."""
+        self._observer.no_longer_waits(pod_uid=pod_uid, claim_uid=claim_uid)
         self._said.pop(("pod", pod_uid), None)
         self._said.pop(("claim", claim_uid), None)
         if gone:

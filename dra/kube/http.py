@@ -3,7 +3,8 @@
 import re
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlencode
 
@@ -19,11 +20,22 @@ _OK = range(200, 300)
 _QUOTED_TEXT = 300
 
 
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A request that has ended: with an HTTP status, or with 0 and no answer."""
+
+    method: str
+    path: str
+    status: int
+    seconds: float
+
+
 class HttpClient:
     """Sends requests over a connection pool. Thread-safe.
 
     ``timeout_seconds`` is the budget of one call. A call that the server throttles (429 or 503
     with Retry-After) is repeated while the budget lasts; other failures are the caller's to retry.
+    ``observe`` hears of every request, from the thread that made it.
     """
 
     def __init__(
@@ -33,11 +45,13 @@ class HttpClient:
         user_agent: str,
         timeout_seconds: float,
         clock: Clock | None = None,
+        observe: Callable[[Exchange], None] = lambda _: None,
     ) -> None:
         self._connection = connection
         self._user_agent = user_agent
         self._timeout = timeout_seconds
         self._clock = clock or SystemClock()
+        self._observe = observe
         self._closed = threading.Event()
 
     def close(self) -> None:
@@ -123,17 +137,22 @@ class HttpClient:
                 preload_content=not stream,
             )
 
+        began, status = self._clock.monotonic(), 0
         try:
             try:
-                return request()
+                response = request()
             except urllib3.exceptions.ProtocolError:
                 # The server may have closed a kept-alive connection in this very moment: a read
                 # can be repeated without harm, a write cannot.
                 if method != "GET":
                     raise
-                return request()
+                response = request()
+            status = response.status
+            return response
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise UnavailableError(f"{method} {path}: {error}") from error
+        finally:
+            self._observe(Exchange(method, path, status, self._clock.monotonic() - began))
 
 
 def _allow_silence(response: urllib3.BaseHTTPResponse, seconds: float) -> None:

@@ -70,3 +70,12 @@ def rfc3339(moment: datetime) -> str:
 def rfc3339_micro(moment: datetime) -> str:
     """A ``metav1.MicroTime``: microseconds, UTC."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+
+
+def seconds_since(stamp: str, now: datetime) -> float | None:
+    """Seconds from a ``metav1.Time`` to ``now``, not less than 0; None if it cannot be read."""
+    try:
+        then = datetime.fromisoformat(stamp)
+    except ValueError:
+        return None
+    return max(0.0, (now - then).total_seconds()) if then.tzinfo else None

@@ -4,12 +4,13 @@ Objects are what JSON decodes to, so that fields which this program does not kno
 read-modify-write.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 from dra.kube.connection import open_connection
 from dra.kube.errors import GoneError
-from dra.kube.http import HttpClient
+from dra.kube.http import Exchange, HttpClient
 from dra.kube.resources import Obj, Resource
 from dra.kube.watch import WatchStream
 
@@ -51,16 +52,21 @@ class KubeApi:
         user_agent: str,
         timeout_seconds: float = 15.0,
         pool_size: int = 16,
+        observe: Callable[[Exchange], None] = lambda _: None,
     ) -> Self:
         """Use a kubeconfig file; without, the pod's service account, else KUBECONFIG.
 
         Nothing is sent yet. ``timeout_seconds`` is the budget of one request that is no watch.
+        ``observe`` hears of every request that has ended.
 
         Raises:
             KubeConfigError: no usable configuration was found.
         """
         connection = open_connection(kubeconfig, pool_size=pool_size)
-        return cls(HttpClient(connection, user_agent=user_agent, timeout_seconds=timeout_seconds))
+        http = HttpClient(
+            connection, user_agent=user_agent, timeout_seconds=timeout_seconds, observe=observe
+        )
+        return cls(http)
 
     def close(self) -> None:
         """Close idle connections and end waits for a throttling server."""

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import pytest
 
 from controller.inbox import Inbox
-from controller.logs import Format, configure
+from dra.logs import Format, configure
 from dra.kube.reflector import Change
 from dra.kube.resources import NODES
 

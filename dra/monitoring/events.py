@@ -1,0 +1,36 @@
+"""Events as metrics: a recorder in front of another one, which counts what it passes on."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, Counter
+
+from dra.kube.resources import Obj
+from dra.monitoring import PREFIX
+
+
+class Recorder(Protocol):
+    """What is needed of dra.kube.events.EventRecorder."""
+
+    def emit(self, regarding: Obj, reason: str, message: str, *, warning: bool = False) -> None:
+        """Report about an object."""
+
+
+class CountingRecorder:
+    """Counts events by kind, reason and type before they are merged or limited."""
+
+    def __init__(self, recorder: Recorder, registry: CollectorRegistry) -> None:
+        self._recorder = recorder
+        self._count = Counter(
+            f"{PREFIX}events_total",
+            "Events that were to be told, before repeated ones are merged.",
+            ["kind", "reason", "type"],
+            registry=registry,
+        )
+
+    def emit(self, regarding: Obj, reason: str, message: str, *, warning: bool = False) -> None:
+        """Report about an object."""
+        kind = str(regarding.get("kind", ""))
+        self._count.labels(kind, reason, "Warning" if warning else "Normal").inc()
+        self._recorder.emit(regarding, reason, message, warning=warning)

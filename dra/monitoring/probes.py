@@ -1,0 +1,92 @@
+"""Probes: whether a daemon works at all (``live``), and whether it can do its work now (``ready``).
+
+Kubelet kills a daemon that is not live, so ``live`` holds only checks that a restart would mend: a
+thread that has ended, a server that does not answer. A GPU or an API server that is away is none.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+Check = Callable[[], str]
+"""What is wrong, in words; empty if nothing is. Returns soon, and may be called from any thread."""
+
+_log = logging.getLogger(__name__)
+
+
+class Checks:
+    """Named checks, asked all together. Thread-safe."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._lock = threading.Lock()
+        self._checks: dict[str, Check] = {}
+        self._told: tuple[str, ...] = ()
+
+    def add(self, name: str, check: Check) -> None:
+        """One more check; it takes the place of an earlier one of this name."""
+        with self._lock:
+            self._checks[name] = check
+
+    def problems(self) -> tuple[str, ...]:
+        """``name: words`` of every check that fails; a check that raises fails."""
+        with self._lock:
+            checks = list(self._checks.items())
+        found = tuple(f"{name}: {problem}" for name, check in checks if (problem := _asked(check)))
+        with self._lock:
+            news, self._told = found != self._told, found
+        if news and found:
+            _log.warning("not %s", self._what, extra={"problems": "; ".join(found)})
+        return found
+
+
+class Probes:
+    """What ``/healthz`` (``live``) and ``/readyz`` (``ready``) ask."""
+
+    def __init__(self) -> None:
+        self.live = Checks("live")
+        self.ready = Checks("ready")
+
+
+class Pulse:
+    """Whether a loop still turns. Thread-safe; as a Check it fails ``limit`` seconds after a beat.
+
+    Before the first beat, and after ``rest``, nothing is expected of the loop.
+    """
+
+    def __init__(self, limit: float, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._limit = limit
+        self._clock = clock
+        self._last: float | None = None
+
+    def beat(self) -> None:
+        """The loop turns."""
+        self._last = self._clock()
+
+    def rest(self) -> None:
+        """The loop has ended as it should, or waits for something that may take any time."""
+        self._last = None
+
+    def __call__(self) -> str:
+        """What is wrong, in words; empty if nothing is."""
+        last = self._last
+        silent = 0.0 if last is None else self._clock() - last
+        return f"nothing has been done for {silent:.0f} s" if silent > self._limit else ""
+
+
+def alive(thread: threading.Thread) -> Check:
+    """The check that a thread which was started has not ended."""
+    return lambda: (
+        "" if thread.ident is None or thread.is_alive() else f"thread {thread.name!r} has ended"
+    )
+
+
+def _asked(check: Check) -> str:
+    try:
+        return check()
+    except Exception as error:
+        _log.exception("a check failed")
+        return f"the check itself failed: {error!r}"

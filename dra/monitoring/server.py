@@ -1,0 +1,152 @@
+"""The HTTP server of a daemon: ``/metrics``, ``/healthz`` and ``/readyz``.
+
+On the standard library's server, which costs no memory worth naming: it serves a scrape and a probe
+every few seconds. Every connection has a thread of its own, so that a client that stalls keeps
+nobody from asking.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from socketserver import TCPServer, ThreadingMixIn
+from typing import Any
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+from prometheus_client import CollectorRegistry, make_wsgi_app
+
+from dra.monitoring.probes import Checks, Probes
+
+_log = logging.getLogger(__name__)
+_TEXT = ("Content-Type", "text/plain; charset=utf-8")
+_STALL_SECONDS = 10.0
+_ADDRESS = re.compile(r"(?:\[(?P<v6>[^\]]*)\]|(?P<host>[^:\[\]]*)):(?P<port>\d{1,5})")
+_LAST_PORT = 65535
+
+
+class AddressError(ValueError):
+    """An address that cannot be used; says how one looks, or what the system objects to."""
+
+
+@contextmanager
+def serving(address: str, registry: CollectorRegistry, probes: Probes) -> Iterator[None]:
+    """Serve on ``address`` (see MonitoringServer) for as long as the block runs; "" is nowhere.
+
+    Raises:
+        AddressError: the address cannot be used.
+    """
+    if not address:
+        yield
+        return
+    server = MonitoringServer(address, registry, probes)
+    server.start()
+    try:
+        yield
+    finally:
+        server.close()
+
+
+class MonitoringServer:
+    """Serves from ``start`` to ``close``.
+
+    ``address`` is ``host:port``; without a host it is every address of the machine, and port 0 is
+    one that the system chooses. Raises AddressError if it cannot be used.
+    """
+
+    def __init__(self, address: str, registry: CollectorRegistry, probes: Probes) -> None:
+        family, host, port = _parsed(address)
+        application = _application(registry, probes)
+        try:
+            self._server = _Server(family, (host, port), application)
+        except OSError as error:
+            raise AddressError(f"cannot listen on {address}: {error.strerror or error}") from error
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="monitoring", daemon=True
+        )
+
+    @property
+    def port(self) -> int:
+        """The port on which it listens."""
+        return int(self._server.server_address[1])
+
+    def start(self) -> None:
+        """Begin to serve."""
+        self._thread.start()
+        _log.info("metrics and probes are served", extra={"port": self.port})
+
+    def close(self) -> None:
+        """End; answers under way are not waited for."""
+        if self._thread.is_alive():
+            self._server.shutdown()
+        self._server.server_close()
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def __init__(
+        self,
+        family: socket.AddressFamily,
+        address: tuple[str, int],
+        application: Callable[..., Iterable[bytes]],
+    ) -> None:
+        self.address_family = family
+        super().__init__(address, _Handler)
+        self.set_app(application)
+
+    def server_bind(self) -> None:
+        """Without the inherited look-up of the machine's own name, which may take long."""
+        if self.address_family is socket.AF_INET6:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), self.server_address[1]
+        self.setup_environ()
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = _STALL_SECONDS
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+        """A probe every few seconds is not worth a line."""
+
+
+def _application(registry: CollectorRegistry, probes: Probes) -> Callable[..., Iterable[bytes]]:
+    metrics = make_wsgi_app(registry)
+    checks = {"/healthz": (probes.live,), "/readyz": (probes.live, probes.ready)}
+
+    def application(environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        path = environ["PATH_INFO"]
+        if path == "/metrics":
+            answer: Iterable[bytes] = metrics(environ, start)
+            return answer
+        if path in checks:
+            return _probed(checks[path], start)
+        start("404 Not Found", [_TEXT])
+        return [b"there are /metrics, /healthz and /readyz\n"]
+
+    return application
+
+
+def _probed(checks: Iterable[Checks], start: Callable[..., Any]) -> Iterable[bytes]:
+    problems = [problem for each in checks for problem in each.problems()]
+    start("503 Service Unavailable" if problems else "200 OK", [_TEXT])
+    return ["".join(f"{line}\n" for line in problems or ["ok"]).encode()]
+
+
+def _parsed(address: str) -> tuple[socket.AddressFamily, str, int]:
+    match = _ADDRESS.fullmatch(address)
+    if match is None or int(match["port"]) > _LAST_PORT:
+        raise AddressError(
+            f"{address!r} is no address; give host:port, [IPv6 address]:port or :port"
+        )
+    host, port = match["v6"] or match["host"] or "", int(match["port"])
+    if not host and match["v6"] is None:
+        # One socket for both families, where the machine has both.
+        both = socket.has_dualstack_ipv6()
+        return (socket.AF_INET6, "::", port) if both else (socket.AF_INET, "", port)
+    return (socket.AF_INET6 if match["v6"] is not None else socket.AF_INET), host, port
