@@ -9,16 +9,25 @@ import signal
 import socket
 import sys
 import threading
+from collections.abc import Callable
 
 import click
+from prometheus_client import CollectorRegistry
 
-from dra.logs import configure
 from controller.loop import Controller, Names
+from controller.metrics import ControllerMetrics
+from controller.report import Recorder
 from dra.kube.errors import KubeConfigError
 from dra.kube.events import EventRecorder
 from dra.kube.lease import LeaderElector
 from dra.kube.timing import SystemClock
 from dra.kube.transport import KubeApi
+from dra.logs import configure
+from dra.monitoring.apirequests import ApiRequests
+from dra.monitoring.events import CountingRecorder
+from dra.monitoring.probes import Probes
+from dra.monitoring.registry import daemon_registry
+from dra.monitoring.server import AddressError, serving
 from dra.names import DEFAULT_DRIVER
 
 _log = logging.getLogger(__name__)
@@ -44,6 +53,13 @@ write of a former leader is under way when the next one starts."""
 )
 @click.option("--identity", default="", help="Name in the lease; default: host name and a suffix.")
 @click.option(
+    "--metrics-address",
+    default="",
+    metavar="HOST:PORT",
+    help="Serve metrics and probes (/metrics, /healthz, /readyz) here, such as :8080; "
+    "without it, nowhere.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
     default="info",
@@ -59,6 +75,7 @@ def main(  # noqa: PLR0913 - one parameter per flag
     namespace: str,
     leader_elect: bool,
     identity: str,
+    metrics_address: str,
     log_level: str,
     log_format: str,
 ) -> None:
@@ -67,43 +84,85 @@ def main(  # noqa: PLR0913 - one parameter per flag
     identity = (
         identity or f"{os.environ.get('POD_NAME') or socket.gethostname()}-{secrets.token_hex(4)}"
     )
+    registry, probes = daemon_registry(), Probes()
     try:
         api = KubeApi.connect(
-            kubeconfig, user_agent="mig-dra-controller", timeout_seconds=REQUEST_SECONDS
+            kubeconfig,
+            user_agent="mig-dra-controller",
+            timeout_seconds=REQUEST_SECONDS,
+            observe=ApiRequests(registry),
         )
     except KubeConfigError as error:
         click.echo(f"no access to a Kubernetes API: {error}", err=True)
         sys.exit(2)
-    recorder = EventRecorder(api, component=f"{driver_name}/controller")
+    events = EventRecorder(api, component=f"{driver_name}/controller")
+    recorder = CountingRecorder(events, registry)
+    program = _Program(
+        api,
+        recorder,
+        Names(driver_name),
+        registry=registry,
+        probes=probes,
+    )
     try:
-        _run(
-            api,
-            recorder,
-            Names(driver_name),
-            namespace=namespace if leader_elect else "",
-            identity=identity,
-        )
+        with serving(metrics_address, registry, probes):
+            program.run(namespace=namespace if leader_elect else "", identity=identity)
+    except AddressError as error:
+        raise click.ClickException(f"--metrics-address: {error}") from error
     finally:
-        recorder.close()
+        events.close()
         api.close()
 
 
-def _run(
-    api: KubeApi, recorder: EventRecorder, names: Names, *, namespace: str, identity: str
-) -> None:
-    """Run until SIGTERM or SIGINT; with a ``namespace`` only while leading."""
-    clock = SystemClock()
-    if not namespace:
-        stop = threading.Event()
-        _on_signals(stop.set)
-        Controller(api, recorder, names, clock=clock).run(stop)
-        return
-    elector = LeaderElector(
-        api, namespace=namespace, name=f"{names.driver}-controller", identity=identity
-    )
-    controller = Controller(api, recorder, names, clock=clock, leads=lambda: elector.is_leader)
-    _on_signals(elector.stop)
-    elector.run(controller.run)
+class _Program:
+    """The controller and who listens to it."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        recorder: Recorder,
+        names: Names,
+        *,
+        registry: CollectorRegistry,
+        probes: Probes,
+    ) -> None:
+        self._api = api
+        self._recorder = recorder
+        self._names = names
+        self._registry = registry
+        self._probes = probes
+
+    def run(self, *, namespace: str, identity: str) -> None:
+        """Run until SIGTERM or SIGINT; with a ``namespace`` only while leading."""
+        if not namespace:
+            stop = threading.Event()
+            _on_signals(stop.set)
+            self._controller(lambda: True).run(stop)
+            return
+        elector = LeaderElector(
+            self._api,
+            namespace=namespace,
+            name=f"{self._names.driver}-controller",
+            identity=identity,
+        )
+        controller = self._controller(lambda: elector.is_leader)
+        _on_signals(elector.stop)
+        elector.run(controller.run)
+
+    def _controller(self, leads: Callable[[], bool]) -> Controller:
+        clock = SystemClock()
+        metrics = ControllerMetrics(
+            self._registry, driver=self._names.driver, leads=leads, now=clock.now
+        )
+        return Controller(
+            self._api,
+            self._recorder,
+            self._names,
+            clock=clock,
+            leads=leads,
+            observer=metrics,
+            probes=self._probes,
+        )
 
 
 def _on_signals(stop: object) -> None:

@@ -17,6 +17,7 @@ from controller.exclusions import Exclusions
 from controller.explain import explain
 from controller.failures import Failures
 from controller.moving import Mover
+from controller.observer import Observer
 from controller.overtaking import Overtaking
 from controller.report import Reporter
 from controller.stranded import Stranded
@@ -69,6 +70,7 @@ class Engine:
         reporter: Reporter,
         gate: str,
         now: Callable[[], float],
+        observer: Observer | None = None,
     ) -> None:
         self._cluster = cluster
         self._reader = reader
@@ -76,6 +78,7 @@ class Engine:
         self._reporter = reporter
         self._gate = gate
         self._now = now
+        self._observer = observer or Observer()
         self._allocator = Allocator(cluster.fleet, cluster.hosts)
         self._ender = Ender(cluster, writer, now)
         self._mover = Mover(cluster, reader, writer, self._allocator)
@@ -169,6 +172,8 @@ class Engine:
         self._waiting.discard(key)
         if pod is None or not pod.pending or any(g != self._gate for g in pod.gates):
             # Whoever holds another gate may still change where the pod can go.
+            if pod is not None:
+                self._reporter.forget(pod_uid=pod.uid)
             return
         self._repeat_attempts(pod)
         if any(self._stranded.look_at(k) for k in pod.claim_keys):
@@ -188,7 +193,7 @@ class Engine:
     def _allocate(self, pod: Pod, problem: Problem) -> None:
         with self._overtaking.letting_by(pod) as alone:
             obstacle = None if alone else self._failures.get(problem)
-            decision = None if obstacle else self._allocator.decide(problem, self._delegated)
+            decision = None if obstacle else self._decide(problem)
             if decision is None and self._mover.move(pod, problem, self._delegated):
                 return
             if decision is None and obstacle is None:
@@ -206,6 +211,12 @@ class Engine:
         for wants in problem.claims:
             self._write(pod, _Attempt(wants, decision))
         self._overtaking.served(pod, _urgency(pod))
+
+    def _decide(self, problem: Problem) -> Decision | None:
+        began = self._now()
+        decision = self._allocator.decide(problem, self._delegated)
+        self._observer.decided(self._now() - began, placed=decision is not None)
+        return decision
 
     def _write(self, pod: Pod, attempt: _Attempt) -> None:
         cluster, wants, decision = self._cluster, attempt.wants, attempt.decision

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from controller.cluster import Cluster
 from controller.engine import Engine
 from controller.inbox import Inbox
+from controller.observer import Observer
 from controller.report import Recorder, Reporter
 from controller.writer import NotLeadingError, Writer
 from dra.kube.reflector import Change, Reflector
@@ -28,6 +29,7 @@ from dra.kube.resources import (
 )
 from dra.kube.timing import Clock
 from dra.kube.transport import KubeApi
+from dra.monitoring.probes import Probes, Pulse
 from dra.selectors.cel import Selectors
 from dra.selectors.kinds import Kinds
 from dra.wants import Reader
@@ -37,6 +39,8 @@ _log = logging.getLogger(__name__)
 _MIRRORED = (DEVICE_CLASSES, NODES, MIG_NODES, RESOURCE_CLAIMS, PODS)
 _PATIENCE_SECONDS = 10.0
 _IDLE_SECONDS = 60.0
+_STUCK_SECONDS = 600.0
+"""Far longer than any decision, and than any number of requests for one pod that fail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,9 +56,13 @@ class Names:
 
 
 class Controller:
-    """One leadership at a time; ``run`` may be called again."""
+    """One leadership at a time; ``run`` may be called again.
 
-    def __init__(
+    Live is who keeps working through its list, or need not; ready is who stands by or has mirrored
+    the cluster.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it acts on, and who listens
         self,
         api: KubeApi,
         recorder: Recorder,
@@ -62,12 +70,21 @@ class Controller:
         *,
         clock: Clock,
         leads: Callable[[], bool] = lambda: True,
+        observer: Observer | None = None,
+        probes: Probes | None = None,
     ) -> None:
         self._api = api
         self._recorder = recorder
         self._names = names
         self._clock = clock
         self._leads = leads
+        self._observer = observer or Observer()
+        self._mirrors: list[Reflector] = []
+        self._pulse = Pulse(_STUCK_SECONDS, clock=clock.monotonic)
+        if probes is not None:
+            probes.live.add("work", self._pulse)
+            probes.live.add("mirrors", self._ended_mirrors)
+            probes.ready.add("mirrors", self._missing_mirrors)
 
     def run(self, stop: threading.Event) -> None:
         """Allocate until ``stop`` is set."""
@@ -78,24 +95,36 @@ class Controller:
         ]
         watcher = threading.Thread(target=_wake_at, args=(stop, inbox), daemon=True)
         watcher.start()
+        self._observer.begins()
         try:
             for mirror in mirrors:
                 mirror.start()
+            self._mirrors = mirrors
             if self._synced(mirrors, stop):
                 self._work(inbox, stop)
         except NotLeadingError:
             _log.warning("no longer leading: nothing more is written")
         finally:
             stop.set()
+            self._mirrors = []
+            self._pulse.rest()
+            self._observer.begins()
             for mirror in mirrors:
                 mirror.stop()
             watcher.join()
+
+    def _ended_mirrors(self) -> str:
+        return ", ".join(f"{m.resource} has ended" for m in self._mirrors if m.has_ended)
+
+    def _missing_mirrors(self) -> str:
+        missing = ", ".join(str(m.resource) for m in self._mirrors if not m.synced)
+        return f"not listed yet: {missing}" if missing else ""
 
     def _synced(self, mirrors: list[Reflector], stop: threading.Event) -> bool:
         """Wait until everything is mirrored; complains about what is missing."""
         complain_at = self._clock.monotonic() + _PATIENCE_SECONDS
         while not stop.is_set():
-            missing = [r for m, r in zip(mirrors, _MIRRORED, strict=True) if not m.synced]
+            missing = [m.resource for m in mirrors if not m.synced]
             if not missing:
                 return True
             if self._clock.monotonic() >= complain_at:
@@ -123,6 +152,7 @@ class Controller:
             },
         )
         while not stop.is_set():
+            self._pulse.beat()
             if not engine.work():
                 due = engine.next_due()
                 wait = _IDLE_SECONDS if due is None else due - self._clock.monotonic()
@@ -146,9 +176,10 @@ class Controller:
             cluster,
             Reader(names.driver, selectors, cluster.classes),
             writer=writer,
-            reporter=Reporter(self._recorder, self._clock.monotonic),
+            reporter=Reporter(self._recorder, self._clock.monotonic, self._observer),
             gate=names.finalizer,
             now=self._clock.monotonic,
+            observer=self._observer,
         )
         return cluster, engine
 

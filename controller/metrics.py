@@ -12,12 +12,12 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from controller.observer import Observer
-from dra.pods import Pod
-from dra.reasons import Reason
 from dra.kube.resources import Obj
 from dra.kube.timing import seconds_since
 from dra.monitoring import PREFIX
 from dra.names import DeviceNameError, MigDevice, parse_device
+from dra.pods import Pod
+from dra.reasons import Reason
 
 _DECISION_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 5)
 _LATENCY_SECONDS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 900, 3600)
@@ -72,7 +72,6 @@ class ControllerMetrics(Observer):
     def allocated(self, claim: Obj) -> None:
         """A claim was allocated."""
         metadata = claim["metadata"]
-        self._waiting.forget(claim_uid=metadata["uid"])
         seconds = seconds_since(metadata.get("creationTimestamp", ""), self._now())
         if seconds is not None:
             self._latency.observe(seconds)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from dra.kube.resources import Obj
 from dra.pods import Pod
 from dra.reasons import Reason
-from dra.kube.resources import Obj
 
 
 class Observer:

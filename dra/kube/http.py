@@ -147,10 +147,11 @@ class HttpClient:
                 if method != "GET":
                     raise
                 response = request()
-            status = response.status
-            return response
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise UnavailableError(f"{method} {path}: {error}") from error
+        else:
+            status = response.status
+            return response
         finally:
             self._observe(Exchange(method, path, status, self._clock.monotonic() - began))
 

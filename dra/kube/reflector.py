@@ -52,7 +52,7 @@ class Reflector:
     ) -> None:
         self.store = Store()
         self._api = api
-        self._resource = resource
+        self.resource = resource
         self._namespace = namespace
         self._label_selector = label_selector
         self._field_selector = field_selector
@@ -73,6 +73,12 @@ class Reflector:
     def synced(self) -> bool:
         """True once the first complete list is in the store and was reported."""
         return self._synced.is_set()
+
+    @property
+    def has_ended(self) -> bool:
+        """True if its thread has ended without having been told to, which no failure excuses."""
+        started = self._thread.ident is not None
+        return started and not self._thread.is_alive() and not self._stopping.is_set()
 
     def wait_synced(self, timeout: float | None) -> bool:
         """Wait for :attr:`synced`, at most ``timeout`` seconds; returns it."""
@@ -101,13 +107,13 @@ class Reflector:
             except KubeError as error:
                 self._recover(error)
             except Exception:  # noqa: BLE001 - a mirror that dies silently is worse
-                _log.exception("%s: unexpected failure, listing anew", self._resource)
+                _log.exception("%s: unexpected failure, listing anew", self.resource)
                 self._version = ""
                 self._clock.wait(self._stopping, self._backoff.next_delay())
 
     def _list(self) -> None:
         listed = self._api.list(
-            self._resource,
+            self.resource,
             namespace=self._namespace,
             label_selector=self._label_selector,
             field_selector=self._field_selector,
@@ -119,13 +125,13 @@ class Reflector:
         self._version = listed.resource_version
         if not self._synced.is_set():
             self._synced.set()
-            _log.info("%s: mirroring %d objects", self._resource, len(listed.items))
+            _log.info("%s: mirroring %d objects", self.resource, len(listed.items))
 
     def _watch(self) -> None:
         """Follow one watch to its end."""
         started = self._clock.monotonic()
         stream = self._api.watch(
-            self._resource,
+            self.resource,
             namespace=self._namespace,
             label_selector=self._label_selector,
             field_selector=self._field_selector,
@@ -169,14 +175,14 @@ class Reflector:
                 obj = change.new or change.old or {}
                 _log.exception(
                     "%s: handling %r of %s failed",
-                    self._resource,
+                    self.resource,
                     change.kind,
                     obj.get("metadata", {}).get("name"),
                 )
 
     def _progress(self) -> None:
         if self._backoff.failures > 1:
-            _log.info("%s: recovered after %d failures", self._resource, self._backoff.failures)
+            _log.info("%s: recovered after %d failures", self.resource, self._backoff.failures)
         self._backoff.reset()
 
     def _recover(self, error: KubeError) -> None:
@@ -192,7 +198,7 @@ class Reflector:
         _log.log(
             logging.WARNING if loud else logging.DEBUG if failures > 1 else logging.INFO,
             "%s: %s; %s in %.1f s (failure %d in a row)",
-            self._resource,
+            self.resource,
             error,
             "watching again" if self._version else "listing again",
             delay,

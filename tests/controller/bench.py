@@ -9,6 +9,7 @@ from typing import Any
 
 from controller.cluster import Cluster
 from controller.engine import Engine
+from controller.observer import Observer
 from controller.report import Reporter
 from controller.writer import Writer
 from dra.kube.errors import ConflictError, KubeError, NotFoundError
@@ -112,7 +113,7 @@ class Recorder:
 class Bench:
     """An engine with nodes that each have one empty A100."""
 
-    def __init__(self, *nodes: str) -> None:
+    def __init__(self, *nodes: str, observer: Observer | None = None) -> None:
         self.time = 1000.0
         self.api = FakeApi()
         self.recorder = Recorder()
@@ -129,9 +130,10 @@ class Bench:
                 now=lambda: datetime(2026, 1, 1, tzinfo=UTC),
                 leads=lambda: self.leads,
             ),
-            reporter=Reporter(self.recorder, lambda: self.time),
+            reporter=Reporter(self.recorder, lambda: self.time, observer),
             gate=FINALIZER,
             now=lambda: self.time,
+            observer=observer,
         )
         for name in nodes:
             self.cluster.set_node(node(name))

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from controller.inbox import Inbox
-from dra.logs import Format, configure
 from dra.kube.reflector import Change
 from dra.kube.resources import NODES
+from dra.logs import Format, configure
 
 
 @pytest.fixture(autouse=True)

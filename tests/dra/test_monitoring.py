@@ -1,0 +1,196 @@
+"""What a daemon serves about itself: probes, metrics, and neither at the other's cost."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from prometheus_client import CollectorRegistry, Counter
+
+from dra.kube.http import Exchange
+from dra.kube.resources import MIG_NODES, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS, Resource
+from dra.monitoring.apirequests import ApiRequests, resource_of
+from dra.monitoring.events import CountingRecorder
+from dra.monitoring.probes import Probes, Pulse, alive
+from dra.monitoring.registry import daemon_registry
+from dra.monitoring.server import AddressError, MonitoringServer, serving
+from tests.scrape import collected, get, parsed
+
+
+@contextmanager
+def server(address: str = "127.0.0.1:0", probes: Probes | None = None) -> Iterator[int]:
+    registry = CollectorRegistry()
+    Counter("mig_dra_tries_total", "Tries.", registry=registry).inc(3)
+    running = MonitoringServer(address, registry, probes or Probes())
+    running.start()
+    try:
+        yield running.port
+    finally:
+        running.close()
+
+
+def test_the_metrics_of_its_registry_are_served_and_no_others() -> None:
+    with server() as port:
+        status, text = get(port, "/metrics")
+        found = parsed(text)
+        assert (status, found.value("mig_dra_tries_total")) == (200, 3)
+        assert "python_info" not in found.families, "the library's own registry"
+        assert get(port, "/")[0] == 404
+
+
+def test_a_daemons_registry_has_its_process_and_no_series_of_creation_times() -> None:
+    registry = daemon_registry()
+    Counter("mig_dra_tries_total", "Tries.", registry=registry).inc()
+    names = set(collected(registry).families)
+    assert {"mig_dra_tries", "process_open_fds"} <= names
+    assert [n for n in names if n.endswith("_created")] == []
+
+
+def test_a_probe_answers_with_every_problem_and_readiness_needs_life() -> None:
+    probes, ill, unready = Probes(), [""], [""]
+    probes.live.add("work", lambda: ill[0])
+    probes.ready.add("mirrors", lambda: unready[0])
+    with server(probes=probes) as port:
+        assert get(port, "/healthz") == (200, "ok\n")
+        assert get(port, "/readyz") == (200, "ok\n")
+        unready[0] = "not listed yet: pods"
+        assert get(port, "/healthz")[0] == 200
+        assert get(port, "/readyz") == (503, "mirrors: not listed yet: pods\n")
+        ill[0] = "stuck"
+        assert get(port, "/healthz") == (503, "work: stuck\n")
+        assert get(port, "/readyz") == (503, "work: stuck\nmirrors: not listed yet: pods\n")
+
+
+def test_a_check_that_raises_fails_and_the_others_are_asked(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    probes = Probes()
+
+    def broken() -> str:
+        raise ZeroDivisionError
+
+    probes.live.add("broken", broken)
+    probes.live.add("stuck", lambda: "no beat")
+    first, second = probes.live.problems()
+    assert first.startswith("broken: the check itself failed: ZeroDivisionError")
+    assert second == "stuck: no beat"
+    probes.live.problems()
+    told = [r for r in caplog.records if r.message == "not live"]
+    assert len(told) == 1, "a lasting problem is logged once"
+
+
+def test_a_client_that_stalls_keeps_nobody_from_asking() -> None:
+    with server() as port, socket.create_connection(("127.0.0.1", port)) as stalled:
+        stalled.sendall(b"GET /healthz HT")
+        assert get(port, "/healthz") == (200, "ok\n")
+
+
+@pytest.mark.parametrize("address", ["", "8080", "host", "127.0.0.1:70000", "::1:80", "[::1]"])
+def test_what_is_no_address_is_refused_with_the_form_of_one(address: str) -> None:
+    with pytest.raises(AddressError, match=r"give host:port"):
+        MonitoringServer(address, CollectorRegistry(), Probes())
+
+
+def test_a_port_that_is_taken_is_refused_with_the_address() -> None:
+    with (
+        server() as port,
+        pytest.raises(AddressError, match=f"cannot listen on 127.0.0.1:{port}: .*in use"),
+    ):
+        MonitoringServer(f"127.0.0.1:{port}", CollectorRegistry(), Probes())
+
+
+def test_without_a_host_it_listens_on_both_families() -> None:
+    with server(":0") as port:
+        assert get(port, "/healthz")[0] == 200
+        if socket.has_dualstack_ipv6():
+            assert get(port, "/healthz", host="[::1]")[0] == 200
+
+
+def test_without_an_address_nothing_is_served() -> None:
+    before = threading.active_count()
+    with serving("", CollectorRegistry(), Probes()):
+        assert threading.active_count() == before
+
+
+def test_a_loop_is_stuck_when_it_has_not_turned_for_too_long() -> None:
+    now = [0.0]
+    pulse = Pulse(10, clock=lambda: now[0])
+    now[0] = 100
+    assert pulse() == "", "it has not begun"
+    pulse.beat()
+    now[0] = 110
+    assert pulse() == ""
+    now[0] = 111
+    assert pulse() == "nothing has been done for 11 s"
+    pulse.beat()
+    assert pulse() == ""
+    now[0] = 200
+    pulse.rest()
+    assert pulse() == ""
+
+
+def test_a_thread_that_has_ended_is_a_problem_and_one_not_begun_is_none() -> None:
+    go = threading.Event()
+    thread = threading.Thread(target=go.wait, name="worker")
+    check = alive(thread)
+    assert check() == ""
+    thread.start()
+    assert check() == ""
+    go.set()
+    thread.join()
+    assert check() == "thread 'worker' has ended"
+
+
+@pytest.mark.parametrize(
+    ("resource", "where", "label"),
+    [
+        (PODS, ("ns", "p", ""), "pods"),
+        (PODS, ("", "", ""), "pods"),
+        (NODES, ("", "n", "status"), "nodes/status"),
+        (RESOURCE_CLAIMS, ("namespaces", "resourceclaims", "status"), "resourceclaims/status"),
+        (NAMESPACES, ("", "pods", ""), "namespaces"),
+        (MIG_NODES, ("", "n", ""), "mignodes"),
+    ],
+)
+def test_a_path_is_counted_by_its_resource_whatever_the_names_in_it(
+    resource: Resource, where: tuple[str, str, str], label: str
+) -> None:
+    assert resource_of(resource.path(*where)) == label
+
+
+def test_requests_are_counted_by_code_and_by_none_without_an_answer() -> None:
+    registry = CollectorRegistry()
+    observe = ApiRequests(registry)
+    path = RESOURCE_CLAIMS.path("ns", "c", "status")
+    for status in (200, 409, 409, 0):
+        observe(Exchange("PATCH", path, status, 0.02))
+    found = collected(registry)
+    name = "mig_dra_api_requests_total"
+    common = {"method": "PATCH", "resource": "resourceclaims/status"}
+    assert found.value(name, code="409", **common) == 2
+    assert found.value(name, code="none", **common) == 1
+    seconds = "mig_dra_api_request_duration_seconds"
+    assert found.value(f"{seconds}_count", method="PATCH") == 4
+    assert found.value(f"{seconds}_bucket", method="PATCH", le="0.01") == 0
+    assert found.value(f"{seconds}_bucket", method="PATCH", le="0.025") == 4
+
+
+def test_events_are_counted_and_passed_on() -> None:
+    passed: list[tuple[str, bool]] = []
+
+    class Recorder:
+        def emit(
+            self, regarding: object, reason: str, message: str, *, warning: bool = False
+        ) -> None:
+            passed.append((reason, warning))
+
+    registry = CollectorRegistry()
+    recorder = CountingRecorder(Recorder(), registry)
+    recorder.emit({"kind": "Pod"}, "Allocated", "x")
+    recorder.emit({"kind": "Node"}, "GpuLost", "x", warning=True)
+    assert passed == [("Allocated", False), ("GpuLost", True)]
+    found = collected(registry)
+    assert found.value("mig_dra_events_total", kind="Node", reason="GpuLost", type="Warning") == 1
