@@ -11,7 +11,6 @@ from controller.alternatives import choices
 from controller.constraints import Constrained, WantType
 from controller.fleet import Fleet, NodeGpus
 from controller.gpustate import GpuState
-from controller.hosts import Hosts
 from controller.joint import (
     Marks,
     Option,
@@ -26,6 +25,7 @@ from controller.joint import (
 from controller.stock import Candidate
 from dra.allocation import MAX_RESULTS
 from dra.geometry import Placement
+from dra.hosts import Hosts
 from dra.inventory import ClaimRef
 from dra.names import gpu_name, mig_device
 from dra.nodefit import misfit

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from api.errors import ApiError
 from controller.fleet import Fleet
-from controller.hosts import Hosts
 from controller.market import Markets
 from dra.claims import Claim, read_claim
 from dra.classes import DeviceClass, read_class
+from dra.hosts import Hosts
 from dra.kube.resources import Obj
 from dra.mignode import from_mignode
 from dra.nodefit import read_node

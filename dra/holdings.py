@@ -42,7 +42,7 @@ def holdings(gpu: Gpu, claims: Mapping[tuple[str, Device], ClaimRef]) -> Iterabl
         seen.add((uid, instance.placement))
         yield Holding(_holder(instance), uid, instance.occupant)
     for (_, device), claim in claims.items():
-        occupant = _occupant(device, gpu.geometry)
+        occupant = occupant_of(device, gpu.geometry)
         if occupant is None or (claim.uid, occupant.placement) not in seen:
             yield Holding(str(claim), claim.uid, occupant)
 
@@ -53,7 +53,7 @@ def _holder(instance: Instance) -> str:
     return f"{instance.state.value} instance at {instance.placement}"
 
 
-def _occupant(device: Device, geometry: Geometry | None) -> Occupant | None:
+def occupant_of(device: Device, geometry: Geometry | None) -> Occupant | None:
     """What an allocated device takes; a profile that the GPU lacks takes all from its start on."""
     if isinstance(device, GpuDevice) or geometry is None:
         return None

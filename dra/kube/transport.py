@@ -8,7 +8,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
-from dra.kube.connection import open_connection
 from dra.kube.errors import GoneError
 from dra.kube.http import Exchange, HttpClient
 from dra.kube.resources import Obj, Resource
@@ -62,6 +61,9 @@ class KubeApi:
         Raises:
             KubeConfigError: no usable configuration was found.
         """
+        # The kubernetes package, which a command line that brings its own connection must not pay.
+        from dra.kube.configured import open_connection  # noqa: PLC0415
+
         connection = open_connection(kubeconfig, pool_size=pool_size)
         http = HttpClient(
             connection, user_agent=user_agent, timeout_seconds=timeout_seconds, observe=observe

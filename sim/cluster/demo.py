@@ -14,9 +14,9 @@ import yaml
 from dra.kube.errors import NotFoundError
 from dra.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, Obj, Resource
 from dra.names import DEFAULT_DRIVER
+from dra.placement_map import draw
 from sim.cluster.cluster import Cluster
 from sim.cluster.observer import Observer, Placement
-from sim.cluster.placement_map import Style, draw
 from sim.cluster.processes import ClusterError
 from sim.cluster.terminal import Terminal
 from sim.cluster.views import cdi_excerpt, container_excerpt, device_data
@@ -139,11 +139,12 @@ class Tour:
 
     def _map(self) -> None:
         self._wait("the MigNode objects show every slice", self._map_is_complete)
-        style = Style(color=self._say.color, ascii_only=self._say.ascii_only)
         self._say.line()
         self._say.say("The GPUs as the MigNode objects show them, one column per memory slice:")
         for inventory in self._cluster.inventories():
-            self._say.block(draw(inventory, owner=self._observer.owner, style=style), indent="    ")
+            self._say.block(
+                draw(inventory, owner=self._observer.owner, style=self._say.style), indent="    "
+            )
 
     def _map_is_complete(self) -> bool:
         held = {claim["metadata"]["uid"] for claim in self._observer.claims()}

@@ -6,6 +6,8 @@ import os
 import textwrap
 from typing import TextIO
 
+from dra.placement_map import Style
+
 _WIDTH = 92
 _BOLD, _DIM, _GREEN, _YELLOW, _RED = "1", "2", "32", "33", "31"
 
@@ -20,15 +22,11 @@ class Terminal:
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self.color = (
-            stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        )
-        encoding = (getattr(stream, "encoding", None) or "ascii").lower()
-        self.ascii_only = not encoding.startswith("utf")
+        self.style = Style.of(stream, os.environ)
 
     def line(self, text: str = "") -> None:
         """One line as it is."""
-        if self.ascii_only:
+        if self.style.ascii_only:
             text = text.encode("ascii", "replace").decode()
         self._stream.write(text + "\n")
         self._stream.flush()
@@ -76,4 +74,4 @@ class Terminal:
             self.line(self._paint(line, _DIM))
 
     def _paint(self, text: str, code: str) -> str:
-        return f"\x1b[{code}m{text}\x1b[0m" if self.color else text
+        return f"\x1b[{code}m{text}\x1b[0m" if self.style.color else text

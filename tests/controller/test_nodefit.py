@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.hosts import Hosts
+from dra.hosts import Hosts
 from dra.nodefit import NodeFacts, misfit, read_node
 from dra.nodeselector import matches_selector, matches_terms
 from dra.podneeds import PodNeeds, effective_request, read_needs

@@ -17,7 +17,7 @@ import sim.nvml
 from api.kubelet.dra.v1 import api_pb2 as v1
 from api.kubelet.dra.v1 import api_pb2_grpc as v1_grpc
 from dra.inventory import Allocator, ClaimRef
-from dra.kube.connection import open_connection
+from dra.kube.configured import open_connection
 from dra.kube.errors import KubeError, UnavailableError
 from dra.kube.http import HttpClient
 from dra.kube.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj, Resource

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dra.geometry import Geometry, Placement, Profile
 from dra.inventory import ClaimRef, Gpu, Instance, InstanceState, Inventory
-from sim.cluster.placement_map import Style, draw
+from dra.placement_map import Style, draw
 
 _GEOMETRY = Geometry(
     (

@@ -1,0 +1,7 @@
+"""``python -m cli``."""
+
+import sys
+
+from cli.program import main
+
+sys.exit(main())

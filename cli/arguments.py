@@ -1,0 +1,83 @@
+"""The command line: what can be said, and the help about it."""
+
+from __future__ import annotations
+
+import argparse
+
+_EXIT_CODES = """\
+exit codes:
+  0  nothing to report        3  the cluster cannot be reached
+  1  something waits or is    4  no such object
+     wrong, see the output    5  not allowed
+  2  the command line is wrong
+"""
+
+
+def parser() -> argparse.ArgumentParser:
+    """Of ``kubectl-mig``; ``command`` of what it parses names a module of ``cli.commands``."""
+    top = argparse.ArgumentParser(
+        prog="kubectl mig",
+        description="See what the GPUs of a cluster hold, why claims wait, and what is wrong.",
+        epilog=_EXIT_CODES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    _map(commands)
+    _profiles(commands)
+    return top
+
+
+def _command(
+    commands: argparse._SubParsersAction[argparse.ArgumentParser],
+    name: str,
+    summary: str,
+    *,
+    examples: str,
+    forms: tuple[str, ...] = ("text", "json"),
+) -> argparse.ArgumentParser:
+    command = commands.add_parser(
+        name,
+        help=summary,
+        description=summary,
+        epilog=f"examples:\n{examples}\n{_EXIT_CODES}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    cluster = command.add_argument_group("cluster and output")
+    cluster.add_argument(
+        "--kubeconfig", metavar="PATH", help="default: KUBECONFIG, then ~/.kube/config"
+    )
+    cluster.add_argument("--context", metavar="NAME", help="of the kubeconfig; default: its own")
+    cluster.add_argument("-o", "--output", choices=forms, default="text", help="default: text")
+    cluster.add_argument("--no-color", action="store_true", help="as does NO_COLOR")
+    cluster.add_argument(
+        "--driver-name",
+        default="mig.dra.dev",
+        metavar="NAME",
+        help="of the driver, if the installation changed it",
+    )
+    cluster.add_argument(
+        "--request-timeout", type=float, default=15.0, metavar="SECONDS", help=argparse.SUPPRESS
+    )
+    return command
+
+
+def _map(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = _command(
+        commands,
+        "map",
+        "Draw what sits where on every GPU, and the largest slice that still fits.",
+        examples="  kubectl mig map\n  kubectl mig map node-1 --watch\n  kubectl mig map -o wide\n",
+        forms=("text", "wide", "json"),
+    )
+    command.add_argument("node", nargs="*", help="only these nodes")
+    command.add_argument("-w", "--watch", action="store_true", help="draw again at every change")
+
+
+def _profiles(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = _command(
+        commands,
+        "profiles",
+        "List what the GPUs can be cut into, and how much of it could be had now.",
+        examples="  kubectl mig profiles\n  kubectl mig profiles node-1 -o json\n",
+    )
+    command.add_argument("node", nargs="*", help="only the GPUs of these nodes")

@@ -1,0 +1,80 @@
+"""From a kubeconfig or service account to an authenticated HTTP connection pool.
+
+``kubernetes.config`` brings kubeconfig parsing, client certificates, exec credentials and the
+renewal of tokens; ``kubernetes.client.ApiClient`` brings TLS, proxies and the urllib3 pool. Both
+are imported without a single typed model: those cost a daemon 60-80 MiB and drop fields that they
+do not know.
+"""
+
+import os
+import threading
+
+import urllib3
+from kubernetes.client import ApiClient, Configuration
+from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
+
+from dra.kube.errors import KubeConfigError
+
+_DEFAULT_KUBECONFIG = "~/.kube/config"
+
+
+class ConfiguredConnection:
+    """The pool, the server's base URL and the credentials of one cluster. Thread-safe."""
+
+    def __init__(self, configuration: Configuration) -> None:
+        self._configuration = configuration
+        self._renewing = threading.Lock()
+        self.host: str = str(configuration.host).rstrip("/")
+        self.pool: urllib3.PoolManager = ApiClient(configuration).rest_client.pool_manager
+
+    def credentials(self) -> dict[str, str]:
+        """Authentication headers, renewed first when they have expired.
+
+        Raises:
+            KubeConfigError: the token file or the exec credential plugin failed.
+        """
+        try:
+            # An exec plugin may run for a second: once is enough for all threads.
+            with self._renewing:
+                settings = self._configuration.auth_settings()
+        except (ConfigException, OSError) as error:
+            raise KubeConfigError(f"cannot renew the credentials for {self.host}: {error}") from (
+                error
+            )
+        bearer = settings.get("BearerToken")
+        return {"authorization": str(bearer["value"]).strip()} if bearer else {}
+
+    def close(self) -> None:
+        """Close idle connections; running requests finish."""
+        self.pool.clear()
+
+
+def open_connection(kubeconfig: str | None, *, pool_size: int) -> ConfiguredConnection:
+    """Connect with a kubeconfig path; without, as a pod, else by KUBECONFIG or ~/.kube/config.
+
+    Nothing is sent yet.
+
+    Raises:
+        KubeConfigError: nothing usable was found; the message names where it was looked for.
+    """
+    configuration = Configuration()
+    configuration.connection_pool_maxsize = pool_size
+    configuration.keep_alive = True
+    configuration.retries = False
+    in_cluster = kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ
+    path = kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG
+    source = "the pod's service account" if in_cluster else f"kubeconfig {path}"
+    try:
+        if in_cluster:
+            load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
+        else:
+            load_kube_config(  # type: ignore[no-untyped-call]
+                path, client_configuration=configuration, persist_config=False
+            )
+        return ConfiguredConnection(configuration)
+    # A kubeconfig is anyone's YAML: what the loader trips over has no common base class.
+    except Exception as error:
+        raise KubeConfigError(
+            f"{source}: {error}; give a kubeconfig with --kubeconfig or KUBECONFIG, "
+            "or run in a pod with a service account"
+        ) from error

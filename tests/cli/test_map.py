@@ -1,0 +1,168 @@
+"""``kubectl mig map``: what is drawn, for people and as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from typing import IO, Any
+
+import pytest
+
+from dra.inventory import ClaimRef, Instance
+from dra.kube.resources import RESOURCE_CLAIMS
+from tests.cli.conftest import Mig
+from tests.cli.golden import check
+from tests.cli.world import World
+from tests.controller.objects import gpu, instance
+
+
+def ref(world: World, name: str) -> ClaimRef:
+    found = world.api.get(RESOURCE_CLAIMS, name, namespace="default")["metadata"]
+    return ClaimRef("default", name, found["uid"])
+
+
+@pytest.fixture
+def busy(world: World) -> World:
+    """One of everything that a map shows."""
+    world.hold("train", "node-a", "gpu-0-mig-3g20gb-9-4", pod_name="trainer-0")
+    world.hold("nb", "node-a", "gpu-0-mig-1g5gb-19-0", pod_name="notebook-with-a-long-name")
+    world.hold("soon", "node-a", "gpu-1-mig-2g10gb-14-2")
+    world.hold("old", "node-a", "gpu-1-mig-1g5gb-19-6")
+    train, notebook = ref(world, "train"), ref(world, "nb")
+    held = (
+        _held(instance("1g.5gb", 0), notebook),
+        instance("1g.5gb", 1, state="foreign"),
+        _held(instance("3g.20gb", 4), train),
+    )
+    reclaiming = _held(
+        instance("1g.5gb", 6, state="reclaiming"),
+        ref(world, "old"),
+        message="in use by process 4711",
+    )
+    world.add_node(
+        "node-a",
+        gpu(0, "node-a", instances=held),
+        gpu(1, "node-a", instances=(reclaiming,)),
+        gpu(
+            2,
+            "node-a",
+            instances=(instance("2g.10gb", 0, state="foreign"),),
+            unavailable="mig-manager is changing this node's GPUs",
+            reason="MIGManagerActive",
+        ),
+    )
+    world.add_node("node-b", gpu(0, "node-b"), gpu(1, "node-b", mig=False, reason="MIGDisabled"))
+    return world
+
+
+def _held(made: Instance, owner: ClaimRef, message: str = "") -> Instance:
+    return replace(made, claim=owner, message=message, uuid=f"MIG-{owner.name}")
+
+
+def test_the_map_shows_owners_states_free_room_and_what_is_withheld(busy: World, mig: Mig) -> None:
+    ran = mig("map")
+    assert ran.code == 0
+    check("busy", ran.out)
+
+
+def test_wide_names_every_holder_in_full(busy: World, mig: Mig) -> None:
+    check("busy-wide", mig("map", "node-a", "-o", "wide").out)
+
+
+@pytest.mark.parametrize("columns", [60, 80, 200])
+def test_the_map_is_no_wider_than_the_terminal(
+    busy: World, mig: Mig, monkeypatch: pytest.MonkeyPatch, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    drawn = [line for line in mig("map").out.splitlines() if "│" in line]
+    assert drawn
+    assert max(map(len, drawn)) <= columns
+
+
+def test_json_has_every_slot_with_its_owner(busy: World, mig: Mig) -> None:
+    shown = mig("map", "node-a", "-o", "json").json
+    assert (shown["apiVersion"], shown["kind"]) == ("cli.mig.dra.dev/v1", "PlacementMap")
+    first, second, third = shown["nodes"][0]["gpus"]
+    assert first["slots"][2] | {"claim": None} == {
+        "placement": {"start": 4, "size": 4},
+        "profile": "3g.20gb",
+        "state": "prepared",
+        "claim": None,
+        "pods": ["trainer-0"],
+        "migUUID": "MIG-train",
+        "message": "",
+        "unhealthy": "",
+    }
+    assert [s["state"] for s in second["slots"]] == ["allocated", "reclaiming"]
+    assert (first["largestPlaceable"], first["placeable"]["2g.10gb"]) == ("2g.10gb", 1)
+    assert (third["reason"], third["largestPlaceable"]) == ("MIGManagerActive", "")
+
+
+def test_a_node_that_is_not_there_is_not_found(busy: World, mig: Mig) -> None:
+    ran = mig("map", "node-c")
+    assert (ran.code, ran.out) == (4, "")
+    assert "'node-c'; there are: node-a, node-b" in ran.err
+
+
+def test_an_empty_cluster_says_where_to_look(world: World, mig: Mig) -> None:
+    ran = mig("map")
+    assert ran.code == 0
+    assert "kubectl mig doctor" in ran.out
+
+
+def test_colours_are_for_terminals_and_not_with_no_color(busy: World) -> None:
+    plain = _on_terminal(busy, NO_COLOR="1")
+    assert "\x1b[" not in plain
+    assert "\x1b[30;48;5;222m3g.20gb" in _on_terminal(busy)
+
+
+def _on_terminal(world: World, **environ: str) -> str:
+    reader, writer = pty.openpty()
+    env = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
+    env |= {"KUBECONFIG": str(world.kubeconfig), "TERM": "xterm", "COLUMNS": "90", **environ}
+    ended = subprocess.run(
+        [sys.executable, "-m", "cli", "map"], stdout=writer, env=env, check=True, timeout=60
+    )
+    assert ended.returncode == 0
+    os.close(writer)
+    shown = b""
+    while True:
+        try:
+            more = os.read(reader, 65536)
+        except OSError:  # a terminal whose other end is closed
+            break
+        if not more:
+            break
+        shown += more
+    os.close(reader)
+    return shown.decode()
+
+
+def test_watch_draws_again_when_something_changes(world: World) -> None:
+    world.add_node("node-a")
+    command = [sys.executable, "-m", "cli", "map", "--watch", "-o", "json"]
+    env = {**os.environ, "KUBECONFIG": str(world.kubeconfig), "PYTHONUNBUFFERED": "1"}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, env=env, text=True) as process:
+        assert process.stdout is not None
+        assert [g["slots"] for g in _document(process.stdout)["nodes"][0]["gpus"]] == [[]]
+        world.hold("c", "node-a", "gpu-0-mig-1g5gb-19-0")
+        while not (slots := _document(process.stdout)["nodes"][0]["gpus"][0]["slots"]):
+            pass
+        assert slots[0]["claim"]["name"] == "c"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+
+
+def _document(stream: IO[str]) -> dict[str, Any]:
+    """The next JSON document, which ends with a brace in the first column."""
+    text = ""
+    for line in stream:
+        text += line
+        if line == "}\n":
+            return dict(json.loads(text))
+    raise AssertionError(f"no document: {text!r}")

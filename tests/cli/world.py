@@ -1,0 +1,173 @@
+"""A cluster of constructed objects: nodes with GPUs, classes, pods with claims, a leader."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dra.classes import generated_classes
+from dra.inventory import Gpu
+from dra.kube.errors import AlreadyExistsError, NotFoundError
+from dra.kube.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    DEVICE_CLASSES,
+    EVENTS,
+    LEASES,
+    MIG_NODES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    Obj,
+    Resource,
+)
+from dra.kube.transport import KubeApi
+from dra.mignode import to_mignode
+from tests.controller.objects import DRIVER, allocated, claim, gpu, inventory, node, pod, request
+
+NAMESPACE = "mig-dra-driver"
+CRD = Path(__file__).parents[2] / "api/crds/mignodes.yaml"
+_EMPTIED = (
+    EVENTS,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_CLAIM_TEMPLATES,
+    DEVICE_CLASSES,
+    LEASES,
+    MIG_NODES,
+    NODES,
+)
+
+
+class World:
+    """What a test puts into the cluster. Everything is gone after :meth:`close`."""
+
+    def __init__(self, kubeconfig: Path) -> None:
+        self.kubeconfig = kubeconfig
+        self.api = KubeApi.connect(str(kubeconfig), user_agent="test")
+        crd = yaml.safe_load(CRD.read_text())
+        for resource, body in (
+            (CUSTOM_RESOURCE_DEFINITIONS, crd),
+            (NAMESPACES, {"metadata": {"name": NAMESPACE}}),
+        ):
+            try:
+                self.api.create(resource, body)
+            except AlreadyExistsError:
+                continue
+
+    def close(self) -> None:
+        for resource in _EMPTIED:
+            for obj in self.api.list(resource).items:
+                self._remove(resource, obj)
+        self.api.close()
+
+    def _remove(self, resource: Resource, obj: Obj) -> None:
+        name, namespace = obj["metadata"]["name"], obj["metadata"].get("namespace", "")
+        try:
+            if obj["metadata"].get("finalizers"):
+                body = {"metadata": {"finalizers": None}}
+                self.api.patch(resource, name, body, namespace=namespace)
+            self.api.delete(resource, name, namespace=namespace, grace_seconds=0)
+        except NotFoundError:
+            return
+
+    def add_node(self, name: str, *gpus: Gpu, ready: bool = True, **fields: Any) -> None:
+        """A Node with its MigNode; ``fields`` are those of ``objects.node``."""
+        body = node(name, **fields)
+        if not ready:
+            body["status"]["conditions"][0]["status"] = "False"
+        self._with_status(NODES, body)
+        self.add_mignode(name, *gpus)
+
+    def add_mignode(self, name: str, *gpus: Gpu, **fields: Any) -> None:
+        body = to_mignode(inventory(name, *(gpus or (gpu(node=name),)), **fields))
+        self._with_status(MIG_NODES, body)
+
+    def add_classes(self, *profiles: str) -> None:
+        """What the controller generates for the profiles."""
+        for body in generated_classes(DRIVER, profiles):
+            self.api.create(DEVICE_CLASSES, body)
+
+    def add_class(self, name: str, expression: str) -> None:
+        spec = {"selectors": [{"cel": {"expression": expression}}]}
+        self.api.create(DEVICE_CLASSES, {"metadata": {"name": name}, "spec": spec})
+
+    def lead(self, *, seconds_ago: float = 0.0, holder: str = "controller-0") -> None:
+        """A controller that has renewed its lease so long ago."""
+        renewed = datetime.fromtimestamp(datetime.now(UTC).timestamp() - seconds_ago, UTC)
+        body = {
+            "metadata": {"name": f"{DRIVER}-controller", "namespace": NAMESPACE},
+            "spec": {
+                "holderIdentity": holder,
+                "leaseDurationSeconds": 15,
+                "renewTime": renewed.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
+            },
+        }
+        self.api.create(LEASES, body)
+
+    def add_claim(self, name: str, *requests: Obj, **fields: Any) -> Obj:
+        return self.api.create(RESOURCE_CLAIMS, claim(name, *requests, **fields))
+
+    def add_pod(self, name: str, *claims: str, running: bool = False, **spec: Any) -> Obj:
+        """A pod that refers to claims by name; a running one has reserved them."""
+        body = self.api.create(PODS, pod(name, *claims, **spec))
+        if running:
+            self.set_status(PODS, body, {"phase": "Running"})
+            for each in claims:
+                self.reserve(each, body)
+        return body
+
+    def reserve(self, claim_name: str, pod_object: Obj) -> None:
+        body = self.api.get(RESOURCE_CLAIMS, claim_name, namespace="default")
+        consumer = {
+            "resource": "pods",
+            "name": pod_object["metadata"]["name"],
+            "uid": pod_object["metadata"]["uid"],
+        }
+        self.set_status(RESOURCE_CLAIMS, body, {**body["status"], "reservedFor": [consumer]})
+
+    def hold(self, name: str, node_name: str, device: str, *, pod_name: str = "") -> Obj:
+        """A claim that is allocated, and, if named, the pod that runs with it."""
+        body = self.add_claim(name, request("r", "mig.dra.dev"))
+        status = allocated(body, node_name, device)["status"]
+        body = self.set_status(RESOURCE_CLAIMS, body, status)
+        if pod_name:
+            self.add_pod(pod_name, name, running=True, nodeName=node_name)
+        return body
+
+    def set_status(self, resource: Resource, body: Obj, status: Obj) -> Obj:
+        found = self.api.get(
+            resource, body["metadata"]["name"], namespace=body["metadata"].get("namespace", "")
+        )
+        return self.api.replace(resource, {**found, "status": status}, subresource="status")
+
+    def tell(self, about: Obj, reason: str, message: str, *, source: str = DRIVER) -> None:
+        """An event of today about a pod or a claim."""
+        metadata = about["metadata"]
+        stamp = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        body = {
+            "metadata": {"generateName": "e-", "namespace": metadata["namespace"]},
+            "involvedObject": {
+                "kind": about["kind"],
+                "name": metadata["name"],
+                "namespace": metadata["namespace"],
+                "uid": metadata["uid"],
+            },
+            "reason": reason,
+            "message": message,
+            "type": "Warning",
+            "source": {"component": source},
+            "firstTimestamp": stamp,
+            "lastTimestamp": stamp,
+            "count": 1,
+        }
+        self.api.create(EVENTS, body)
+
+    def _with_status(self, resource: Resource, body: Obj) -> None:
+        bare = {k: v for k, v in body.items() if k != "status"}
+        self.api.create(resource, bare)
+        self.set_status(resource, body, body["status"])
