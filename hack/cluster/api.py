@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 Obj = dict[str, Any]
@@ -110,6 +111,31 @@ class Api:
         path = collection(kind, namespace=namespace)
         items: list[Obj] = self.request("GET", f"{path}?{urllib.parse.urlencode(query)}")["items"]
         return items
+
+    def watch(
+        self, kind: str, *, since: str, seconds: int, namespace: str = "default"
+    ) -> Iterator[Obj]:
+        """The events of a kind after the resourceVersion `since`, for `seconds` seconds.
+
+        Raises:
+            ApiError: the server no longer knows that version.
+        """
+        query = {"watch": "true", "resourceVersion": since, "timeoutSeconds": str(seconds)}
+        path = f"{collection(kind, namespace=namespace)}?{urllib.parse.urlencode(query)}"
+        request = urllib.request.Request(self._server + path, headers=self._headers)
+        context = ssl.create_default_context(cafile=self._certificate)
+        with urllib.request.urlopen(request, timeout=seconds + 15, context=context) as stream:
+            for line in stream:
+                event: Obj = json.loads(line)
+                if event["type"] == "ERROR":
+                    raise ApiError(int(event["object"].get("code", 0)), line.decode())
+                yield event
+
+    def version(self, kind: str, *, namespace: str = "default") -> str:
+        """The resourceVersion of the list of a kind: where a watch of all to come begins."""
+        path = f"{collection(kind, namespace=namespace)}?limit=1"
+        found: str = self.request("GET", path)["metadata"]["resourceVersion"]
+        return found
 
     def patch(
         self, kind: str, name: str, body: Obj, *, namespace: str = "default", subresource: str = ""

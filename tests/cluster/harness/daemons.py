@@ -33,6 +33,12 @@ def start_registered(plugin: Process) -> None:
     wait_for("registration", lambda: registrations(plugin) > seen, context=plugin.tail)
 
 
+def daemon(name: str, *arguments: str, logs: Path) -> Process:
+    """A program of this repository, `python -m` with the given arguments; not yet started."""
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}
+    return Process(name, _python(*arguments), logs=logs, environment=environment)
+
+
 def _python(*arguments: str) -> list[str]:
     return [sys.executable, "-m", *arguments]
 
@@ -148,5 +154,4 @@ class Driver:
         return "\n".join(process.tail() for process in self.processes())
 
     def _process(self, name: str, *arguments: str) -> Process:
-        environment = {**os.environ, "PYTHONPATH": str(REPOSITORY), "PYTHONUNBUFFERED": "1"}
-        return Process(name, _python(*arguments), logs=self._logs, environment=environment)
+        return daemon(name, *arguments, logs=self._logs)

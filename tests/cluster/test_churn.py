@@ -1,0 +1,189 @@
+"""Pods at random for minutes, and leaders that end in the middle: no slice is given twice."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from hack.cluster.api import Api, ApiError, Obj
+from hack.cluster.binaries import Binaries
+from hack.cluster.chart import NAMESPACE, REPOSITORY
+from hack.cluster.controlplane import ControlPlane
+from hack.cluster.waiting import wait_for
+from tests.cluster.conftest import USERS
+from tests.cluster.harness.churn import SHARED, Churn
+from tests.cluster.harness.daemons import DRIVER
+from tests.cluster.harness.ledger import Ledger
+from tests.cluster.harness.replicas import Replicas
+from tests.cluster.harness.standins import StandIns
+from tests.cluster.harness.watcher import Watcher
+from tests.controller.objects import gpu, inventory
+
+SECONDS = float(os.environ.get("MIG_CHURN_SECONDS", "180"))
+SEED = int(os.environ.get("MIG_SEED", "4"))
+SLOTS = 200
+BURST = 60
+NODES = tuple(f"fake-churn-{n}" for n in range(5))
+GPUS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Arena:
+    """A cluster of nodes without kubelet, everything on it watched."""
+
+    control_plane: ControlPlane
+    api: Api
+    ledger: Ledger
+    nodes: StandIns
+    logs: Path
+
+    def check(self) -> None:
+        """No slice was held twice, by any event so far."""
+        assert self.ledger.overlaps == []
+        assert self.nodes.collisions == []
+
+    def pods(self) -> list[Obj]:
+        return self.api.list("Pod")
+
+    def drain(self, replicas: Replicas) -> None:
+        """Deletes pods that are bound until every other one has been bound too, and all are gone.
+
+        So nobody waits for ever: whoever waits gets a slice when others leave.
+        """
+        seen: set[str] = set()
+
+        def emptied() -> bool:
+            self.nodes.check()
+            pods = self.pods()
+            bound = [p for p in pods if p["spec"].get("nodeName")]
+            for each in bound:
+                if each["metadata"]["uid"] not in seen:
+                    seen.add(each["metadata"]["uid"])
+                    self.api.delete("Pod", each["metadata"]["name"])
+            return not pods
+
+        def why() -> str:
+            waiting = [p["metadata"]["name"] for p in self.pods() if not p["spec"].get("nodeName")]
+            about = [
+                f"{e['involvedObject']['name']}: {e['message']}"
+                for e in self.api.list("Event")
+                if e["involvedObject"]["name"] in waiting and e["reason"] != "FailedScheduling"
+            ]
+            return "\n".join([f"waiting: {waiting}", *about[-10:], replicas.tails()])
+
+        wait_for("end of the last pod", emptied, timeout=180, interval=0.3, context=why)
+
+        def left() -> list[Obj]:
+            claims = self.api.list("ResourceClaim")
+            return [c for c in claims if not _is_idle_shared(c)]
+
+        def released() -> bool:
+            return not left() and not self.ledger.holders and not self.nodes.prepared
+
+        def stuck() -> str:
+            return f"{left()}\n{self.ledger.holders}\n{self.nodes.prepared}\n{replicas.tails()}"
+
+        wait_for("release of the last claim", released, timeout=60, context=stuck)
+        self.nodes.check()
+
+
+def _is_idle_shared(claim: Obj) -> bool:
+    named = claim["metadata"]["name"].startswith("shared-")
+    return named and not claim.get("status", {}).get("allocation")
+
+
+@pytest.fixture(scope="module")
+def arena(binaries: Binaries, root: Path) -> Iterator[Arena]:
+    home, logs = root / "churn", root / "churn-logs"
+    home.mkdir()
+    logs.mkdir()
+    with ControlPlane(binaries, home, users=USERS) as control_plane:
+        api = control_plane.api
+        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        api.create(yaml.safe_load((REPOSITORY / "api/crds/mignodes.yaml").read_text()))
+
+        def known() -> bool:
+            with contextlib.suppress(ApiError):
+                return api.list("MigNode") == []
+            return False
+
+        wait_for("MigNode", known)
+        ledger = Ledger(DRIVER)
+        inventories = [inventory(n, *(gpu(m, n) for m in range(GPUS))) for n in NODES]
+        nodes = StandIns(api, inventories, seed=SEED)
+        with (
+            Watcher(api, "ResourceClaim", ledger.enter),
+            Watcher(api, "Pod", nodes.pod),
+            nodes,
+        ):
+            Churn(api, slots=1, seed=SEED).prepare()
+            yield Arena(control_plane, api, ledger, nodes, logs)
+
+
+def _classes(api: Api) -> None:
+    wait_for("classes", lambda: api.find("DeviceClass", "mig-min-10gb") is not None)
+
+
+@pytest.mark.timeout(SECONDS + 600)
+def test_pods_at_random_share_no_slice_and_leave_no_claim(arena: Arena) -> None:
+    churn = Churn(arena.api, slots=SLOTS, seed=SEED)
+    with Replicas(arena.control_plane, arena.logs, "alone") as replicas:
+        _classes(arena.api)
+        end = time.monotonic() + SECONDS
+        while time.monotonic() < end:
+            churn.step()
+            arena.nodes.check()
+            arena.check()
+        arena.drain(replicas)
+    arena.check()
+    assert len([c for c in arena.api.list("ResourceClaim") if _is_idle_shared(c)]) == SHARED
+    print(  # noqa: T201 - the figures of the run, shown by -rP
+        f"{churn.created} pods created, {churn.deleted} deleted, {arena.ledger.allocations} "
+        f"allocations, {arena.ledger.events} events, at most {arena.ledger.most_slices} of "
+        f"{8 * GPUS * len(NODES)} memory slices and {arena.nodes.most_prepared} claims prepared, "
+        f"{arena.nodes.left_behind} left behind"
+    )
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("how", ["asked", "killed", "frozen"])
+def test_a_leader_that_ends_in_a_burst_gives_no_slice_twice(arena: Arena, how: str) -> None:
+    ledger, churn = arena.ledger, Churn(arena.api, slots=1, seed=SEED, prefix=how)
+    with Replicas(arena.control_plane, arena.logs, "a", "b") as replicas:
+        _classes(arena.api)
+        first = replicas.wait_for_leader()
+        before = ledger.allocations
+        while ledger.allocations < before + 10:
+            churn.create()
+        with _ended(replicas, first, how=how):
+            while churn.created < BURST:
+                churn.create()
+            replicas.wait_for_leader(other_than=first)
+            done = ledger.allocations
+            wait_for("the successor's allocations", lambda: ledger.allocations > done)
+        arena.drain(replicas)
+    arena.check()
+
+
+@contextlib.contextmanager
+def _ended(replicas: Replicas, leader: str, *, how: str) -> Iterator[None]:
+    """Without that leader; one that was frozen goes on where it was when the block ends."""
+    process = replicas.processes[leader]
+    if how == "frozen":
+        with replicas.frozen(leader):
+            yield
+        lost = f"{leader} no longer leads"
+        wait_for(lost, lambda: lost in process.log.read_text(), context=replicas.tails)
+        return
+    if how == "killed":
+        process.kill()
+    else:
+        assert process.stop() == 0
+    yield
