@@ -13,6 +13,7 @@ from typing import Any
 from dra.geometry import Placement, Profile
 from dra.inventory import Gpu, Inventory
 from dra.names import GpuDevice, MigDevice, mig_device
+from dra.quantities import mebibytes
 
 PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
@@ -77,10 +78,10 @@ def gpu_attributes(gpu: Gpu, inventory: Inventory) -> dict[str, Any]:
 
 
 def slice_capacity(profile: Profile) -> dict[str, Any]:
-    """Capacities of a slice: ``{name: {"value": quantity}}``; memory as ``<n>Mi``."""
+    """Capacities of a slice: ``{name: {"value": quantity}}``, canonical."""
     engines = profile.engines
     return {
-        "memory": {"value": f"{profile.memory_mib}Mi"},
+        "memory": {"value": mebibytes(profile.memory_mib)},
         "multiprocessors": {"value": str(profile.multiprocessors)},
         "copyEngines": {"value": str(engines.copy_engines)},
         "decoders": {"value": str(engines.decoders)},
@@ -93,7 +94,7 @@ def slice_capacity(profile: Profile) -> dict[str, Any]:
 def gpu_capacity(gpu: Gpu) -> dict[str, Any]:
     """Capacities of a whole GPU."""
     return {
-        "memory": {"value": f"{gpu.memory_mib}Mi"},
+        "memory": {"value": mebibytes(gpu.memory_mib)},
         "multiprocessors": {"value": str(gpu.multiprocessors)},
     }
 

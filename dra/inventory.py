@@ -106,8 +106,23 @@ class Allocator(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class Publication:
+    """How it stands with a node's ResourceSlices: whether they are there, and in words why not.
+
+    ``done`` is None as long as that is not known.
+    """
+
+    done: bool | None
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Inventory:
-    """A node's GPUs and what allocates them. ``pool`` is the pool of the node's devices."""
+    """A node's GPUs and what allocates them. ``pool`` is the pool of the node's devices.
+
+    ``publication`` is None where nobody asked for ResourceSlices.
+    """
 
     node: str
     pool: str
@@ -118,6 +133,7 @@ class Inventory:
     cuda_driver_version: str = ""
     ready: bool = True
     message: str = ""
+    publication: Publication | None = None
 
     def gpu(self, name: str) -> Gpu | None:
         """The GPU called ``gpu-<minor>``."""

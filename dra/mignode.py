@@ -7,16 +7,27 @@ from typing import Any
 
 from api import mignode as wire
 from dra.geometry import Engines, Geometry, Placement, Profile
-from dra.inventory import Allocator, ClaimRef, Gpu, Instance, InstanceState, Inventory
+from dra.inventory import (
+    Allocator,
+    ClaimRef,
+    Gpu,
+    Instance,
+    InstanceState,
+    Inventory,
+    Publication,
+)
 from dra.names import DeviceNameError, GpuDevice, parse_device
 
 READY = "Ready"
+SLICES_PUBLISHED = "SlicesPublished"
+"""Whether the node's ResourceSlices are there, where kube-scheduler is to allocate."""
+_STATUS = {True: "True", False: "False", None: "Unknown"}
 
 
 def to_mignode(inventory: Inventory, *, transition_time: str = "") -> dict[str, Any]:
     """The MigNode object of ``inventory``; GPUs of one kind share one entry in ``geometries``.
 
-    ``transition_time`` is RFC 3339, for the Ready condition.
+    ``transition_time`` is RFC 3339, for its conditions.
     """
     names: dict[Geometry, str] = {}
     for gpu in inventory.gpus:
@@ -28,15 +39,7 @@ def to_mignode(inventory: Inventory, *, transition_time: str = "") -> dict[str, 
         geometries=[_geometry_out(name, geometry) for geometry, name in names.items()],
         gpus=[_gpu_out(g, names) for g in inventory.gpus],
         summary=_summary(inventory),
-        conditions=[
-            wire.ConditionField(
-                type=READY,
-                status="True" if inventory.ready else "False",
-                reason="Serving" if inventory.ready else "NotServing",
-                message=inventory.message,
-                last_transition_time=transition_time,
-            )
-        ],
+        conditions=_conditions_out(inventory, transition_time),
     )
     spec = wire.MigNodeSpec(
         driver=inventory.driver, pool=inventory.pool, allocator=inventory.allocator.value
@@ -54,7 +57,8 @@ def from_mignode(obj: dict[str, Any]) -> Inventory:
     """
     node = wire.decode(obj)
     geometries = {g.name: _geometry_in(g) for g in node.status.geometries}
-    ready = next((c for c in node.status.conditions if c.type == READY), None)
+    conditions = {c.type: c for c in node.status.conditions}
+    ready = conditions.get(READY)
     return Inventory(
         node=node.name,
         pool=node.spec.pool,
@@ -65,7 +69,34 @@ def from_mignode(obj: dict[str, Any]) -> Inventory:
         cuda_driver_version=node.status.cuda_driver_version,
         ready=ready is not None and ready.status == "True",
         message=ready.message if ready else "",
+        publication=_publication_in(conditions.get(SLICES_PUBLISHED)),
     )
+
+
+def _conditions_out(inventory: Inventory, transition_time: str) -> list[wire.ConditionField]:
+    reason = "Serving" if inventory.ready else "NotServing"
+    found: list[tuple[str, bool | None, str, str]] = [
+        (READY, inventory.ready, reason, inventory.message)
+    ]
+    if (published := inventory.publication) is not None:
+        found.append((SLICES_PUBLISHED, published.done, published.reason, published.message))
+    return [
+        wire.ConditionField(
+            type=kind,
+            status=_STATUS[value],
+            reason=reason,
+            message=message,
+            last_transition_time=transition_time,
+        )
+        for kind, value, reason, message in found
+    ]
+
+
+def _publication_in(condition: wire.ConditionField | None) -> Publication | None:
+    if condition is None:
+        return None
+    done = next((value for value, text in _STATUS.items() if text == condition.status), None)
+    return Publication(done, condition.reason, condition.message)
 
 
 def _summary(inventory: Inventory) -> wire.SummaryField:

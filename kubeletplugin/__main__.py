@@ -123,10 +123,6 @@ def main(  # noqa: PLR0913 - the flags
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
-    if allocator == Allocator.SCHEDULER.value:
-        raise click.ClickException(
-            "--allocator=scheduler is not available in this version; use --allocator=controller"
-        )
     try:
         xids = read_rules(ignore=ignore_xids, fatal=fatal_xids)
     except ValueError as error:

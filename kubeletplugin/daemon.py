@@ -19,6 +19,7 @@ from dra.inventory import ClaimRef, Inventory
 from dra.kube.events import EventRecorder
 from dra.kube.transport import KubeApi
 from dra.names import GpuDevice, MigDevice, parse_device
+from kubeletplugin.allocatormode import AllocatorMode
 from kubeletplugin.claimstatus import ClaimStatuses
 from kubeletplugin.driverversions import explain
 from kubeletplugin.entries import HELD, Entry
@@ -49,6 +50,7 @@ from kubeletplugin.registration import Registration
 from kubeletplugin.removal import Removal
 from kubeletplugin.reports import CORRUPTED, Reports
 from kubeletplugin.services import PluginV1, PluginV1Beta1
+from kubeletplugin.slicepublish import SlicePublisher
 from kubeletplugin.slices import Slices
 from kubeletplugin.sockets import remove_stale, sockets
 from kubeletplugin.specs import Specs
@@ -166,6 +168,10 @@ class Daemon:
             explain=partial(explain, roots=roots),
         )
         self._health = HealthBoard(self._monitor.devices)
+        self._mode = AllocatorMode(options.allocator, on_change=changed)
+        self._slice_publisher = SlicePublisher(
+            api, options, self._mode, inventory=self._known, reports=reports
+        )
         self._publisher = MigNodePublisher(
             api,
             options.node_name,
@@ -174,6 +180,7 @@ class Daemon:
         )
         changed.add(self._health.notify)
         changed.add(self._publisher.notify)
+        changed.add(self._slice_publisher.notify)
         changed.add(self._monitor.notify)
         self._service = SocketServer(
             self._sockets.service, partial(_add_services, node, self._health), workers=_WORKERS
@@ -201,6 +208,7 @@ class Daemon:
         # The MigNode of the last run is nearer to the truth than an empty one.
         self._gate.wait_decided(_FIRST_LOOK_SECONDS)
         self._publisher.start()
+        self._slice_publisher.start()
         stop.wait()
         self._stop()
 
@@ -214,6 +222,7 @@ class Daemon:
         self._node_watch.stop()
         self._monitor.stop()
         self._loop.stop()
+        self._slice_publisher.stop()
         self._publisher.stop()
         self._statuses.stop()
         self._events.close()
@@ -246,7 +255,11 @@ class Daemon:
             self._reports.claim(ref, PREPARE_FAILED, str(error), warning=True)
 
     def _inventory(self) -> Inventory | None:
-        """What to publish; None until the first look at the GPUs has ended, well or not."""
+        """What the MigNode is to say; None also while it is open who allocates."""
+        return None if self._mode.allocator is None else self._known()
+
+    def _known(self) -> Inventory | None:
+        """What is known; None until the first look at the GPUs has ended, well or not."""
         hardware, is_open, reason = self._hardware, self._gate.is_open, self._gate.reason
         if not is_open and not reason:
             return None
@@ -259,11 +272,12 @@ class Daemon:
             pool=self._options.pool,
             driver=self._options.driver_name,
             gpus=gpus,
-            allocator=self._options.allocator,
+            allocator=self._mode.allocator or self._options.allocator,
             driver_version=hardware.driver_version,
             cuda_driver_version=hardware.cuda_version,
             ready=is_open and bool(gpus),
             message=message,
+            publication=self._mode.publication,
         )
 
     def _add_registration(self, server: grpc.Server) -> None:

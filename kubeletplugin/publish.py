@@ -1,14 +1,12 @@
 """The node's MigNode object: written when it differs from what is there, and only then.
 
-One thread. It is woken by changes on the hardware and by changes of the object itself, so that a
-deleted or edited MigNode comes back; many wishes while it works are one wish.
+It is looked at after changes on the hardware and changes of the object itself, so that a deleted or
+edited MigNode comes back.
 """
 
 from __future__ import annotations
 
 import logging
-import random
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,14 +14,15 @@ from dra.inventory import Inventory
 from dra.kube.errors import AlreadyExistsError, ConflictError, KubeError, NotFoundError
 from dra.kube.reflector import Change, Reflector
 from dra.kube.resources import MIG_NODES, NODES, Obj
-from dra.kube.timing import Backoff, Clock, SystemClock, rfc3339
+from dra.kube.timing import Clock, rfc3339
 from dra.kube.transport import KubeApi
-from dra.mignode import READY, to_mignode
+from dra.mignode import to_mignode
+from kubeletplugin.republisher import Republisher
 
 _log = logging.getLogger(__name__)
 
 
-class MigNodePublisher:
+class MigNodePublisher(Republisher):
     """Keeps one MigNode true.
 
     ``inventory`` says what is true, or None while that is not known; it is asked from the own
@@ -39,15 +38,11 @@ class MigNodePublisher:
         inventory: Callable[[], Inventory | None],
         clock: Clock | None = None,
     ) -> None:
+        super().__init__(f"MigNode {node_name}", clock=clock)
         self._api = api
         self._node_name = node_name
         self._manager = field_manager
         self._inventory = inventory
-        self._clock = clock or SystemClock()
-        self._wake = threading.Event()
-        self._stopping = threading.Event()
-        self._backoff = Backoff(first=0.2, rng=random.Random())  # noqa: S311 - jitter
-        self._thread = threading.Thread(target=self._run, name="MigNode", daemon=True)
         self._reflector = Reflector(
             api,
             MIG_NODES,
@@ -57,61 +52,31 @@ class MigNodePublisher:
 
     def start(self) -> None:
         """Publish, and go on publishing."""
-        self._wake.set()
         self._reflector.start()
-        self._thread.start()
+        super().start()
 
     def stop(self) -> None:
         """Stop publishing; the object stays as it is."""
-        self._stopping.set()
-        self._wake.set()
         self._reflector.stop()
-        if self._thread.is_alive():
-            self._thread.join(timeout=5.0)
-
-    def notify(self) -> None:
-        """What is true may have changed."""
-        self._wake.set()
+        super().stop()
 
     def _changed(self, change: Change) -> None:
         if change.kind != "added":
             self._wake.set()
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            self._wake.wait()
-            self._wake.clear()
-            if self._stopping.is_set():
-                return
-            try:
-                self._publish()
-                self._backoff.reset()
-            except KubeError as error:
-                self._retry(error)
-            except Exception as error:  # noqa: BLE001 - a publisher that dies silently is worse
-                _log.exception("MigNode %s", self._node_name)
-                self._retry(error)
-
-    def _retry(self, error: Exception) -> None:
-        after = error.retry_after if isinstance(error, KubeError) else None
-        delay = self._backoff.next_delay(at_least=after)
-        _log.warning("MigNode %s: %s; again in %.1f s", self._node_name, error, delay)
-        self._wake.set()
-        self._clock.wait(self._stopping, delay)
-
-    def _publish(self) -> None:
+    def _publish(self) -> float | None:
         inventory = self._inventory()
         if inventory is None:
-            return
+            return None
         wanted = to_mignode(inventory, transition_time=rfc3339(self._clock.now()))
         try:
             found = self._api.get(MIG_NODES, self._node_name)
         except NotFoundError:
             found = self._create(wanted)
-        if found["metadata"].get("deletionTimestamp"):
-            return  # it comes back when it is gone
-        found = self._update_spec(found, wanted)
-        self._update_status(found, wanted)
+        if not found["metadata"].get("deletionTimestamp"):  # else it comes back when it is gone
+            found = self._update_spec(found, wanted)
+            self._update_status(found, wanted)
+        return None
 
     def _create(self, wanted: Obj) -> Obj:
         """Create it, owned by the Node, so that it goes with it.
@@ -147,7 +112,7 @@ class MigNodePublisher:
         return self._api.replace(MIG_NODES, body, field_manager=self._manager)
 
     def _update_status(self, found: Obj, wanted: Obj) -> None:
-        status = _keep_transition(wanted["status"], found.get("status") or {})
+        status = _keep_known(wanted["status"], found.get("status") or {})
         if found.get("status") == status:
             return
         body = {**found, "status": status}
@@ -157,25 +122,35 @@ class MigNodePublisher:
             self._wake.set()  # somebody changed or deleted it meanwhile: look again
 
     def _owner(self) -> Obj:
-        node = self._api.get(NODES, self._node_name)
-        return {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "name": self._node_name,
-            "uid": node["metadata"]["uid"],
-        }
+        return node_owner(self._api, self._node_name)
 
 
-def _keep_transition(status: Any, found: Obj) -> Any:
-    """The new status, whose Ready condition keeps its time while its value is the same."""
-    old = next((c for c in found.get("conditions", ()) if c.get("type") == READY), None)
-    conditions = [
-        {**c, "lastTransitionTime": old["lastTransitionTime"]}
-        if old is not None
-        and c["type"] == READY
-        and c["status"] == old.get("status")
-        and old.get("lastTransitionTime")
-        else c
-        for c in status["conditions"]
-    ]
+def node_owner(api: KubeApi, node_name: str) -> Obj:
+    """The owner reference to a Node, whose objects go with it.
+
+    Raises:
+        KubeError: there is no such Node, or no answer.
+    """
+    node = api.get(NODES, node_name)
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": node_name,
+        "uid": node["metadata"]["uid"],
+    }
+
+
+def _keep_known(status: Any, found: Obj) -> Any:
+    """The new status: what is not known again yet stays, and times while values are the same."""
+    old = {c.get("type"): c for c in found.get("conditions", ())}
+    conditions = []
+    for condition in status["conditions"]:
+        before = old.get(condition["type"], {})
+        if condition["status"] == "Unknown" and before:
+            conditions.append(before)
+        elif condition["status"] == before.get("status") and before.get("lastTransitionTime"):
+            time = before["lastTransitionTime"]
+            conditions.append({**condition, "lastTransitionTime": time})
+        else:
+            conditions.append(condition)
     return {**status, "conditions": conditions}

@@ -14,6 +14,7 @@ CORRUPTED = "CheckpointCorrupted"
 REBUILT = "JournalRebuilt"
 MIG_ENABLED = "MIGModeEnabled"
 MIG_PENDING = "MIGModePending"
+NO_SLICES = "SlicesNotPublished"
 
 
 class Recorder(Protocol):

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable
 
 from dra.kube.errors import GoneError, KubeError
-from dra.kube.resources import Resource
+from dra.kube.resources import Obj, Resource
 from dra.kube.store import Change, Store
 from dra.kube.timing import Backoff, Clock, SystemClock
 from dra.kube.transport import KubeApi
@@ -32,7 +32,8 @@ class Reflector:
     After a list that follows a gap the differences are reported as if they had been watched.
 
     A watch is renewed after ``watch_seconds`` (plus up to as much again, so that many programs do
-    not come back at once). Failures are retried for ever, with backoff.
+    not come back at once). Failures are retried for ever, with backoff. ``keep`` says what of an
+    object is stored and reported, where the whole is more than is needed; ``metadata`` must stay.
     """
 
     def __init__(  # noqa: PLR0913 - what to mirror, and the seams of its tests
@@ -44,6 +45,7 @@ class Reflector:
         label_selector: str = "",
         field_selector: str = "",
         on_event: Callable[[Change], None] | None = None,
+        keep: Callable[[Obj], Obj] = lambda obj: obj,
         watch_seconds: float = 300.0,
         page_size: int = 500,
         backoff: Backoff | None = None,
@@ -57,6 +59,7 @@ class Reflector:
         self._label_selector = label_selector
         self._field_selector = field_selector
         self._on_event = on_event
+        self._keep = keep
         self._watch_seconds = watch_seconds
         self._page_size = page_size
         self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
@@ -121,7 +124,7 @@ class Reflector:
         )
         if self._stopping.is_set():
             return
-        self._report(self.store.replace(listed.items))
+        self._report(self.store.replace(map(self._keep, listed.items)))
         self._version = listed.resource_version
         if not self._synced.is_set():
             self._synced.set()
@@ -160,9 +163,9 @@ class Reflector:
 
     def _take(self, event: WatchEvent) -> None:
         if event.type == "DELETED":
-            self._report(self.store.remove(event.object))
+            self._report(self.store.remove(self._keep(event.object)))
         elif event.type != "BOOKMARK":
-            self._report(self.store.put(event.object))
+            self._report(self.store.put(self._keep(event.object)))
         self._version = str(event.object["metadata"]["resourceVersion"])
 
     def _report(self, changes: Iterable[Change]) -> None:

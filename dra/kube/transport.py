@@ -112,12 +112,17 @@ class KubeApi:
             item.setdefault("kind", resource.kind)
         return ObjectList(items, version)
 
-    def create(self, resource: Resource, body: Obj, *, field_manager: str = "") -> Obj:
-        """Create an object in ``body.metadata.namespace``; returns it as stored."""
+    def create(
+        self, resource: Resource, body: Obj, *, field_manager: str = "", dry_run: bool = False
+    ) -> Obj:
+        """Create an object in ``body.metadata.namespace``; returns it as stored.
+
+        With ``dry_run`` it is checked, completed and returned, but not stored.
+        """
         return self._http.call(
             "POST",
             resource.path(_namespace(body)),
-            query={"fieldManager": field_manager},
+            query={"fieldManager": field_manager, "dryRun": "All" if dry_run else ""},
             body=body,
         )
 

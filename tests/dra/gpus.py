@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dra.geometry import Engines, Geometry, Placement, Profile
+from dra.inventory import Gpu, Inventory
+from sim.nvml.products import load_product
 
 
 def profile(
@@ -68,3 +70,39 @@ THIRDS = Geometry(
     )
 )
 """A GPU that nobody sells: nine memory slices in steps of three, encoders that bind."""
+
+
+def product_geometry(product: str) -> Geometry:
+    """All profiles of one of the simulator's products, as the plugin reads them."""
+    return Geometry(
+        tuple(
+            Profile(
+                id=p.id,
+                name=p.name,
+                compute_slices=p.slice_count,
+                memory_mib=p.memory_mib,
+                multiprocessors=p.multiprocessors,
+                placements=tuple(Placement(start, p.size) for start in p.starts),
+                engines=Engines(p.copy_engines, p.decoders, p.encoders, p.jpeg, p.ofa),
+            )
+            for p in load_product(product).gi_profiles
+        )
+    )
+
+
+def sliced_gpu(minor: int, geometry: Geometry = A100) -> Gpu:
+    """A GPU in MIG mode."""
+    return Gpu(
+        minor=minor,
+        uuid=f"GPU-{minor}",
+        product_name="NVIDIA A100-SXM4-40GB",
+        memory_mib=40960,
+        mig_enabled=True,
+        mig_pending=True,
+        geometry=geometry,
+    )
+
+
+def node_of(*gpus: Gpu, name: str = "node-a") -> Inventory:
+    """A node that is ready."""
+    return Inventory(name, name, "mig.dra.dev", gpus, driver_version="570.86.10")

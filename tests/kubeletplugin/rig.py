@@ -74,6 +74,7 @@ class Rig:
         self.api = KubeApi.connect(str(kubeconfig), user_agent="tests/1", timeout_seconds=5.0)
         self.http = PluginHttp(kubeconfig)
         self.driver_root = Path("/")
+        self.allocator = Allocator.CONTROLLER
         self.daemon: Daemon | None = None
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
@@ -102,7 +103,7 @@ class Rig:
     def start(self, *, ready: bool = True) -> None:
         """Start the plugin as a new process would: NVML not initialised, no handle known."""
         sim.nvml.install(self.machine.directory)
-        options = Options(self.node, DRIVER, None, Allocator.CONTROLLER, self.roots)
+        options = Options(self.node, DRIVER, None, self.allocator, self.roots)
         self._stop = threading.Event()
         self.daemon = Daemon(options, KubeApi(self.http))
         self._thread = threading.Thread(target=self.daemon.run, args=(self._stop,))

@@ -170,12 +170,6 @@ def run(*options: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_scheduler_as_allocator_is_refused_in_so_many_words() -> None:
-    done = run("--node-name", "n", "--allocator", "scheduler")
-    assert done.returncode == 1
-    assert "--allocator=scheduler is not available" in done.stderr
-
-
 def test_a_socket_path_that_is_too_long_is_refused_before_anything_is_made(
     folder: Path, kubeconfig: Path
 ) -> None:

@@ -1,0 +1,183 @@
+"""The node's ResourceSlices: there while kube-scheduler allocates, and gone before others do.
+
+Kubelet deletes them when it starts, and when this program was gone for 30 s; they come back. What
+is to be published changes with the hardware, not with pods: at rest nothing is written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from dra.inventory import Allocator, Inventory, Publication
+from dra.kube.errors import ForbiddenError, KubeError, NotFoundError
+from dra.kube.reflector import Change, Reflector
+from dra.kube.resources import MIG_NODES, RESOURCE_SLICES
+from dra.kube.timing import Clock
+from dra.kube.transport import KubeApi
+from dra.partitions import Offered, offered
+from dra.resourceslices import Features, LayoutError, SliceLayout
+from kubeletplugin.allocatormode import AllocatorMode
+from kubeletplugin.blocking import Blocking
+from kubeletplugin.options import Options
+from kubeletplugin.publish import node_owner
+from kubeletplugin.reports import NO_SLICES, Reports
+from kubeletplugin.republisher import Republisher
+from kubeletplugin.sliceprobe import probe
+from kubeletplugin.slicewriter import DroppedFieldsError, SliceWriter
+
+_log = logging.getLogger(__name__)
+
+QUIET_SECONDS = 1.0
+"""Kubelet deletes slices one after another: they are written again once it is through."""
+
+HANDOVER_SECONDS = 2.0
+"""How long the controller may take to hear that it does not allocate here any more."""
+
+_ANNOUNCE_SECONDS = 0.2
+_GATE_OFF = (
+    "the API server drops the fields of partitionable devices (feature gate "
+    "DRAPartitionableDevices); turn the gate on in API server and scheduler and restart the plugin"
+)
+
+
+class SlicePublisher(Republisher):
+    """Keeps the slices true, or takes them away. ``inventory`` is as in MigNodePublisher."""
+
+    def __init__(  # noqa: PLR0913 - what it needs of the program
+        self,
+        api: KubeApi,
+        options: Options,
+        mode: AllocatorMode,
+        *,
+        inventory: Callable[[], Inventory | None],
+        reports: Reports,
+        clock: Clock | None = None,
+    ) -> None:
+        super().__init__(f"ResourceSlices of {options.node_name}", clock=clock)
+        self._api = api
+        self._options = options
+        self._mode = mode
+        self._inventory = inventory
+        self._reports = reports
+        self._blocking = Blocking(self._clock)
+        self._writer = SliceWriter(
+            api,
+            driver=options.driver_name,
+            node=options.node_name,
+            field_manager=options.field_manager,
+            owner=partial(node_owner, api, options.node_name),
+        )
+        self._features: Features | None = None
+        self._announced = False
+        self._was_controllers = False
+        self._last: Offered | None = None
+        self._disturbed = False
+        self._given_up: Publication | None = None
+        self._reflector = Reflector(
+            api,
+            RESOURCE_SLICES,
+            field_selector=f"spec.nodeName={options.node_name},spec.driver={options.driver_name}",
+            on_event=self._changed,
+            keep=lambda obj: {"metadata": obj["metadata"]},
+        )
+
+    def start(self) -> None:
+        """Publish, and go on publishing."""
+        if self._mode.wanted is Allocator.SCHEDULER:
+            self._reflector.start()
+        super().start()
+
+    def stop(self) -> None:
+        """Stop publishing; the slices stay, for a plugin that is back within 30 s."""
+        self._reflector.stop()
+        super().stop()
+
+    def _changed(self, change: Change) -> None:
+        if change.new is None or not self._writer.is_own(change.new):
+            self._disturbed = True
+            self._wake.set()
+
+    def _publish(self) -> float | None:
+        if self._mode.allocator is Allocator.CONTROLLER:
+            return None
+        if self._mode.wanted is Allocator.CONTROLLER or self._given_up is not None:
+            self._withdraw()
+            return None
+        inventory = self._inventory()
+        if inventory is None:
+            return None
+        if not self._announced and not self._announce():
+            return _ANNOUNCE_SECONDS
+        try:
+            self._sync(inventory)
+        except KubeError as error:
+            self._mode.report(Publication(done=False, reason="WriteFailed", message=str(error)))
+            raise
+        return self._blocking.due()
+
+    def _announce(self) -> bool:
+        """Whether the controller knows that it does not allocate here."""
+        try:
+            found = self._api.get(MIG_NODES, self._options.node_name)
+        except NotFoundError:
+            found = {}
+        if found and found["spec"]["allocator"] != Allocator.SCHEDULER.value:
+            self._was_controllers = True
+            return False
+        if self._was_controllers:
+            self._clock.wait(self._stopping, HANDOVER_SECONDS)
+        self._announced = True
+        return True
+
+    def _sync(self, inventory: Inventory) -> None:
+        if self._disturbed and self._last is not None:
+            self._clock.wait(self._stopping, QUIET_SECONDS)
+        disturbed, self._disturbed = self._disturbed, False
+        features = self._features = self._features or probe(
+            self._api, inventory, field_manager=self._options.field_manager
+        )
+        if features is None:
+            self._give_up("GateOff", _GATE_OFF)
+            return
+        wanted = offered(inventory, self._blocking.look(inventory.gpus), taints=features.taints)
+        if wanted == self._last and not disturbed:
+            return
+        self._last = None
+        try:
+            self._writer.write(SliceLayout(wanted, features))
+        except DroppedFieldsError as error:
+            if not error.taints:
+                self._give_up("GateOff", f"{error}: {_GATE_OFF}")
+                return
+            _log.warning("%s; devices that cannot be used are left out instead", error)
+            self._features = Features(separate=features.separate, taints=False)
+            self._wake.set()
+            return
+        except LayoutError as error:
+            self._give_up("LimitExceeded", str(error))
+            return
+        self._last = wanted
+        self._mode.report(Publication(done=True, reason="Published"))
+
+    def _give_up(self, reason: str, message: str) -> None:
+        """Publish nothing from now on; the controller is to allocate."""
+        text = f"{message}. Until then the controller allocates this node's GPUs"
+        _log.error("--allocator=scheduler is not possible: %s", text)
+        self._reports.node(NO_SLICES, text, warning=True)
+        self._given_up = Publication(done=False, reason=reason, message=text)
+        self._mode.report(self._given_up)
+        self._withdraw()
+
+    def _withdraw(self) -> None:
+        try:
+            count = self._writer.withdraw()
+        except ForbiddenError as error:
+            # A role from before this could be asked for: then nothing can have been published.
+            _log.warning("ResourceSlices of an earlier run cannot be looked for: %s", error)
+            count = 0
+        if count:
+            _log.info("%d ResourceSlices withdrawn: the controller allocates", count)
+        self._reflector.stop()
+        self._mode.withdrawn()
