@@ -251,8 +251,9 @@ def test_the_plugin_may_write_slices_only_where_the_scheduler_allocates() -> Non
         found = rules(rendered(name), "kubelet-plugin")
         return [rule for rule in found if "resourceslices" in rule["resources"]]
 
-    assert slices("defaults") == []
-    assert len(slices("scheduler")) == 1
+    (before,), (now,) = slices("defaults"), slices("scheduler")
+    assert set(before["verbs"]) == {"list", "delete"}
+    assert set(now["verbs"]) == {"list", "watch", "create", "update", "delete"}
 
 
 def test_the_drivers_name_stands_wherever_it_is_checked() -> None:
