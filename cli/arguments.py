@@ -23,6 +23,7 @@ def parser() -> argparse.ArgumentParser:
     )
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _map(commands)
+    _explain(commands)
     _profiles(commands)
     return top
 
@@ -71,6 +72,20 @@ def _map(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     command.add_argument("node", nargs="*", help="only these nodes")
     command.add_argument("-w", "--watch", action="store_true", help="draw again at every change")
+
+
+def _explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = _command(
+        commands,
+        "explain",
+        "Say why a pod or claim waits, node by node and GPU by GPU, or where it sits.",
+        examples="  kubectl mig explain trainer-0\n"
+        "  kubectl mig explain pod/trainer-0 -n research\n"
+        "  kubectl mig explain claim/trainer-0-gpu-x7f2k -o json\n",
+        forms=("text", "wide", "json"),
+    )
+    command.add_argument("subject", help="a name, pod/NAME or claim/NAME")
+    command.add_argument("-n", "--namespace", help="default: that of the context")
 
 
 def _profiles(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from controller.alternatives import choices
 from controller.constraints import Constrained, WantType
 from controller.fleet import Fleet, NodeGpus
 from controller.gpustate import GpuState
@@ -24,6 +23,7 @@ from controller.joint import (
 )
 from controller.stock import Candidate
 from dra.allocation import MAX_RESULTS
+from dra.alternatives import choices
 from dra.geometry import Placement
 from dra.hosts import Hosts
 from dra.inventory import ClaimRef

@@ -9,10 +9,10 @@ from dataclasses import replace
 from itertools import islice
 
 from controller.allocate import Allocator, Problem, Search, all_of
-from controller.alternatives import choices
 from controller.fleet import Fleet, NodeGpus
 from controller.gpustate import GpuState
 from dra.allocation import MAX_RESULTS
+from dra.alternatives import choices
 from dra.holdings import Holding
 from dra.reasons import Obstacle, Reason
 from dra.selectors.kinds import Offer

@@ -7,9 +7,9 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from controller.allocate import Allocator, Decision, Problem, Search
-from controller.alternatives import choices
 from controller.fleet import Fleet, NodeGpus
 from controller.gpustate import GpuState
+from dra.alternatives import choices
 
 _GPU_SLICES = 64
 """A whole GPU that is in use counts as more than any of its slices."""

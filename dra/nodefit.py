@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import Any
 
 from dra.nodeselector import matches_terms
@@ -50,27 +51,44 @@ def read_node(obj: Mapping[str, Any]) -> NodeFacts:
     )
 
 
+class MisfitReason(StrEnum):
+    """Why a pod cannot run on a node, for machines: keep them."""
+
+    NOT_READY = "NodeNotReady"
+    UNSCHEDULABLE = "NodeUnschedulable"
+    TAINTED = "UntoleratedTaint"
+    SELECTOR = "NodeSelectorMismatch"
+    AFFINITY = "NodeAffinityMismatch"
+    RESOURCES = "InsufficientResources"
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """Why a pod cannot run on a node, for machines and in a few words."""
+
+    reason: MisfitReason
+    message: str
+
+
 def misfit(
     pod: PodNeeds, node: NodeFacts, used: Amounts, *, delegated: AbstractSet[str] = frozenset()
 ) -> str:
-    """Why ``pod`` cannot run on ``node`` in a few words; empty when it can.
+    """Why ``pod`` cannot run on ``node`` in a few words; empty when it can."""
+    found = find_misfit(pod, node, used, delegated=delegated)
+    return found.message if found else ""
+
+
+def find_misfit(
+    pod: PodNeeds, node: NodeFacts, used: Amounts, *, delegated: AbstractSet[str] = frozenset()
+) -> Misfit | None:
+    """Why ``pod`` cannot run on ``node``; None when it can.
 
     ``used`` is what the pods there take already. ``delegated`` are extended resources that a
     DeviceClass serves: a node need not have them.
     """
-    if not node.ready:
-        return "node not ready"
-    if node.unschedulable and not tolerates(pod.tolerations, _UNSCHEDULABLE):
-        return "node unschedulable"
-    for taint in node.taints:
-        if not tolerates(pod.tolerations, taint):
-            return f"untolerated taint {taint['key']}={taint['value']}:{taint['effect']}"
-    if any(node.labels.get(key) != value for key, value in pod.node_selector.items()):
-        return "nodeSelector does not match"
-    if pod.affinity_terms is not None and not matches_terms(
-        pod.affinity_terms, node.labels, node.name
-    ):
-        return "node affinity does not match"
+    barred = _barred(pod, node) or _deselected(pod, node)
+    if barred is not None:
+        return barred
     short = [
         name
         for name, wanted in pod.requests.items()
@@ -78,7 +96,33 @@ def misfit(
         and wanted > node.allocatable.get(name, 0) - used.get(name, 0)
         and not _is_delegated(name, node, delegated)
     ]
-    return f"insufficient {', '.join(sorted(short))}" if short else ""
+    if short:
+        return Misfit(MisfitReason.RESOURCES, f"insufficient {', '.join(sorted(short))}")
+    return None
+
+
+def _barred(pod: PodNeeds, node: NodeFacts) -> Misfit | None:
+    """What the node has against the pod."""
+    if not node.ready:
+        return Misfit(MisfitReason.NOT_READY, "node not ready")
+    if node.unschedulable and not tolerates(pod.tolerations, _UNSCHEDULABLE):
+        return Misfit(MisfitReason.UNSCHEDULABLE, "node unschedulable")
+    for taint in node.taints:
+        if not tolerates(pod.tolerations, taint):
+            text = f"untolerated taint {taint['key']}={taint['value']}:{taint['effect']}"
+            return Misfit(MisfitReason.TAINTED, text)
+    return None
+
+
+def _deselected(pod: PodNeeds, node: NodeFacts) -> Misfit | None:
+    """What the pod has against the node."""
+    if any(node.labels.get(key) != value for key, value in pod.node_selector.items()):
+        return Misfit(MisfitReason.SELECTOR, "nodeSelector does not match")
+    if pod.affinity_terms is not None and not matches_terms(
+        pod.affinity_terms, node.labels, node.name
+    ):
+        return Misfit(MisfitReason.AFFINITY, "node affinity does not match")
+    return None
 
 
 def _is_delegated(name: str, node: NodeFacts, delegated: AbstractSet[str]) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from dra.classes import generated_classes
-from dra.inventory import Gpu
+from dra.inventory import Allocator, Gpu
 from dra.kube.errors import AlreadyExistsError, NotFoundError
 from dra.kube.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -75,17 +75,46 @@ class World:
         except NotFoundError:
             return
 
-    def add_node(self, name: str, *gpus: Gpu, ready: bool = True, **fields: Any) -> None:
+    def add_node(
+        self,
+        name: str,
+        *gpus: Gpu,
+        ready: bool = True,
+        allocator: Allocator = Allocator.CONTROLLER,
+        **fields: Any,
+    ) -> None:
         """A Node with its MigNode; ``fields`` are those of ``objects.node``."""
         body = node(name, **fields)
         if not ready:
             body["status"]["conditions"][0]["status"] = "False"
         self._with_status(NODES, body)
-        self.add_mignode(name, *gpus)
+        self.add_mignode(name, *gpus, allocator=allocator)
 
     def add_mignode(self, name: str, *gpus: Gpu, **fields: Any) -> None:
         body = to_mignode(inventory(name, *(gpus or (gpu(node=name),)), **fields))
         self._with_status(MIG_NODES, body)
+
+    def say_not_ready(self, name: str, message: str) -> None:
+        """The plugin has said that it does not serve."""
+        found = self.api.get(MIG_NODES, name)
+        condition = {**found["status"]["conditions"][0], "status": "False", "message": message}
+        self.set_status(MIG_NODES, found, {**found["status"], "conditions": [condition]})
+
+    def add_template(self, name: str, *requests: Obj) -> None:
+        spec = claim(name, *requests)["spec"]
+        metadata = {"name": name, "namespace": "default"}
+        self.api.create(RESOURCE_CLAIM_TEMPLATES, {"metadata": metadata, "spec": {"spec": spec}})
+
+    def add_plugin(self, node_name: str, *, ready: bool) -> None:
+        """A pod of the plugin's DaemonSet."""
+        body = pod(f"plugin-{node_name}", nodeName=node_name)
+        body["metadata"] |= {
+            "namespace": NAMESPACE,
+            "labels": {"app.kubernetes.io/component": "kubelet-plugin"},
+        }
+        made = self.api.create(PODS, body)
+        condition = {"type": "Ready", "status": "True" if ready else "False"}
+        self.set_status(PODS, made, {"phase": "Running", "conditions": [condition]})
 
     def add_classes(self, *profiles: str) -> None:
         """What the controller generates for the profiles."""

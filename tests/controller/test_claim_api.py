@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.alternatives import MAX_CHOICES, choices
 from controller.cluster import Cluster
+from dra.alternatives import MAX_CHOICES, choices
 from dra.classes import ROUND_SIZES, generated_classes, looks_ours
 from dra.geometry import Geometry, Occupant, Placement, Profile
 from dra.inventory import Gpu, Instance

@@ -1,0 +1,174 @@
+"""``kubectl mig explain``: why a pod or claim waits, or where it sits."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from cli.commands.map import slot_json
+from cli.exits import CliError, Exit
+from cli.explaining.facts import Facts, read_facts
+from cli.explaining.model import Explanation, GpuAnswer, NodeAnswer, Seat, State, Why
+from cli.output import Output
+from cli.session import Session
+from dra.pods import Key, read_pod
+
+_SHOWN_NODES = 12
+_SHOWN_TOLD = 4
+_POD = ("pod", "pods", "po")
+_CLAIM = ("claim", "claims", "resourceclaim", "resourceclaims")
+_STATES = {
+    State.RUNNING: "runs",
+    State.ALLOCATED: "has its slices",
+    State.STARTING: "has its slices and does not run yet",
+    State.WAITING: "waits",
+    State.ENDED: "has ended",
+}
+
+
+def run(session: Session, arguments: argparse.Namespace) -> int:
+    """Explain one object; 1 when something stands in its way."""
+    try:
+        from cli.explaining.explain import Explainer  # noqa: PLC0415 - needs the CEL runtime
+    except ModuleNotFoundError as error:
+        raise CliError(
+            Exit.USAGE,
+            f"explain evaluates selectors and needs {error.name}: "
+            "pip install 'dra-driver-nvidia-mig[cli]'",
+        ) from error
+    kind, name = _subject(arguments.subject)
+    facts = read_facts(session, session.namespace)
+    key = (session.namespace, name)
+    explainer = Explainer(facts)
+    if kind != "claim" and (pod := _pod(session, facts, key)) is not None:
+        explanation = explainer.pod(pod)
+    elif kind != "pod" and key in facts.claims:
+        explanation = explainer.claim(facts.claims[key])
+    else:
+        what = {"pod": "pod", "claim": "ResourceClaim"}.get(kind, "pod or ResourceClaim")
+        raise CliError(Exit.NOT_FOUND, f"there is no {what} {'/'.join(key)}")
+    if session.out.is_json:
+        session.out.json("Explanation", _json(explanation, facts))
+    else:
+        _show(explanation, facts, session.out)
+    wrong = explanation.state is State.WAITING or explanation.findings
+    return Exit.FINDING if wrong else Exit.OK
+
+
+def _subject(text: str) -> tuple[str, str]:
+    kind, slash, name = text.partition("/")
+    if not slash:
+        return "", text
+    if kind.lower() in _POD:
+        return "pod", name
+    if kind.lower().partition(".")[0] in _CLAIM:
+        return "claim", name
+    raise CliError(Exit.USAGE, f"{kind!r} is neither pod nor claim; write pod/{name}")
+
+
+def _pod(session: Session, facts: Facts, key: Key) -> Any:
+    """The pod, also one that has ended, which ``facts`` leave out."""
+    if key in facts.pods:
+        return facts.pods[key]
+    from dra.kube.errors import NotFoundError  # noqa: PLC0415 - the rare case
+    from dra.kube.resources import PODS  # noqa: PLC0415
+
+    try:
+        return read_pod(session.api.get(PODS, key[1], namespace=key[0]))
+    except NotFoundError:
+        return None
+
+
+def _show(found: Explanation, facts: Facts, out: Output) -> None:
+    what = "pod" if found.kind == "Pod" else "claim"
+    out.line(f"{out.bold(f'{what} {found.namespace}/{found.name}')} {_STATES[found.state]}")
+    for seat in found.seats:
+        out.line(f"  {_seat(seat)}")
+    for number, each in enumerate(found.findings):
+        paint = out.bad if number == 0 and found.state is State.WAITING else out.odd
+        out.line(f"  {paint(each.reason)}: {each.message}")
+        if each.remedy:
+            out.line(out.dim(f"    {each.remedy}"))
+    for told in found.told[:_SHOWN_TOLD] if found.findings else ():
+        out.line(out.dim(f"  {told.source} said at {told.at}: {told.reason}: {told.message}"))
+    if found.nodes:
+        out.line()
+        if found.wanted:
+            out.line(f"wanted: {', '.join(found.wanted)}")
+    nodes = found.nodes if out.form == "wide" else found.nodes[:_SHOWN_NODES]
+    for node in nodes:
+        _show_node(node, out)
+    if len(found.nodes) > len(nodes):
+        out.line(out.dim(f"and {len(found.nodes) - len(nodes)} more nodes (-o wide)"))
+    if facts.unread:
+        out.line(out.odd(f"not allowed to read, so left out: {', '.join(facts.unread)}"))
+
+
+def _show_node(node: NodeAnswer, out: Output) -> None:
+    paint = out.good if node.fits else out.bold
+    message = f": {node.message}" if node.message else ""
+    out.line(f"  {paint(node.name)}  {node.reason}{message}")
+    texts: dict[str, list[str]] = {}
+    for gpu in node.gpus:
+        texts.setdefault(_said(gpu), []).append(gpu.name)
+    for text, names in texts.items():
+        out.line(f"    {', '.join(names)}  {text}")
+
+
+def _said(gpu: GpuAnswer) -> str:
+    known = gpu.reason in set(Why) and gpu.reason not in (Why.WITHHELD, Why.NOT_READY)
+    return gpu.message if known else f"{gpu.reason}: {gpu.message}"
+
+
+def _seat(seat: Seat) -> str:
+    slot = seat.slot
+    where = f"{slot.where} of" if slot and slot.placement else "the whole"
+    gpu = "-".join(seat.device.split("-")[:2])
+    facts = [f for f in (slot.uuid if slot else "", slot.state if slot else "not on the node") if f]
+    trouble = f" ({seat.message})" if seat.ready not in ("", "Prepared") and seat.message else ""
+    return f"claim {seat.claim}: {where} {gpu} on {seat.node}: {', '.join(facts)}{trouble}"
+
+
+def _json(found: Explanation, facts: Facts) -> dict[str, Any]:
+    return {
+        "object": {"kind": found.kind, "namespace": found.namespace, "name": found.name},
+        "state": found.state.value,
+        "reason": found.findings[0].reason if found.findings else "",
+        "findings": [
+            {"reason": f.reason, "message": f.message, "remedy": f.remedy} for f in found.findings
+        ],
+        "wanted": list(found.wanted),
+        "devices": [
+            {
+                "claim": str(s.claim),
+                "node": s.node,
+                "device": s.device,
+                "reason": s.ready,
+                "message": s.message,
+                "slot": slot_json(s.slot) if s.slot else None,
+            }
+            for s in found.seats
+        ],
+        "nodes": [
+            {
+                "name": n.name,
+                "reason": n.reason,
+                "message": n.message,
+                "gpus": [
+                    {
+                        "name": g.name,
+                        "reason": g.reason,
+                        "message": g.message,
+                        "blockers": [slot_json(s) for s in g.blockers],
+                    }
+                    for g in n.gpus
+                ],
+            }
+            for n in found.nodes
+        ],
+        "events": [
+            {"source": t.source, "reason": t.reason, "message": t.message, "at": t.at}
+            for t in found.told
+        ],
+        "unread": list(facts.unread),
+    }

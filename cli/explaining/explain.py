@@ -1,0 +1,211 @@
+"""Puts an explanation together: what a pod or claim has, wants, and cannot have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cli.explaining.facts import Facts, KnownClaim
+from cli.explaining.model import Explanation, Finding, NodeAnswer, Seat, State, Told, Why
+from cli.explaining.nodes import Problem, answer_nodes
+from cli.explaining.room import Room
+from cli.explaining.seats import find_seated, seats_of
+from cli.explaining.waiting import find_waiting, finding
+from dra.kube.resources import Obj
+from dra.pods import Key, Pod
+from dra.reasons import Obstacle, Reason
+from dra.selectors.cel import SelectorError, Selectors
+from dra.selectors.kinds import Kinds
+from dra.wants import ClaimWants, Reader
+
+_NOT_MADE = "FailedResourceClaimCreation"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The part of an explanation that has to be worked out."""
+
+    state: State
+    findings: tuple[Finding, ...] = ()
+    nodes: tuple[NodeAnswer, ...] = ()
+    wanted: tuple[str, ...] = ()
+
+
+class Explainer:
+    """Explains pods and claims of one reading of the cluster."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        selectors = Selectors()
+        self._room = Room(Kinds(selectors))
+        self._reader = Reader(facts.driver, selectors, facts.classes)
+
+    def pod(self, pod: Pod) -> Explanation:
+        """Why a pod waits for its claims, or where they are."""
+        told = self._told(pod.obj, pod.claim_keys)
+        made = [self._facts.claims[k] for k in pod.claim_keys if k in self._facts.claims]
+        seats = tuple(s for known in made for s in seats_of(known, self._facts))
+        verdict = self._before_claims(pod) or self._unserved(pod, made, told)
+        if verdict is None:
+            verdict = Verdict(*find_seated(pod, seats, self._facts, told))
+        return _explanation("Pod", pod.key, verdict, seats, told)
+
+    def claim(self, known: KnownClaim) -> Explanation:
+        """Why a claim waits, or where it is: through its pod, if one refers to it."""
+        key = (known.claim.ref.namespace, known.claim.ref.name)
+        told = self._told(known.obj, ())
+        seats = seats_of(known, self._facts)
+        pods = self._facts.pods_of(key)
+        if known.claim.allocation is not None:
+            verdict = self._allocated(known, pods, seats, told)
+        elif pods:
+            through = self.pod(pods[0])
+            verdict = Verdict(State.WAITING, through.findings, through.nodes, through.wanted)
+        else:
+            verdict = self._unused(known)
+        return _explanation("ResourceClaim", key, verdict, seats, told)
+
+    def _before_claims(self, pod: Pod) -> Verdict | None:
+        """What is to be said of a pod before its claims are looked at."""
+        if not pod.live:
+            return Verdict(State.ENDED)
+        if not pod.claims:
+            state = State.RUNNING if pod.phase == "Running" else State.WAITING
+            return Verdict(state, (finding(Why.NO_CLAIMS, "the pod has no resource claims"),))
+        missing = [f for f in (self._unmade(pod, n, c) for n, c in pod.claims.items()) if f]
+        return Verdict(State.WAITING, tuple(missing)) if missing else None
+
+    def _unserved(self, pod: Pod, made: list[KnownClaim], told: tuple[Told, ...]) -> Verdict | None:
+        """Why claims of a pod are not allocated; None when all are that are ours."""
+        wants, pins, obstacles = self._read(made)
+        gates = [g for g in pod.gates if g != f"{self._facts.driver}/allocation"]
+        going = [str(w.claim.ref) for w in wants if w.claim.deleting]
+        if gates and wants:
+            text = f"scheduling gates are set: {', '.join(gates)}"
+            obstacles.insert(0, finding(Why.GATED, text))
+        if going:
+            text = f"claim {', '.join(going)} is being deleted"
+            obstacles.append(finding(Why.CLAIM_GOING, text))
+        if obstacles:
+            return Verdict(State.WAITING, tuple(obstacles))
+        if wants:
+            return self._waiting(Problem(tuple(wants), pod, tuple(pins)), told)
+        if any(self._is_ours(k) for k in made):
+            return None
+        text = "none of its claims asks for devices of this driver"
+        return Verdict(State.WAITING, (finding(Why.NOT_OURS, text),))
+
+    def _allocated(
+        self,
+        known: KnownClaim,
+        pods: list[Pod],
+        seats: tuple[Seat, ...],
+        told: tuple[Told, ...],
+    ) -> Verdict:
+        if known.claim.deleting and not known.claim.reserved_for:
+            held = ", ".join(known.claim.finalizers) or "nothing"
+            text = f"it is being deleted; finalizers: {held}"
+            return Verdict(State.ENDED, (finding(Why.CLAIM_GOING, text),))
+        user = next((p for p in pods if not p.deleting), None)
+        if user is None:
+            return Verdict(State.ALLOCATED)
+        return Verdict(*find_seated(user, seats, self._facts, told))
+
+    def _unused(self, known: KnownClaim) -> Verdict:
+        """A claim that waits and that no pod refers to."""
+        wants, _, obstacles = self._read([known])
+        if obstacles or not wants:
+            ours = obstacles or [finding(Why.NOT_OURS, "it asks for no device of this driver")]
+            return Verdict(State.WAITING, tuple(ours))
+        consumer = finding(Why.NO_CONSUMER, "no pod refers to it")
+        answers = self._answers(Problem(tuple(wants)))
+        return Verdict(State.WAITING, (consumer,), answers, _wanted(wants))
+
+    def _waiting(self, problem: Problem, told: tuple[Told, ...]) -> Verdict:
+        answers: tuple[NodeAnswer, ...] = ()
+        try:
+            answers = answer_nodes(problem, self._facts, self._room)
+            found = find_waiting(problem, self._facts, self._room, answers, told)
+        except SelectorError as error:
+            found = (finding(Reason.BAD_SELECTOR, str(error)),)
+        return Verdict(State.WAITING, found, answers, _wanted(problem.claims))
+
+    def _answers(self, problem: Problem) -> tuple[NodeAnswer, ...]:
+        try:
+            return answer_nodes(problem, self._facts, self._room)
+        except SelectorError:
+            return ()
+
+    def _read(
+        self, made: list[KnownClaim]
+    ) -> tuple[list[ClaimWants], list[Mapping[str, Any]], list[Finding]]:
+        """What is still to be served, where the rest binds the pod to, and what is wrong."""
+        wants: list[ClaimWants] = []
+        pins: list[Mapping[str, Any]] = []
+        obstacles: list[Finding] = []
+        for known in made:
+            if known.claim.allocation is not None:
+                selector = known.obj["status"]["allocation"].get("nodeSelector")
+                pins += [selector] if selector is not None else []
+                continue
+            read = self._reader.read(known.claim, known.raw_requests)
+            if isinstance(read, Obstacle):
+                text = f"claim {known.claim.ref}: {read.message}"
+                obstacles.append(finding(read.reason, text))
+            elif read is not None:
+                wants.append(read)
+        return wants, pins, obstacles
+
+    def _is_ours(self, known: KnownClaim) -> bool:
+        allocation = known.claim.allocation
+        return allocation is not None and bool(allocation.of_driver(self._facts.driver))
+
+    def _unmade(self, pod: Pod, entry: str, name: str | None) -> Finding | None:
+        """What is wrong with an entry of ``spec.resourceClaims``; None when its claim is there."""
+        namespace = pod.key[0]
+        if name is not None:
+            known = self._facts.claims.get((namespace, name))
+            if known is None:
+                return finding(Why.CLAIM_MISSING, f"ResourceClaim {namespace}/{name} is missing")
+            owner = known.claim.owner_pod_uid
+            if owner and owner != pod.uid:
+                text = f"ResourceClaim {namespace}/{name} was made for another pod"
+                return finding(Why.OTHER_OWNER, text)
+            return None
+        entries = (pod.obj.get("spec") or {}).get("resourceClaims") or ()
+        template = next(e.get("resourceClaimTemplateName") for e in entries if e["name"] == entry)
+        said = next((t for t in self._facts.told(pod.obj) if t.reason == _NOT_MADE), None)
+        if template and (namespace, template) not in self._facts.templates:
+            text = f"ResourceClaimTemplate {namespace}/{template} is missing"
+            return finding(Why.TEMPLATE_MISSING, text)
+        why = said.message if said else "kube-controller-manager has not made it yet"
+        return finding(Why.CLAIM_NOT_MADE, f"claim {entry!r} from template {template}: {why}")
+
+    def _told(self, obj: Obj, claims: tuple[Key, ...]) -> tuple[Told, ...]:
+        known = [self._facts.claims[k].obj for k in claims if k in self._facts.claims]
+        found = [t for each in (obj, *known) for t in self._facts.told(each)]
+        return tuple(dict.fromkeys(sorted(found, key=lambda t: t.at, reverse=True)))
+
+
+def _explanation(
+    kind: str, key: Key, verdict: Verdict, seats: tuple[Seat, ...], told: tuple[Told, ...]
+) -> Explanation:
+    return Explanation(
+        kind,
+        *key,
+        verdict.state,
+        verdict.findings,
+        seats=seats,
+        nodes=verdict.nodes,
+        told=told,
+        wanted=verdict.wanted,
+    )
+
+
+def _wanted(claims: Iterable[ClaimWants]) -> tuple[str, ...]:
+    return tuple(
+        f"{w.count} x {w.class_name}" if not w.everything else f"all of {w.class_name}"
+        for c in claims
+        for w in c.wants
+    )

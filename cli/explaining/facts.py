@@ -1,0 +1,213 @@
+"""What an explanation is worked out from: one reading of the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from cli.exits import CliError, Exit
+from cli.explaining.model import Told
+from cli.occupancy import Site, survey
+from cli.reading import inventories
+from cli.session import Session
+from dra.claims import Claim, read_claim
+from dra.classes import DeviceClass, read_class
+from dra.hosts import Hosts
+from dra.kube.errors import ForbiddenError, NotFoundError
+from dra.kube.resources import (
+    DEVICE_CLASSES,
+    EVENTS,
+    LEASES,
+    MIG_NODES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    Obj,
+    Resource,
+)
+from dra.nodefit import read_node
+from dra.pods import Key, Pod, read_pod
+
+_LIVE = "status.phase!=Succeeded,status.phase!=Failed"
+PLUGIN_LABELS = {"app.kubernetes.io/component": "kubelet-plugin"}
+"""Of the plugin's pods, as the chart makes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class KnownClaim:
+    """A claim with the object that it was read from."""
+
+    claim: Claim
+    obj: Obj
+
+    @property
+    def raw_requests(self) -> list[Mapping[str, Any]]:
+        """``spec.devices.requests``, as JSON."""
+        return list(((self.obj.get("spec") or {}).get("devices") or {}).get("requests") or ())
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """The cluster at one time.
+
+    ``leader`` says who allocates, is empty when nobody does, and None when that could not be read.
+    ``plugins`` says by node what is wrong with its plugin's pod, and is None when no such pods were
+    found. ``unread`` names what was not allowed.
+    """
+
+    driver: str
+    site: Site
+    installed: bool
+    claims: Mapping[Key, KnownClaim]
+    pods: Mapping[Key, Pod]
+    hosts: Hosts
+    classes: Mapping[str, DeviceClass]
+    templates: frozenset[Key] = frozenset()
+    events: tuple[Obj, ...] = ()
+    leader: str | None = None
+    plugins: Mapping[str, str] | None = None
+    unread: tuple[str, ...] = field(default=())
+
+    @property
+    def delegated(self) -> frozenset[str]:
+        """Extended resources that a DeviceClass serves."""
+        return frozenset(c.extended_resource for c in self.classes.values() if c.extended_resource)
+
+    def pods_of(self, claim: Key) -> list[Pod]:
+        """The pods that refer to a claim, those that wait first."""
+        found = [p for p in self.pods.values() if claim in p.claim_keys]
+        return sorted(found, key=lambda p: (not p.pending, p.key))
+
+    def told(self, obj: Obj) -> tuple[Told, ...]:
+        """The latest event of each source about an object, the newest first."""
+        uid = obj["metadata"]["uid"]
+        latest: dict[str, Told] = {}
+        for event in self.events:
+            if event["involvedObject"].get("uid") != uid:
+                continue
+            source = (event.get("source") or {}).get("component") or event.get(
+                "reportingComponent", ""
+            )
+            last = event.get("series", {}).get("lastObservedTime") or event.get("lastTimestamp")
+            at = str(last or event.get("eventTime") or "")
+            if source not in latest or at >= latest[source].at:
+                latest[source] = Told(source, event["reason"], event.get("message", ""), at)
+        return tuple(sorted(latest.values(), key=lambda t: t.at, reverse=True))
+
+
+def read_facts(session: Session, namespace: str) -> Facts:
+    """Everything that can be read; events and templates of ``namespace`` only.
+
+    Raises:
+        CliError: claims may not be read, without which there is nothing to explain.
+    """
+    unread: list[str] = []
+    installed = True
+    try:
+        mignodes = session.api.list(MIG_NODES).items
+    except NotFoundError:
+        mignodes, installed = [], False
+    read, unreadable = inventories(mignodes)
+    claims = _all(session, RESOURCE_CLAIMS, unread)
+    if str(RESOURCE_CLAIMS) in unread:
+        raise CliError(Exit.FORBIDDEN, f"not allowed to list {RESOURCE_CLAIMS} of all namespaces")
+    pod_objects = _all(session, PODS, unread, fields=_LIVE)
+    if str(PODS) in unread:
+        pod_objects = session.api.list(PODS, namespace=namespace).items
+    pods = {p.key: p for p in map(read_pod, pod_objects)}
+    known = {
+        (c["metadata"]["namespace"], c["metadata"]["name"]): KnownClaim(read_claim(c), c)
+        for c in claims
+    }
+    templates = _all(session, RESOURCE_CLAIM_TEMPLATES, unread, namespace=namespace)
+    return Facts(
+        driver=session.driver,
+        site=survey(read, claims, driver=session.driver, unreadable=unreadable),
+        installed=installed,
+        claims=known,
+        pods=pods,
+        hosts=_hosts(_all(session, NODES, unread), pods.values(), known),
+        classes={
+            c.name: c
+            for c in (read_class(o, session.driver) for o in _all(session, DEVICE_CLASSES, unread))
+        },
+        templates=frozenset((namespace, t["metadata"]["name"]) for t in templates),
+        events=tuple(_all(session, EVENTS, unread, namespace=namespace)),
+        leader=_leader(session, unread),
+        plugins=plugin_problems(pod_objects),
+        unread=tuple(unread),
+    )
+
+
+def _all(
+    session: Session,
+    resource: Resource,
+    unread: list[str],
+    *,
+    namespace: str = "",
+    fields: str = "",
+) -> list[Obj]:
+    try:
+        return session.api.list(resource, namespace=namespace, field_selector=fields).items
+    except ForbiddenError:
+        unread.append(str(resource))
+        return []
+
+
+def _hosts(nodes: Iterable[Obj], pods: Iterable[Pod], claims: Mapping[Key, KnownClaim]) -> Hosts:
+    """Nodes, and what pods take that run there or that an allocation sends there."""
+    hosts = Hosts()
+    for obj in nodes:
+        hosts.set_node(read_node(obj))
+    for pod in pods:
+        held = (claims[k].claim.allocation for k in pod.claim_keys if k in claims)
+        node = pod.node or next((a.node for a in held if a is not None and a.node), "")
+        if node and pod.live:
+            hosts.charge(pod.key, node, pod.needs.requests)
+    return hosts
+
+
+def plugin_problems(pods: Iterable[Obj]) -> dict[str, str] | None:
+    """By node, what is wrong with the plugin's pod there ("" for nothing); None without any."""
+    found: dict[str, str] = {}
+    for pod in pods:
+        labels = pod["metadata"].get("labels") or {}
+        node = (pod.get("spec") or {}).get("nodeName")
+        if not node or any(labels.get(k) != v for k, v in PLUGIN_LABELS.items()):
+            continue
+        conditions = (pod.get("status") or {}).get("conditions") or ()
+        ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+        name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+        if ready or node not in found:
+            found[node] = "" if ready else f"pod {name} is not ready"
+    return found or None
+
+
+def _leader(session: Session, unread: list[str]) -> str | None:
+    """Who holds the controller's lease, wherever the driver is installed."""
+    name = f"{session.driver}-controller"
+    try:
+        leases = session.api.list(LEASES, field_selector=f"metadata.name={name}").items
+    except ForbiddenError:
+        unread.append(str(LEASES))
+        return None
+    for lease in leases:
+        holder = lease_holder(lease, session.now())
+        if holder:
+            return holder
+    return ""
+
+
+def lease_holder(lease: Obj, now: datetime) -> str:
+    """Who holds a lease now; empty when it is free or has run out."""
+    spec = lease.get("spec") or {}
+    holder, renewed = spec.get("holderIdentity") or "", spec.get("renewTime")
+    if not holder or not renewed:
+        return ""
+    until = datetime.fromisoformat(renewed) + timedelta(
+        seconds=float(spec.get("leaseDurationSeconds") or 0)
+    )
+    return holder if until > now else ""

@@ -1,0 +1,55 @@
+"""What can be done about each reason, in a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cli.explaining.model import Why
+from dra.conditions import PREPARE_FAILED
+from dra.nodefit import MisfitReason
+from dra.reasons import Reason
+
+REMEDIES: Mapping[str, str] = {
+    Why.NO_ROOM: "it is served when one of the claims in the way ends; or ask for a smaller "
+    "profile (kubectl mig profiles shows what could be had now)",
+    Why.NO_ROOM_TOGETHER: "all devices of a pod are on one node: ask for fewer or smaller ones, or "
+    "put them into several pods",
+    Why.HELD_WHOLE: "it is served when the claim that holds the whole GPU ends",
+    Why.FOREIGN: "somebody made the instance by hand and this driver leaves it alone: remove it on "
+    "the node (nvidia-smi mig -dci, then -dgi)",
+    Why.RECLAIMING: "a process still uses the slice, so that it cannot be removed: end it on the "
+    "node; a monitoring agent that holds it may have to be restarted",
+    Why.MIG_OFF: "switch MIG mode on (nvidia-smi -i <gpu> -mig 1), or let the plugin do it where "
+    "its option allows that",
+    Why.MODE_PENDING: "reset the GPU or reboot the node, so that the pending MIG mode takes effect",
+    Why.DRAINED: "kubectl mig resume, when the work on it is done",
+    Why.NOT_READY: "look at the plugin's pod and its log on that node (kubectl mig doctor)",
+    Why.PLUGIN_GONE: "look at the plugin's DaemonSet and its pod on that node (kubectl mig doctor)",
+    Why.NO_MIGNODE: "see that the plugin runs on the GPU nodes (kubectl mig doctor)",
+    Why.NOT_LEADING: "see that the controller's Deployment runs (kubectl mig doctor)",
+    Why.BY_SCHEDULER: "let the plugin run with --allocator=controller, or ask the scheduler why "
+    "(kubectl describe pod)",
+    Why.CLAIM_MISSING: "create the ResourceClaim, or correct its name in the pod",
+    Why.TEMPLATE_MISSING: "create the ResourceClaimTemplate, or correct its name in the pod",
+    Why.CLAIM_NOT_MADE: "kube-controller-manager makes claims from templates: its event says why "
+    "it does not; a quota has to be raised, or something that counts in it deleted",
+    Why.CLAIM_GOING: "wait until it is gone; what holds it are its finalizers and the pods that "
+    "use it",
+    Why.OTHER_OWNER: "name the claim that belongs to this pod",
+    Why.GATED: "whoever set the gate has to lift it",
+    Why.NO_CONSUMER: "create a pod that uses it: claims are allocated for pods",
+    Why.NOT_SCHEDULED: "the slices are there; what the scheduler misses is something else",
+    Reason.NO_SUCH_CLASS: "correct deviceClassName",
+    Reason.NO_SUCH_PROFILE: "ask for a profile that exists (kubectl mig profiles)",
+    Reason.BAD_SELECTOR: "correct the CEL expression",
+    Reason.BAD_CONFIG: "correct the configuration (kubectl mig lint checks it offline)",
+    Reason.MIXED: "put devices of different drivers into separate claims",
+    Reason.REFUSED: "see that the controller's RBAC is that of the chart (kubectl mig doctor)",
+    PREPARE_FAILED: "delete the pod, so that its claim is placed elsewhere, and see to the node",
+    MisfitReason.NOT_READY: "see why the node is not ready (kubectl describe node)",
+    MisfitReason.UNSCHEDULABLE: "kubectl uncordon, when the work on it is done",
+    MisfitReason.TAINTED: "give the pod a toleration, or remove the taint",
+    MisfitReason.SELECTOR: "correct the pod's nodeSelector or the node's labels",
+    MisfitReason.AFFINITY: "correct the pod's node affinity or the node's labels",
+    MisfitReason.RESOURCES: "ask for less, or make room on the node",
+}

@@ -1,0 +1,106 @@
+"""Where allocated claims sit, and why a pod that has them does not run. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cli.explaining.facts import Facts, KnownClaim
+from cli.explaining.model import Finding, Seat, State, Told, Why
+from cli.explaining.waiting import finding
+from cli.occupancy import Slot
+from dra.conditions import READY
+from dra.names import DeviceNameError, GpuDevice, parse_device
+from dra.pods import Pod
+
+_SCHEDULER = "default-scheduler"
+
+
+def seats_of(known: KnownClaim, facts: Facts) -> tuple[Seat, ...]:
+    """The devices of ours that a claim has."""
+    allocation = known.claim.allocation
+    if allocation is None:
+        return ()
+    found = []
+    for allocated in allocation.of_driver(facts.driver):
+        ready, message = _condition(known, allocated.pool, allocated.device, facts.driver)
+        slot = _slot(known, allocation.node, allocated.device, facts)
+        found.append(Seat(known.claim.ref, allocation.node, allocated.device, slot, ready, message))
+    return tuple(found)
+
+
+def find_seated(
+    pod: Pod, seats: Sequence[Seat], facts: Facts, told: Sequence[Told]
+) -> tuple[State, tuple[Finding, ...]]:
+    """How far a pod is whose claims are all allocated, and what keeps it from running."""
+    troubles = tuple(
+        finding(s.ready, f"claim {s.claim}, {s.device} on {s.node}: {s.message or s.ready}")
+        for s in seats
+        if s.ready not in ("", "Prepared")
+    )
+    if not pod.node:
+        return State.ALLOCATED, (*troubles, _unbound(pod, facts, told))
+    if pod.phase == "Running":
+        return State.RUNNING, troubles
+    return State.STARTING, troubles or (_starting(pod, facts, told),)
+
+
+def _unbound(pod: Pod, facts: Facts, told: Sequence[Told]) -> Finding:
+    ours = f"{facts.driver}/allocation"
+    others = [g for g in pod.gates if g != ours]
+    if others:
+        return finding(Why.GATED, f"scheduling gates are set: {', '.join(others)}")
+    if pod.gates and facts.leader == "":
+        return finding(Why.NOT_LEADING, f"no controller leads, so gate {ours} stays")
+    if pod.gates:
+        return finding(Why.SOON, f"the controller is about to lift gate {ours}")
+    said = next((t for t in told if t.source.startswith(_SCHEDULER)), None)
+    why = said.message if said else _scheduled(pod)
+    message = f"its claims are allocated, but it is not bound yet: {why}"
+    return finding(Why.NOT_SCHEDULED, message.rstrip(": "))
+
+
+def _starting(pod: Pod, facts: Facts, told: Sequence[Told]) -> Finding:
+    wrong = (facts.plugins or {}).get(pod.node, "no pod of the plugin runs there")
+    if facts.plugins is not None and wrong:
+        return finding(Why.PLUGIN_GONE, f"node {pod.node}: {wrong}")
+    node = facts.site.node(pod.node)
+    if node is not None and not node.inventory.ready:
+        text = node.inventory.message or "the driver is not ready"
+        return finding(Why.NOT_READY, f"node {pod.node}: {text}")
+    said = next((t for t in told if "DynamicResources" in t.reason or t.source == "kubelet"), None)
+    message = f"{said.reason}: {said.message}" if said else "no event says that anything failed"
+    return finding(Why.PREPARING, f"kubelet on {pod.node} starts it; {message}")
+
+
+def _scheduled(pod: Pod) -> str:
+    for condition in (pod.obj.get("status") or {}).get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition["status"] != "True":
+            return str(condition.get("message") or condition.get("reason") or "")
+    return ""
+
+
+def _condition(known: KnownClaim, pool: str, device: str, driver: str) -> tuple[str, str]:
+    """Reason and message of the Ready condition; empty while the node has not said anything."""
+    for entry in (known.obj.get("status") or {}).get("devices") or ():
+        if (entry["driver"], entry["pool"], entry["device"]) != (driver, pool, device):
+            continue
+        for condition in entry.get("conditions") or ():
+            if condition["type"] == READY:
+                return str(condition.get("reason") or ""), str(condition.get("message") or "")
+    return "", ""
+
+
+def _slot(known: KnownClaim, node: str, device: str, facts: Facts) -> Slot | None:
+    view = facts.site.node(node)
+    try:
+        parsed = parse_device(device)
+    except DeviceNameError:
+        return None
+    gpu = str(parsed) if isinstance(parsed, GpuDevice) else parsed.gpu
+    for each in view.gpus if view else ():
+        for slot in each.slots if each.gpu.name == gpu else ():
+            start = slot.placement.start if slot.placement else None
+            wanted = None if isinstance(parsed, GpuDevice) else parsed.start
+            if slot.claim and slot.claim.uid == known.claim.ref.uid and start == wanted:
+                return slot
+    return None
