@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -168,7 +168,7 @@ def bad_config(world: World) -> None:
     parameters = {
         "apiVersion": "mig.dra.dev/v1alpha1",
         "kind": "MigDeviceConfig",
-        "placement": {"polcy": "spread"},
+        "placement": {"method": "spread"},
     }
     opaque = {"driver": "mig.dra.dev", "parameters": parameters}
     _pod(world, request(), config=[{"opaque": opaque}])
@@ -287,7 +287,7 @@ SITUATIONS = [
     Situation("no controller", no_leader, "ControllerNotRunning", ("mig.dra.dev-controller",)),
     Situation("lease ran out", lease_ran_out, "ControllerNotRunning", ("has run out",)),
     Situation("plugin not serving", driver_not_ready, "DriverNotReady", ("no space left",)),
-    Situation("bad configuration", bad_config, "InvalidConfig", ("placement.polcy", "wanted")),
+    Situation("bad configuration", bad_config, "InvalidConfig", ("placement.method", "wanted")),
     Situation("no such class", no_class, "NoSuchDeviceClass", ("'mig-9g.99gb'",)),
     Situation("selects nothing", selects_nothing, "NoSuchProfile", ("'r'",)),
     Situation("CEL that fails", bad_cel, "InvalidSelector", ("'r'", "colour")),
@@ -302,7 +302,7 @@ SITUATIONS = [
     Situation("no MigNode", no_mignode, "NoMigNode", ("no MigNode exists",)),
     Situation("taken back", taken_back, "AllocationTakenBack", ("node node-a was taken back",)),
     Situation(
-        "another claim binds the pod to a full node",
+        "bound to a full node by another claim",
         elsewhere,
         "NoRoom",
         ("node-a", "default/first"),
@@ -311,7 +311,7 @@ SITUATIONS = [
 
 
 @pytest.fixture
-def classes(world: World) -> Iterator[World]:
+def classes(world: World) -> World:
     world.add_classes("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
     return world
 
