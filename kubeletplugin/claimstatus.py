@@ -130,6 +130,9 @@ class ClaimStatuses:
             except KubeError as error:
                 _log.warning("status of claim %s (UID %s): %s", ref, ref.uid, error)
                 delay = backoff.next_delay(at_least=error.retry_after)
+            except Exception:  # noqa: BLE001 - a thread that dies silently is worse
+                _log.exception("status of claim %s (UID %s)", ref, ref.uid)
+                return
             else:
                 return
             with self._condition:

@@ -5,6 +5,7 @@ The claim is read from the API server each time: kubelet passes namespace, name 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,6 +23,9 @@ from dra.names import DeviceNameError, GpuDevice, MigDevice, gpu_name, parse_dev
 from kubeletplugin.errors import ClaimError, DeviceError, StartingError
 from kubeletplugin.hardware import GpuUnit, Hardware
 from kubeletplugin.slices import check_mig
+
+_NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
+_QUOTED_TEXT = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +52,10 @@ def read_devices(
 
     Raises:
         ClaimUnreadableError: no answer, or no permission to read it.
-        ClaimError: gone, replaced, not allocated, nothing for this node, or bad configuration.
+        ClaimError: impossible by its name, gone, replaced, not allocated, nothing for this node,
+            or bad configuration.
     """
+    _check_names(ref)
     claim = read_claim(_get(api, ref))
     if claim.ref.uid != ref.uid:
         raise ClaimError(
@@ -115,6 +121,13 @@ def _slice(device: AllocatedDevice, parsed: MigDevice, unit: GpuUnit) -> Wanted:
         profile=profile.name,
         placement=placement,
     )
+
+
+def _check_names(ref: ClaimRef) -> None:
+    # In a URL an empty name or ".." would stand for something else than a claim.
+    for field, text in (("namespace", ref.namespace), ("name", ref.name)):
+        if not _NAME.fullmatch(text):
+            raise ClaimError(f"no claim can have the {field} {text[:_QUOTED_TEXT]!r}")
 
 
 def _get(api: KubeApi, ref: ClaimRef) -> Mapping[str, Any]:

@@ -12,9 +12,11 @@ import grpc
 import pytest
 
 from api.kubelet.dra.v1 import api_pb2 as v1
+from api.kubelet.pluginregistration.v1 import api_pb2 as registration_pb2
+from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_v1
 from dra.inventory import ClaimRef
 from dra.kube.errors import KubeError, NotFoundError
-from tests.kubeletplugin.rig import Rig, wire
+from tests.kubeletplugin.rig import DRIVER, Rig, wire
 
 MANY = 10_000
 RPC_SECONDS = 45.0
@@ -24,6 +26,14 @@ METHODS = [
     for version in ("v1", "v1beta1")
     for method in ("NodePrepareResources", "NodeUnprepareResources")
 ]
+REGISTRATION_METHODS = [
+    f"/pluginregistration.Registration/{method}"
+    for method in ("GetInfo", "NotifyRegistrationStatus")
+]
+HEALTH_METHODS = [
+    f"/{version}.DRAResourceHealth/NodeWatchResources" for version in ("v1", "v1alpha1")
+]
+WATCHERS = 40
 GOOD = "gpu-0-mig-1g5gb-19-4"
 
 
@@ -44,19 +54,31 @@ def check_serves(rig: Rig, served: ClaimRef) -> None:
     assert [e.claim for e in rig.journal()] == [served]
 
 
+def undecodable(error: Any) -> bool:
+    """Whether it was refused for its bytes, not for its method."""
+    return bool(error.code() is not grpc.StatusCode.UNIMPLEMENTED)
+
+
+@pytest.mark.parametrize("registration", [False, True], ids=["service", "registration"])
 @pytest.mark.parametrize("start", [b"", PREFACE], ids=["anything", "after HTTP/2's preface"])
-def test_bytes_that_are_no_calls_harm_nobody(rig: Rig, served: ClaimRef, start: bytes) -> None:
+def test_bytes_that_are_no_calls_harm_nobody(
+    *, rig: Rig, served: ClaimRef, start: bytes, registration: bool
+) -> None:
+    path = rig.registration_socket if registration else rig.service_socket
     chance = random.Random(7)
     for _ in range(60):
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(2)
-            client.connect(str(rig.service_socket))
+            client.connect(str(path))
             try:
                 client.sendall(start + chance.randbytes(chance.randrange(1, 4000)))
                 client.recv(4096)
             except (TimeoutError, ConnectionError):
                 continue
     check_serves(rig, served)
+    with closing(rig.channel(rig.registration_socket)) as channel:
+        stub = registration_v1.RegistrationStub(channel)
+        assert stub.GetInfo(registration_pb2.InfoRequest(), timeout=10).name == DRIVER
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -75,16 +97,56 @@ def test_messages_that_cannot_be_decoded_are_refused(
             data = data[: chance.randrange(1, len(data))]
             try:
                 call(bytes(data), timeout=10)
-            except grpc.RpcError:
-                refused += 1
+            except grpc.RpcError as error:
+                refused += undecodable(error)
     assert refused > 10
     check_serves(rig, served)
+
+
+@pytest.mark.parametrize("method", REGISTRATION_METHODS)
+def test_registration_survives_messages_at_random(rig: Rig, served: ClaimRef, method: str) -> None:
+    chance = random.Random(13)
+    refused = 0
+    with closing(rig.channel(rig.registration_socket)) as channel:
+        call: Any = channel.unary_unary(method)
+        for _ in range(60):
+            try:
+                call(chance.randbytes(chance.randrange(1, 200)), timeout=10)
+            except grpc.RpcError as error:
+                refused += undecodable(error)
+    assert refused > 10
+    check_serves(rig, served)
+
+
+@pytest.mark.parametrize("method", HEALTH_METHODS)
+def test_health_survives_messages_at_random_and_more_watchers_than_there_are_slices(
+    rig: Rig, served: ClaimRef, method: str
+) -> None:
+    chance = random.Random(17)
+    refused = 0
+    with closing(rig.channel()) as channel:
+        watch: Any = channel.unary_stream(method)
+        for _ in range(60):
+            try:
+                # Unknown fields are fine, and then the watch goes on until it is cancelled.
+                next(watch(chance.randbytes(chance.randrange(1, 200)), timeout=10))
+            except grpc.RpcError as error:
+                refused += undecodable(error)
+        assert refused > 10
+        watching = [watch(b"") for _ in range(WATCHERS)]
+        for each in watching:
+            next(each)
+        check_serves(rig, served)
+        for each in watching:
+            each.cancel()
 
 
 def test_a_claim_in_another_namespace_than_its_own_is_refused(rig: Rig, served: ClaimRef) -> None:
     other = rig.claim("gpu-1-mig-1g5gb-19-4")
     assert "does not exist" in rig.refused(ClaimRef("elsewhere", other.name, other.uid))
-    assert "does not exist" in rig.refused(ClaimRef("", other.name, other.uid))
+    assert "namespace ''" in rig.refused(ClaimRef("", other.name, other.uid))
+    assert "does not exist" in rig.refused(ClaimRef("elsewhere", served.name, served.uid))
+    assert "replaced" in rig.refused(ClaimRef("default", other.name, served.uid))
     check_serves(rig, served)
 
 
@@ -94,6 +156,17 @@ def test_names_of_5000_characters_are_answered(rig: Rig, served: ClaimRef, part:
     ref = ClaimRef(**fields)
     assert rig.refused(ref)
     rig.unprepare(ref)
+    check_serves(rig, served)
+
+
+@pytest.mark.parametrize("part", ["namespace", "name"])
+@pytest.mark.parametrize("text", ["", ".", "..", "../..", "a/b", "a?b=c", "%2e%2e", "a\nb", "ä"])
+def test_names_that_nothing_can_have_are_refused(
+    rig: Rig, served: ClaimRef, part: str, text: str
+) -> None:
+    ref = ClaimRef(**{"namespace": "default", "name": "claim", "uid": "unknown"} | {part: text})
+    assert f"no claim can have the {part} {text!r}" in rig.refused(ref)
+    assert rig.unprepare(ref) == ""
     check_serves(rig, served)
 
 

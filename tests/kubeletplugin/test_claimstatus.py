@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from dra.inventory import ClaimRef
 from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
-from dra.kube.resources import RESOURCE_CLAIMS
+from dra.kube.resources import RESOURCE_CLAIMS, Obj
 from tests.kubeletplugin.rig import DRIVER, Rig, wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
@@ -107,3 +109,20 @@ def test_what_was_not_written_before_a_restart_is_written_after_it(rig: Rig) -> 
     rig.http.refuse = lambda method, path: None
     rig.start()
     assert len(rig.claim_status(ref)) == 1
+
+
+def test_a_claim_that_cannot_be_understood_leaves_the_others_their_status(rig: Rig) -> None:
+    strange = rig.claim(SLICE)
+    call = rig.http.call
+
+    def answer(method: str, path: str, **more: Any) -> Obj:
+        found = call(method, path, **more)
+        if method == "GET" and path.endswith(strange.name):
+            found["status"]["devices"] = [{"driver": DRIVER}]
+        return found
+
+    rig.http.call = answer  # type: ignore[method-assign]
+    rig.prepared(strange)
+    ref = rig.claim("gpu-1-mig-1g5gb-19-4")
+    rig.prepared(ref)
+    assert rig.claim_status(ref)
