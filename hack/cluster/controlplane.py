@@ -36,6 +36,7 @@ class ControlPlane:
         controllers: what the controller manager runs, in the words of its --controllers.
         scheduling: whether there is a scheduler.
         scheduler_flags: further flags of the scheduler, without their dashes.
+        gates: feature gates of all parts, where they are not to be as they come.
     """
 
     def __init__(  # noqa: PLR0913 - what a control plane has
@@ -47,11 +48,13 @@ class ControlPlane:
         controllers: tuple[str, ...] = ("*",),
         scheduling: bool = True,
         scheduler_flags: Mapping[str, str] | None = None,
+        gates: Mapping[str, bool] | None = None,
     ) -> None:
         self.root = root
         self._controllers = controllers
         self._scheduling = scheduling
         self._scheduler_flags = dict(scheduler_flags or {})
+        self._gates = ",".join(f"{name}={str(on).lower()}" for name, on in (gates or {}).items())
         self.logs = root / "logs"
         self.logs.mkdir()
         self._binaries = binaries
@@ -155,6 +158,8 @@ class ControlPlane:
     def _process(self, name: str, **flags: str) -> Process:
         argv = [self._binaries.path(name)]
         argv += [f"--{flag.replace('_', '-')}={value}" for flag, value in flags.items()]
+        if self._gates and name.startswith("kube-"):
+            argv.append(f"--feature-gates={self._gates}")
         return Process(name, argv, logs=self.logs)
 
     def _etcd(self) -> Process:

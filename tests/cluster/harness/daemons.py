@@ -109,9 +109,14 @@ class Driver:
         self._stack = contextlib.ExitStack()
 
     def add_node(
-        self, name: str, *, gpus: tuple[str, ...], kubelet_root: Path, cdi_root: Path
+        self,
+        name: str,
+        *flags: str,
+        gpus: tuple[str, ...],
+        kubelet_root: Path,
+        cdi_root: Path,
     ) -> None:
-        """Gives a node GPUs and a plugin, which starts with the driver."""
+        """Gives a node GPUs and a plugin with further flags, which starts with the driver."""
         home = self._root / name
         kubelet_root.mkdir(parents=True, exist_ok=True)
         hardware = Hardware(home, gpus=gpus)
@@ -122,6 +127,7 @@ class Driver:
             *("--kubeconfig", str(self._control_plane.kubeconfig(credentials.MIG_PLUGIN))),
             *("--kubelet-root", str(kubelet_root), "--cdi-root", str(cdi_root)),
             *("--host-root", str(hardware.host_root), "--driver-root", str(hardware.host_root)),
+            *flags,
         )
         self.plugins[name] = self._process(f"plugin-{name}", *self._arguments[name])
 

@@ -1,0 +1,298 @@
+"""Nodes that kube-scheduler allocates: what it makes of our ResourceSlices, on a real one."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import yaml
+
+from dra.geometry import Occupant, conflicts
+from dra.mignode import from_mignode
+from dra.names import MigDevice, parse_device
+from hack.cluster.api import Api, ApiError, Obj
+from hack.cluster.binaries import Binaries
+from hack.cluster.chart import NAMESPACE, REPOSITORY
+from hack.cluster.controlplane import ControlPlane
+from hack.cluster.nodes import add_fake_node, pod
+from hack.cluster.waiting import wait_for
+from tests.cluster.conftest import USERS
+from tests.cluster.harness.daemons import DRIVER, Driver
+from tests.cluster.harness.workload import node_of
+
+A100 = "A100-SXM4-40GB"
+COMMAND = {"main": ["sleep", "1000000"]}
+FINALIZER = f"{DRIVER}/allocation"
+PROFILES = ("1g.5gb", "3g.20gb", "2g.10gb", "1g.5gb.me", "1g.10gb", "4g.20gb", "1g.5gb")
+GATE_OFF = {"DRAPartitionableDevices": False}
+
+
+@dataclass
+class Site:
+    """A control plane with the driver; ``nodes`` by the allocator that was asked for."""
+
+    api: Api
+    driver: Driver
+
+    def published(self, node: str) -> bool:
+        """Whether a node says that its slices are there."""
+        found = self.api.find("MigNode", node)
+        conditions = (found or {}).get("status", {}).get("conditions", [])
+        return any(c["type"] == "SlicesPublished" and c["status"] == "True" for c in conditions)
+
+    def slices(self, node: str) -> list[Obj]:
+        return self.api.list("ResourceSlice", fieldSelector=f"spec.nodeName={node}")
+
+    def devices(self, *nodes: str) -> list[tuple[str, MigDevice]]:
+        """Node and device of everything that is allocated, of these nodes or of all."""
+        found = []
+        for claim in self.api.list("ResourceClaim"):
+            node = node_of(claim)
+            if node and (node in nodes or not nodes):
+                results = claim["status"]["allocation"]["devices"]["results"]
+                for result in results:
+                    device = parse_device(result["device"])
+                    assert isinstance(device, MigDevice)
+                    assert result["pool"] == node
+                    found.append((node, device))
+        return found
+
+    def assert_disjoint(self) -> None:
+        """No two allocated devices share a memory slice, or an engine too many."""
+        by_gpu: dict[tuple[str, int], list[Occupant]] = {}
+        for node, device in self.devices():
+            gpu = from_mignode(self.api.get("MigNode", node)).gpu(device.gpu)
+            assert gpu is not None
+            assert gpu.geometry is not None
+            profile = gpu.geometry.by_id(device.profile_id)
+            assert profile is not None
+            (placement,) = (p for p in profile.placements if p.start == device.start)
+            others = by_gpu.setdefault((node, device.minor), [])
+            assert conflicts(placement, others) == (), device
+            assert gpu.geometry.fits(gpu.geometry.usage(others), profile, placement), device
+            others.append(Occupant(placement, profile.id))
+
+    def wait(self, what: str, check: object, *, timeout: float = 60.0) -> None:
+        wait_for(what, check, timeout=timeout, context=self.driver.tails)  # type: ignore[arg-type]
+
+
+@contextlib.contextmanager
+def site(
+    binaries: Binaries, home: Path, nodes: dict[str, tuple[str, int]], gates: dict[str, bool]
+) -> Iterator[Site]:
+    """A control plane of its own; `nodes` are an allocator and a number of GPUs each."""
+    home.mkdir()
+    (plane := home / "cp").mkdir()
+    (daemons := home / "d").mkdir()
+    with ControlPlane(binaries, plane, users=USERS, gates=gates) as control_plane:
+        api = control_plane.api
+        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        api.create(yaml.safe_load((REPOSITORY / "api/crds/mignodes.yaml").read_text()))
+
+        def known() -> bool:
+            with contextlib.suppress(ApiError):
+                return api.list("MigNode") == []
+            return False
+
+        wait_for("MigNode", known)
+        driver = Driver(control_plane, daemons)
+        for name, (allocator, gpus) in nodes.items():
+            add_fake_node(api, name, labels={"allocator": allocator})
+            driver.add_node(
+                name,
+                *("--allocator", allocator),
+                gpus=(A100,) * gpus,
+                kubelet_root=daemons / f"{name}-k",
+                cdi_root=daemons / f"{name}-cdi",
+            )
+        with driver:
+            made = Site(api, driver)
+            made.wait(
+                "MigNodes and classes",
+                lambda: (
+                    all(api.find("MigNode", n) for n in nodes)
+                    and api.find("DeviceClass", "mig-min-10gb") is not None
+                ),
+            )
+            yield made
+
+
+@pytest.fixture(scope="module")
+def mixed(binaries: Binaries, root: Path) -> Iterator[Site]:
+    """Two nodes of kube-scheduler, with three GPUs and one, and one node of the controller."""
+    nodes = {"big": ("scheduler", 3), "small": ("scheduler", 1), "ours": ("controller", 1)}
+    with site(binaries, root / "sm", nodes, {}) as made:
+        for node in ("big", "small"):
+            made.wait(f"slices of {node}", lambda node=node: made.published(node))
+        for profile in set(PROFILES):
+            template(made.api, f"mig-{profile}")
+        yield made
+
+
+@pytest.fixture
+def pods(mixed: Site) -> Iterator[list[str]]:
+    """Names of pods that are deleted after the test, with their claims."""
+    made: list[str] = []
+    yield made
+    for name in made:
+        mixed.api.delete("Pod", name, grace=0)
+    mixed.wait("end of all claims", lambda: mixed.api.list("ResourceClaim") == [])
+
+
+def template(api: Api, device_class: str) -> None:
+    request = {"name": "slice", "exactly": {"deviceClassName": device_class}}
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaimTemplate",
+        "metadata": {"name": device_class},
+    }
+    api.create({**body, "spec": {"spec": {"devices": {"requests": [request]}}}})
+
+
+def start(api: Api, name: str, profile: str, **selector: str) -> str:
+    claims = {"gpu": {"resourceClaimTemplateName": f"mig-{profile}"}}
+    api.create(pod(name, COMMAND, claims=claims, nodeSelector=selector))
+    return name
+
+
+def node(api: Api, name: str) -> str:
+    return str(api.get("Pod", name)["spec"].get("nodeName", ""))
+
+
+def settled(api: Api, name: str) -> str:
+    """``bound``, ``refused``, or an empty string while kube-scheduler has not decided."""
+    found = api.get("Pod", name)
+    if found["spec"].get("nodeName"):
+        return "bound"
+    conditions = found.get("status", {}).get("conditions", [])
+    refused = any(c.get("reason") == "Unschedulable" for c in conditions)
+    return "refused" if refused else ""
+
+
+def test_the_server_keeps_every_slice_as_it_was_sent(mixed: Site) -> None:
+    for name, gpus in (("big", 3), ("small", 1)):
+        slices = mixed.slices(name)
+        devices = [d for s in slices for d in s["spec"].get("devices", [])]
+        assert len(devices) == 25 * gpus
+        assert all(d["consumesCounters"] for d in devices)
+        sets = [c["name"] for s in slices for c in s["spec"].get("sharedCounters", [])]
+        assert sets == [f"gpu-{i}-counter-set" for i in range(gpus)]
+        assert {s["spec"]["pool"]["generation"] for s in slices} == {1}
+        assert {s["spec"]["pool"]["resourceSliceCount"] for s in slices} == {len(slices)}
+    assert mixed.slices("ours") == []
+
+
+def test_a_mix_fills_the_gpus_and_nothing_overlaps(mixed: Site, pods: list[str]) -> None:
+    api = mixed.api
+    for index, profile in zip(range(30), itertools.cycle(PROFILES), strict=False):
+        pods.append(start(api, f"mix-{index}", profile, allocator="scheduler"))
+    mixed.wait("decisions", lambda: all(settled(api, p) for p in pods), timeout=90)
+    mixed.assert_disjoint()
+    bound = [p for p in pods if settled(api, p) == "bound"]
+    devices = mixed.devices("big", "small")
+    assert len(devices) == len(bound) >= 12
+    assert len({(n, d.minor) for n, d in devices}) == 4
+    for claim in api.list("ResourceClaim"):
+        assert FINALIZER not in claim["metadata"].get("finalizers", [])
+
+
+def test_unmodified_pods_with_limits_are_bound(mixed: Site, pods: list[str]) -> None:
+    api = mixed.api
+    for index in range(3):
+        body = pod(f"limits-{index}", COMMAND)
+        (container,) = body["spec"]["containers"]
+        container["resources"] = {"limits": {"nvidia.com/mig-1g.5gb": "1"}}
+        api.create(body)
+        pods.append(f"limits-{index}")
+    mixed.wait("nodes", lambda: all(node(api, p) for p in pods))
+    assert {node(api, p) for p in pods} <= {"big", "small"}
+    devices = mixed.devices()
+    assert [d.profile_label for _, d in devices] == ["1g5gb"] * 3
+    mixed.assert_disjoint()
+    status = api.get("Pod", pods[0])["status"]["extendedResourceClaimStatus"]
+    assert status["requestMappings"][0]["resourceName"] == "nvidia.com/mig-1g.5gb"
+
+
+def test_a_claim_by_memory_gets_the_smallest_slice_that_does(mixed: Site, pods: list[str]) -> None:
+    api = mixed.api
+    template(api, "mig-min-20gb")
+    pods.append(start(api, "by-memory", "min-20gb", allocator="scheduler"))
+    mixed.wait("node", lambda: node(api, "by-memory"))
+    ((_, device),) = mixed.devices()
+    assert device.profile_label == "3g20gb"
+
+
+def test_the_controller_keeps_to_its_own_nodes(mixed: Site, pods: list[str]) -> None:
+    api = mixed.api
+    pods.append(start(api, "ours-0", "2g.10gb", allocator="controller"))
+    mixed.wait("node", lambda: node(api, "ours-0"))
+    (claim,) = api.list("ResourceClaim")
+    assert (node_of(claim), claim["metadata"]["finalizers"]) == ("ours", [FINALIZER])
+    # Wherever: 8 of 3g fill all four GPUs of the scheduler, and the rest of the controller's.
+    pods += [start(api, f"any-{index}", "3g.20gb") for index in range(9)]
+    mixed.wait("nodes", lambda: all(node(api, p) for p in pods), timeout=90)
+    mixed.assert_disjoint()
+    assert len(mixed.devices("ours")) == 2
+    for claim in api.list("ResourceClaim"):
+        ours = node_of(claim) == "ours"
+        kept = "resource.kubernetes.io/delete-protection" in claim["metadata"]["finalizers"]
+        assert kept is not ours
+
+
+def test_a_node_is_handed_over_with_its_slices_in_use(mixed: Site, pods: list[str]) -> None:
+    api, driver = mixed.api, mixed.driver
+    pods.append(start(api, "before", "3g.20gb", allocator="controller"))
+    mixed.wait("node", lambda: node(api, "before"))
+    ((_, kept),) = mixed.devices("ours")
+    driver.plugins["ours"].stop()
+    with contextlib.ExitStack() as stack:
+        successor = driver.successor("ours", "--allocator", "scheduler")
+        stack.callback(driver.plugins["ours"].start)
+        stack.callback(successor.stop)
+        successor.start()
+        mixed.wait("slices", lambda: mixed.published("ours"))
+        assert api.get("MigNode", "ours")["spec"]["allocator"] == "scheduler"
+        after = [f"after-{index}" for index in range(5)]
+        pods += [start(api, name, "1g.5gb", allocator="controller") for name in after]
+        mixed.wait("decisions", lambda: all(settled(api, p) for p in pods))
+        mixed.assert_disjoint()
+        devices = [d for _, d in mixed.devices("ours")]
+        # 3g takes four memory slices of eight, the last of which is no start of 1g.
+        assert kept in devices
+        assert len(devices) == (4 if kept.start == 4 else 3) + 1
+    mixed.wait("no slices", lambda: mixed.slices("ours") == [])
+    mixed.wait(
+        "the controller's turn",
+        lambda: api.get("MigNode", "ours")["spec"]["allocator"] == "controller",
+    )
+    mixed.assert_disjoint()
+
+
+def test_where_the_gate_is_off_the_controller_allocates(binaries: Binaries, root: Path) -> None:
+    with site(binaries, root / "go", {"lone": ("scheduler", 1)}, GATE_OFF) as made:
+        api = made.api
+        made.wait(
+            "the controller's turn",
+            lambda: api.get("MigNode", "lone")["spec"]["allocator"] == "controller",
+        )
+        assert made.slices("lone") == []
+        (condition,) = (
+            c
+            for c in api.get("MigNode", "lone")["status"]["conditions"]
+            if c["type"] == "SlicesPublished"
+        )
+        assert (condition["status"], condition["reason"]) == ("False", "GateOff")
+        assert "DRAPartitionableDevices" in condition["message"]
+        made.wait(
+            "event",
+            lambda: any(e["reason"] == "SlicesNotPublished" for e in api.list("Event")),
+        )
+        template(api, "mig-3g.20gb")
+        start(api, "lone-0", "3g.20gb")
+        made.wait("node", lambda: node(api, "lone-0"))
+        (claim,) = api.list("ResourceClaim")
+        assert claim["metadata"]["finalizers"] == [FINALIZER]
