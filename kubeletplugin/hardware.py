@@ -7,13 +7,15 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from dra.conditions import GPU_LOST
 from dra.geometry import Geometry
 from dra.inventory import Gpu
+from kubeletplugin.entries import Entry
 from kubeletplugin.errors import DeviceError
+from kubeletplugin.identity import owners
 from kubeletplugin.journal import Journal
 from kubeletplugin.locks import FifoLock
 from kubeletplugin.managers import Conflict
@@ -187,7 +189,7 @@ class Hardware:
             if not unit.lock.try_enter():
                 # Whoever works on it looks when done, which may be never.
                 if hangs := self.session.hangs(unit.uuid):
-                    self._show(unit, (), failure=("NVMLHang", hangs))
+                    self._show(unit, (), {}, failure=("NVMLHang", hangs))
                 continue
             try:
                 current = self._is_current(unit) and current
@@ -208,22 +210,23 @@ class Hardware:
         return (mode or (False, False)) == (card.mig_enabled, card.mig_pending)
 
     def _see(self, unit: GpuUnit) -> None:
-        present = (
-            list_gpu_instances(self.session, unit.uuid, unit.card.geometry)
-            if unit.card.geometry is not None
-            else ()
-        )
-        self._show(unit, present)
+        if unit.card.geometry is None:
+            self._show(unit, (), {})
+            return
+        present = list_gpu_instances(self.session, unit.uuid, unit.card.geometry)
+        known = self._journal.of_gpu(unit.uuid)
+        self._show(unit, present, owners(self.session, present, known, self.boot_id))
 
     def _failed(self, unit: GpuUnit, error: NvmlError) -> None:
         hangs = self.session.hangs(unit.uuid)
         reason = GPU_LOST if isinstance(error, GpuLostError) else "NVMLError"
-        self._show(unit, (), failure=("NVMLHang", hangs) if hangs else (reason, str(error)))
+        self._show(unit, (), {}, failure=("NVMLHang", hangs) if hangs else (reason, str(error)))
 
     def _show(
         self,
         unit: GpuUnit,
         present: tuple[GpuInstance, ...],
+        whose: Mapping[int, Entry],
         *,
         failure: tuple[str, str] = ("", ""),
     ) -> None:
@@ -231,7 +234,7 @@ class Hardware:
             unit,
             present,
             self._journal.of_gpu(unit.uuid),
-            boot_id=self.boot_id,
+            owners=whose,
             failure=failure,
         )
         before, unit.seen = unit.seen, gpu

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from dra.geometry import Geometry
 from dra.inventory import Gpu, Instance, InstanceState
 from kubeletplugin.entries import LEAVING, Entry, State
-from kubeletplugin.identity import belongs
 from kubeletplugin.managers import Conflict
 from kubeletplugin.nvml.discovery import Card
 from kubeletplugin.nvml.instances import GpuInstance
@@ -41,13 +40,14 @@ def describe(
     present: Iterable[GpuInstance],
     entries: Iterable[Entry],
     *,
-    boot_id: str,
+    owners: Mapping[int, Entry],
     failure: tuple[str, str] = ("", ""),
 ) -> Gpu:
     """The GPU with its instances.
 
-    ``present`` is what is on the hardware, ``entries`` the journal's. ``failure`` says in a word
-    and in words why it could not be looked at, and is empty when it could.
+    ``present`` is what is on the hardware, ``entries`` the journal's, ``owners`` those whose
+    instance is there, by its id. ``failure`` says in a word and in words why it could not be looked
+    at, and is empty when it could.
     """
     card = unit.card
     reason, problem = _availability(unit, failure)
@@ -71,7 +71,7 @@ def describe(
             present,
             entries,
             card.geometry,
-            boot_id=boot_id,
+            owners=owners,
             looked=not failure[0] and card.reason != "NVMLError",
         ),
         unavailable=problem,
@@ -84,15 +84,14 @@ def _instances(
     entries: Iterable[Entry],
     geometry: Geometry | None,
     *,
-    boot_id: str,
+    owners: Mapping[int, Entry],
     looked: bool,
 ) -> tuple[Instance, ...]:
     absent = {e.key: e for e in entries if e.placement is not None}
     instances: list[Instance] = []
     for gi in present:
-        entry = next((e for e in absent.values() if belongs(gi, e, boot_id)), None)
-        if entry is not None:
-            del absent[entry.key]
+        entry = owners.get(gi.id)
+        if entry is not None and absent.pop(entry.key, None) is not None:
             state = _PRESENT.get(entry.state, InstanceState.PREPARING)
             instances.append(_held(entry, state))
             continue

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from dra.geometry import Placement
 from kubeletplugin.entries import LEAVING, Entry
 from kubeletplugin.errors import BusyError
 from kubeletplugin.hardware import GpuUnit
-from kubeletplugin.identity import belongs, own_instance
+from kubeletplugin.identity import Sighting, how_to_remove, owners, sight
 from kubeletplugin.journal import Journal
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.instances import GpuInstance, list_gpu_instances
@@ -71,23 +71,24 @@ class Occupancy:
 
     def describe(self, unit: GpuUnit) -> str:
         """What is on a GPU, for an error: placements with their holders."""
+        present = self._on(unit)
         known = self._journal.of_gpu(unit.uuid)
-        return describe_occupants(self._on(unit), known, self._boot_id)
+        return describe_occupants(present, owners(self._session, present, known, self._boot_id))
 
     def _check_foreign(
         self, unit: GpuUnit, entry: Entry, placement: Placement, reusable: Entry | None
     ) -> None:
         # What is not on record was never made: an instance in its place is another's.
         recorded = self._journal.get(entry)
-        own = recorded and own_instance(self._session, recorded, self._boot_id)
-        ids = {own.id if own else None, reusable.gi_id if reusable else None}
+        seen = sight(self._session, recorded, self._boot_id) if recorded else Sighting()
+        ids = {seen.own.id if seen.own else None, reusable.gi_id if reusable else None}
         for gi in self._on(unit):
             if gi.id not in ids and gi.placement.overlaps(placement):
                 raise BusyError(
                     f"memory slices {placement} of {unit.name} are held by GPU instance {gi.id} "
-                    f"(profile {gi.profile_id} at {gi.placement}), which this plugin did not make; "
-                    f"remove it with nvidia-smi mig -i {unit.uuid} -dci -gi {gi.id} and "
-                    f"-dgi -gi {gi.id}, or let the claim be placed elsewhere"
+                    f"(profile {gi.profile_id} at {gi.placement}), which this plugin did not make"
+                    f"{' as far as it can tell: ' + seen.other if seen.other else ''}; "
+                    f"{how_to_remove(unit.uuid, gi.id)}, or let the claim be placed elsewhere"
                 )
 
     def _on(self, unit: GpuUnit) -> tuple[GpuInstance, ...]:
@@ -96,14 +97,11 @@ class Occupancy:
         return list_gpu_instances(self._session, unit.uuid, unit.card.geometry)
 
 
-def describe_occupants(
-    present: Iterable[GpuInstance], entries: Iterable[Entry], boot_id: str
-) -> str:
-    """Placements with their holders."""
-    known = list(entries)
+def describe_occupants(present: Iterable[GpuInstance], whose: Mapping[int, Entry]) -> str:
+    """Placements with their holders, which are entries by the instance's id."""
     parts: list[str] = []
     for gi in present:
-        entry = next((e for e in known if belongs(gi, e, boot_id)), None)
+        entry = whose.get(gi.id)
         holder = entry.holder() if entry else "not made by this plugin"
         parts.append(f"{gi.placement} GPU instance {gi.id} ({holder})")
     return ", ".join(parts) or "no instances"

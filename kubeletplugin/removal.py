@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 
-from kubeletplugin.entries import Entry, State
+from kubeletplugin.entries import LEAVING, Entry, State
 from kubeletplugin.errors import PluginError
-from kubeletplugin.identity import own_instance
+from kubeletplugin.identity import own_instance, sight
 from kubeletplugin.journal import Journal
 from kubeletplugin.nvml.changes import destroy_compute_instances, destroy_gpu_instance
 from kubeletplugin.nvml.errors import NotFoundError
@@ -23,23 +23,35 @@ class Removal:
         self._session = session
         self._journal = journal
         self._boot_id = boot_id
+        self._halved: set[tuple[str, str]] = set()
 
-    def remove(self, entry: Entry) -> None:
+    def remove(self, entry: Entry) -> str:
         """Destroy what is left of an entry's slice and forget the entry; the GPU's lock is held.
 
-        Nothing left, or another's in its place, is fine.
+        Nothing left is fine, and so is what may be another's in its place: it is left alone, and
+        the answer says in words what it is.
 
         Raises:
             NvmlError: something is left, InUseError if processes hold it.
             HostError: the journal cannot be written; the slice is gone, the entry stays.
         """
-        found = own_instance(self._session, entry, self._boot_id)
-        if found is not None:
-            destroy_compute_instances(self._session, entry.gpu, found.id)
+        halved = entry.key in self._halved
+        seen = sight(self._session, entry, self._boot_id, halved=halved)
+        if seen.own is not None:
+            gi_id = seen.own.id
+            if entry.state not in LEAVING or entry.ci_id is not None or entry.quarantined:
+                self._note(entry.at(State.DESTROYING, gi_id=gi_id, ci_id=None))
+            destroy_compute_instances(self._session, entry.gpu, gi_id)
+            self._halved.add(entry.key)
             if entry.state is not State.CI_DESTROYED:
-                self._note(entry.at(State.CI_DESTROYED, gi_id=found.id))
-            destroy_gpu_instance(self._session, entry.gpu, found.id)
+                bare = entry.at(State.CI_DESTROYED, gi_id=gi_id, ci_id=None, mig_uuid="")
+                self._note(bare)
+            destroy_gpu_instance(self._session, entry.gpu, gi_id)
         self._journal.remove(entry)
+        self._halved.discard(entry.key)
+        if not seen.other:
+            return ""
+        return f"{seen.other}; it may be another's and is left alone: if it is not, {seen.remedy}"
 
     def processes(self, entry: Entry) -> tuple[int, ...]:
         """Ids of the processes in an entry's slice, as far as NVML tells.
@@ -65,7 +77,10 @@ class Removal:
             return False
 
     def _note(self, entry: Entry) -> None:
-        """Record a step; on a full disk the next is taken all the same, as the entry stays."""
+        """Record a step; on a full disk the next is taken all the same, as the entry stays.
+
+        That it was taken this process knows by itself, in ``_halved``.
+        """
         try:
             self._journal.put(entry)
         except PluginError as error:

@@ -18,7 +18,7 @@ from kubeletplugin.hardware import GpuUnit, Hardware
 from kubeletplugin.journal import Journal
 from kubeletplugin.nvml.errors import GpuLostError, InUseError, NvmlError
 from kubeletplugin.removal import Removal
-from kubeletplugin.reports import IN_USE, WITHHELD, Reports
+from kubeletplugin.reports import FOREIGN, IN_USE, WITHHELD, Reports
 from kubeletplugin.specs import Specs
 
 _log = logging.getLogger(__name__)
@@ -122,8 +122,6 @@ class Undo:
         if entry.placement is None or entry.boot_id != self._hardware.boot_id:
             self._journal.remove(entry)  # there is nothing on the hardware
             return
-        if entry.state not in LEAVING or entry.quarantined:
-            self._mark(entry)
         unit = self._hardware.unit(entry.gpu)
         if unit is None:
             why = "; ".join(self._hardware.problems)
@@ -152,45 +150,40 @@ class Undo:
             if unit.withheld is not None and unit.withheld.frozen:
                 raise HardwareError(f"nothing is changed on {unit.name}: {unit.withheld.problem}")
             current = self._journal.get(entry)
-            if current is not None:
-                self._removal.remove(current)
+            if current is not None and (other := self._removal.remove(current)):
+                _log.warning("%s", other)
+                self._reports.node(FOREIGN, other, warning=True)
         finally:
             try:
                 self._hardware.observe(unit)
             finally:
                 unit.lock.leave()
 
-    def _mark(self, entry: Entry) -> None:
-        """Record that it is to go; on a full disk it goes all the same, as the entry stays."""
-        try:
-            self._journal.put(entry.at(State.DESTROYING))
-        except PluginError as error:
-            _log.warning("%s of claim %s: %s", entry.device, entry.claim, error)
-
     def _keep(
         self, entry: Entry, error: PluginError | NvmlError, left: Left, otherwise: State
     ) -> None:
+        """Record that what could not be removed is to go, and why it did not."""
         text = f"{entry.device}: {error}"
         current = self._journal.get(entry)
         if current is None:
             return
-        if current.state not in LEAVING:
-            _log.error("%s of claim %s is left: %s", entry.device, entry.claim, error)
-            left.failed.append(text)
+        kept = current.at(_kept_as(current, error, otherwise), note=str(error))
+        if kept == current:
+            left.withheld.append(text)
             return
+        try:
+            self._journal.alter(current, kept)
+        except PluginError as problem:
+            _log.warning("%s of claim %s: %s", entry.device, entry.claim, problem)
+            if current.state not in LEAVING:
+                left.failed.append(text)
+                return
         left.withheld.append(text)
-        state = _kept_as(current, error, otherwise)
-        if (state, str(error)) == (current.state, current.note):
-            return
         _log.warning("%s of claim %s is withheld: %s", entry.device, entry.claim, error)
         reason = IN_USE if isinstance(error, InUseError) else WITHHELD
         self._reports.claim(
             entry.claim, reason, f"{entry.device} cannot be removed yet: {error}", warning=True
         )
-        try:
-            self._journal.alter(current, current.at(state, note=str(error)))
-        except PluginError as problem:
-            _log.warning("%s of claim %s: %s", entry.device, entry.claim, problem)
         self._hardware.look(entry.gpu)
 
 

@@ -90,7 +90,8 @@ def check_claim(site: Site, ref: ClaimRef, devices: Sequence[str]) -> None:
 def check_settled(
     site: Site, claims: Mapping[ClaimRef, Sequence[str]], foreign: Collection[int] = ()
 ) -> None:
-    """Exactly these claims are prepared, and there is nothing else of ours anywhere."""
+    """Exactly these claims are prepared, nothing else of ours is anywhere, others' is untouched."""
+    check_foreign(site, foreign)
     for ref, devices in claims.items():
         check_claim(site, ref, devices)
     wanted = {(ref.uid, d) for ref, devices in claims.items() for d in devices}

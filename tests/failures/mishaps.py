@@ -108,6 +108,24 @@ class Mishaps(Usage):
             return
         self._wiped()
 
+    @precondition(lambda self: not self.hung)
+    @rule(claim=claims, full=st.booleans())
+    def somebody_takes_the_place_of_our_slice(self, claim: Known, full: bool) -> None:  # noqa: FBT001
+        found = instance_of(self.site, claim.devices[0])
+        if found is None or found[1].key not in claim.keys.values():
+            return
+        gpu, ours = found
+        profile = {19: "1g.5gb", 14: "2g.10gb", 9: "3g.20gb", 0: "7g.40gb"}[ours.profile]
+        try:
+            self.machine.destroy_slice(gpu.uuid, ours.id)
+            made = self.machine.create_slice(gpu.uuid, profile, start=ours.start, compute=full)
+        except RefusedError:
+            return
+        instance = self.machine.gpu(gpu.uuid).instance(made.gpu_instance)
+        assert instance is not None
+        self.foreign.add(instance.key)
+        self._wiped()
+
     @rule(claim=claims)
     def a_process_holds_the_slice(self, claim: Known) -> None:
         found = instance_of(self.site, claim.devices[0])

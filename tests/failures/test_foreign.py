@@ -7,9 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.failures.agreement import check_foreign, check_settled
+from dra.inventory import ClaimRef, InstanceState
+from dra.kube.resources import RESOURCE_CLAIMS
+from kubeletplugin.entries import State
+from sim.nvml.faults import Fault
+from tests.failures.agreement import check_foreign, check_settled, entries
 from tests.failures.plant import Plant, Site
-from tests.failures.steps import Recorder, Step, hooked
+from tests.failures.steps import KilledError, Recorder, Step, hooked
 
 DEVICE = "gpu-0-mig-3g20gb-9-4"
 CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
@@ -17,7 +21,7 @@ CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
 
 @pytest.fixture
 def plant(short_folder: Path) -> Iterator[Plant]:
-    with hooked(Recorder()) as recorder:
+    with hooked(Recorder(in_process=True)) as recorder:
         plant = Plant(Site.create(short_folder / "n"), recorder)
         plant.start()
         yield plant
@@ -85,3 +89,120 @@ def test_an_instance_in_the_place_of_a_slice_lost_with_a_reboot_stays_and_the_pl
     assert str(ref.uid) in again.prepare(other).error, "the place is kept"
     assert not again.prepare(ref).error
     check_settled(plant.site, {ref: (DEVICE,)})
+
+
+def replaced(site: Site, *, compute: bool) -> set[int]:
+    """Somebody destroys our slice and makes one of the same shape there, which gets its id."""
+    [ours] = site.machine.gpu(0).gpu_instances
+    site.machine.destroy_slice(0, ours.id)
+    keys = foreign(site, compute=compute)
+    [theirs] = site.machine.gpu(0).gpu_instances
+    assert theirs.id == ours.id
+    return keys
+
+
+def check_stays(plant: Plant, ref: ClaimRef, keys: set[int]) -> None:
+    """Shown as another's, refused to the claim with the reason and the remedy, never destroyed."""
+    plant.look()
+    inventory = plant.inventory()
+    assert inventory is not None
+    here = [i for i in inventory.gpus[0].instances if i.state is not InstanceState.LOST]
+    assert [i.state for i in here] == [InstanceState.FOREIGN]
+    error = plant.prepare(ref).error
+    assert "nvidia-smi mig" in error
+    assert "lies where gpu-0-mig-3g20gb-9-4" in error
+    check_foreign(plant.site, keys)
+    assert not plant.unprepare(ref).error
+    plant.tend()
+    told = dict(plant.events)["ForeignInstance"]
+    assert f"{DEVICE} of claim {ref}" in told
+    assert "-dgi -gi" in told
+    check_settled(plant.site, {}, keys)
+
+
+@pytest.mark.parametrize("seen", [True, False], ids=["seen meanwhile", "unseen"])
+@pytest.mark.parametrize("compute", [True, False], ids=["whole", "bare"])
+def test_an_instance_that_took_the_place_and_the_id_of_ours_stays(
+    plant: Plant,
+    compute: bool,  # noqa: FBT001 - a parameter of the test
+    seen: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    ref = plant.site.claim("held", [DEVICE])
+    assert not plant.prepare(ref).error
+    if seen:
+        plant.site.machine.destroy_slice(0, plant.site.machine.gpu(0).gpu_instances[0].id)
+        plant.tend()
+        keys = foreign(plant.site, compute=compute)
+    else:
+        keys = replaced(plant.site, compute=compute)
+    check_stays(plant, ref, keys)
+
+
+@pytest.mark.parametrize("compute", [True, False], ids=["whole", "bare"])
+def test_an_instance_in_the_place_of_one_whose_gpu_was_lost_stays(
+    plant: Plant,
+    compute: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    ref = plant.site.claim("held", [DEVICE])
+    assert not plant.prepare(ref).error
+    plant.site.machine.lose(0)
+    assert not plant.unprepare(ref).error
+    assert [e.state for e in entries(plant.site)] == [State.TOMBSTONE]
+    plant.site.machine.recover(0)
+    keys = foreign(plant.site, compute=compute)
+    plant.tend()
+    check_settled(plant.site, {}, keys)
+
+
+def test_a_compute_instance_that_somebody_made_in_what_we_left_stays(plant: Plant) -> None:
+    site = plant.site
+    ref = site.claim("held", [DEVICE])
+    assert not plant.prepare(ref).error
+    site.machine.inject(Fault(function="nvmlGpuInstanceDestroy", action="return", code=19, times=0))
+    assert not plant.unprepare(ref).error
+    assert [e.state for e in entries(site)] == [State.CI_DESTROYED]
+    site.machine.clear_faults()
+    keys = replaced(site, compute=True)
+    plant.tend()
+    check_settled(site, {}, keys)
+
+
+def killed_once(plant: Plant, name: str) -> Plant:
+    """The process ends right after a call of NVML in a Prepare; not started again yet."""
+    taken: list[str] = []
+
+    def refuse(step: Step) -> OSError | None:
+        if taken:
+            plant.recorder.die()
+        if step.name == name:
+            taken.append(name)
+        return None
+
+    plant.recorder.refuse = refuse
+    with pytest.raises(KilledError):
+        plant.prepare(plant.site.claim("half", [DEVICE]))
+    plant.recorder.refuse = lambda step: None
+    return Plant(plant.site, plant.recorder)
+
+
+def test_a_slice_of_which_nobody_was_told_stays_while_somebody_computes_in_it(plant: Plant) -> None:
+    site = plant.site
+    again = killed_once(plant, "nvmlGpuInstanceCreateComputeInstance")
+    assert [e.state for e in entries(site)] == [State.GI_CREATED]
+    keys = replaced(site, compute=True)
+    [gi] = site.machine.gpu(0).gpu_instances
+    site.machine.start_process(0, 77, gpu_instance=gi.id, compute_instance=0)
+    site.api().delete(RESOURCE_CLAIMS, "half", namespace="default")
+    again.start()
+    again.tend()
+    check_settled(site, {}, keys)
+
+
+def test_a_whole_instance_where_ours_was_only_meant_to_be_stays(plant: Plant) -> None:
+    again = killed_once(plant, CREATE)
+    assert [e.state for e in entries(plant.site)] == [State.INTENT]
+    keys = replaced(plant.site, compute=True)
+    plant.site.api().delete(RESOURCE_CLAIMS, "half", namespace="default")
+    again.start()
+    again.tend()
+    check_settled(plant.site, {}, keys)
