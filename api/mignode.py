@@ -125,12 +125,24 @@ class SummaryField(_Struct, frozen=True, omit_defaults=False):
     largest: str = ""
 
 
+class DrainField(_Struct, frozen=True):
+    """What an administrator takes out of service: the GPUs named, or all when none is."""
+
+    gpus: list[str] = msgspec.field(default_factory=list)
+    reason: str = ""
+    since: str = ""
+
+
 class MigNodeSpec(_Struct, frozen=True):
-    """Who the node's devices belong to. ``allocator`` is ``controller`` or ``scheduler``."""
+    """Who the node's devices belong to. ``allocator`` is ``controller`` or ``scheduler``.
+
+    ``drain`` is the administrator's, everything else the plugin's.
+    """
 
     driver: str
     pool: str
     allocator: str
+    drain: DrainField | None = None
 
 
 class MigNodeStatus(_Struct, frozen=True):

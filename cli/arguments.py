@@ -25,6 +25,8 @@ def parser() -> argparse.ArgumentParser:
     _map(commands)
     _explain(commands)
     _profiles(commands)
+    _drain(commands)
+    _resume(commands)
     return top
 
 
@@ -96,3 +98,34 @@ def _profiles(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         examples="  kubectl mig profiles\n  kubectl mig profiles node-1 -o json\n",
     )
     command.add_argument("node", nargs="*", help="only the GPUs of these nodes")
+
+
+def _drain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = _command(
+        commands,
+        "drain",
+        "Place nothing new on a node's GPUs, and say who still uses them; 1 while somebody does.",
+        examples="  kubectl mig drain node-1 --reason 'driver 580' --wait --evict\n"
+        "  kubectl mig drain node-1 gpu-3\n",
+    )
+    command.add_argument("node", help="the node")
+    command.add_argument("gpu", nargs="*", help="only these GPUs, such as gpu-0; default: all")
+    command.add_argument("--reason", default="", help="what others read in map and explain")
+    command.add_argument("--wait", action="store_true", help="until nobody uses them any more")
+    command.add_argument(
+        "--timeout", type=float, default=600.0, metavar="SECONDS", help="of --wait; default: 600"
+    )
+    command.add_argument(
+        "--evict", action="store_true", help="evict the pods that use them (budgets are respected)"
+    )
+
+
+def _resume(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = _command(
+        commands,
+        "resume",
+        "Place slices on drained GPUs again.",
+        examples="  kubectl mig resume node-1\n  kubectl mig resume node-1 gpu-3\n",
+    )
+    command.add_argument("node", help="the node")
+    command.add_argument("gpu", nargs="*", help="only these GPUs; default: all")

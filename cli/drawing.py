@@ -74,14 +74,22 @@ def _gpu(view: GpuView, out: Output, width: int) -> list[str]:
     whole = next((s for s in view.slots if s.placement is None), None)
     if whole is not None and not view.sliceable:
         notes = f"held whole by {whole.owner}", ""
+    elif view.inventory.is_drained(view.gpu.name):
+        notes = out.odd("drained"), ""
     elif view.gpu.reason == "MIGDisabled":
         notes = "MIG is off: the whole GPU is free", ""
     elif view.blocked:
         notes = out.odd(view.gpu.reason or "withheld"), ""
     else:
         notes = _room(view)
-    segments = _segments(view, width)
-    return draw_gpu(view.gpu, segments, style=out.style, width=width, notes=notes)
+    return draw_gpu(
+        view.gpu,
+        _segments(view, width),
+        style=out.style,
+        width=width,
+        notes=notes,
+        hatched=bool(view.blocked),
+    )
 
 
 def _room(view: GpuView) -> tuple[str, str]:

@@ -27,6 +27,9 @@ class Holding:
 
 def why_blocked(gpu: Gpu, inventory: Inventory) -> str:
     """Why nothing of ``gpu`` can be given out now, in a few words; empty when something can."""
+    if inventory.drain is not None and inventory.is_drained(gpu.name):
+        why = f": {inventory.drain.reason}" if inventory.drain.reason else ""
+        return f"drained{why} (kubectl mig resume {inventory.node})"
     if not inventory.ready:
         return f"driver not ready: {inventory.message}" if inventory.message else "driver not ready"
     if gpu.mig_enabled != gpu.mig_pending:

@@ -118,10 +118,27 @@ class Publication:
 
 
 @dataclass(frozen=True, slots=True)
+class Drain:
+    """What an administrator has taken out of service: no new claim is placed there.
+
+    No ``gpus`` means all of the node. ``since`` is RFC 3339.
+    """
+
+    gpus: tuple[str, ...] = ()
+    reason: str = ""
+    since: str = ""
+
+    def covers(self, gpu: str) -> bool:
+        """Whether ``gpu-<minor>`` is out of service."""
+        return not self.gpus or gpu in self.gpus
+
+
+@dataclass(frozen=True, slots=True)
 class Inventory:
     """A node's GPUs and what allocates them. ``pool`` is the pool of the node's devices.
 
-    ``publication`` is None where nobody asked for ResourceSlices.
+    ``publication`` is None where nobody asked for ResourceSlices, ``drain`` where nothing is
+    drained.
     """
 
     node: str
@@ -134,7 +151,12 @@ class Inventory:
     ready: bool = True
     message: str = ""
     publication: Publication | None = None
+    drain: Drain | None = None
 
     def gpu(self, name: str) -> Gpu | None:
         """The GPU called ``gpu-<minor>``."""
         return next((g for g in self.gpus if g.name == name), None)
+
+    def is_drained(self, gpu: str) -> bool:
+        """Whether an administrator has taken ``gpu-<minor>`` out of service."""
+        return self.drain is not None and self.drain.covers(gpu)

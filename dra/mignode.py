@@ -10,6 +10,7 @@ from dra.geometry import Engines, Geometry, Placement, Profile
 from dra.inventory import (
     Allocator,
     ClaimRef,
+    Drain,
     Gpu,
     Instance,
     InstanceState,
@@ -42,7 +43,10 @@ def to_mignode(inventory: Inventory, *, transition_time: str = "") -> dict[str, 
         conditions=_conditions_out(inventory, transition_time),
     )
     spec = wire.MigNodeSpec(
-        driver=inventory.driver, pool=inventory.pool, allocator=inventory.allocator.value
+        driver=inventory.driver,
+        pool=inventory.pool,
+        allocator=inventory.allocator.value,
+        drain=_drain_out(inventory.drain),
     )
     return wire.encode(wire.MigNode(name=inventory.node, spec=spec, status=status))
 
@@ -70,7 +74,27 @@ def from_mignode(obj: dict[str, Any]) -> Inventory:
         ready=ready is not None and ready.status == "True",
         message=ready.message if ready else "",
         publication=_publication_in(conditions.get(SLICES_PUBLISHED)),
+        drain=_drain_in(node.spec.drain),
     )
+
+
+def drain_of(obj: dict[str, Any]) -> Drain | None:
+    """What the MigNode object in ``obj`` says is out of service.
+
+    Raises:
+        api.errors.InvalidObjectError: a field is missing or of a wrong type.
+    """
+    return _drain_in(wire.decode({**obj, "status": {}}).spec.drain)
+
+
+def _drain_in(field: wire.DrainField | None) -> Drain | None:
+    return None if field is None else Drain(tuple(field.gpus), field.reason, field.since)
+
+
+def _drain_out(drain: Drain | None) -> wire.DrainField | None:
+    if drain is None:
+        return None
+    return wire.DrainField(gpus=[*drain.gpus], reason=drain.reason, since=drain.since)
 
 
 def _conditions_out(inventory: Inventory, transition_time: str) -> list[wire.ConditionField]:
@@ -105,6 +129,8 @@ def _summary(inventory: Inventory) -> wire.SummaryField:
     placeable: list[Profile] = []
     for gpu in inventory.gpus:
         if gpu.geometry is None or gpu.unavailable or not gpu.geometry.memory_slices:
+            continue
+        if inventory.is_drained(gpu.name):
             continue
         usage = gpu.usage
         taken = usage.mask.bit_count()

@@ -22,6 +22,7 @@ Blocked = Mapping[str, tuple[Occupant, ...]]
 """By GPU UUID, what is on it that no claim's allocation accounts for."""
 
 _NOT_READY = "DriverNotReady"
+_DRAINED = "Drained"
 _UNHEALTHY = "Unhealthy"
 
 
@@ -71,7 +72,7 @@ def offered(inventory: Inventory, blocked: Blocked, *, taints: bool) -> Offered:
     kept = (p for p in found if taints or not _out_of_service(p.gpu, inventory))
     bare = {g.uuid: replace(g, instances=(), unavailable="", reason="") for g in gpus}
     return Offered(
-        inventory=replace(inventory, gpus=(), ready=True, message="", publication=None),
+        inventory=replace(inventory, gpus=(), ready=True, message="", publication=None, drain=None),
         sliced=tuple(bare[g.uuid] for g in gpus if g.mig_enabled and g.geometry is not None),
         partitions=tuple(replace(p, gpu=bare[p.gpu.uuid]) for p in kept),
         blocked={uuid: occupants for uuid, occupants in blocked.items() if occupants},
@@ -118,4 +119,6 @@ def _out_of_service(gpu: Gpu, inventory: Inventory) -> str:
     """Why nothing of a GPU is to be allocated; "" if it may."""
     if not inventory.ready:
         return _NOT_READY
+    if inventory.is_drained(gpu.name):
+        return _DRAINED
     return gpu.reason or _UNHEALTHY if gpu.unavailable else ""

@@ -97,7 +97,9 @@ def draw(
         lines = [f"{scale(gpu.geometry.memory_slices, label=inventory.node)} {product}".rstrip()]
     for each in inventory.gpus:
         segments = [_segment(each, instance, owner) for instance in each.instances]
-        lines += draw_gpu(each, segments, style=style, notes=(each.unavailable,))
+        lines += draw_gpu(
+            each, segments, style=style, notes=(each.unavailable,), hatched=bool(each.unavailable)
+        )
     return "\n".join(lines)
 
 
@@ -107,18 +109,19 @@ def scale(slices: int, *, label: str = "", width: int = WIDTH) -> str:
     return f"{label:<{LABEL_WIDTH}}" + "".join(str(n).ljust(cell) for n in range(slices))
 
 
-def draw_gpu(
+def draw_gpu(  # noqa: PLR0913 - the GPU, and how to draw it
     gpu: Gpu,
     segments: Iterable[Segment],
     *,
     style: Style,
     width: int = WIDTH,
     notes: tuple[str, ...] = (),
+    hatched: bool = False,
 ) -> list[str]:
     """Two lines: what is held, and by whom. ``notes`` stand behind the first and the second.
 
-    What is free of a GPU that is ``unavailable`` is hatched. A GPU whose slices are not known is
-    one line with the first note.
+    With ``hatched`` what is free is shown as not to be had. A GPU whose slices are not known is one
+    line with the first note.
     """
     label = f" {gpu.name:<{LABEL_WIDTH - 2}}"
     first_note, second_note = ((*notes, "", "")[0], (*notes, "", "")[1])
@@ -129,12 +132,12 @@ def draw_gpu(
     upper = lower = style.border
     at = 0
     for segment in sorted(segments, key=lambda s: s.placement):
-        free = _free(segment.placement.start - at, cell, style, hatched=bool(gpu.unavailable))
+        free = _free(segment.placement.start - at, cell, style, hatched=hatched)
         room = segment.placement.size * cell - 1
         upper += free + paint(segment.label, room, segment.color, style) + style.border
         lower += free + paint(segment.owner, room, segment.color, style) + style.border
         at = segment.placement.start + segment.placement.size
-    rest = _free(slices - at, cell, style, hatched=bool(gpu.unavailable))
+    rest = _free(slices - at, cell, style, hatched=hatched)
     blank = " " * (LABEL_WIDTH - 1)
     return [
         f"{label}{upper}{rest} {first_note}".rstrip(),

@@ -179,6 +179,7 @@ class Daemon:
             options.node_name,
             field_manager=options.field_manager,
             inventory=self._inventory,
+            on_drain=changed,
         )
         changed.add(self._health.notify)
         changed.add(self._publisher.notify)
@@ -280,6 +281,7 @@ class Daemon:
             ready=is_open and bool(gpus),
             message=message,
             publication=self._mode.publication,
+            drain=self._publisher.drain,
         )
 
     def _add_registration(self, server: grpc.Server) -> None:

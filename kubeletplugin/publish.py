@@ -10,13 +10,14 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from dra.inventory import Inventory
+from api.errors import InvalidObjectError
+from dra.inventory import Drain, Inventory
 from dra.kube.errors import AlreadyExistsError, ConflictError, KubeError, NotFoundError
 from dra.kube.reflector import Change, Reflector
 from dra.kube.resources import MIG_NODES, NODES, Obj
 from dra.kube.timing import Clock, rfc3339
 from dra.kube.transport import KubeApi
-from dra.mignode import to_mignode
+from dra.mignode import drain_of, to_mignode
 from kubeletplugin.republisher import Republisher
 
 _log = logging.getLogger(__name__)
@@ -26,16 +27,18 @@ class MigNodePublisher(Republisher):
     """Keeps one MigNode true.
 
     ``inventory`` says what is true, or None while that is not known; it is asked from the own
-    thread.
+    thread. What an administrator drains is left as it is, and is in :attr:`drain`; ``on_drain`` is
+    called when it has changed.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is true, and whom to tell
         self,
         api: KubeApi,
         node_name: str,
         *,
         field_manager: str,
         inventory: Callable[[], Inventory | None],
+        on_drain: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
         super().__init__(f"MigNode {node_name}", clock=clock)
@@ -43,6 +46,8 @@ class MigNodePublisher(Republisher):
         self._node_name = node_name
         self._manager = field_manager
         self._inventory = inventory
+        self._on_drain = on_drain
+        self.drain: Drain | None = None
         self._reflector = Reflector(
             api,
             MIG_NODES,
@@ -61,6 +66,10 @@ class MigNodePublisher(Republisher):
         super().stop()
 
     def _changed(self, change: Change) -> None:
+        drain = _readable_drain(change.new) if change.new is not None else None
+        if drain != self.drain:
+            self.drain = drain
+            self._on_drain()
         if change.kind != "added":
             self._wake.set()
 
@@ -102,12 +111,15 @@ class MigNodePublisher(Republisher):
     def _update_spec(self, found: Obj, wanted: Obj) -> Obj:
         owner = self._owner()
         metadata = found["metadata"]
-        if found.get("spec") == wanted["spec"] and metadata.get("ownerReferences") == [owner]:
+        spec = {k: v for k, v in wanted["spec"].items() if k != "drain"}
+        if "drain" in (found.get("spec") or {}):
+            spec["drain"] = found["spec"]["drain"]
+        if found.get("spec") == spec and metadata.get("ownerReferences") == [owner]:
             return found
         body = {
             **found,
             "metadata": {**metadata, "ownerReferences": [owner]},
-            "spec": wanted["spec"],
+            "spec": spec,
         }
         return self._api.replace(MIG_NODES, body, field_manager=self._manager)
 
@@ -123,6 +135,14 @@ class MigNodePublisher(Republisher):
 
     def _owner(self) -> Obj:
         return node_owner(self._api, self._node_name)
+
+
+def _readable_drain(obj: Obj) -> Drain | None:
+    try:
+        return drain_of(obj)
+    except InvalidObjectError as error:
+        _log.warning("what is drained cannot be told: %s", error)
+        return None
 
 
 def node_owner(api: KubeApi, node_name: str) -> Obj:

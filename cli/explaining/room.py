@@ -206,6 +206,8 @@ def _category(slots: tuple[Slot, ...]) -> str:
 
 
 def _blocked_reason(view: GpuView) -> str:
+    if view.inventory.is_drained(view.gpu.name):
+        return Why.DRAINED
     if not view.inventory.ready:
         return Why.NOT_READY
     if view.gpu.mig_enabled != view.gpu.mig_pending:

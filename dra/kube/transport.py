@@ -113,15 +113,23 @@ class KubeApi:
         return ObjectList(items, version)
 
     def create(
-        self, resource: Resource, body: Obj, *, field_manager: str = "", dry_run: bool = False
+        self,
+        resource: Resource,
+        body: Obj,
+        *,
+        subresource: str = "",
+        field_manager: str = "",
+        dry_run: bool = False,
     ) -> Obj:
         """Create an object in ``body.metadata.namespace``; returns it as stored.
 
-        With ``dry_run`` it is checked, completed and returned, but not stored.
+        With ``dry_run`` it is checked, completed and returned, but not stored. With a
+        ``subresource``, such as ``eviction``, it is created of the object that ``body`` names.
         """
+        name = body["metadata"]["name"] if subresource else ""
         return self._http.call(
             "POST",
-            resource.path(_namespace(body)),
+            resource.path(_namespace(body), name, subresource),
             query={"fieldManager": field_manager, "dryRun": "All" if dry_run else ""},
             body=body,
         )

@@ -604,3 +604,35 @@ def test_what_did_not_fit_one_pod_is_not_tried_for_its_equals_until_there_is_roo
     bench.run(seconds=1)
     served = [n for n in range(20) if bench.devices(f"c{n}")]
     assert len(served) + 4 * bool(bench.devices("other")) >= 7
+
+
+def drained(node_name: str, *gpus: str) -> Obj:
+    """A node with two GPUs of which some, or all where none is named, are drained."""
+    body = mignode(node_name, gpu(0, node_name), gpu(1, node_name))
+    spec = {**body["spec"], "drain": {"gpus": list(gpus), "reason": "driver 580"}}
+    return {**body, "spec": spec}
+
+
+def test_nothing_is_placed_on_a_drained_gpu() -> None:
+    bench = Bench("node-a")
+    bench.cluster.set_mignode(drained("node-a", "gpu-0"))
+    for name in "abc":
+        bench.claim(claim(name, request("r", "mig-3g.20gb")))
+        bench.pod(pod(name, name))
+    bench.run()
+    placed = [d.partition("-mig-")[0] for name in "ab" for d in bench.devices(name)]
+    assert placed == ["gpu-1", "gpu-1"]
+    assert not bench.devices("c")
+    assert "gpu-0 drained: driver 580" in bench.recorder.events[-1][3]
+
+
+def test_a_resumed_node_serves_who_waits() -> None:
+    bench = Bench("node-a")
+    bench.cluster.set_mignode(drained("node-a"))
+    bench.claim(claim("c"))
+    bench.pod(pod("c", "c"))
+    bench.run()
+    assert not bench.devices("c")
+    bench.cluster.set_mignode(mignode("node-a", gpu(0, "node-a"), gpu(1, "node-a")))
+    bench.run()
+    assert bench.devices("c")

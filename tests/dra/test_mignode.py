@@ -7,8 +7,8 @@ import pytest
 
 from api.errors import InvalidObjectError
 from dra.geometry import Placement
-from dra.inventory import Allocator, ClaimRef, Gpu, Instance, InstanceState, Inventory
-from dra.mignode import from_mignode, to_mignode
+from dra.inventory import Allocator, ClaimRef, Drain, Gpu, Instance, InstanceState, Inventory
+from dra.mignode import drain_of, from_mignode, to_mignode
 from tests.dra.gpus import A100, THIRDS
 
 HELD = Instance(
@@ -54,6 +54,24 @@ INVENTORY = Inventory(
 
 def test_an_inventory_survives_the_way_through_the_api() -> None:
     assert from_mignode(to_mignode(INVENTORY)) == INVENTORY
+
+
+@pytest.mark.parametrize(
+    "drain", [Drain(), Drain(("gpu-1", "gpu-3"), "driver 580", "2026-01-01T00:00:00Z")]
+)
+def test_what_is_drained_survives_the_way_through_the_api(drain: Drain) -> None:
+    inventory = replace(INVENTORY, drain=drain)
+    obj = to_mignode(inventory)
+    assert from_mignode(obj) == inventory
+    assert drain_of(obj) == drain
+    assert drain_of(to_mignode(INVENTORY)) is None
+
+
+def test_what_is_drained_counts_as_neither_free_nor_placeable() -> None:
+    first, *_ = INVENTORY.gpus
+    inventory = replace(INVENTORY, gpus=(replace(first, memory_mib=40960),), drain=Drain())
+    summary = to_mignode(inventory)["status"]["summary"]
+    assert (summary["freeMemory"], summary["largest"]) == ("0Gi", "")
 
 
 def test_gpus_of_one_kind_share_one_geometry() -> None:

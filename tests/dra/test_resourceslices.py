@@ -10,7 +10,7 @@ import pytest
 
 from dra.devices import virtual_slices
 from dra.geometry import Geometry, Occupant, Placement, conflicts
-from dra.inventory import ClaimRef, Gpu, Instance, InstanceState, Inventory
+from dra.inventory import ClaimRef, Drain, Gpu, Instance, InstanceState, Inventory
 from dra.names import MigDevice, parse_device
 from dra.partitions import Blocked, offered
 from dra.resourceslices import Features, LayoutError, SliceLayout, object_name
@@ -238,3 +238,12 @@ def test_too_many_memory_slices_for_counters_are_refused() -> None:
 def test_long_attributes_are_cut() -> None:
     gpu = replace(sliced_gpu(0), product_name="x" * 80)
     assert devices(layout(node_of(gpu)))[0]["attributes"]["productName"] == {"string": "x" * 64}
+
+
+def test_a_drained_gpu_is_tainted_or_left_out() -> None:
+    inventory = replace(node_of(sliced_gpu(0), sliced_gpu(1)), drain=Drain(("gpu-0",)))
+    tainted = offered(inventory, {}, taints=True).partitions
+    assert {p.trouble for p in tainted if p.gpu.minor == 0} == {"Drained"}
+    assert {p.trouble for p in tainted if p.gpu.minor == 1} == {""}
+    bare = offered(inventory, {}, taints=False).partitions
+    assert {p.gpu.minor for p in bare} == {1}

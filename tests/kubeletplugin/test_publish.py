@@ -171,3 +171,20 @@ def test_without_the_node_or_the_crd_it_is_tried_again(make_rig: Callable[..., R
     assert not exists(rig.api, MIG_NODES, rig.node)
     rig.create_node()
     wait_for("it", rig.published)
+
+
+def test_what_an_administrator_drains_is_left_as_it_is(rig: Rig) -> None:
+    assert rig.daemon is not None
+    settle(rig)
+    drain = {"gpus": ["gpu-1"], "reason": "driver 580"}
+    rig.api.patch(MIG_NODES, rig.node, {"spec": {"drain": drain}})
+    daemon = rig.daemon
+    wait_for("the drain", lambda: (known := daemon._known()) and known.is_drained("gpu-1"))
+    rig.prepared(rig.claim("gpu-0-mig-2g10gb-14-2"))
+    wait_for("the slice", lambda: rig.published_slices() == [("gpu-0", "2g.10gb", 2, "prepared")])
+    # The plugin writes its part of the spec again, and only that.
+    rig.api.patch(MIG_NODES, rig.node, {"spec": {"pool": "x"}})
+    wait_for("the pool", lambda: rig.mignode()["spec"]["pool"] == rig.node)
+    assert rig.mignode()["spec"]["drain"] == drain
+    rig.api.patch(MIG_NODES, rig.node, {"spec": {"drain": None}})
+    wait_for("the end", lambda: (known := daemon._known()) and known.drain is None)

@@ -63,6 +63,24 @@ def test_a_plugin_cannot_put_its_node_into_another_nodes_pool(plugin: Api) -> No
     assert "spec.pool" in text
 
 
+def test_a_plugin_changes_nothing_of_what_is_drained(plugin: Api, admin: Api) -> None:
+    fresh = mignode("node-a")
+    drained = fresh | {"spec": fresh["spec"] | {"drain": {"gpus": ["gpu-0"]}}}
+    assert refusal(plugin, "POST", f"{MIGNODES}?dryRun=All", body=drained)[0] == 403
+    made = plugin.create(fresh)
+    where = f"{MIGNODES}/node-a"
+    for before, after in (({}, {"gpus": ["gpu-0"]}), ({"reason": "driver 580"}, None)):
+        change = {"spec": {"drain": before or None}}
+        body = admin.request("PATCH", where, body=change, content=MERGE)
+        spec = {k: v for k, v in made["spec"].items() if k != "drain"}
+        wanted = body | {"spec": spec | ({"drain": after} if after else {})}
+        status, text = refusal(plugin, "PUT", where, body=wanted)
+        assert status == 403
+        assert "spec.drain is set by administrators only" in text
+        plugin.request("PUT", where, body=body | {"spec": body["spec"]})
+    admin.delete("MigNode", "node-a")
+
+
 def test_a_token_that_names_no_node_writes_no_mignode(installation: Installation) -> None:
     unbound = installation.acting(PLUGIN)
     for name in ("node-a", ""):

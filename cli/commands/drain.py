@@ -1,0 +1,139 @@
+"""``kubectl mig drain``: place nothing new on a node's GPUs, and wait until they are free."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from cli.commands.map import slot_json
+from cli.draining import drained, merge, write_drain
+from cli.exits import CliError, Exit
+from cli.occupancy import GpuView, NodeView, Slot
+from cli.reading import site
+from cli.session import Session
+from dra.kube.errors import KubeError, NotFoundError, UnavailableError
+from dra.kube.resources import PODS, Obj
+from dra.kube.timing import rfc3339
+
+_POLL_SECONDS = 2.0
+
+
+def run(session: Session, arguments: argparse.Namespace) -> int:
+    """Drain, say who still uses the GPUs, and wait or evict if asked to."""
+    node = _node(session, arguments.node)
+    wanted = merge(
+        node.inventory,
+        tuple(arguments.gpu),
+        reason=arguments.reason,
+        since=rfc3339(session.now()),
+    )
+    if wanted != node.inventory.drain:
+        write_drain(session, arguments.node, wanted)
+    evicted: set[str] = set()
+    refused: dict[str, str] = {}
+    deadline = time.monotonic() + arguments.timeout
+    while True:
+        node = _node(session, arguments.node)
+        users = _users(node, arguments.gpu)
+        if arguments.evict:
+            refused = _evict(session, users, evicted)
+        if not users or not arguments.wait or time.monotonic() >= deadline:
+            break
+        session.pause(_POLL_SECONDS)
+    _report(session, node, users, evicted=sorted(evicted), refused=refused)
+    return Exit.FINDING if users else Exit.OK
+
+
+def _node(session: Session, name: str) -> NodeView:
+    found = site(session)
+    node = found.node(name)
+    if node is None:
+        have = ", ".join(n.name for n in found.nodes[:10]) or "none"
+        raise CliError(Exit.NOT_FOUND, f"there is no MigNode {name!r}; there are: {have}")
+    return node
+
+
+def _users(node: NodeView, gpus: Iterable[str]) -> list[tuple[GpuView, Slot]]:
+    """What still is on the GPUs that this call is about. Foreign instances nobody here ends."""
+    wanted = set(gpus)
+    return [
+        (v, s)
+        for v in node.gpus
+        if not wanted or v.gpu.name in wanted
+        for s in v.slots
+        if s.state != "foreign"
+    ]
+
+
+def _evict(
+    session: Session, users: list[tuple[GpuView, Slot]], evicted: set[str]
+) -> dict[str, str]:
+    """Ask for the eviction of pods that use the slices; returns who was spared, and why.
+
+    A PodDisruptionBudget answers 429: it is tried again while the command waits.
+    """
+    refused: dict[str, str] = {}
+    for _, slot in users:
+        for name in slot.pods if slot.claim else ():
+            namespace = slot.claim.namespace if slot.claim else ""
+            key = f"{namespace}/{name}"
+            if key in evicted:
+                continue
+            body: Obj = {
+                "apiVersion": "policy/v1",
+                "kind": "Eviction",
+                "metadata": {"name": name, "namespace": namespace},
+            }
+            try:
+                session.api.create(PODS, body, subresource="eviction")
+                evicted.add(key)
+            except NotFoundError:
+                continue
+            except UnavailableError as error:
+                refused[key] = str(error)
+            except KubeError as error:
+                raise CliError(Exit.FORBIDDEN, f"cannot evict pod {key}: {error}") from error
+    return refused
+
+
+def _report(
+    session: Session,
+    node: NodeView,
+    users: list[tuple[GpuView, Slot]],
+    *,
+    evicted: list[str],
+    refused: dict[str, str],
+) -> None:
+    out, drain = session.out, node.inventory.drain
+    foreign = [(v, s) for v in node.gpus for s in v.slots if s.state == "foreign"]
+    if out.is_json:
+        content: dict[str, Any] = {
+            "node": node.name,
+            "drained": drained(node.inventory),
+            "reason": drain.reason if drain else "",
+            "since": drain.since if drain else "",
+            "inUse": [{"gpu": v.gpu.name, **slot_json(s)} for v, s in users],
+            "foreign": [{"gpu": v.gpu.name, **slot_json(s)} for v, s in foreign],
+            "evicted": evicted,
+            "notEvicted": refused,
+        }
+        out.json("Drain", content)
+        return
+    names = ", ".join(drained(node.inventory)) or "none"
+    out.line(f"{out.bold(node.name)}  drained: {names}")
+    for key in evicted:
+        out.line(f"  pod {key} evicted")
+    for key, why in refused.items():
+        out.line(f"  {out.odd('!')} pod {key} is not evicted yet: {why}")
+    for view, slot in users:
+        out.line(f"  {view.gpu.name}  {slot.where}, {slot.state}: {slot.owner}")
+    for view, slot in foreign:
+        out.line(out.dim(f"  {view.gpu.name}  {slot.where}: foreign, left alone"))
+    if users:
+        out.line(
+            out.odd(f"{len(users)} still in use") + "; --wait waits, --evict evicts their pods"
+        )
+    else:
+        out.line(out.good("nothing of this driver is in use there"))

@@ -1,0 +1,142 @@
+"""``kubectl mig drain`` and ``resume``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dra.inventory import ClaimRef
+from dra.kube.errors import NotFoundError
+from dra.kube.resources import MIG_NODES, PODS, RESOURCE_CLAIMS
+from tests.cli.conftest import Mig
+from tests.cli.world import World
+from tests.controller.objects import gpu, instance
+
+
+@pytest.fixture
+def node(world: World) -> World:
+    """Two GPUs; on each a claim, that of the second with a running pod."""
+    world.add_node("node-a", gpu(0, "node-a"), gpu(1, "node-a"))
+    world.hold("idle", "node-a", "gpu-0-mig-1g5gb-19-0")
+    world.hold("busy", "node-a", "gpu-1-mig-3g20gb-9-4", pod_name="trainer")
+    return world
+
+
+def drain_of(world: World) -> Any:
+    return world.api.get(MIG_NODES, "node-a")["spec"].get("drain")
+
+
+def test_a_drained_node_says_who_still_uses_it(node: World, mig: Mig) -> None:
+    ran = mig("drain", "node-a", "--reason", "driver 580")
+    assert ran.code == 1
+    assert ran.out.splitlines() == [
+        "node-a  drained: gpu-0, gpu-1",
+        "  gpu-0  1g.5gb at 0:1, allocated: default/idle",
+        "  gpu-1  3g.20gb at 4:4, allocated: default/trainer",
+        "2 still in use; --wait waits, --evict evicts their pods",
+    ]
+    drain = drain_of(node)
+    assert (drain.get("gpus"), drain["reason"]) == (None, "driver 580")
+    assert drain["since"]
+    shown = mig("map").out
+    assert "drained" in shown
+    assert "! gpu-0: drained: driver 580 (kubectl mig resume node-a)" in shown
+
+
+def test_single_gpus_add_up_and_are_resumed_one_by_one(node: World, mig: Mig) -> None:
+    assert mig("drain", "node-a", "gpu-1", "-o", "json").json["drained"] == ["gpu-1"]
+    assert mig("drain", "node-a", "gpu-0", "-o", "json").json["drained"] == ["gpu-0", "gpu-1"]
+    assert drain_of(node)["gpus"] == ["gpu-0", "gpu-1"]
+    assert mig("resume", "node-a", "gpu-0", "-o", "json").json["drained"] == ["gpu-1"]
+    assert drain_of(node)["gpus"] == ["gpu-1"]
+    assert mig("resume", "node-a").code == 0
+    assert drain_of(node) is None
+
+
+def test_one_gpu_of_a_drained_node_is_resumed_alone(node: World, mig: Mig) -> None:
+    mig("drain", "node-a")
+    mig("resume", "node-a", "gpu-0")
+    assert drain_of(node)["gpus"] == ["gpu-1"]
+
+
+def test_only_what_was_asked_for_is_looked_at(node: World, mig: Mig) -> None:
+    shown = mig("drain", "node-a", "gpu-0", "-o", "json").json
+    assert [u["gpu"] for u in shown["inUse"]] == ["gpu-0"]
+
+
+def test_draining_again_writes_nothing(node: World, mig: Mig) -> None:
+    mig("drain", "node-a", "--reason", "x")
+    before = node.api.get(MIG_NODES, "node-a")["metadata"]["resourceVersion"]
+    mig("drain", "node-a")
+    assert node.api.get(MIG_NODES, "node-a")["metadata"]["resourceVersion"] == before
+
+
+def test_evict_ends_the_pods_that_use_it_and_no_others(node: World, mig: Mig) -> None:
+    node.add_pod("bystander", nodeName="node-a")
+    ran = mig("drain", "node-a", "gpu-1", "--evict", "-o", "json")
+    assert ran.json["evicted"] == ["default/trainer"]
+    left = {p["metadata"]["name"] for p in node.api.list(PODS).items if not _going(p)}
+    assert left == {"bystander"}
+
+
+def _going(pod: dict[str, Any]) -> bool:
+    return "deletionTimestamp" in pod["metadata"]
+
+
+def test_wait_ends_when_nobody_uses_it_any_more(node: World) -> None:
+    command = [sys.executable, "-m", "cli", "drain", "node-a", "gpu-0", "--wait"]
+    env = {**os.environ, "KUBECONFIG": str(node.kubeconfig)}
+    with subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True) as process:
+        while drain_of(node) is None:
+            assert process.poll() is None
+        node.api.delete(RESOURCE_CLAIMS, "idle", namespace="default")
+        assert process.wait(60) == 0
+        assert process.stdout is not None
+        assert "nothing of this driver is in use there" in process.stdout.read()
+
+
+def test_wait_gives_up_after_its_time(node: World, mig: Mig) -> None:
+    assert mig("drain", "node-a", "--wait", "--timeout", "0").code == 1
+
+
+def test_a_foreign_instance_is_told_but_not_waited_for(world: World, mig: Mig) -> None:
+    made = instance("1g.5gb", 0, state="foreign")
+    world.add_node("node-a", gpu(0, "node-a", instances=(made,)))
+    ran = mig("drain", "node-a")
+    assert ran.code == 0
+    assert "foreign, left alone" in ran.out
+
+
+def test_a_slice_that_is_being_removed_is_waited_for(world: World, mig: Mig) -> None:
+    made = replace(
+        instance("1g.5gb", 0, state="reclaiming"), claim=ClaimRef("default", "gone", "uid-gone")
+    )
+    world.add_node("node-a", gpu(0, "node-a", instances=(made,)))
+    assert mig("drain", "node-a").code == 1
+
+
+def test_what_is_not_there_is_not_drained(node: World, mig: Mig) -> None:
+    assert mig("drain", "node-x").code == 4
+    ran = mig("drain", "node-a", "gpu-7")
+    assert ran.code == 4
+    assert "its GPUs are: gpu-0, gpu-1" in ran.err
+    assert mig("resume", "node-a", "gpu-7").code == 4
+    assert drain_of(node) is None
+    with pytest.raises(NotFoundError):
+        node.api.get(MIG_NODES, "node-x")
+
+
+def test_a_pod_that_waits_for_a_drained_node_is_told_so(node: World, mig: Mig) -> None:
+    node.add_classes("1g.5gb")
+    node.lead()
+    mig("drain", "node-a", "--reason", "driver 580")
+    node.add_claim("wanted")
+    node.add_pod("waiting", "wanted")
+    found = mig("explain", "waiting", "-o", "json").json
+    assert found["reason"] == "Drained"
+    assert "driver 580" in found["findings"][0]["message"]
