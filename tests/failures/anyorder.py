@@ -20,6 +20,7 @@ from tests.failures.agreement import (
     own_instances,
 )
 from tests.failures.mishaps import Mishaps
+from tests.failures.plant import WITHIN_SECONDS
 from tests.failures.steps import full_disk
 from tests.failures.story import Counter, Known, place
 
@@ -139,7 +140,7 @@ class AnyOrder(Mishaps):
         self.api_comes()
         self.nvml_is_well()
         self.release_hung()
-        assert self.plant.daemon._works.wait_idle(30)
+        assert self.plant.daemon._works.wait_idle(WITHIN_SECONDS)
         self.processes_end()
         self.specs_lost = False
 

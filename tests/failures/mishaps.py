@@ -16,6 +16,7 @@ from tests.failures.agreement import (
     entries,
     instance_of,
 )
+from tests.failures.plant import WITHIN_SECONDS
 from tests.failures.steps import full_disk
 from tests.failures.story import GPUS, Known, claims
 from tests.failures.usage import Usage
@@ -204,7 +205,7 @@ class Mishaps(Usage):
     @rule()
     def gpu_goes_on(self) -> None:
         self.release_hung()
-        assert self.plant.daemon._works.wait_idle(30)
+        assert self.plant.daemon._works.wait_idle(WITHIN_SECONDS)
 
     @rule()
     def api_goes(self) -> None:

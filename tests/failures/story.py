@@ -15,7 +15,7 @@ from dra.geometry import Placement
 from dra.inventory import ClaimRef
 from dra.names import MigDevice, parse_device
 from tests.failures.conftest import MEMORY
-from tests.failures.plant import Plant, Site
+from tests.failures.plant import WITHIN_SECONDS, Plant, Site
 from tests.failures.steps import Recorder, hooked
 
 GPUS = 3
@@ -111,7 +111,7 @@ class Story(RuleBasedStateMachine):
         self.hung.clear()
 
     def within(self, claim: Known) -> float:
-        return _HUNG_SECONDS if claim.gpus() & self.hung else 30.0
+        return _HUNG_SECONDS if claim.gpus() & self.hung else WITHIN_SECONDS
 
     @property
     def undisturbed(self) -> bool:
@@ -124,7 +124,7 @@ class Story(RuleBasedStateMachine):
         return self.undisturbed and not any(g.processes for g in self.machine.state().gpus)
 
 
-def wait_until(check: Callable[[], bool], *, timeout: float = 30.0) -> None:
+def wait_until(check: Callable[[], bool], *, timeout: float = WITHIN_SECONDS) -> None:
     """Wait for threads of a process that is dead to notice it."""
     end = time.monotonic() + timeout
     while not check():

@@ -47,7 +47,7 @@ def forks() -> Iterator[Forks]:
         yield forks
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(3600 if EVERY_STEP else 600)
 @pytest.mark.parametrize("name", scenarios.SCENARIOS)
 def test_killed_after_any_step_a_new_process_makes_everything_agree(
     forks: Forks, name: str, short_folder: Path
