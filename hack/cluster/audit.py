@@ -1,10 +1,12 @@
-"""What was written to the API server, and by whom: its audit log."""
+"""Who asked the API server for what: its audit log."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from hack.cluster.chart import NAMESPACE
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -15,14 +17,17 @@ POLICY: dict[str, Any] = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
     "omitStages": ["RequestReceived", "ResponseStarted"],
-    "rules": [{"level": "Metadata", "verbs": sorted(WRITES)}],
+    "rules": [
+        {"level": "Metadata", "verbs": sorted(WRITES)},
+        {"level": "Metadata", "userGroups": [f"system:serviceaccounts:{NAMESPACE}"]},
+    ],
 }
-"""Every write, once, when it is answered."""
+"""Every write, and everything that our accounts ask for, once, when it is answered."""
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
-    """One write request that the API server answered."""
+class Request:
+    """One request that the API server answered; `status` is the one of HTTP."""
 
     user: str
     verb: str
@@ -41,24 +46,28 @@ class AuditLog:
         """A position: `writes(since=mark)` leaves out what was logged before."""
         return self._path.stat().st_size if self._path.exists() else 0
 
-    def writes(self, *, since: int = 0, user: str = "") -> list[Write]:
+    def writes(self, *, since: int = 0, user: str = "") -> list[Request]:
         """The writes in order, of one user or of all."""
+        found = self.requests(since=since)
+        return [each for each in found if each.verb in WRITES and user in {"", each.user}]
+
+    def requests(self, *, since: int = 0) -> list[Request]:
+        """All that is logged, in order."""
         with self._path.open("rb") as log:
             log.seek(since)
             lines = log.read().splitlines(keepends=True)
         events = (json.loads(line) for line in lines if line.endswith(b"\n"))
-        found = (self._write(event) for event in events)
-        return [write for write in found if user in {"", write.user}]
+        return [_request(event) for event in events]
 
-    @staticmethod
-    def _write(event: dict[str, Any]) -> Write:
-        target = event.get("objectRef", {})
-        subresource = target.get("subresource", "")
-        resource = target.get("resource", "")
-        return Write(
-            user=event["user"].get("username", ""),
-            verb=event["verb"],
-            resource=f"{resource}/{subresource}" if subresource else resource,
-            name=target.get("name", ""),
-            status=event.get("responseStatus", {}).get("code", 0),
-        )
+
+def _request(event: dict[str, Any]) -> Request:
+    target = event.get("objectRef", {})
+    subresource = target.get("subresource", "")
+    resource = target.get("resource", "")
+    return Request(
+        user=event["user"].get("username", ""),
+        verb=event["verb"],
+        resource=f"{resource}/{subresource}" if subresource else resource,
+        name=target.get("name", ""),
+        status=event.get("responseStatus", {}).get("code", 0),
+    )

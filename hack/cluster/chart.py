@@ -43,6 +43,12 @@ def render(values: Obj | None = None, *, namespace: str = NAMESPACE) -> list[Obj
     ]
 
 
+def version() -> str:
+    """The chart's appVersion: the tag of the images where none is set."""
+    found: Obj = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    return str(found["appVersion"])
+
+
 def notes(values: Obj | None = None) -> str:
     """What helm prints after an installation."""
     (text,) = (

@@ -10,12 +10,14 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from hack.cluster import pods
 from hack.cluster.image import IMAGE, write_image
 from hack.cluster.processes import Process
 from hack.cluster.waiting import wait_for
 
 if TYPE_CHECKING:
     from hack.cluster.binaries import Binaries
+    from hack.cluster.mounts import MountNamespace
 
 NAMESPACE = "k8s.io"
 
@@ -49,6 +51,12 @@ runtime_type = "io.containerd.runc.v2"
 [plugins."io.containerd.cri.v1.runtime".containerd.runtimes.runc.options]
 BinaryName = "{runc}"
 Root = "{root}/runc"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{handler}]
+runtime_type = "io.containerd.runc.v2"
+base_runtime_spec = "{root}/{handler}.json"
+[plugins."io.containerd.cri.v1.runtime".containerd.runtimes.{handler}.options]
+BinaryName = "{runc}"
+Root = "{root}/runc"
 """
 
 
@@ -60,9 +68,12 @@ class Containerd:
         root: a directory to make; its path is part of socket paths, so keep it short.
         cdi: directory of the CDI specs; made if missing.
         logs: directory for the log.
+        namespace: where it runs, with everything it mounts.
     """
 
-    def __init__(self, binaries: Binaries, root: Path, *, cdi: Path, logs: Path) -> None:
+    def __init__(
+        self, binaries: Binaries, root: Path, *, cdi: Path, logs: Path, namespace: MountNamespace
+    ) -> None:
         self.socket = root / "s"
         self._binaries = binaries
         self._root = root
@@ -74,6 +85,7 @@ class Containerd:
             [binaries.path("containerd"), "--config", str(config), "--log-level", "info"],
             logs=logs,
             environment={**os.environ, "PATH": search},
+            within=namespace.within,
         )
 
     def start(self) -> None:
@@ -88,16 +100,20 @@ class Containerd:
                 cdi=self._cdi,
                 image=IMAGE,
                 runc=self._binaries.path("runc"),
+                handler=pods.HANDLER,
             )
         )
+        spec = pods.with_checkout(json.loads(self._ctr("oci", "spec")))
+        (self._root / f"{pods.HANDLER}.json").write_text(json.dumps(spec))
         self.process.start()
         wait_for("containerd", self._serving, timeout=60, context=self.process.tail)
         archive = self._root / "image.tar"
-        write_image(archive, busybox=Path(self._binaries.path("busybox")))
+        busybox = Path(self._binaries.path("busybox"))
+        write_image(archive, busybox=busybox, references=pods.references())
         self._ctr("images", "import", "--no-unpack", str(archive))
 
     def stop(self) -> None:
-        """Removes every container, ends containerd and its shims, and unmounts what is left."""
+        """Removes every container, ends containerd and its shims."""
         if self.process.running and self._serving():
             for container in self._ctr("containers", "ls", "-q").split():
                 for command in (
@@ -108,13 +124,11 @@ class Containerd:
                         self._ctr(*command)
         self.process.stop()
         self._kill_shims()
-        unmount_below(self._root)
 
     def lose_power(self) -> None:
         """Ends everything at once, and forgets what a machine keeps in /run."""
         self.process.kill()
         self._kill_shims()
-        unmount_below(self._root)
         for volatile in ("state", "runc"):
             shutil.rmtree(self._root / volatile, ignore_errors=True)
 
@@ -152,16 +166,3 @@ class Containerd:
                     if "containerd-shim" in arguments and str(self.socket) in arguments:
                         found.append(int(entry.name))
         return found
-
-
-def mounts_below(directory: Path) -> list[str]:
-    """Mount points below a directory, in the order of their mounting."""
-    table = Path("/proc/self/mounts").read_text().splitlines()
-    points = [line.split()[1].replace("\\040", " ") for line in table]
-    return [point for point in points if Path(point).is_relative_to(directory)]
-
-
-def unmount_below(directory: Path) -> None:
-    """Unmounts everything mounted below a directory, the last mount first."""
-    for point in reversed(mounts_below(directory)):
-        subprocess.run(["umount", "--lazy", point], check=False, capture_output=True)

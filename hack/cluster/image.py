@@ -1,4 +1,4 @@
-"""The only image of the cluster: busybox, packed as an OCI layout."""
+"""The only image of a cluster without a registry: busybox, packed as an OCI layout."""
 
 from __future__ import annotations
 
@@ -6,25 +6,30 @@ import hashlib
 import io
 import json
 import tarfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 IMAGE = "localhost/busybox:test"
 """Its reference; pods must say imagePullPolicy Never or IfNotPresent."""
 
-APPLETS = ("sh", "sleep", "cat", "ls", "stat", "env", "echo", "touch", "id")
+APPLETS = (
+    *("sh", "sleep", "cat", "ls", "stat", "env", "echo", "touch", "id"),
+    *("grep", "ln", "mkdir", "rm", "test", "["),
+)
 
 _LAYER = "application/vnd.oci.image.layer.v1.tar"
 _CONFIG = "application/vnd.oci.image.config.v1+json"
 _MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
 
-def write_image(target: Path, *, busybox: Path) -> None:
+def write_image(target: Path, *, busybox: Path, references: Sequence[str] = ()) -> None:
     """Writes an OCI image archive whose entry point sleeps for ever and whose PATH is /bin.
 
     Args:
         target: the archive, for `ctr images import`.
         busybox: a statically linked busybox.
+        references: further names of the image, in full.
     """
     layer = _layer(busybox.read_bytes())
     config = _json(
@@ -43,10 +48,13 @@ def write_image(target: Path, *, busybox: Path) -> None:
             "layers": [_descriptor(_LAYER, layer)],
         }
     )
-    named = _descriptor(_MANIFEST, manifest) | {"annotations": {"io.containerd.image.name": IMAGE}}
+    named = [
+        _descriptor(_MANIFEST, manifest) | {"annotations": {"io.containerd.image.name": each}}
+        for each in (IMAGE, *references)
+    ]
     with tarfile.open(target, "w") as archive:
         _add(archive, "oci-layout", _json({"imageLayoutVersion": "1.0.0"}))
-        _add(archive, "index.json", _json({"schemaVersion": 2, "manifests": [named]}))
+        _add(archive, "index.json", _json({"schemaVersion": 2, "manifests": named}))
         for blob in (layer, config, manifest):
             _add(archive, f"blobs/sha256/{_digest(blob).removeprefix('sha256:')}", blob)
 

@@ -13,7 +13,7 @@ from hack.cluster.errors import ClusterError
 from hack.cluster.waiting import wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from hack.cluster.controlplane import ControlPlane
 
@@ -23,6 +23,7 @@ _FIRST = {"ServiceAccount", "CustomResourceDefinition"}
 """What others refer to; helm has the same order, in more steps."""
 _PLURALS = {
     "NetworkPolicy": "networkpolicies",
+    "RuntimeClass": "runtimeclasses",
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
 }
 
@@ -38,16 +39,31 @@ def path(obj: Obj) -> str:
 
 
 class Installation:
-    """What `helm install` does: a namespace, and in it the rendered chart."""
+    """What `helm install` does: a namespace, and in it the rendered chart.
 
-    def __init__(self, control_plane: ControlPlane) -> None:
+    Args:
+        control_plane: where.
+        values: for the chart.
+        adapt: changes the rendered objects before they are applied.
+    """
+
+    def __init__(
+        self,
+        control_plane: ControlPlane,
+        values: Obj | None = None,
+        *,
+        adapt: Callable[[list[Obj]], list[Obj]] = list,
+    ) -> None:
         self._control_plane = control_plane
+        self._values = values
+        self._adapt = adapt
         self.api = control_plane.api
         self.api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
 
-    def apply(self, values: Obj | None = None) -> list[Obj]:
+    def apply(self) -> list[Obj]:
         """Applies every object, unknown fields refused; returns them as stored."""
-        objects = sorted(render(values), key=lambda each: each["kind"] not in _FIRST)
+        rendered = self._adapt(render(self._values))
+        objects = sorted(rendered, key=lambda each: each["kind"] not in _FIRST)
         return [self.apply_object(each) for each in objects]
 
     def apply_object(self, obj: Obj) -> Obj:
@@ -64,7 +80,9 @@ class Installation:
         try:
             yield
         finally:
-            self.apply_object(find(render(), "ClusterRole", changed["metadata"]["name"]))
+            self.apply_object(
+                find(render(self._values), "ClusterRole", changed["metadata"]["name"])
+            )
 
     def pods(self, component: str) -> list[Obj]:
         """The pods that controllers made of the chart's workloads and the scheduler bound."""
@@ -102,7 +120,7 @@ class Installation:
 
     def wait_until_guarded(self, plugin: Api) -> None:
         """Waits until the policies act; dry runs show it, so that nothing is made meanwhile."""
-        policies = [e for e in render() if e["kind"] == "ValidatingAdmissionPolicy"]
+        policies = [e for e in render(self._values) if e["kind"] == "ValidatingAdmissionPolicy"]
         foreign = mignode("nobody")
 
         def refused() -> bool:

@@ -8,11 +8,12 @@ import shutil
 from typing import TYPE_CHECKING, Any, Self
 
 from hack.cluster.cgroups import Cgroup
-from hack.cluster.containerd import Containerd, mounts_below, unmount_below
+from hack.cluster.containerd import Containerd
 from hack.cluster.credentials import node_user
+from hack.cluster.mounts import MountNamespace
 from hack.cluster.nodes import is_ready
 from hack.cluster.processes import Process, free_ports
-from hack.cluster.traces import HostState
+from hack.cluster.traces import COMPILED_IN, HostState
 from hack.cluster.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -30,8 +31,10 @@ class KubeletNode:
         binaries: must hold `binaries.NODE`.
         control_plane: knows `node_user(name)`.
         name: the node's name.
-        root: an existing directory with a short path (sockets below it: 107 characters).
-        cgroup: a top-level cgroup to make; unique on the machine.
+        root: an existing directory with a short path (sockets below it: 107 characters); the
+            name of the directory above is unique on the machine, and names the node's cgroup too.
+        shown: an existing directory; the node's processes and containers see `root` there, so
+            that one DaemonSet fits all nodes.
     """
 
     def __init__(
@@ -41,7 +44,7 @@ class KubeletNode:
         *,
         name: str,
         root: Path,
-        cgroup: str,
+        shown: Path,
     ) -> None:
         self.name = name
         self.kubelet_root = root / "k"
@@ -51,8 +54,14 @@ class KubeletNode:
         self._api = control_plane.api
         logs = root / "logs"
         logs.mkdir()
-        self.containerd = Containerd(binaries, root / "c", cdi=self.cdi_root, logs=logs)
-        self.cgroup = Cgroup(cgroup)
+        self.kubelet_root.mkdir()
+        self._namespace = MountNamespace(
+            "mounts", shown={shown: root, COMPILED_IN: self.kubelet_root}, logs=logs
+        )
+        self.containerd = Containerd(
+            binaries, root / "c", cdi=self.cdi_root, logs=logs, namespace=self._namespace
+        )
+        self.cgroup = Cgroup(f"{root.parent.name}-{name}")
         self._host = HostState(self.pod_logs)
         config = root / "kubelet.json"
         config.write_text(json.dumps(self._config(), indent=2))
@@ -69,6 +78,7 @@ class KubeletNode:
                 "--v=2",
             ],
             logs=logs,
+            within=self._namespace.within,
         )
 
     def __enter__(self) -> Self:
@@ -86,6 +96,8 @@ class KubeletNode:
     def boot(self) -> None:
         """Starts runtime and kubelet; the node may have lost its power before."""
         self.cgroup.create()
+        self._host.prepare()
+        self._namespace.open()
         self.containerd.start()
         self.process.start()
 
@@ -94,7 +106,7 @@ class KubeletNode:
         self.process.kill()
         self.containerd.lose_power()
         self.cgroup.remove()
-        unmount_below(self._root)
+        self._namespace.close()
         shutil.rmtree(self.cdi_root)
 
     def lose_claims(self) -> None:
@@ -102,9 +114,9 @@ class KubeletNode:
         (self.kubelet_root / "dra_manager_state").unlink()
 
     def leftovers(self) -> list[str]:
-        """What of this node is still on the machine: processes, mounts and cgroups."""
-        shims = [f"shim {pid}" for pid in self.containerd.shims()]
-        return shims + mounts_below(self._root) + self.cgroup.directories()
+        """What of this node is still on the machine: processes, with their mounts, and cgroups."""
+        processes = [f"process {pid}" for pid in self._namespace.members()]
+        return processes + self.cgroup.directories()
 
     def tails(self) -> str:
         """The ends of the logs of kubelet and containerd."""
@@ -127,7 +139,7 @@ class KubeletNode:
     def _remove(self) -> None:
         with contextlib.ExitStack() as last_first:  # a step that fails stops none of the others
             last_first.callback(self._host.restore)
-            last_first.callback(unmount_below, self._root)
+            last_first.callback(self._namespace.close)
             last_first.callback(self.cgroup.remove)
             last_first.callback(self.containerd.stop)
             last_first.callback(self.process.stop)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from hack.cluster.errors import ClusterError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
@@ -44,6 +44,7 @@ class Process:
         argv: program and arguments.
         logs: directory of the log file.
         environment: the whole environment; None inherits ours.
+        within: gives what to put before `argv` each time it is started.
     """
 
     def __init__(
@@ -53,11 +54,13 @@ class Process:
         *,
         logs: Path,
         environment: Mapping[str, str] | None = None,
+        within: Callable[[], Sequence[str]] = list,
     ) -> None:
         self.name = name
         self.argv = list(argv)
         self.log = logs / f"{name}.log"
         self._environment = None if environment is None else dict(environment)
+        self._within = within
         self._child: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -66,7 +69,7 @@ class Process:
             raise ClusterError(f"{self.name} runs already")
         with self.log.open("ab") as output:
             self._child = subprocess.Popen(
-                self.argv,
+                [*self._within(), *self.argv],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-import socket
 from pathlib import Path
 
-DEVICE_PLUGINS = Path("/var/lib/kubelet/device-plugins")
-"""Compiled into kubelet, whatever its --root-dir: it empties the directory when it starts."""
+COMPILED_IN = Path("/var/lib/kubelet")
+"""Whatever its --root-dir, kubelet keeps sockets of device plugins below this."""
 
 LOG_LINKS = Path("/var/log/containers")
 """Also compiled in: links to the log of every container."""
@@ -26,14 +24,6 @@ SYSCTLS = (
 _PROC = Path("/proc/sys")
 
 
-def other_kubelet_runs() -> bool:
-    """Whether a kubelet of someone else serves the machine: ours would break its device plugins."""
-    with socket.socket(socket.AF_UNIX) as client, contextlib.suppress(OSError):
-        client.connect(str(DEVICE_PLUGINS / "kubelet.sock"))
-        return True
-    return False
-
-
 class HostState:
     """Remembers what a kubelet will change; made before the kubelet starts.
 
@@ -43,8 +33,12 @@ class HostState:
 
     def __init__(self, pod_logs: Path) -> None:
         self._pod_logs = pod_logs
-        self._had_kubelet_directory = DEVICE_PLUGINS.parent.exists()
+        self._had_directory = COMPILED_IN.exists()
         self._sysctls = {name: (_PROC / name).read_text() for name in SYSCTLS}
+
+    def prepare(self) -> None:
+        """Makes the directory over which each of our nodes mounts its own."""
+        COMPILED_IN.mkdir(parents=True, exist_ok=True)
 
     def restore(self) -> None:
         """Changes everything back, the kubelet being gone."""
@@ -54,7 +48,6 @@ class HostState:
         for link in LOG_LINKS.glob("*.log"):
             if link.is_symlink() and link.readlink().is_relative_to(self._pod_logs):
                 link.unlink()
-        shutil.rmtree(DEVICE_PLUGINS, ignore_errors=True)
-        if not self._had_kubelet_directory:
-            with contextlib.suppress(OSError):
-                DEVICE_PLUGINS.parent.rmdir()
+        if not self._had_directory:
+            with contextlib.suppress(OSError):  # others may have begun to use it
+                COMPILED_IN.rmdir()

@@ -58,7 +58,10 @@ def test_a_pod_that_still_runs_at_the_end_is_removed_with_the_node(
     api: Api, kubelet: KubeletNode
 ) -> None:
     """The kubelet fixture asserts so when it ends."""
-    api.create(pod("staying", {"main": ["sleep", "1000000"]}, nodeName=kubelet.name))
+    body = pod(
+        "staying", {"main": ["sleep", "1000000"]}, restartPolicy="Always", nodeName=kubelet.name
+    )
+    api.create(body)
     wait_for(
         "running pod",
         lambda: api.get("Pod", "staying")["status"].get("phase") == "Running",

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hack.cluster.api import Api
-from hack.cluster.audit import Write
+from hack.cluster.audit import Request
 from hack.cluster.chart import NAMESPACE
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.credentials import MIG_CONTROLLER, MIG_PLUGIN
@@ -26,7 +26,7 @@ REST_SECONDS = 10.0
 COMMAND = {"main": ["sleep", "1000000"]}
 
 
-def writes(control_plane: ControlPlane, *, since: int) -> list[Write]:
+def writes(control_plane: ControlPlane, *, since: int) -> list[Request]:
     """What the driver wrote, but for the lease of its controller."""
     return [
         write
