@@ -30,7 +30,7 @@ from hack.bench.slices import partitionable
 from hack.cluster import credentials
 from hack.cluster.binaries import Binaries
 from hack.cluster.chart import NAMESPACE, REPOSITORY
-from hack.cluster.controlplane import ControlPlane
+from hack.cluster.controlplane import ControlPlane, Setup
 from hack.cluster.nodes import is_ready
 from hack.cluster.processes import Process
 from hack.cluster.waiting import wait_for
@@ -123,7 +123,7 @@ def running(
         flags = {"kube_api_qps": str(scheduler_qps), "kube_api_burst": str(2 * scheduler_qps)}
         users = (credentials.MIG_CONTROLLER,)
         with ControlPlane(
-            binaries, Path(folder), users=users, scheduler_flags=flags
+            binaries, Path(folder), users=users, setup=Setup(scheduler_flags=flags)
         ) as control_plane:
             site = Site(control_plane, shape, nodes=nodes)
             site.make_nodes()

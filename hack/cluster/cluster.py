@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from hack.cluster import pods
 from hack.cluster.api import ApiError
-from hack.cluster.controlplane import ControlPlane
+from hack.cluster.controlplane import USUAL, ControlPlane, Setup
 from hack.cluster.credentials import ADMIN, node_user
 from hack.cluster.installation import Installation
 from hack.cluster.kubelet import KubeletNode
@@ -42,40 +42,41 @@ class Cluster:
         root: an existing directory of ours with a short path.
         shape: its nodes.
         values: for the chart, over those that the machine needs.
+        setup: of the control plane; its feature gates are the nodes' too.
 
     Raises:
         ClusterError: a part ended or did not get ready.
     """
 
     def __init__(
-        self, binaries: Binaries, root: Path, shape: Shape, *, values: Obj | None = None
+        self,
+        binaries: Binaries,
+        root: Path,
+        shape: Shape,
+        *,
+        values: Obj | None = None,
+        setup: Setup = USUAL,
     ) -> None:
         for directory in ("cp", "node", *shape.nodes):
             (root / directory).mkdir()
         self.shape = shape
         self.control_plane = ControlPlane(
-            binaries, root / "cp", users=tuple(node_user(each) for each in shape.nodes)
+            binaries,
+            root / "cp",
+            users=tuple(node_user(each) for each in shape.nodes),
+            setup=setup,
         )
-        self.kubelets = {
-            name: partial(
-                KubeletNode,
-                binaries,
-                self.control_plane,
-                name=name,
-                root=root / name,
-                shown=root / "node",
-            )
-            for name in shape.nodes
-        }
+        self._binaries = binaries
+        self._root = root
         self.nodes: dict[str, KubeletNode] = {}
-        self._values = {**_values(shape, root / "node"), **(values or {})}
+        self._values = _merged(_values(shape, root / "node"), values or {})
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             plane = stack.enter_context(self.control_plane)
-            for name, kubelet in self.kubelets.items():
-                self.nodes[name] = stack.enter_context(kubelet())
+            for name in self.shape.nodes:
+                self.nodes[name] = stack.enter_context(self._node(name))
             self.installation = Installation(
                 plane, self._values, adapt=partial(pods.adapted, server=plane.server)
             )
@@ -110,6 +111,22 @@ class Cluster:
                     found.append(f"--- {name}\n{node.log(pod, container['name'])}")
         return found
 
+    def assert_running(self) -> None:
+        """Raises ClusterError if a program of the cluster ended; pods are kubelet's concern."""
+        self.control_plane.assert_running()
+        for node in self.nodes.values():
+            node.process.assert_running()
+            node.containerd.process.assert_running()
+
+    def _node(self, name: str) -> KubeletNode:
+        return KubeletNode(
+            self._binaries,
+            self.control_plane,
+            name=name,
+            root=self._root / name,
+            shown=self._root / "node",
+        )
+
     def _asked_serving(self) -> bool:
         with contextlib.suppress(ApiError):  # a new resource is 404, then 429
             return self._serving()
@@ -141,3 +158,9 @@ def _values(shape: Shape, shown: Path) -> Obj:
         "kubeletPlugin": {"kubeletRoot": str(shown / "k"), "cdiRoot": str(shown / "cdi")},
         "controller": {"replicas": 1},
     }
+
+
+def _merged(base: Obj, over: Obj) -> Obj:
+    """As helm merges values: maps key by key, everything else as a whole."""
+    both = {key for key in base.keys() & over.keys() if isinstance(base[key], dict)}
+    return {**base, **over, **{key: _merged(base[key], over[key] or {}) for key in both}}

@@ -6,6 +6,8 @@ import contextlib
 import json
 import ssl
 import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Self
@@ -26,6 +28,35 @@ NEVER = "24h"
 """How long a node may be silent: fake nodes never report, and stay as ready as they were made."""
 
 
+@dataclass(frozen=True, slots=True)
+class Setup:
+    """How a control plane differs from the usual.
+
+    Args:
+        controllers: what the controller manager runs, in the words of its --controllers.
+        scheduling: whether there is a scheduler.
+        gates: feature gates of all its programs.
+        scheduler_flags: further flags of the scheduler, without their dashes.
+        emulated: an older version of Kubernetes, such as `1.34`, whose API and gates are served;
+            a binary emulates up to three versions back.
+    """
+
+    controllers: tuple[str, ...] = ("*",)
+    scheduling: bool = True
+    gates: Mapping[str, bool] = field(default_factory=dict)
+    scheduler_flags: Mapping[str, str] = field(default_factory=dict)
+    emulated: str = ""
+
+    def flags(self) -> list[str]:
+        """What every program but etcd is given."""
+        gates = ",".join(f"{name}={str(on).lower()}" for name, on in self.gates.items())
+        flags = [f"--feature-gates={gates}"] if gates else []
+        return flags + ([f"--emulated-version={self.emulated}"] if self.emulated else [])
+
+
+USUAL = Setup()
+
+
 class ControlPlane:
     """A control plane below one directory; entering starts it, leaving ends it.
 
@@ -33,28 +64,19 @@ class ControlPlane:
         binaries: must hold `binaries.CONTROL_PLANE`.
         root: an existing directory of ours; keeps data, keys, kubeconfigs and logs.
         users: who gets a token besides the administrator and the control plane itself.
-        controllers: what the controller manager runs, in the words of its --controllers.
-        scheduling: whether there is a scheduler.
-        scheduler_flags: further flags of the scheduler, without their dashes.
-        gates: feature gates of all parts, where they are not to be as they come.
+        setup: what is other than usual.
     """
 
-    def __init__(  # noqa: PLR0913 - what a control plane has
+    def __init__(
         self,
         binaries: Binaries,
         root: Path,
         *,
         users: tuple[User, ...] = (),
-        controllers: tuple[str, ...] = ("*",),
-        scheduling: bool = True,
-        scheduler_flags: Mapping[str, str] | None = None,
-        gates: Mapping[str, bool] | None = None,
+        setup: Setup = USUAL,
     ) -> None:
         self.root = root
-        self._controllers = controllers
-        self._scheduling = scheduling
-        self._scheduler_flags = dict(scheduler_flags or {})
-        self._gates = ",".join(f"{name}={str(on).lower()}" for name, on in (gates or {}).items())
+        self.setup = setup
         self.logs = root / "logs"
         self.logs.mkdir()
         self._binaries = binaries
@@ -75,7 +97,7 @@ class ControlPlane:
             apiserver = self._start(stack, self._apiserver())
             wait_for("etcd and API server", lambda: self._serving(etcd, apiserver), timeout=90)
             others = [self._start(stack, self._controller_manager())]
-            if self._scheduling:
+            if self.setup.scheduling:
                 others.append(self._start(stack, self._scheduler()))
             for process, port in zip(others, self._secure_ports, strict=False):
                 wait_for(process.name, partial(self._healthy, process, port), timeout=60)
@@ -115,6 +137,11 @@ class ControlPlane:
             yield
         finally:
             scheduler.start()
+
+    def assert_running(self) -> None:
+        """Raises ClusterError with its last words if a part ended."""
+        for process in self._processes:
+            process.assert_running()
 
     def tails(self) -> str:
         """The ends of the logs of all parts."""
@@ -158,8 +185,8 @@ class ControlPlane:
     def _process(self, name: str, **flags: str) -> Process:
         argv = [self._binaries.path(name)]
         argv += [f"--{flag.replace('_', '-')}={value}" for flag, value in flags.items()]
-        if self._gates and name.startswith("kube-"):
-            argv.append(f"--feature-gates={self._gates}")
+        if name.startswith("kube-"):
+            argv += self.setup.flags()
         return Process(name, argv, logs=self.logs)
 
     def _etcd(self) -> Process:
@@ -207,7 +234,7 @@ class ControlPlane:
             service_account_private_key_file=str(self._key),
             root_ca_file=str(self.certificate),
             leader_elect="false",
-            controllers=",".join(self._controllers),
+            controllers=",".join(self.setup.controllers),
             kube_api_qps="500",
             kube_api_burst="500",
             concurrent_namespace_syncs="50",
@@ -225,5 +252,5 @@ class ControlPlane:
             bind_address="127.0.0.1",
             secure_port=str(self._secure_ports[1]),
             cert_dir=str(self.root / "scheduler"),
-            **self._scheduler_flags,
+            **self.setup.scheduler_flags,
         )

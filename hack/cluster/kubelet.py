@@ -31,8 +31,8 @@ class KubeletNode:
         binaries: must hold `binaries.NODE`.
         control_plane: knows `node_user(name)`.
         name: the node's name.
-        root: an existing directory with a short path (sockets below it: 107 characters); the
-            name of the directory above is unique on the machine, and names the node's cgroup too.
+        root: an existing directory with a short path (sockets below it: 107 characters); its
+            path names the node's cgroup too.
         shown: an existing directory; the node's processes and containers see `root` there, so
             that one DaemonSet fits all nodes.
     """
@@ -61,8 +61,9 @@ class KubeletNode:
         self.containerd = Containerd(
             binaries, root / "c", cdi=self.cdi_root, logs=logs, namespace=self._namespace
         )
-        self.cgroup = Cgroup(f"{root.parent.name}-{name}")
+        self.cgroup = Cgroup("-".join(root.parts[1:]))
         self._host = HostState(self.pod_logs)
+        self._gates = dict(control_plane.setup.gates)
         config = root / "kubelet.json"
         config.write_text(json.dumps(self._config(), indent=2))
         kubeconfig = control_plane.kubeconfig(node_user(name))
@@ -152,6 +153,7 @@ class KubeletNode:
             "address": "127.0.0.1",
             "port": port,
             "readOnlyPort": 0,
+            "featureGates": self._gates,
             "healthzPort": 0,
             "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": True}},
             "authorization": {"mode": "Webhook"},

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hack.cluster.binaries import Binaries
-from hack.cluster.controlplane import ControlPlane
+from hack.cluster.controlplane import ControlPlane, Setup
 from hack.cluster.credentials import ADMIN
 
 REPOSITORY = Path(__file__).parents[2]
@@ -28,7 +28,9 @@ def quiet(binaries: Binaries, root: Path) -> Iterator[ControlPlane]:
     """Without the controllers that change or add to what the cases make."""
     home = root / "conformance"
     home.mkdir()
-    with ControlPlane(binaries, home, controllers=CONTROLLERS, scheduling=False) as control_plane:
+    with ControlPlane(
+        binaries, home, setup=Setup(controllers=CONTROLLERS, scheduling=False)
+    ) as control_plane:
         yield control_plane
 
 

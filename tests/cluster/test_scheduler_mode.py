@@ -17,7 +17,7 @@ from dra.names import MigDevice, parse_device
 from hack.cluster.api import Api, ApiError, Obj
 from hack.cluster.binaries import Binaries
 from hack.cluster.chart import NAMESPACE, REPOSITORY
-from hack.cluster.controlplane import ControlPlane
+from hack.cluster.controlplane import ControlPlane, Setup
 from hack.cluster.nodes import add_fake_node, pod
 from hack.cluster.waiting import wait_for
 from tests.cluster.conftest import USERS
@@ -88,7 +88,7 @@ def site(
     home.mkdir()
     (plane := home / "cp").mkdir()
     (daemons := home / "d").mkdir()
-    with ControlPlane(binaries, plane, users=USERS, gates=gates) as control_plane:
+    with ControlPlane(binaries, plane, users=USERS, setup=Setup(gates=gates)) as control_plane:
         api = control_plane.api
         api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         api.create(yaml.safe_load((REPOSITORY / "api/crds/mignodes.yaml").read_text()))

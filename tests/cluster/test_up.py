@@ -1,0 +1,120 @@
+"""``python -m hack.cluster``: a cluster in the background, and nothing of it afterwards."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from hack.cluster.binaries import NODE, Binaries
+from hack.cluster.chart import REPOSITORY
+from hack.cluster.home import Home
+
+
+def hack_cluster(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "hack.cluster", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=REPOSITORY,
+        env={**os.environ, **environment},
+        timeout=400,
+    )
+
+
+def test_a_cluster_comes_up_with_the_driver_and_goes_without_a_trace(
+    binaries: Binaries, root: Path
+) -> None:
+    if reason := binaries.missing(NODE):
+        pytest.skip(reason)
+    where = ("--directory", str(root / "up"))
+    values = root / "values.yaml"
+    values.write_text("logLevel: debug\n")
+    before = processes_of(root)
+    made = hack_cluster("up", *where, "--nodes", "1", "--values", str(values))
+    try:
+        assert made.returncode == 0, made.stderr
+        (export,) = (line for line in made.stdout.splitlines() if line.startswith("export "))
+        kubeconfig = export.removeprefix("export KUBECONFIG=")
+        shown = kubectl(kubeconfig, "get", "mignodes", "--no-headers")
+        assert shown.split()[:3] == ["worker-1", "2x", "A100-SXM4-40GB"]
+        daemonset = kubectl(kubeconfig, "get", "daemonsets", "--all-namespaces", "--output=yaml")
+        assert "--log-level=debug" in daemonset
+
+        again = hack_cluster("up", *where)
+        assert again.returncode == 1
+        assert "runs in" in again.stderr
+        assert "down" in again.stderr
+    finally:
+        ended = hack_cluster("down", *where)
+    assert ended.returncode == 0, ended.stderr
+    assert not (root / "up").exists()
+    assert processes_of(root) == before
+
+
+def processes_of(root: Path) -> list[str]:
+    """The processes that name a directory of ours on their command line."""
+    return sorted(
+        entry.name
+        for entry in Path("/proc").iterdir()
+        if entry.name.isdigit() and str(root / "up").encode() in _command(entry)
+    )
+
+
+def _command(entry: Path) -> bytes:
+    try:
+        return (entry / "cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def kubectl(kubeconfig: str, *arguments: str) -> str:
+    program = Path(sys.executable).parent / "kubectl"
+    done = subprocess.run(
+        [str(program), "--kubeconfig", kubeconfig, *arguments],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return done.stdout
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="root is asked for first")
+def test_what_is_missing_is_said_before_anything_starts(tmp_path: Path) -> None:
+    where = tmp_path / "cluster"
+    done = hack_cluster("up", "--directory", str(where), KUBEBUILDER_ASSETS=str(tmp_path))
+    assert done.returncode == 1
+    assert (
+        "no etcd, kube-apiserver, kube-controller-manager, kube-scheduler, kubelet" in done.stderr
+    )
+    assert str(tmp_path) in done.stderr
+    assert not where.exists()
+
+
+def test_a_directory_of_somebody_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("mine")
+    for command in ("up", "down"):
+        done = hack_cluster(command, "--directory", str(tmp_path))
+        assert done.returncode == 1
+        assert str(tmp_path) in done.stderr
+    assert [each.name for each in tmp_path.iterdir()] == ["thesis.txt"]
+
+
+@pytest.mark.parametrize("gate", ["DRADeviceTaints", "DRADeviceTaints=on", "=true"])
+def test_a_bad_gate_is_refused_and_named(gate: str, tmp_path: Path) -> None:
+    done = hack_cluster("up", "--directory", str(tmp_path / "c"), "--feature-gate", gate)
+    assert done.returncode == 2
+    assert f"'{gate}' is not of the form NAME=true or NAME=false" in done.stderr
+
+
+def test_the_owner_of_a_directory_is_known_while_it_lives(tmp_path: Path) -> None:
+    home = Home(tmp_path)
+    assert home.owner() is None
+    with home.owned(123):
+        assert Home(tmp_path).owner() == 123
+    assert Home(tmp_path).owner() is None
