@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from enum import Enum, auto
+from functools import partial
 
+from controller.claimwrites import ClaimWrites
 from controller.cluster import Cluster, KnownClaim
 from controller.writer import Writer
 from dra.claims import Claim
@@ -47,17 +49,17 @@ def next_step(claim: Claim, *, finalizer: str, in_use: bool, on_node: bool) -> S
 class Ender:
     """Takes the next step for claims that may have ended. ``now`` gives monotonic seconds."""
 
-    def __init__(self, cluster: Cluster, writer: Writer, now: Callable[[], float]) -> None:
+    def __init__(
+        self, cluster: Cluster, writer: Writer, writes: ClaimWrites, now: Callable[[], float]
+    ) -> None:
         self._cluster = cluster
         self._writer = writer
+        self._writes = writes
         self._now = now
         self._unused_since: dict[Key, float] = {}
 
     def look_at(self, key: Key) -> float | None:
-        """Take the next step for a claim; returns the time to look again, if there is one.
-
-        Raises KubeError and NotLeadingError.
-        """
+        """Begin the next step for a claim; returns the time to look again, if there is one."""
         cluster = self._cluster
         known = cluster.claims.get(key)
         if known is None or cluster.finalizer not in known.claim.finalizers:
@@ -82,11 +84,11 @@ class Ender:
         if step is Step.WAIT_FOR_NODE:
             _log.debug("the node still has a slice of an ended claim", extra=fields)
         elif step is Step.DEALLOCATE:
-            cluster.set_claim(self._writer.deallocate(claim), own=True)
-            _log.info("deallocated: no pod uses it", extra=fields)
+            told = partial(_log.info, "deallocated: no pod uses it", extra=fields)
+            self._writes.send(known, self._writer.deallocate, told)
         elif step is Step.REMOVE_FINALIZER:
-            cluster.set_claim(self._writer.remove_finalizer(claim), own=True)
-            _log.info("released", extra=fields)
+            told = partial(_log.info, "released", extra=fields)
+            self._writes.send(known, self._writer.remove_finalizer, told)
         return None
 
     def _on_node(self, known: KnownClaim) -> bool:

@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from api.errors import ApiError
 from controller.fleet import Fleet
 from controller.market import Markets
+from dra.allocation import Allocation
 from dra.claims import Claim, read_claim
 from dra.classes import DeviceClass, read_class
 from dra.hosts import Hosts
+from dra.inventory import ClaimRef
 from dra.kube.resources import Obj
 from dra.mignode import from_mignode
 from dra.nodefit import read_node
@@ -76,6 +78,7 @@ class Cluster:
         self.class_objects: dict[str, Obj] = {}
         self._pods_of: dict[Key, set[Key]] = {}
         self._claim_of_uid: dict[str, Key] = {}
+        self._writing: dict[str, Allocation | None] = {}
         self._effects = Effects()
 
     def take_effects(self) -> Effects:
@@ -175,11 +178,11 @@ class Cluster:
 
     # -- claims
 
-    def set_claim(self, obj: Obj, *, own: bool = False) -> None:
-        """A claim was added or changed; ``own``: by a write of ours, of which this is the answer.
+    def set_claim(self, obj: Obj) -> None:
+        """A claim was added or changed.
 
-        An older state than the known one is ignored: our writes are known before the watch
-        reports them.
+        An older state than the known one is ignored: the answers to our writes may be known
+        before the watch reports them.
         """
         claim = read_claim(obj)
         key = (claim.ref.namespace, claim.ref.name)
@@ -191,7 +194,7 @@ class Cluster:
             return
         self.claims[key] = KnownClaim(claim, obj)
         self._claim_of_uid[claim.ref.uid] = key
-        self._account(known.claim if known else None, claim, own=own)
+        self._account(known.claim if known else None, claim)
         self._effects.claims.add(key)
         self._touch_pods(key)
 
@@ -201,10 +204,39 @@ class Cluster:
         if known is None:
             return
         self._claim_of_uid.pop(known.claim.ref.uid, None)
+        self._writing.pop(known.claim.ref.uid, None)
         self._effects.gone_claims.add(known.claim.ref.uid)
         if self.fleet.release(known.claim.ref.uid):
             self._effects.room = True
         self._touch_pods(key)
+
+    def begin_write(self, claim: ClaimRef, allocation: Allocation | None = None) -> None:
+        """A write of ours to a claim begins: of ``allocation``, which counts from now on.
+
+        Without one, the claim loses what it has by our own doing. ``end_write`` must follow.
+        """
+        self._writing[claim.uid] = allocation
+        if allocation is not None:
+            self.fleet.hold(claim, allocation)
+            self._recharge((claim.namespace, claim.name))
+
+    def end_write(self, claim: ClaimRef) -> None:
+        """What came of a write is known: from now on only what the claim says counts."""
+        allocation = self._writing.pop(claim.uid, None)
+        key = (claim.namespace, claim.name)
+        known = self.claims.get(key)
+        if allocation is None or known is None or known.claim.allocation is not None:
+            return
+        if self.fleet.release(claim.uid):
+            self._effects.room = True
+        self._recharge(key)
+
+    def confirm_claim(self, obj: Obj) -> None:
+        """Take the answer to a write of ours, unless the claim is gone meanwhile."""
+        metadata = obj["metadata"]
+        known = self.claims.get((metadata["namespace"], metadata["name"]))
+        if known is not None and known.claim.ref.uid == metadata["uid"]:
+            self.set_claim(obj)
 
     def learn_demand(self) -> None:
         """Count the latest allocations as demand, oldest first.
@@ -221,26 +253,30 @@ class Cluster:
             for profile in self.fleet.profiles_in(allocation) if allocation else ():
                 self.markets.observe(profile)
 
-    def _account(self, before: Claim | None, claim: Claim, *, own: bool) -> None:
+    def _account(self, before: Claim | None, claim: Claim) -> None:
         """Bring the fleet's books up to a claim's allocation."""
-        allocation = claim.allocation
+        allocation, uid = claim.allocation, claim.ref.uid
         if allocation is not None and allocation.of_driver(self.driver):
             if before is None or before.allocation != allocation:
                 self.fleet.hold(claim.ref, allocation)
             return
-        if self.fleet.release(claim.ref.uid):
+        if self._writing.get(uid) is None and self.fleet.release(uid):
             self._effects.room = True
+        by_us = uid in self._writing and self._writing[uid] is None
         held = before.allocation if before is not None else None
-        if held is None or not held.of_driver(self.driver) or own or claim.deleting:
+        if held is None or not held.of_driver(self.driver) or by_us or claim.deleting:
             return
         if self.finalizer in claim.finalizers:
             key = (claim.ref.namespace, claim.ref.name)
             self._effects.taken_back.append(TakenBack(key, held.node))
 
     def _touch_pods(self, claim: Key) -> None:
+        self._recharge(claim)
+        self._effects.pods.update(self._pods_of.get(claim, ()))
+
+    def _recharge(self, claim: Key) -> None:
         for key in self._pods_of.get(claim, ()):
             self._charge(self.pods[key])
-            self._effects.pods.add(key)
 
     def _touch_claims(self, uids: frozenset[str]) -> None:
         self._effects.claims.update(self._claim_of_uid[u] for u in uids if u in self._claim_of_uid)
@@ -249,7 +285,8 @@ class Cluster:
         """Charge a pod to the node where it is, or where our allocation sends it."""
         node = pod.node
         if not node:
-            held = (self.claims[k].claim.allocation for k in pod.claim_keys if k in self.claims)
+            known = (self.claims[k].claim for k in pod.claim_keys if k in self.claims)
+            held = (c.allocation or self._writing.get(c.ref.uid) for c in known)
             node = next((a.node for a in held if a is not None and a.node), "")
         freed = self.hosts.charge(pod.key, node if pod.live else "", pod.needs.requests)
         self._made_room(freed, was=was)

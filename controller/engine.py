@@ -1,41 +1,43 @@
 """Decides and acts: one pod or claim at a time, on what the cluster index knows.
 
-No threads, no waiting: the loop around it feeds changes in and calls it.
+No threads, no waiting: the loop around it feeds changes in and calls it. What is written goes to
+an outbox, and its answer comes back with the changes.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 
-from controller.allocate import Allocator, Decision, Pick, Problem
+from controller.allocate import Allocator, Decision, Problem
+from controller.claimwrites import ClaimWrites
 from controller.classsync import ClassSync
 from controller.cleanup import Ender
 from controller.cluster import Cluster, Effects
 from controller.exclusions import Exclusions
 from controller.explain import explain
 from controller.failures import Failures
+from controller.flights import Flights
+from controller.grants import Grants
 from controller.moving import Mover
 from controller.observer import Observer
+from controller.outbox import Outbox
 from controller.overtaking import Overtaking
 from controller.report import Reporter
 from controller.stranded import Stranded
 from controller.unit import Blocked, Satisfied, examine, without_nodes
 from controller.worklist import WorkList
 from controller.writer import BindingForbiddenError, NotLeadingError, Writer
-from dra.allocation import AllocatedDevice, Allocation
 from dra.kube.errors import (
     ConflictError,
     ForbiddenError,
     InvalidError,
     KubeError,
     NotFoundError,
-    UnavailableError,
 )
 from dra.pods import Key, Pod
 from dra.reasons import Obstacle, Reason
-from dra.wants import ClaimWants, Reader
+from dra.wants import Reader
 
 _log = logging.getLogger(__name__)
 
@@ -46,20 +48,11 @@ SWEEP_SECONDS = 0.05
 """At most so often all waiting pods are looked at because something became free."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Attempt:
-    """A write whose outcome is unknown."""
-
-    wants: ClaimWants
-    decision: Decision
-
-    @property
-    def picks(self) -> tuple[Pick, ...]:
-        return self.decision.of(self.wants.claim.ref)
-
-
 class Engine:
-    """The controller's logic. Owned by one thread; ``now`` gives monotonic seconds."""
+    """The controller's logic. Owned by one thread; ``now`` gives monotonic seconds.
+
+    ``wake`` is called, by any thread, when ``absorb`` has an answer to take.
+    """
 
     def __init__(  # noqa: PLR0913 - its collaborators
         self,
@@ -67,35 +60,47 @@ class Engine:
         reader: Reader,
         *,
         writer: Writer,
+        outbox: Outbox,
         reporter: Reporter,
         gate: str,
         now: Callable[[], float],
         observer: Observer | None = None,
+        wake: Callable[[], None] = lambda: None,
     ) -> None:
         self._cluster = cluster
         self._reader = reader
-        self._writer = writer
         self._reporter = reporter
         self._gate = gate
         self._now = now
         self._observer = observer or Observer()
+        self._flights = Flights(outbox, wake)
+        self._grants = Grants(cluster, writer, reporter, self._flights, gate=gate)
+        writes = ClaimWrites(cluster, self._flights, self._settle_claim)
         self._allocator = Allocator(cluster.fleet, cluster.hosts)
-        self._ender = Ender(cluster, writer, now)
-        self._mover = Mover(cluster, reader, writer, self._allocator)
+        self._ender = Ender(cluster, writer, writes, now)
+        self._mover = Mover(cluster, reader, writer, writes=writes, allocator=self._allocator)
         self._exclusions = Exclusions(now)
-        self._stranded = Stranded(cluster, writer, reporter, self._exclusions)
+        self._stranded = Stranded(
+            cluster, writer, reporter, writes=writes, exclusions=self._exclusions
+        )
         self._failures = Failures()
         self._overtaking = Overtaking(cluster, self._allocator, reporter, now=now)
         self._pods: WorkList[Key] = WorkList(now)
         self._claims: WorkList[Key] = WorkList(now)
         self._waiting: set[Key] = set()
-        self._attempts: dict[str, _Attempt] = {}
+        self._held_up: tuple[set[Key], set[Key]] = set(), set()
         self._delegated: frozenset[str] = frozenset()
         self._classes = ClassSync(cluster, writer, reporter, now)
         self._last_sweep = float("-inf")
 
     def absorb(self) -> None:
-        """Turn the effects of changes into work."""
+        """Turn answers and the effects of changes into work.
+
+        Raises:
+            NotLeadingError: nothing may be written any more.
+        """
+        if self._flights.land():
+            self._go_on()
         effects = self._cluster.take_effects()
         for taken in effects.taken_back:
             self._refuse(taken.claim, taken.node)
@@ -103,13 +108,10 @@ class Engine:
             self._exclusions.ease(node)
         for uid in effects.gone_pods:
             self._exclusions.forget(uid)
+            self._grants.forget_pod(uid)
             self._reporter.forget(pod_uid=uid, gone=True)
             self._overtaking.leaves(uid)
-        for uid in effects.gone_claims:
-            self._reporter.forget(claim_uid=uid)
-            self._attempts.pop(uid, None)
-        for key in effects.claims:
-            self._claims.add(key, 0)
+        self._claims_changed(effects)
         for key in effects.pods:
             self._add(key)
         if effects.classes:
@@ -122,35 +124,50 @@ class Engine:
         if effects.room and self._waiting:
             self._sweep(effects)
 
+    def _claims_changed(self, effects: Effects) -> None:
+        for uid in effects.gone_claims:
+            self._reporter.forget(claim_uid=uid)
+            self._grants.forget_claim(uid)
+        for key in effects.claims:
+            self._grants.notice(key)
+            self._claims.add(key, 0)
+
     def work(self) -> bool:
-        """Do one piece of work; False when nothing is due.
+        """Do one piece of work; False when nothing is due, or answers are to be waited for.
 
         Raises:
             NotLeadingError: nothing may be written any more.
         """
         if self._classes.sync_if_due():
             return True
+        if self._flights.full:
+            return False
         claim = self._claims.pop()
         if claim is not None:
-            self._guarded(self._claims, claim, lambda: self._end(claim))
+            self._guarded(self._claims, claim, self._end)
             return True
         pod = self._pods.pop()
         if pod is not None:
-            self._guarded(self._pods, pod, lambda: self._serve(pod))
+            self._guarded(self._pods, pod, self._serve)
             return True
         return False
 
     def next_due(self) -> float | None:
-        """The monotonic time of the next piece of work, None when there is none."""
-        times = [self._claims.next_due(), self._pods.next_due(), self._classes.due]
+        """The monotonic time of the next piece of work, None when only an answer brings any."""
+        times = [self._classes.due]
+        if not self._flights.full:
+            times += [self._claims.next_due(), self._pods.next_due()]
         return min((t for t in times if t is not None), default=None)
 
-    def _end(self, key: Key) -> None:
-        if self._stranded.look_at(key):
-            return
-        again = self._ender.look_at(key)
-        if again is not None:
-            self._claims.add(key, 0, at=again)
+    def _end(self, key: Key) -> bool:
+        """See whether a claim has ended; True when a write is under way."""
+        if self._flights.concern([key]):
+            self._held_up[1].add(key)
+        elif not self._stranded.look_at(key):
+            again = self._ender.look_at(key)
+            if again is not None:
+                self._claims.add(key, 0, at=again)
+        return self._flights.concern([key])
 
     # -- pods
 
@@ -167,24 +184,31 @@ class Engine:
         for key in self._waiting - effects.pods:
             self._add(key, at=at)
 
-    def _serve(self, key: Key) -> None:
+    def _serve(self, key: Key) -> bool:
+        """Do what is to be done for a pod; True when a write is under way."""
         pod = self._cluster.pods.get(key)
         self._waiting.discard(key)
         if pod is None or not pod.pending or any(g != self._gate for g in pod.gates):
             # Whoever holds another gate may still change where the pod can go.
             if pod is not None:
                 self._reporter.forget(pod_uid=pod.uid)
-            return
-        self._repeat_attempts(pod)
-        if any(self._stranded.look_at(k) for k in pod.claim_keys):
-            return  # a claim that has changed brings its pods here again
+            return False
+        if self._flights.concern(pod.claim_keys):
+            self._held_up[0].add(key)
+        elif not (
+            self._grants.repeat(pod, lambda error: self._settle_pod(key, error))
+            or any(self._stranded.look_at(k) for k in pod.claim_keys)
+        ):
+            self._examine(pod)
+        return self._flights.concern(pod.claim_keys)
+
+    def _examine(self, pod: Pod) -> None:
         found = examine(pod, self._cluster, self._reader)
         if isinstance(found, Satisfied):
             self._reporter.forget(pod_uid=pod.uid)
             self._overtaking.leaves(pod.uid)
-            if found.ours and self._gate in pod.gates:
-                self._writer.lift_gate(pod, self._gate)
-                _log.info("gate lifted", extra={"pod": str(pod)})
+            if found.ours and self._grants.is_gated(pod):
+                self._grants.lift_gate(pod, lambda error: self._settle_pod(pod.key, error))
         elif isinstance(found, Blocked):
             self._wait(pod, found.obstacle, [found.claim])
         elif isinstance(found, Problem):
@@ -208,59 +232,19 @@ class Engine:
             self._wait(pod, obstacle, [(r.namespace, r.name) for r in refs])
         if decision is None:
             return
-        for wants in problem.claims:
-            self._write(pod, _Attempt(wants, decision))
-        self._overtaking.served(pod, _urgency(pod))
+
+        def done(error: Exception | None) -> None:
+            if error is None:
+                self._overtaking.served(pod, _urgency(pod))
+            self._settle_pod(pod.key, error)
+
+        self._grants.make(pod, decision, problem.claims, done)
 
     def _decide(self, problem: Problem) -> Decision | None:
         began = self._now()
         decision = self._allocator.decide(problem, self._delegated)
         self._observer.decided(self._now() - began, placed=decision is not None)
         return decision
-
-    def _write(self, pod: Pod, attempt: _Attempt) -> None:
-        cluster, wants, decision = self._cluster, attempt.wants, attempt.decision
-        key = (wants.claim.ref.namespace, wants.claim.ref.name)
-        claim = cluster.claims[key].claim
-        if cluster.finalizer not in claim.finalizers:
-            cluster.set_claim(self._writer.add_finalizer(claim), own=True)
-            claim = cluster.claims[key].claim
-        try:
-            obj = self._writer.allocate(
-                claim,
-                attempt.picks,
-                node=decision.node,
-                pool=decision.pool,
-                config=wants.config(p.request for p in attempt.picks),
-            )
-        except UnavailableError:
-            self._suppose(replace(attempt, wants=replace(wants, claim=claim)))
-            raise
-        cluster.set_claim(obj, own=True)
-        for pick in attempt.picks:
-            if pick.profile:
-                cluster.markets.observe(pick.profile)
-        self._announce(pod, obj, attempt)
-
-    def _suppose(self, attempt: _Attempt) -> None:
-        """An allocation may have been written: count it until the claim's next state is known."""
-        decision, claim = attempt.decision, attempt.wants.claim
-        devices = tuple(
-            AllocatedDevice(p.request, self._cluster.driver, decision.pool, p.device)
-            for p in attempt.picks
-        )
-        self._cluster.fleet.hold(claim.ref, Allocation(devices, decision.node))
-        self._attempts[claim.ref.uid] = attempt
-
-    def _repeat_attempts(self, pod: Pod) -> None:
-        """Write again what may or may not have been written: the same, so that either is right."""
-        for key in pod.claim_keys:
-            known = self._cluster.claims.get(key)
-            attempt = self._attempts.pop(known.claim.ref.uid, None) if known else None
-            if known is None or attempt is None:
-                continue
-            if known.claim.resource_version == attempt.wants.claim.resource_version:
-                self._write(pod, attempt)
 
     def _wait(self, pod: Pod, obstacle: Obstacle, claims: list[Key]) -> None:
         known = [self._cluster.claims[k].obj for k in claims if k in self._cluster.claims]
@@ -285,61 +269,67 @@ class Engine:
 
     # -- failures
 
-    def _guarded(self, work: WorkList[Key], key: Key, act: Callable[[], None]) -> None:
-        """Act on a key, and retry with a growing pause what the API server refuses."""
+    def _guarded(self, work: WorkList[Key], key: Key, act: Callable[[Key], bool]) -> None:
+        """Act on a key; if that begins a write, its answer tells whether it succeeded."""
         try:
-            act()
-        except NotFoundError as error:
-            _log.info("gone meanwhile", extra={"key": "/".join(key), "error": str(error)})
-        except BindingForbiddenError as error:
-            self._refused(key, str(error))
-        except (InvalidError, ForbiddenError) as error:
-            self._refused(key, f"the API server refuses the write: {error}")
-        except ConflictError as error:
-            _log.info("changed meanwhile", extra={"key": "/".join(key), "error": str(error)})
-        except KubeError as error:
-            _log.warning("write failed", extra={"key": "/".join(key), "error": str(error)})
-        except NotLeadingError:
-            raise
-        except Exception:  # noqa: BLE001 - logged; it may be anything
+            if not act(key):
+                work.succeeded(key)
+        except Exception as error:  # noqa: BLE001 - it may be anything
             # One object that we cannot handle must not keep the others from being served.
-            _log.exception("failed; trying again later", extra={"key": "/".join(key)})
-        else:
-            work.succeeded(key)
-            return
-        pod = self._cluster.pods.get(key)
-        work.retry(key, _urgency(pod) if pod is not None and work is self._pods else 0)
+            self._settle(work, key, error)
 
-    def _refused(self, key: Key, message: str) -> None:
-        pod = self._cluster.pods.get(key)
+    def _settle_pod(self, key: Key, error: Exception | None) -> None:
+        """What was written for a pod was answered."""
+        self._held_up[0].discard(key)
+        self._settle(self._pods, key, error)
+
+    def _settle_claim(self, key: Key, error: Exception | None) -> None:
+        """What was written to a claim was answered; its pods may wait for that."""
+        self._held_up[1].discard(key)
+        pause = self._settle(self._claims, key, error)
+        for pod in self._cluster.pods_of(key) if error is not None else ():
+            self._add(pod.key, at=self._now() + pause)
+
+    def _go_on(self) -> None:
+        """Look again at what had to wait for an answer."""
+        pods, claims = self._held_up
+        self._held_up = set(), set()
+        for key in pods:
+            self._add(key)
+        for key in claims:
+            self._claims.add(key, 0)
+
+    def _settle(self, work: WorkList[Key], key: Key, error: Exception | None) -> float:
+        """Retry what was refused, with a growing pause; returns that pause in seconds."""
+        pod = self._cluster.pods.get(key) if work is self._pods else None
+        fields = {"key": "/".join(key), "error": str(error)}
+        match error:
+            case None:
+                work.succeeded(key)
+                return 0.0
+            case NotLeadingError():
+                raise error
+            case NotFoundError():
+                _log.info("gone meanwhile", extra=fields)
+            case BindingForbiddenError():
+                self._refused(key, str(error), pod)
+            case InvalidError() | ForbiddenError():
+                self._refused(key, f"the API server refuses the write: {error}", pod)
+            case ConflictError():
+                _log.info("changed meanwhile", extra=fields)
+            case KubeError():
+                _log.warning("write failed", extra=fields)
+            case _:
+                _log.error("failed; trying again later", extra=fields, exc_info=error)
+        return work.retry(key, _urgency(pod) if pod is not None else 0)
+
+    def _refused(self, key: Key, message: str, pod: Pod | None) -> None:
         _log.error("write refused", extra={"key": "/".join(key), "error": message})
         if pod is not None:
             claims = [
                 self._cluster.claims[k].obj for k in pod.claim_keys if k in self._cluster.claims
             ]
             self._reporter.waiting(pod, Obstacle(Reason.REFUSED, message), claims)
-
-    def _announce(self, pod: Pod, obj: dict[str, object], attempt: _Attempt) -> None:
-        decision = attempt.decision
-        for pick in attempt.picks:
-            _log.info(
-                "allocated",
-                extra={
-                    "claim": str(pick.claim),
-                    "pod": str(pod),
-                    "request": pick.request,
-                    "node": decision.node,
-                    "gpu": pick.gpu,
-                    "profile": pick.profile or "gpu",
-                    "placement": str(pick.placement) if pick.placement else "whole",
-                    "device": pick.device,
-                },
-            )
-        what = ", ".join(
-            f"{p.profile} at {p.placement} of {p.gpu}" if p.placement else p.gpu
-            for p in attempt.picks
-        )
-        self._reporter.allocated(pod, obj, f"allocated {what} on node {decision.node}")
 
 
 def _urgency(pod: Pod) -> tuple[int, str, str, str]:

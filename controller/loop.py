@@ -15,6 +15,7 @@ from controller.cluster import Cluster
 from controller.engine import Engine
 from controller.inbox import Inbox
 from controller.observer import Observer
+from controller.outbox import Outbox, Senders
 from controller.report import Recorder, Reporter
 from controller.writer import NotLeadingError, Writer
 from dra.kube.reflector import Change, Reflector
@@ -139,7 +140,15 @@ class Controller:
         return False
 
     def _work(self, inbox: Inbox, stop: threading.Event) -> None:
-        cluster, engine = self._engine(stop)
+        senders = Senders()
+        try:
+            self._serve(inbox, stop, senders)
+        finally:
+            stop.set()
+            senders.close()  # whoever leads next may rely on it that nothing is under way
+
+    def _serve(self, inbox: Inbox, stop: threading.Event, outbox: Outbox) -> None:
+        cluster, engine = self._engine(inbox, stop, outbox)
         _apply(cluster, inbox.take())
         cluster.learn_demand()
         engine.absorb()
@@ -162,7 +171,9 @@ class Controller:
             _apply(cluster, changes)
             engine.absorb()
 
-    def _engine(self, stop: threading.Event) -> tuple[Cluster, Engine]:
+    def _engine(
+        self, inbox: Inbox, stop: threading.Event, outbox: Outbox
+    ) -> tuple[Cluster, Engine]:
         names, selectors = self._names, Selectors()
         cluster = Cluster(names.driver, names.finalizer, Kinds(selectors))
         writer = Writer(
@@ -176,9 +187,11 @@ class Controller:
             cluster,
             Reader(names.driver, selectors, cluster.classes),
             writer=writer,
+            outbox=outbox,
             reporter=Reporter(self._recorder, self._clock.monotonic, self._observer),
             gate=names.finalizer,
             now=self._clock.monotonic,
+            wake=inbox.wake,
             observer=self._observer,
         )
         return cluster, engine

@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
+from functools import partial
 
 from controller.allocate import Allocator, Problem
+from controller.claimwrites import ClaimWrites
 from controller.cluster import Cluster, KnownClaim
 from controller.unit import raw_requests
 from controller.writer import Writer
@@ -24,26 +26,33 @@ class Mover:
     """Moves what nobody uses yet."""
 
     def __init__(
-        self, cluster: Cluster, reader: Reader, writer: Writer, allocator: Allocator
+        self,
+        cluster: Cluster,
+        reader: Reader,
+        writer: Writer,
+        *,
+        writes: ClaimWrites,
+        allocator: Allocator,
     ) -> None:
         self._cluster = cluster
         self._reader = reader
         self._writer = writer
+        self._writes = writes
         self._allocator = allocator
 
     def move(self, pod: Pod, problem: Problem, delegated: AbstractSet[str]) -> bool:
-        """Deallocate claims of ``pod`` if all its claims then fit together; True when done.
+        """Deallocate claims of ``pod`` if all its claims then fit together; True when under way.
 
-        ``problem`` is what the pod still lacks. Raises KubeError and NotLeadingError.
+        ``problem`` is what the pod still lacks.
         """
         pins = _own_pins(pod, self._cluster)
         if not pins or not self._fits_whole(pod, problem, pins=pins, delegated=delegated):
             return False
         for known in pins:
-            self._cluster.set_claim(self._writer.deallocate(known.claim), own=True)
-            _log.info(
-                "deallocated, to serve the pod as a whole on another node",
-                extra={"claim": str(known.claim.ref), "pod": str(pod)},
+            fields = {"claim": str(known.claim.ref), "pod": str(pod)}
+            what = "deallocated, to serve the pod as a whole on another node"
+            self._writes.send(
+                known, self._writer.deallocate, partial(_log.info, what, extra=fields)
             )
         return True
 

@@ -7,8 +7,9 @@ its MigNode.
 
 from __future__ import annotations
 
-import logging
+from functools import partial
 
+from controller.claimwrites import ClaimWrites
 from controller.cluster import Cluster, KnownClaim
 from controller.exclusions import Exclusions
 from controller.report import Reporter
@@ -17,25 +18,30 @@ from dra.conditions import failed_prepare
 from dra.pods import Key, Pod
 from dra.reasons import Obstacle, Reason
 
-_log = logging.getLogger(__name__)
-
 
 class Stranded:
     """Looks after claims that failed for good."""
 
     def __init__(
-        self, cluster: Cluster, writer: Writer, reporter: Reporter, exclusions: Exclusions
+        self,
+        cluster: Cluster,
+        writer: Writer,
+        reporter: Reporter,
+        *,
+        writes: ClaimWrites,
+        exclusions: Exclusions,
     ) -> None:
         self._cluster = cluster
         self._writer = writer
+        self._writes = writes
         self._reporter = reporter
         self._exclusions = exclusions
 
     def look_at(self, key: Key) -> bool:
-        """Deallocate a claim that failed for good and that no pod holds; True when done.
+        """Deallocate a claim that failed for good and that no pod holds; True when under way.
 
         A claim is held as long as a pod has it reserved or is bound, and as long as its node has
-        anything left of it. Raises KubeError and NotLeadingError.
+        anything left of it.
         """
         cluster = self._cluster
         known = cluster.claims.get(key)
@@ -51,13 +57,13 @@ class Stranded:
             return False
         for pod in pods:
             self._exclusions.refuse(pod.uid, node)
-        cluster.set_claim(self._writer.deallocate(claim), own=True)
-        _log.info(
-            "deallocated: its node cannot prepare it",
-            extra={"claim": str(claim.ref), "node": node, "detail": why},
-        )
         message = f"node {node} cannot prepare the claim, it is placed elsewhere: {why}"
-        self._reporter.on_claim(known.obj, Obstacle(Reason.PREPARE_FAILED, message))
+        obstacle = Obstacle(Reason.PREPARE_FAILED, message)
+        self._writes.send(
+            known,
+            self._writer.deallocate,
+            partial(self._reporter.on_claim, known.obj, obstacle),
+        )
         return True
 
     def _may_be_on(self, node: str, uid: str) -> bool:

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from controller.allocate import Pick
 from dra.allocation import AllocatedDevice, write_allocation
 from dra.claims import Claim
-from dra.kube.errors import InvalidError
+from dra.kube.errors import ConflictError, InvalidError
 from dra.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.timing import rfc3339
 from dra.kube.transport import PatchContent
@@ -133,22 +133,31 @@ class Writer:
         return self._set_allocation(claim, None)
 
     def lift_gate(self, pod: Pod, gate: str) -> Obj:
-        """Remove a scheduling gate; fails when the gates are no longer those that were seen."""
+        """Remove a scheduling gate.
+
+        Raises:
+            ConflictError: the gates, or the pod, are no longer those that were seen.
+        """
         self._check()
         index = pod.gates.index(gate)
         path = f"/spec/schedulingGates/{index}"
-        return self._api.patch(
-            PODS,
-            pod.key[1],
-            [
-                {"op": "test", "path": "/metadata/uid", "value": pod.uid},
-                {"op": "test", "path": f"{path}/name", "value": gate},
-                {"op": "remove", "path": path},
-            ],
-            namespace=pod.key[0],
-            content="json",
-            field_manager=self._manager,
-        )
+        steps = [
+            {"op": "test", "path": "/metadata/uid", "value": pod.uid},
+            {"op": "test", "path": f"{path}/name", "value": gate},
+            {"op": "remove", "path": path},
+        ]
+        namespace, name = pod.key
+        try:
+            return self._api.patch(
+                PODS,
+                name,
+                steps,
+                namespace=namespace,
+                content="json",
+                field_manager=self._manager,
+            )
+        except InvalidError as error:  # what a JSON patch is answered whose test fails
+            raise ConflictError(f"pod {pod} has changed: {error.message}") from error
 
     def apply_class(self, body: Obj) -> Obj:
         """Create or update a generated DeviceClass."""

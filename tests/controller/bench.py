@@ -10,6 +10,7 @@ from typing import Any
 from controller.cluster import Cluster
 from controller.engine import Engine
 from controller.observer import Observer
+from controller.outbox import Outbox
 from controller.report import Reporter
 from controller.writer import Writer
 from dra.kube.errors import ConflictError, KubeError, NotFoundError
@@ -97,6 +98,13 @@ class FakeApi:
         return self.put(resource, body)
 
 
+class Inline:
+    """An outbox for programs of one thread: what is sent is done at once."""
+
+    def send(self, job: Callable[[], None]) -> None:
+        job()
+
+
 class Recorder:
     """Keeps events as (kind, name, reason, message)."""
 
@@ -113,7 +121,10 @@ class Recorder:
 class Bench:
     """An engine with nodes that each have one empty A100."""
 
-    def __init__(self, *nodes: str, observer: Observer | None = None) -> None:
+    def __init__(
+        self, *nodes: str, outbox: Outbox | None = None, observer: Observer | None = None
+    ) -> None:
+        self.outbox = outbox or Inline()
         self.time = 1000.0
         self.api = FakeApi()
         self.recorder = Recorder()
@@ -130,6 +141,7 @@ class Bench:
                 now=lambda: datetime(2026, 1, 1, tzinfo=UTC),
                 leads=lambda: self.leads,
             ),
+            outbox=self.outbox,
             reporter=Reporter(self.recorder, lambda: self.time, observer),
             gate=FINALIZER,
             now=lambda: self.time,
