@@ -321,7 +321,12 @@ class Engine:
                 _log.warning("write failed", extra=fields)
             case _:
                 _log.error("failed; trying again later", extra=fields, exc_info=error)
-        return work.retry(key, _urgency(pod) if pod is not None else 0)
+        if work is self._claims:
+            return work.retry(key, 0)
+        if pod is not None:
+            return work.retry(key, _urgency(pod))
+        work.succeeded(key)  # gone: nobody is left to fail
+        return 0.0
 
     def _refused(self, key: Key, message: str, pod: Pod | None) -> None:
         _log.error("write refused", extra={"key": "/".join(key), "error": message})

@@ -56,9 +56,9 @@ class FakeApi:
         field_manager: str = "",
     ) -> Obj:
         what = f"{resource.plural}/{subresource}" if subresource else resource.plural
-        found = self.objects.get((resource.plural, name))
         if error := self.refuse(what):
             raise error
+        found = self.objects.get((resource.plural, name))
         if found is None:
             raise NotFoundError(f"{name} not found", status=404)
         obj = copy.deepcopy(found)

@@ -1,0 +1,150 @@
+"""Writes, answers, watches and other people's changes in any order: no slice is given out twice."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Callable
+
+import pytest
+
+from dra.kube.errors import ConflictError, InvalidError, KubeError, UnavailableError
+from dra.kube.resources import RESOURCE_CLAIMS
+from dra.names import MigDevice, parse_device
+from tests.controller.bench import Bench
+from tests.controller.objects import claim, mignode, node, pod, request
+from tests.controller.test_flights import Desk
+from tests.dra.gpus import A100
+
+PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb")
+NODES = ("node-a", "node-b", "node-c")
+
+
+class Story:
+    """A cluster to which everything happens at random; ``seen`` are watch events not yet told."""
+
+    def __init__(self, seed: int) -> None:
+        self.draw = random.Random(seed)
+        self.desk = Desk()
+        self.bench = Bench(outbox=self.desk)
+        for name in NODES:
+            self.bench.cluster.set_node(node(name))
+            self.bench.cluster.set_mignode(mignode(name))
+        self.bench.run()
+        self.names: list[str] = []
+        self.seen: list[Callable[[], None]] = []
+        self.bench.api.refuse = lambda _: self._trouble(0.1)
+        self.bench.api.lost = lambda _: self._trouble(0.1)
+        stored = self.bench.api.put
+
+        def put(resource: object, obj: dict[str, object]) -> dict[str, object]:
+            told = stored(resource, obj)  # type: ignore[arg-type]
+            if resource is RESOURCE_CLAIMS:
+                self.seen.append(lambda: self.bench.cluster.set_claim(copy.deepcopy(told)))
+            return told
+
+        self.bench.api.put = put  # type: ignore[method-assign]
+
+    def act(self) -> None:
+        steps: list[Callable[[], None]] = [
+            self._create,
+            self._answer,
+            self._answer,
+            self._tell,
+            self._tell,
+            self._erase,
+            self._delete,
+            lambda: self.bench.run(seconds=self.draw.choice((0.0, 0.05, 1.0))),
+        ]
+        self.draw.choice(steps)()
+        self.check()
+
+    def check(self) -> None:
+        """No two claims hold the same memory slice."""
+        taken: dict[tuple[str, str, int], str] = {}
+        for name in self.names:
+            if ("resourceclaims", name) not in self.bench.api.objects:
+                continue
+            for text in self.bench.devices(name):
+                device = parse_device(text)
+                assert isinstance(device, MigDevice)
+                profile = A100.by_id(device.profile_id)
+                assert profile is not None
+                for piece in range(device.start, device.start + profile.memory_slices):
+                    place = (self.bench.node_of(name), device.gpu, piece)
+                    assert place not in taken, f"{name} and {taken[place]} both have {place}"
+                    taken[place] = name
+
+    def end(self) -> None:
+        """No more trouble: everything comes to rest."""
+        self.bench.api.refuse = self.bench.api.lost = lambda _: None
+        for _ in range(60):
+            self._everything()
+            self.bench.run(seconds=20.0)
+            self.check()
+
+    def _everything(self) -> None:
+        while self.desk.jobs or self.seen:
+            self.desk.work_off()
+            while self.seen:
+                self.seen.pop(0)()
+            self.bench.run()
+
+    def _trouble(self, chance: float) -> KubeError | None:
+        if self.draw.random() > chance:
+            return None
+        return self.draw.choice(
+            (
+                ConflictError("stale", status=409),
+                InvalidError("no", status=422),
+                UnavailableError("no answer"),
+            )
+        )
+
+    def _create(self) -> None:
+        name = f"c{len(self.names)}"
+        self.names.append(name)
+        self.bench.claim(claim(name, request("r", f"mig-{self.draw.choice(PROFILES)}")))
+        self.bench.pod(pod(name, name))
+
+    def _answer(self) -> None:
+        if self.desk.jobs:
+            self.desk.jobs.pop(self.draw.randrange(min(4, len(self.desk.jobs))))()
+
+    def _tell(self) -> None:
+        for _ in range(self.draw.randrange(1, 4)):
+            if self.seen:
+                self.seen.pop(0)()
+
+    def _erase(self) -> None:
+        """The scheduler takes an allocation back."""
+        held = [n for n in self._present() if self.bench.devices(n)]
+        if held:
+            obj = copy.deepcopy(self.bench.api.get(RESOURCE_CLAIMS, self.draw.choice(held)))
+            del obj["status"]["allocation"]
+            self.bench.api.put(RESOURCE_CLAIMS, obj)
+
+    def _delete(self) -> None:
+        pods = [n for n in self.names if ("pods", n) in self.bench.api.objects]
+        if pods:
+            self.bench.delete_pod(self.draw.choice(pods))
+
+    def _present(self) -> list[str]:
+        return [n for n in self.names if ("resourceclaims", n) in self.bench.api.objects]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_no_slice_is_given_out_twice_and_none_is_lost(seed: int) -> None:
+    story = Story(seed)
+    for _ in range(250):
+        story.act()
+    story.end()
+    bench = story.bench
+    waiting = [n for n in story.names if ("pods", n) in bench.api.objects and not bench.devices(n)]
+    held = [n for n in story.names if bench.devices(n)]
+    assert all(("pods", n) in bench.api.objects for n in held), "what nobody uses is free again"
+    kept = {f"uid-{n}" for n in held} | {f"next:uid-{n}" for n in waiting}
+    for state in (s for n in bench.cluster.fleet.nodes.values() for s in n.gpus):
+        assert {h.claim_uid for h in state.holdings} <= kept
+    for name in waiting:  # whoever waits does so for want of room
+        assert bench.recorder.reasons(name)[-1] in ("WaitingForSlice", "NextInLine")
