@@ -25,6 +25,7 @@ def parser() -> argparse.ArgumentParser:
     _map(commands)
     _explain(commands)
     _profiles(commands)
+    _doctor(commands)
     _drain(commands)
     _resume(commands)
     return top
@@ -98,6 +99,15 @@ def _profiles(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         examples="  kubectl mig profiles\n  kubectl mig profiles node-1 -o json\n",
     )
     command.add_argument("node", nargs="*", help="only the GPUs of these nodes")
+
+
+def _doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    _command(
+        commands,
+        "doctor",
+        "Check that everything is there that slices need, and that it works together.",
+        examples="  kubectl mig doctor\n  kubectl mig doctor -o json\n",
+    )
 
 
 def _drain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

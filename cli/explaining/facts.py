@@ -32,8 +32,10 @@ from dra.nodefit import read_node
 from dra.pods import Key, Pod, read_pod
 
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
-PLUGIN_LABELS = {"app.kubernetes.io/component": "kubelet-plugin"}
-"""Of the plugin's pods, as the chart makes them."""
+COMPONENT = "app.kubernetes.io/component"
+PLUGIN = "kubelet-plugin"
+CONTROLLER = "controller"
+_CHART_NAME = "dra-driver-nvidia-mig"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,7 @@ class Facts:
 
 
 def read_facts(session: Session, namespace: str) -> Facts:
-    """Everything that can be read; events and templates of ``namespace`` only.
+    """Everything that can be read; events and templates of ``namespace`` only, if one is given.
 
     Raises:
         CliError: claims may not be read, without which there is nothing to explain.
@@ -122,7 +124,11 @@ def read_facts(session: Session, namespace: str) -> Facts:
         (c["metadata"]["namespace"], c["metadata"]["name"]): KnownClaim(read_claim(c), c)
         for c in claims
     }
-    templates = _all(session, RESOURCE_CLAIM_TEMPLATES, unread, namespace=namespace)
+    templates: list[Obj] = []
+    events: list[Obj] = []
+    if namespace:
+        templates = _all(session, RESOURCE_CLAIM_TEMPLATES, unread, namespace=namespace)
+        events = _all(session, EVENTS, unread, namespace=namespace)
     return Facts(
         driver=session.driver,
         site=survey(read, claims, driver=session.driver, unreadable=unreadable),
@@ -135,7 +141,7 @@ def read_facts(session: Session, namespace: str) -> Facts:
             for c in (read_class(o, session.driver) for o in _all(session, DEVICE_CLASSES, unread))
         },
         templates=frozenset((namespace, t["metadata"]["name"]) for t in templates),
-        events=tuple(_all(session, EVENTS, unread, namespace=namespace)),
+        events=tuple(events),
         leader=_leader(session, unread),
         plugins=plugin_problems(pod_objects),
         unread=tuple(unread),
@@ -170,13 +176,20 @@ def _hosts(nodes: Iterable[Obj], pods: Iterable[Pod], claims: Mapping[Key, Known
     return hosts
 
 
+def is_component(pod: Obj, component: str) -> bool:
+    """Whether a pod is one of the driver's, as the chart labels them."""
+    labels = pod["metadata"].get("labels") or {}
+    part_of = labels.get("app.kubernetes.io/name") == _CHART_NAME
+    image = any(_CHART_NAME in c.get("image", "") for c in pod["spec"].get("containers") or ())
+    return labels.get(COMPONENT) == component and (part_of or image)
+
+
 def plugin_problems(pods: Iterable[Obj]) -> dict[str, str] | None:
     """By node, what is wrong with the plugin's pod there ("" for nothing); None without any."""
     found: dict[str, str] = {}
     for pod in pods:
-        labels = pod["metadata"].get("labels") or {}
         node = (pod.get("spec") or {}).get("nodeName")
-        if not node or any(labels.get(k) != v for k, v in PLUGIN_LABELS.items()):
+        if not node or not is_component(pod, PLUGIN):
             continue
         conditions = (pod.get("status") or {}).get("conditions") or ()
         ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)

@@ -78,6 +78,10 @@ class KubeApi:
         """Read one object."""
         return self._http.call("GET", resource.path(namespace, name))
 
+    def read(self, path: str) -> Obj:
+        """Read what is no object of a resource, such as ``/version`` or ``/apis/<group>``."""
+        return self._http.call("GET", path)
+
     def list(
         self,
         resource: Resource,

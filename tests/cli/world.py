@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,11 @@ _EMPTIED = (
     MIG_NODES,
     NODES,
 )
+
+
+def _labels(component: str) -> dict[str, str]:
+    name = "dra-driver-nvidia-mig"
+    return {"app.kubernetes.io/name": name, "app.kubernetes.io/component": component}
 
 
 class World:
@@ -105,13 +111,24 @@ class World:
         metadata = {"name": name, "namespace": "default"}
         self.api.create(RESOURCE_CLAIM_TEMPLATES, {"metadata": metadata, "spec": {"spec": spec}})
 
-    def add_plugin(self, node_name: str, *, ready: bool) -> None:
+    def add_bare_node(self, name: str, **fields: Any) -> None:
+        """A Node without a MigNode."""
+        self._with_status(NODES, node(name, **fields))
+
+    def replace_gpus(self, name: str, *gpus: Gpu, **fields: Any) -> None:
+        """What the plugin says now; ``fields`` are those of an Inventory."""
+        made = replace(inventory(name, *gpus), **fields)
+        self.set_status(MIG_NODES, {"metadata": {"name": name}}, to_mignode(made)["status"])
+
+    def unlead(self) -> None:
+        """The controller is gone."""
+        self.api.delete(LEASES, f"{DRIVER}-controller", namespace=NAMESPACE)
+
+    def add_plugin(self, node_name: str, *, ready: bool, tag: str = "0.1.0") -> None:
         """A pod of the plugin's DaemonSet."""
         body = pod(f"plugin-{node_name}", nodeName=node_name)
-        body["metadata"] |= {
-            "namespace": NAMESPACE,
-            "labels": {"app.kubernetes.io/component": "kubelet-plugin"},
-        }
+        body["spec"]["containers"][0]["image"] = f"example/kubelet-plugin:{tag}"
+        body["metadata"] |= {"namespace": NAMESPACE, "labels": _labels("kubelet-plugin")}
         made = self.api.create(PODS, body)
         condition = {"type": "Ready", "status": "True" if ready else "False"}
         self.set_status(PODS, made, {"phase": "Running", "conditions": [condition]})

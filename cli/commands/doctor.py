@@ -1,0 +1,66 @@
+"""``kubectl mig doctor``: is everything there that slices need, and does it work together?"""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+
+from cli.doctoring import cluster, leftovers, programs
+from cli.doctoring.checks import Check, Examination, Status
+from cli.doctoring.evidence import gather
+from cli.exits import Exit
+from cli.output import Output
+from cli.session import Session
+
+EXAMINATIONS: tuple[Examination, ...] = (
+    cluster.kubernetes,
+    cluster.definition,
+    cluster.classes,
+    cluster.rights,
+    programs.controller,
+    programs.plugins,
+    programs.versions,
+    programs.modes,
+    leftovers.claims,
+    leftovers.instances,
+)
+
+
+def run(session: Session, _arguments: argparse.Namespace) -> int:
+    """Examine everything; 1 when a check fails, warnings alone are 0."""
+    evidence = gather(session)
+    checks = [check for examine in EXAMINATIONS for check in examine(evidence)]
+    counts = Counter(check.status for check in checks)
+    if session.out.is_json:
+        content = {
+            "checks": [
+                {
+                    "name": c.name,
+                    "status": c.status.value,
+                    "message": c.message,
+                    "remedy": c.remedy,
+                }
+                for c in checks
+            ],
+            "summary": {s.value: counts[s] for s in Status},
+        }
+        session.out.json("Diagnosis", content)
+    else:
+        for check in checks:
+            _show(check, session.out)
+        shown = ", ".join(f"{counts[s]} {s.value}" for s in Status if counts[s])
+        session.out.line()
+        session.out.line(shown)
+    return Exit.FINDING if counts[Status.FAIL] else Exit.OK
+
+
+def _show(check: Check, out: Output) -> None:
+    paint = {
+        Status.OK: out.good,
+        Status.WARN: out.odd,
+        Status.FAIL: out.bad,
+        Status.UNKNOWN: out.dim,
+    }[check.status]
+    out.line(f"{paint(f'{check.status.value:<7}')} {check.name:<10} {check.message}")
+    if check.remedy:
+        out.line(out.dim(f"{'':18} {check.remedy}"))

@@ -1,0 +1,126 @@
+"""Checks of the API server and of what was installed into it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from cli.doctoring.checks import Check, fail, named, ok, unknown, warn
+from cli.doctoring.evidence import Evidence
+from dra.classes import GPU_CLASS, is_generated
+from dra.names import class_name
+
+_OLDEST = (1, 34)
+_BINDING_GUARDED = (1, 36)
+_CHART = "install or upgrade the chart (deploy/helm/dra-driver-nvidia-mig)"
+
+
+def kubernetes(evidence: Evidence) -> Iterator[Check]:
+    """The server's version, and the API that everything stands on."""
+    version = evidence.version or "of unknown version"
+    if evidence.served is None:
+        yield unknown("kubernetes", f"Kubernetes {version}: its API groups may not be read")
+    elif "v1" not in evidence.served:
+        have = ", ".join(evidence.served) or "nothing"
+        yield fail(
+            "kubernetes",
+            f"Kubernetes {version} serves {have} of resource.k8s.io, not v1",
+            "use Kubernetes 1.34 or newer, where this API is generally available",
+        )
+    elif (number := _number(evidence.version)) is not None and number < _OLDEST:
+        yield warn("kubernetes", f"Kubernetes {version} is older than any that was tested (1.34)")
+    else:
+        yield ok("kubernetes", f"Kubernetes {version} serves resource.k8s.io/v1")
+
+
+def definition(evidence: Evidence) -> Iterator[Check]:
+    """The CustomResourceDefinition, and whether it is as new as this program."""
+    if not evidence.facts.installed:
+        yield fail("crd", "the cluster does not know mignodes.mig.dra.dev", _CHART)
+        return
+    if evidence.definition is None:
+        yield unknown("crd", "MigNodes are there; their definition may not be read")
+        return
+    versions = evidence.definition["spec"]["versions"]
+    served = [v for v in versions if v["name"] == "v1alpha1" and v.get("served")]
+    if not served:
+        yield fail("crd", "mignodes.mig.dra.dev does not serve v1alpha1", _CHART)
+        return
+    schema = (served[0].get("schema") or {}).get("openAPIV3Schema") or {}
+    spec = (schema.get("properties") or {}).get("spec") or {}
+    if "drain" not in (spec.get("properties") or {}):
+        yield fail(
+            "crd",
+            "the definition of mignodes.mig.dra.dev is too old: it drops spec.drain",
+            "kubectl apply -f api/crds/mignodes.yaml (Helm does not upgrade definitions)",
+        )
+        return
+    yield ok("crd", "mignodes.mig.dra.dev is served and has every field")
+
+
+def classes(evidence: Evidence) -> Iterator[Check]:
+    """A DeviceClass for every profile, made by the controller."""
+    facts = evidence.facts
+    generated = {
+        c["metadata"]["name"] for c in evidence.class_objects if is_generated(c, facts.driver)
+    }
+    profiles = {
+        p.name
+        for v in facts.site.gpus
+        if v.gpu.geometry
+        for p in v.gpu.geometry.profiles
+        if p.placements
+    }
+    wanted = {facts.driver if facts.driver == "mig.dra.dev" else "mig.dra.dev", GPU_CLASS}
+    wanted |= {class_name(p) for p in profiles}
+    existing = {c["metadata"]["name"] for c in evidence.class_objects}
+    taken = sorted((wanted & existing) - generated)
+    missing = sorted(wanted - existing)
+    if missing:
+        yield fail(
+            "classes",
+            f"DeviceClass {named(missing)} missing",
+            "the controller makes them: see that it runs and leads",
+        )
+    if taken:
+        yield warn(
+            "classes",
+            f"DeviceClass {named(taken)} was made by somebody else: the controller leaves it alone",
+            "rename it if the generated one is wanted",
+        )
+    if not missing and not taken:
+        yield ok("classes", f"{len(generated)} DeviceClasses for {len(profiles)} profiles")
+
+
+def rights(evidence: Evidence) -> Iterator[Check]:
+    """What the caller and the controller may do."""
+    denied = sorted(w for w, allowed in evidence.mine.items() if allowed is False)
+    if evidence.facts.unread:
+        yield warn(
+            "rights", f"you may not read {', '.join(evidence.facts.unread)}: checks are left out"
+        )
+    elif denied:
+        yield warn(
+            "rights", f"you may not {named(denied)}", "drain needs patch mignodes, --evict more"
+        )
+    elif all(allowed is None for allowed in evidence.mine.values()):
+        yield unknown("rights", "the server did not say what you may do")
+    else:
+        yield ok("rights", "you may read everything, and drain")
+    lacking = sorted(w for w, allowed in evidence.controllers.items() if allowed is False)
+    number = _number(evidence.version)
+    if number is not None and number < _BINDING_GUARDED:
+        lacking = [w for w in lacking if "binding" not in w]
+    if lacking:
+        yield fail(
+            "controller-rights",
+            f"the controller may not {named(lacking)}: it cannot allocate",
+            _CHART,
+        )
+    elif any(evidence.controllers.values()):
+        yield ok("controller-rights", "the controller may allocate claims")
+
+
+def _number(version: str) -> tuple[int, int] | None:
+    found = re.match(r"v?(\d+)\.(\d+)", version)
+    return (int(found[1]), int(found[2])) if found else None

@@ -1,0 +1,137 @@
+"""Everything that the doctor looks at, read once."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from cli.explaining.facts import CONTROLLER, PLUGIN, Facts, is_component, read_facts
+from cli.session import Session
+from dra.kube.errors import ForbiddenError, KubeError, NotFoundError
+from dra.kube.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    DEVICE_CLASSES,
+    MIG_NODES,
+    NODES,
+    SELF_SUBJECT_ACCESS_REVIEWS,
+    SUBJECT_ACCESS_REVIEWS,
+    Obj,
+    Resource,
+)
+
+Answer = bool | None
+"""Whether something is allowed; None when nobody could say."""
+
+_MINE = (
+    ("list", "mignodes", "mig.dra.dev", ""),
+    ("list", "resourceclaims", "resource.k8s.io", ""),
+    ("list", "pods", "", ""),
+    ("list", "nodes", "", ""),
+    ("patch", "mignodes", "mig.dra.dev", ""),
+    ("create", "pods", "", "eviction"),
+)
+_CONTROLLERS = (
+    ("patch", "resourceclaims", "resource.k8s.io", "status"),
+    ("patch", "resourceclaims", "resource.k8s.io", "binding"),
+    ("list", "mignodes", "mig.dra.dev", ""),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What was read. What may not be read is None, and named in ``facts.unread``."""
+
+    facts: Facts
+    now: datetime
+    version: str = ""
+    served: tuple[str, ...] | None = None
+    definition: Obj | None = None
+    nodes: tuple[Obj, ...] = ()
+    class_objects: tuple[Obj, ...] = ()
+    controller_pods: tuple[Obj, ...] = ()
+    plugin_pods: tuple[Obj, ...] = ()
+    mine: Mapping[str, Answer] = field(default_factory=dict)
+    controllers: Mapping[str, Answer] = field(default_factory=dict)
+
+
+def gather(session: Session) -> Evidence:
+    """Read it all."""
+    facts = read_facts(session, "")
+    pods = [p.obj for p in facts.pods.values()]
+    controller_pods = tuple(p for p in pods if is_component(p, CONTROLLER))
+    return Evidence(
+        facts=facts,
+        now=session.now(),
+        version=str(session.api.read("/version").get("gitVersion", "")),
+        served=_served(session),
+        definition=_definition(session),
+        nodes=tuple(_listed(session, NODES)),
+        class_objects=tuple(_listed(session, DEVICE_CLASSES)),
+        controller_pods=controller_pods,
+        plugin_pods=tuple(p for p in pods if is_component(p, PLUGIN)),
+        mine={
+            _what(right): _review(session, SELF_SUBJECT_ACCESS_REVIEWS, right, {})
+            for right in _MINE
+        },
+        controllers=_controllers(session, controller_pods),
+    )
+
+
+def _served(session: Session) -> tuple[str, ...] | None:
+    """Versions of resource.k8s.io that the server has; none when it does not know the group."""
+    try:
+        group = session.api.read("/apis/resource.k8s.io")
+    except NotFoundError:
+        return ()
+    except ForbiddenError:
+        return None
+    return tuple(str(v["version"]) for v in group.get("versions") or ())
+
+
+def _definition(session: Session) -> Obj | None:
+    try:
+        return session.api.get(CUSTOM_RESOURCE_DEFINITIONS, str(MIG_NODES))
+    except (NotFoundError, ForbiddenError):
+        return None
+
+
+def _listed(session: Session, resource: Resource) -> list[Obj]:
+    try:
+        return session.api.list(resource).items
+    except ForbiddenError:
+        return []
+
+
+def _controllers(session: Session, pods: tuple[Obj, ...]) -> dict[str, Answer]:
+    """What the controller's service account may do, for callers who may ask that."""
+    if not pods:
+        return {}
+    account = pods[0]["spec"].get("serviceAccountName") or "default"
+    user = f"system:serviceaccount:{pods[0]['metadata']['namespace']}:{account}"
+    return {
+        _what(right): _review(session, SUBJECT_ACCESS_REVIEWS, right, {"user": user})
+        for right in _CONTROLLERS
+    }
+
+
+def _review(
+    session: Session, resource: Resource, right: tuple[str, str, str, str], who: dict[str, str]
+) -> Answer:
+    verb, plural, group, subresource = right
+    attributes = {"verb": verb, "resource": plural, "group": group, "subresource": subresource}
+    body: Obj = {
+        "apiVersion": resource.api_version,
+        "kind": resource.kind,
+        "metadata": {},
+        "spec": {"resourceAttributes": attributes, **who},
+    }
+    try:
+        return bool(session.api.create(resource, body)["status"]["allowed"])
+    except KubeError:
+        return None
+
+
+def _what(right: tuple[str, str, str, str]) -> str:
+    verb, plural, _, subresource = right
+    return f"{verb} {plural}{'/' + subresource if subresource else ''}"

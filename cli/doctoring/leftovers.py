@@ -1,0 +1,99 @@
+"""Checks of claims that hold slices for nobody, and of slices that nobody's claim holds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+from cli.doctoring.checks import Check, fail, named, ok, warn
+from cli.doctoring.evidence import Evidence
+from cli.drawing import remark
+from cli.explaining.facts import KnownClaim
+
+PATIENCE = timedelta(minutes=2)
+"""How long a claim may take to go, or to get its pod, before it is worth a word."""
+
+
+def claims(evidence: Evidence) -> Iterator[Check]:
+    """No claim is held up in going, and none holds a slice for nobody."""
+    facts, found = evidence.facts, False
+    finalizer = f"{facts.driver}/allocation"
+    for key, known in sorted(facts.claims.items()):
+        name = "/".join(key)
+        if known.claim.deleting and finalizer in known.claim.finalizers:
+            if _age(known, "deletionTimestamp", evidence.now) > PATIENCE:
+                found = True
+                yield fail("claims", f"claim {name} {_why_it_stays(known, evidence)}", _REMOVE)
+            continue
+        allocation = known.claim.allocation
+        if allocation is None or not allocation.of_driver(facts.driver):
+            continue
+        if facts.site.nodes and facts.site.node(allocation.node) is None:
+            found = True
+            yield fail(
+                "claims",
+                f"claim {name} is allocated on {allocation.node}, which has no MigNode",
+                "bring the node back, or delete the pod and the claim",
+            )
+        elif (
+            not known.claim.reserved_for
+            and not facts.pods_of(key)
+            and _age(known, "creationTimestamp", evidence.now) > PATIENCE
+        ):
+            found = True
+            devices = named([d.device for d in allocation.of_driver(facts.driver)])
+            yield warn(
+                "claims",
+                f"claim {name} holds {devices} on {allocation.node}, and no pod refers to it",
+                "delete it, or use it",
+            )
+    if not found:
+        yield ok("claims", f"no claim of {len(facts.claims)} is stuck or holds a slice for nobody")
+
+
+_REMOVE = (
+    "see to what holds it; only if the node is gone for good, take the finalizer away: "
+    'kubectl patch resourceclaim <name> --type merge -p \'{"metadata":{"finalizers":null}}\''
+)
+
+
+def instances(evidence: Evidence) -> Iterator[Check]:
+    """No slice is left behind, lost or unhealthy."""
+    troubled = False
+    for view in evidence.facts.site.gpus:
+        where = f"{view.inventory.node} {view.gpu.name}"
+        for slot in view.slots:
+            text = remark(slot)
+            if not text:
+                continue
+            troubled = True
+            if slot.state == "foreign":
+                yield warn("instances", f"{where}: {text}: its room is not given out")
+            elif slot.state == "reclaiming":
+                yield warn("instances", f"{where}: {text}", "end the process that uses it")
+            else:
+                yield fail("instances", f"{where}: {text}", "delete the pod that has it")
+    if not troubled:
+        yield ok("instances", "no slice is foreign, left behind, lost or unhealthy")
+
+
+def _why_it_stays(known: KnownClaim, evidence: Evidence) -> str:
+    allocation = known.claim.allocation
+    if known.claim.reserved_for:
+        users = named([c.name for c in known.claim.reserved_for])
+        return f"is being deleted and still reserved for {users}"
+    uid = known.claim.ref.uid
+    for view in evidence.facts.site.gpus:
+        for slot in view.slots:
+            if slot.claim is not None and slot.claim.uid == uid:
+                where = f"{view.inventory.node} {view.gpu.name}"
+                why = f"{slot.state}: {slot.message}" if slot.message else slot.state
+                return f"is being deleted, but {where} still has its {slot.where}, {why}"
+    if allocation is not None and evidence.facts.site.node(allocation.node) is None:
+        return f"is being deleted; its node {allocation.node} has no MigNode that shows it gone"
+    return "is being deleted; the controller has not taken its finalizer away"
+
+
+def _age(known: KnownClaim, field: str, now: datetime) -> timedelta:
+    stamp = known.obj["metadata"].get(field)
+    return now - datetime.fromisoformat(stamp) if stamp else timedelta()

@@ -1,0 +1,149 @@
+"""Checks of the two daemons."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+
+from cli.doctoring.checks import Check, fail, named, ok, unknown, warn
+from cli.doctoring.evidence import Evidence
+from dra.inventory import Allocator
+from dra.kube.resources import Obj
+
+_GPU_NODE = "nvidia.com/gpu.present"
+
+
+def controller(evidence: Evidence) -> Iterator[Check]:
+    """Somebody leads."""
+    leader = evidence.facts.leader
+    pods = evidence.controller_pods
+    if leader is None:
+        yield unknown("controller", "leases may not be read")
+    elif leader:
+        yield ok("controller", f"{leader} leads, {len(pods) or 'no'} pods of the chart")
+    elif pods:
+        names = named([f"{p['metadata']['namespace']}/{p['metadata']['name']}" for p in pods])
+        yield fail(
+            "controller",
+            f"pods of the controller exist ({names}), but none of them leads",
+            "look at their logs: they name what they cannot list or write",
+        )
+    else:
+        yield fail(
+            "controller",
+            "no controller leads: no claim is allocated",
+            "see that its Deployment exists and has pods",
+        )
+
+
+def plugins(evidence: Evidence) -> Iterator[Check]:
+    """Every node with a MigNode has a plugin that serves."""
+    site = evidence.facts.site
+    for name, problem in site.unreadable.items():
+        yield fail(
+            "plugin",
+            f"MigNode {name} cannot be read: {problem}",
+            "let plugin, controller and this program be of one version",
+        )
+    known = {n["metadata"]["name"] for n in evidence.nodes}
+    homeless = [n.name for n in site.nodes if known and n.name not in known]
+    if homeless:
+        yield fail(
+            "plugin",
+            f"MigNode {named(homeless)} has no Node",
+            "delete it, if the node is gone for good: kubectl delete mignode <name>",
+        )
+    for node in site.nodes:
+        if not node.inventory.ready:
+            yield fail(
+                "plugin",
+                f"node {node.name}: {node.inventory.message or 'the plugin does not serve'}",
+                "look at the plugin's log on that node",
+            )
+    problems = evidence.facts.plugins
+    for node in site.nodes if problems is not None else ():
+        problem = (problems or {}).get(node.name, "no pod of the plugin runs there")
+        if problem:
+            yield fail(
+                "plugin",
+                f"node {node.name}: {problem}; what its MigNode shows may be old",
+                "look at the plugin's DaemonSet, and at the node's taints",
+            )
+    without = [
+        n["metadata"]["name"]
+        for n in evidence.nodes
+        if (n["metadata"].get("labels") or {}).get(_GPU_NODE) == "true"
+        and site.node(n["metadata"]["name"]) is None
+        and n["metadata"]["name"] not in site.unreadable
+    ]
+    if without:
+        yield warn(
+            "plugin",
+            f"node {named(without)} has GPUs (label {_GPU_NODE}) and no MigNode",
+            "let the chart's nodeSelector choose it, or leave it to another driver",
+        )
+    if not site.nodes:
+        yield fail("plugin", "no MigNode exists", "see that the plugin runs on the GPU nodes")
+    elif all(n.inventory.ready for n in site.nodes) and not homeless:
+        yield ok(
+            "plugin", f"{len(site.nodes)} nodes with {len(site.gpus)} GPUs say that they serve"
+        )
+
+
+def versions(evidence: Evidence) -> Iterator[Check]:
+    """All pods of the driver are of one version."""
+    tags = Counter(_tags([*evidence.controller_pods, *evidence.plugin_pods]))
+    if len(tags) > 1:
+        have = ", ".join(f"{n} x {tag}" for tag, n in tags.most_common())
+        yield warn(
+            "versions",
+            f"pods of the driver are of several versions: {have}",
+            "wait for the rollout to end, or look why it does not",
+        )
+    elif tags:
+        yield ok("versions", f"all pods of the driver are of version {next(iter(tags))}")
+
+
+def modes(evidence: Evidence) -> Iterator[Check]:
+    """One allocator per node, no other manager of its GPUs, and MIG mode as it should be."""
+    found = False
+    for node in evidence.facts.site.nodes:
+        publication = node.inventory.publication
+        if publication is not None and publication.done is False:
+            found = True
+            yield warn(
+                "modes",
+                f"node {node.name} was to be allocated by kube-scheduler: {publication.message}",
+                "turn the feature gate on, or use --allocator=controller",
+            )
+        for view in node.gpus:
+            if node.inventory.is_drained(view.gpu.name):
+                found = True
+                yield warn("modes", f"{node.name} {view.gpu.name}: {view.blocked}")
+            elif view.blocked and node.inventory.ready:
+                found = True
+                where = f"{node.name} {view.gpu.name}"
+                yield fail(
+                    "modes",
+                    f"{where} is withheld ({view.gpu.reason or 'reason unknown'}): {view.blocked}",
+                    "docs/troubleshooting.md says what to do about each reason",
+                )
+        if node.gpus and all(v.gpu.reason == "MIGDisabled" for v in node.gpus):
+            found = True
+            yield warn(
+                "modes",
+                f"node {node.name}: MIG is off on all GPUs, they are given out whole",
+                "nvidia-smi -mig 1, if slices are wanted",
+            )
+    allocators = Counter(n.inventory.allocator for n in evidence.facts.site.nodes)
+    if not found and allocators:
+        shown = ", ".join(f"{allocators[a]} by {a.value}" for a in Allocator if allocators[a])
+        yield ok("modes", f"every GPU is in service; nodes allocated: {shown}")
+
+
+def _tags(pods: Iterable[Obj]) -> Iterator[str]:
+    for pod in pods:
+        image = str((pod["spec"].get("containers") or [{}])[0].get("image", ""))
+        _, colon, tag = image.rpartition(":")
+        if colon and "/" not in tag:
+            yield tag

@@ -1,0 +1,264 @@
+"""``kubectl mig doctor``: each thing that can be wrong is seen, and named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from cli.doctoring.cluster import rights
+from cli.doctoring.evidence import Evidence, gather
+from cli.explaining.facts import Facts
+from cli.occupancy import Site
+from cli.output import Output
+from cli.session import Session
+from dra.hosts import Hosts
+from dra.inventory import Publication
+from dra.kube.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    DEVICE_CLASSES,
+    MIG_NODES,
+    RESOURCE_CLAIMS,
+)
+from tests.cli.conftest import Mig
+from tests.cli.world import World
+from tests.controller.objects import claim, gpu, instance
+from tests.dra.gpus import A100
+
+PROFILES = tuple(p.name for p in A100.profiles)
+
+
+@pytest.fixture
+def healthy(world: World) -> World:
+    """Everything as it should be."""
+    world.add_classes(*PROFILES)
+    world.lead()
+    world.add_node("node-a")
+    world.add_plugin("node-a", ready=True)
+    return world
+
+
+def checks(mig: Mig) -> tuple[int, dict[str, list[tuple[str, str]]]]:
+    ran = mig("doctor", "-o", "json")
+    found: dict[str, list[tuple[str, str]]] = {}
+    for check in ran.json["checks"]:
+        found.setdefault(check["name"], []).append((check["status"], check["message"]))
+    return ran.code, found
+
+
+def test_a_healthy_cluster_has_nothing_to_report(healthy: World, mig: Mig) -> None:
+    code, found = checks(mig)
+    bad = {n: c for n, each in found.items() for c in each if c[0] not in ("ok", "unknown")}
+    assert (code, bad) == (0, {})
+    assert set(found) >= {
+        "kubernetes",
+        "crd",
+        "classes",
+        "controller",
+        "plugin",
+        "versions",
+        "modes",
+        "claims",
+        "instances",
+    }
+    assert mig("doctor").out.endswith(" ok, 1 unknown\n")
+
+
+def no_leader(world: World) -> None:
+    world.unlead()
+
+
+def class_missing(world: World) -> None:
+    world.api.delete(DEVICE_CLASSES, "mig-3g.20gb")
+
+
+def plugin_not_ready(world: World) -> None:
+    world.add_node("node-b")
+    world.add_plugin("node-b", ready=False)
+
+
+def no_plugin(world: World) -> None:
+    world.add_node("node-b")
+
+
+def does_not_serve(world: World) -> None:
+    world.say_not_ready("node-a", "NVML is not there")
+
+
+def mignode_without_node(world: World) -> None:
+    world.add_mignode("node-z")
+    world.add_plugin("node-z", ready=True)
+
+
+def unreadable(world: World) -> None:
+    found = world.api.get(MIG_NODES, "node-a")
+    world.set_status(MIG_NODES, found, {**found["status"], "gpus": [_GPU]})
+
+
+_GPU = {"name": "card0", "uuid": "u", "migMode": {"enabled": True, "pending": True}}
+
+
+def withheld(world: World) -> None:
+    world.replace_gpus(
+        "node-a", gpu(0, "node-a", unavailable="mig-manager is here", reason="MIGManagerActive")
+    )
+
+
+def lost(world: World) -> None:
+    world.replace_gpus("node-a", gpu(0, instances=(instance("1g.5gb", 3, state="lost"),)))
+
+
+def node_gone(world: World) -> None:
+    world.hold("c", "node-x", "gpu-0-mig-1g5gb-19-0", pod_name="p")
+
+
+def stuck_finalizer(world: World) -> None:
+    body = claim("c")
+    body["metadata"]["finalizers"] = ["mig.dra.dev/allocation"]
+    world.api.create(RESOURCE_CLAIMS, body)
+    world.api.delete(RESOURCE_CLAIMS, "c", namespace="default")
+
+
+FAILURES: list[tuple[Callable[[World], None], str, str]] = [
+    (no_leader, "controller", "no controller leads"),
+    (class_missing, "classes", "mig-3g.20gb"),
+    (plugin_not_ready, "plugin", "node node-b: pod mig-dra-driver/plugin-node-b is not ready"),
+    (no_plugin, "plugin", "node node-b: no pod of the plugin runs there"),
+    (does_not_serve, "plugin", "node node-a: NVML is not there"),
+    (mignode_without_node, "plugin", "MigNode node-z has no Node"),
+    (unreadable, "plugin", "MigNode node-a cannot be read"),
+    (withheld, "modes", "node-a gpu-0 is withheld (MIGManagerActive): mig-manager is here"),
+    (lost, "instances", "node-a gpu-0: 1g.5gb at 3:1 is lost"),
+    (node_gone, "claims", "default/c is allocated on node-x, which has no MigNode"),
+]
+
+
+def _id(value: object) -> str:
+    return getattr(value, "__name__", "-")
+
+
+@pytest.mark.parametrize(("build", "name", "says"), FAILURES, ids=_id)
+def test_what_is_broken_fails_with_its_name(
+    healthy: World, mig: Mig, build: Callable[[World], None], name: str, says: str
+) -> None:
+    build(healthy)
+    code, found = checks(mig)
+    assert code == 1
+    failed = [message for status, message in found[name] if status == "fail"]
+    assert any(says in message for message in failed), found
+
+
+def mixed_versions(world: World) -> None:
+    world.add_node("node-b")
+    world.add_plugin("node-b", ready=True, tag="0.2.0")
+
+
+def gpu_node_without_plugin(world: World) -> None:
+    world.add_bare_node("node-c", labels={"nvidia.com/gpu.present": "true"})
+
+
+def foreign(world: World) -> None:
+    world.replace_gpus("node-a", gpu(0, instances=(instance("1g.5gb", 3, state="foreign"),)))
+
+
+def someone_elses_class(world: World) -> None:
+    world.api.delete(DEVICE_CLASSES, "mig-3g.20gb")
+    world.add_class("mig-3g.20gb", "true")
+
+
+def fell_back(world: World) -> None:
+    told = Publication(done=False, reason="GateOff", message="the gate is off")
+    world.replace_gpus("node-a", gpu(0), publication=told)
+
+
+WARNINGS: list[tuple[Callable[[World], None], str, str]] = [
+    (mixed_versions, "versions", "0.2.0"),
+    (gpu_node_without_plugin, "plugin", "node-c has GPUs"),
+    (foreign, "instances", "1g.5gb at 3:1 is foreign"),
+    (someone_elses_class, "classes", "mig-3g.20gb was made by somebody else"),
+    (fell_back, "modes", "the gate is off"),
+]
+
+
+@pytest.mark.parametrize(("build", "name", "says"), WARNINGS, ids=_id)
+def test_what_is_worth_knowing_is_a_warning_and_no_failure(
+    healthy: World, mig: Mig, build: Callable[[World], None], name: str, says: str
+) -> None:
+    build(healthy)
+    code, found = checks(mig)
+    assert code == 0, found
+    assert any(s == "warn" and says in message for s, message in found[name]), found
+
+
+def later(world: World) -> Any:
+    """The doctor's findings about claims, an hour from now."""
+    from cli.doctoring.leftovers import claims
+
+    class Sink:
+        def isatty(self) -> bool:
+            return False
+
+    session = Session(
+        api=world.api,
+        out=Output(Sink()),  # type: ignore[arg-type]
+        namespace="default",
+        now=lambda: datetime.fromtimestamp(datetime.now(UTC).timestamp() + 3600, UTC),
+        pause=lambda _: None,
+    )
+    return [(c.status, c.message) for c in claims(gather(session))]
+
+
+def test_a_claim_that_cannot_go_says_what_holds_it(healthy: World, mig: Mig) -> None:
+    stuck_finalizer(healthy)
+    assert checks(mig)[1]["claims"][0][0] == "ok", "it has only just been deleted"
+    ((status, message),) = later(healthy)
+    assert status == "fail"
+    assert "default/c is being deleted; the controller has not taken its finalizer" in message
+
+
+def test_a_slice_that_nobody_uses_is_told_after_a_while(healthy: World, mig: Mig) -> None:
+    healthy.hold("idle", "node-a", "gpu-0-mig-1g5gb-19-0")
+    assert checks(mig)[1]["claims"][0][0] == "ok", "its pod may be on its way"
+    ((status, message),) = later(healthy)
+    assert (status, "default/idle holds gpu-0-mig-1g5gb-19-0" in message) == ("warn", True)
+
+
+def test_no_installation_at_all_is_told_as_such(world: World, mig: Mig) -> None:
+    definition = world.api.get(CUSTOM_RESOURCE_DEFINITIONS, str(MIG_NODES))
+    world.api.delete(CUSTOM_RESOURCE_DEFINITIONS, str(MIG_NODES))
+    try:
+        code, found = checks(mig)
+        ran = mig("map")
+    finally:
+        bare = {k: v for k, v in definition.items() if k != "status"}
+        bare["metadata"] = {"name": str(MIG_NODES)}
+        world.api.create(CUSTOM_RESOURCE_DEFINITIONS, bare)
+    assert code == 1
+    assert found["crd"][0][0] == "fail"
+    assert ran.code == 4
+    assert "is the driver installed?" in ran.err
+
+
+def evidence(**fields: Any) -> Evidence:
+    facts = Facts("mig.dra.dev", Site(()), True, {}, {}, Hosts(), {})
+    return Evidence(facts, datetime.now(UTC), **fields)
+
+
+def test_a_controller_that_may_not_allocate_fails() -> None:
+    may = {"patch resourceclaims/status": True, "patch resourceclaims/binding": False}
+    found = [(c.name, c.status) for c in rights(evidence(version="v1.36.2", controllers=may))]
+    assert ("controller-rights", "fail") in found
+    older = [(c.name, c.status) for c in rights(evidence(version="v1.35.1", controllers=may))]
+    assert ("controller-rights", "ok") in older, "the binding is not guarded before 1.36"
+
+
+def test_what_the_caller_may_not_read_is_told() -> None:
+    made = evidence(mine={"list pods": True, "patch mignodes": False})
+    (check,) = rights(made)
+    assert (check.status, "patch mignodes" in check.message) == ("warn", True)
+    blind = replace(made, facts=replace(made.facts, unread=("pods",)))
+    (check,) = rights(blind)
+    assert "you may not read pods" in check.message
