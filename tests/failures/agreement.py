@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import yaml
 
@@ -65,16 +66,21 @@ def nodes_of(gpu: Gpu, gi: GpuInstance) -> set[str]:
     return {f"/dev/nvidia{gpu.minor}", *(f"/dev/nvidia-caps/nvidia-cap{m}" for m in minors)}
 
 
+@lru_cache
+def _spec_nodes(content: bytes) -> dict[str, set[str]]:
+    spec = yaml.load(content, Loader=yaml.CSafeLoader)
+    return {
+        d["name"]: {n["path"] for n in d["containerEdits"]["deviceNodes"]} for d in spec["devices"]
+    }
+
+
 def check_claim(site: Site, ref: ClaimRef, devices: Sequence[str]) -> None:
     """A claim that kubelet was told of: hardware, journal and CDI spec are exactly right."""
     known = {e.device: e for e in entries(site) if e.claim.uid == ref.uid}
     assert known.keys() == set(devices), f"journal of {ref}: {sorted(known)}"
     path = site.roots.cdi / f"k8s.{DRIVER}-claim_{ref.uid}.yaml"
     assert path.is_file(), f"no CDI spec of {ref}"
-    spec = yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader)
-    nodes = {
-        d["name"]: {n["path"] for n in d["containerEdits"]["deviceNodes"]} for d in spec["devices"]
-    }
+    nodes = _spec_nodes(path.read_bytes())
     assert nodes.keys() == {f"{ref.uid}-{d}" for d in devices}
     for device in devices:
         entry, found = known[device], instance_of(site, device)

@@ -190,6 +190,7 @@ class Plant:
         while statuses._wanted:
             ref, entries = statuses._wanted.pop(next(iter(statuses._wanted)))
             _try(lambda: statuses._apply(ref, entries))  # noqa: B023 - called at once
+        _try(self.daemon._slice_publisher._publish)
         _try(self.daemon._publisher._publish)
 
     def prepare(self, ref: ClaimRef, *, within: float = WITHIN_SECONDS) -> Outcome:
@@ -204,7 +205,7 @@ class Plant:
 
     def inventory(self) -> Inventory | None:
         """What would be published."""
-        return self.run(self.daemon._inventory)
+        return self.run(self.daemon._known)
 
 
 class _RecordedApi:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
@@ -158,7 +159,15 @@ class Taken:
 def record(scene: Scene, name: str) -> list[Taken]:
     """Do the operation to its end; returns every step of it."""
     left: list[str] = []
-    recorder = Recorder(after=lambda: left.append(disk(str(scene.site.root))))
+    seen: list[object] = [None]
+
+    def look() -> None:
+        files = _files(scene.site.root)
+        marks = [(p, s.st_ino, s.st_size, s.st_mtime_ns) for p in files if (s := p.stat())]
+        left.append(left[-1] if seen[0] == marks else disk(str(scene.site.root)))
+        seen[0] = marks
+
+    recorder = Recorder(after=look)
     steps = _act(scene, name, recorder, None)
     return [Taken(s, d) for s, d in zip(steps, left, strict=True)]
 
@@ -190,7 +199,9 @@ def recover(scene: Scene, name: str, kept: str, *, every_way: bool) -> None:
     ways = [_kubelet_prepares if scenario.wanted else _kubelet_unprepares, _claim_is_gone]
     if every_way and scenario.wanted:
         ways.append(_kubelet_unprepares)
-    for way in ways:
+    for index, way in enumerate(ways):
+        if index:
+            scene.site.restore(copy)
         with _plant(scene, Recorder()) as plant:
             before = None if scenario.neighbour_waits else _neighbour(scene)
             plant.start()
@@ -205,7 +216,6 @@ def recover(scene: Scene, name: str, kept: str, *, every_way: bool) -> None:
             if way is _kubelet_prepares:
                 left[scene.target] = scene.devices
             check_settled(scene.site, left, scene.foreign)
-        scene.site.restore(copy)
 
 
 def _kubelet_prepares(scene: Scene, plant: Plant) -> None:
@@ -250,10 +260,15 @@ def disk(root: str) -> str:
     def number(found: re.Match[bytes]) -> bytes:
         return seen.setdefault(found[0], b"<%d>" % len(seen))
 
-    for path in sorted(base.rglob("*")):
-        name = str(path.relative_to(base))
-        if path.is_file() and not name.endswith((".jsonl", ".lock")):
-            content = path.read_bytes().replace(b"\0", b"")
-            text = _TEMPORARY.sub(b".tmp", name.encode()) + b"\0" + content + b"\0"
-            digest.update(_NEW.sub(number, _TIMES.sub(b"", text)))
+    for path in _files(base):
+        content = path.read_bytes().replace(b"\0", b"")
+        name = _TEMPORARY.sub(b".tmp", str(path.relative_to(base)).encode())
+        text = name + b"\0" + content + b"\0"
+        digest.update(_NEW.sub(number, _TIMES.sub(b"", text)))
     return digest.hexdigest()
+
+
+def _files(base: Path) -> list[Path]:
+    """All files of the node but for logs of the simulator."""
+    found = (Path(folder, f) for folder, _, files in os.walk(base) for f in files)
+    return sorted(p for p in found if p.suffix not in {".jsonl", ".lock"})
