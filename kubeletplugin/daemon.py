@@ -253,7 +253,8 @@ class Daemon:
             return
         if gpu := denied_gpu(error):
             self._monitor.denied(gpu, str(error))
-        if is_permanent(error):
+        held = any(e.state in HELD for e in self._journal.of_claim(ref.uid))
+        if is_permanent(error, held=held):
             self._statuses.failed(ref, str(error), pool=self._options.pool)
             self._reports.claim(ref, PREPARE_FAILED, str(error), warning=True)
 

@@ -6,6 +6,7 @@
      +-- StartingError     not ready to serve claims yet; says what is missing
      +-- ClaimError        the claim itself: replaced, not allocated, not ours, bad configuration
      +-- DeviceError       the device that it was given: no such GPU, profile or placement here
+     |    +-- ModeError    its GPU is not in MIG mode
      +-- BusyError         the placement is held; names the holder
      +-- HardwareError     NVML refused; carries its words
      +-- HostError         a file or directory of this node: journal, CDI, /proc
@@ -36,6 +37,10 @@ class ClaimError(PluginError):
 
 class DeviceError(PluginError):
     """The allocated device is not one of this node, or its GPU cannot be used that way now."""
+
+
+class ModeError(DeviceError):
+    """MIG mode of the GPU is off."""
 
 
 class BusyError(PluginError):

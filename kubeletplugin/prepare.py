@@ -20,7 +20,6 @@ from kubeletplugin.entries import ARRIVING, HELD, Entry, State
 from kubeletplugin.errors import (
     BusyError,
     ClaimError,
-    DeviceError,
     HardwareError,
     PluginError,
     StartingError,
@@ -30,7 +29,7 @@ from kubeletplugin.journal import Journal
 from kubeletplugin.lookup import ClaimUnreadableError, Wanted, resolve
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.recovery import complete
-from kubeletplugin.slices import Slices
+from kubeletplugin.slices import Slices, check_withheld
 from kubeletplugin.specs import Specs
 from kubeletplugin.undo import Undo
 
@@ -176,8 +175,7 @@ class Preparer:
                     f"(UID {other.claim.uid}); it is free once that claim is unprepared"
                 )
         if entry.state in ARRIVING:
-            if unit.withheld is not None:
-                raise DeviceError(f"{unit.name} ({unit.uuid}) is withheld: {unit.withheld.problem}")
+            check_withheld(unit)
             self._journal.put(entry)
         return entry
 

@@ -9,7 +9,7 @@ import logging
 
 from dra.geometry import Placement, Profile
 from kubeletplugin.entries import Entry, State
-from kubeletplugin.errors import DeviceError, HardwareError
+from kubeletplugin.errors import BusyError, DeviceError, HardwareError, ModeError
 from kubeletplugin.hardware import GpuUnit
 from kubeletplugin.identity import is_whole, own_instance
 from kubeletplugin.journal import Journal
@@ -125,10 +125,10 @@ def _shape(unit: GpuUnit, entry: Entry) -> tuple[Profile, Placement]:
 
     Raises:
         DeviceError: MIG mode is off, or the GPU does not offer them any more.
+        BusyError: another program is changing the GPU.
     """
     check_mig(unit)
-    if unit.withheld is not None:
-        raise DeviceError(f"{unit.name} ({unit.uuid}) is withheld: {unit.withheld.problem}")
+    check_withheld(unit)
     geometry = unit.geometry
     profile = (
         geometry.by_id(entry.profile_id) if geometry and entry.profile_id is not None else None
@@ -152,7 +152,20 @@ def check_mig(unit: GpuUnit) -> None:
     if not card.mig_capable:
         raise DeviceError(f"{unit.name} ({unit.uuid}, {card.product_name}) has no MIG")
     if not card.mig_enabled:
-        raise DeviceError(
+        raise ModeError(
             f"MIG mode of {unit.name} ({unit.uuid}) is off; "
             f"turn it on with: nvidia-smi -i {unit.uuid} -mig 1"
         )
+
+
+def check_withheld(unit: GpuUnit) -> None:
+    """Refuse a GPU that another program manages.
+
+    Raises:
+        BusyError: it is at work, and will have ended by itself.
+        DeviceError: it stays until somebody takes it away.
+    """
+    if unit.withheld is None:
+        return
+    kind = BusyError if unit.withheld.frozen else DeviceError
+    raise kind(f"{unit.name} ({unit.uuid}) is withheld: {unit.withheld.problem}")

@@ -9,15 +9,19 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 
-from kubeletplugin.errors import DeviceError, PluginError
+from kubeletplugin.errors import DeviceError, ModeError, PluginError
 from kubeletplugin.nvml.errors import GpuLostError, NotSupportedError, PermissionDeniedError
 
 _REFUSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
-def is_permanent(error: PluginError) -> bool:
-    """Whether the claim cannot be prepared here as it is allocated and as the node is."""
-    if error.passing:
+def is_permanent(error: PluginError, *, held: bool = False) -> bool:
+    """Whether the claim cannot be prepared here as it is allocated and as the node is.
+
+    ``held``: it was prepared here before. Where a reboot took MIG mode as well, its place is kept
+    until that is on again.
+    """
+    if error.passing or (held and isinstance(error, ModeError)):
         return False
     return any(
         isinstance(e, DeviceError | GpuLostError | NotSupportedError | PermissionDeniedError)

@@ -162,8 +162,8 @@ def record(scene: Scene, name: str) -> list[Taken]:
     seen: list[object] = [None]
 
     def look() -> None:
-        files = _files(scene.site.root)
-        marks = [(p, s.st_ino, s.st_size, s.st_mtime_ns) for p in files if (s := p.stat())]
+        stats = [(p, p.stat()) for p in _files(scene.site.root)]
+        marks = [(p, s.st_ino, s.st_size, s.st_mtime_ns) for p, s in stats]
         left.append(left[-1] if seen[0] == marks else disk(str(scene.site.root)))
         seen[0] = marks
 

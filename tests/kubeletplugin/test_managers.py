@@ -18,6 +18,7 @@ from tests.kubeletplugin import rig as rig_module
 from tests.kubeletplugin.conftest import A100
 from tests.kubeletplugin.rig import Rig, wait_for
 from tests.kubeletplugin.test_reclaim import events
+from tests.kubeletplugin.test_verdicts import verdict
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
 H100 = "H100-80GB-HBM3"
@@ -64,8 +65,9 @@ def test_while_mig_manager_works_nothing_is_made_or_destroyed(rig: Rig) -> None:
     label(rig, dict(CHANGING))
     wait_for("MigNode", lambda: reasons(rig) == ["MIGManagerActive"] * 2)
     before = rig.mutations()
-    error = rig.refused(rig.claim("gpu-0-mig-1g5gb-19-0"))
-    assert "mig-manager is changing" in error
+    waiting = rig.claim("gpu-0-mig-1g5gb-19-0")
+    assert "mig-manager is changing" in rig.refused(waiting)
+    assert verdict(rig, waiting) == "", "it ends by itself"
     rig.prepared(kept)
     assert rig.unprepare(leaving) == ""
     assert [e.state for e in rig.journal() if e.claim == leaving] == [State.RECLAIMING]
@@ -88,11 +90,12 @@ def advertise(rig: Rig) -> None:
 
 
 def test_gpus_that_a_device_plugin_gives_out_are_withheld(rig: Rig) -> None:
-    ref = rig.claim(SLICE)
+    ref, refused = rig.claim(SLICE), rig.claim("gpu-0-mig-1g5gb-19-0")
     rig.prepared(ref)
     advertise(rig)
     wait_for("MigNode", lambda: reasons(rig) == ["DevicePluginActive"] * 2)
-    assert "nvidia.com/gpu: 2" in rig.refused(rig.claim("gpu-0-mig-1g5gb-19-0"))
+    assert "nvidia.com/gpu: 2" in rig.refused(refused)
+    assert "nvidia.com/gpu: 2" in verdict(rig, refused), "it lasts until somebody takes it away"
     assert rig.unprepare(ref) == ""
     assert rig.clean(), "what is ours is removed all the same"
 

@@ -41,6 +41,23 @@ def test_a_gpu_without_mig_mode_is_a_permanent_failure_until_it_is_turned_on(rig
     assert verdict(rig, ref) == ""
 
 
+def test_a_claim_that_was_prepared_before_mig_mode_went_keeps_its_place_and_is_retried(
+    rig: Rig,
+) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    assert rig.daemon is not None
+    rig.machine.set_mig_mode(0, enabled=False)
+    rig.daemon._hardware.poll()
+    rig.daemon._janitor.tend(everything=True)
+    assert "MIG mode of gpu-0" in rig.refused(ref)
+    assert verdict(rig, ref) == ""
+    assert [e.claim for e in rig.journal()] == [ref]
+    rig.machine.set_mig_mode(0, enabled=True)
+    rig.daemon._hardware.poll()
+    assert rig.prepared(ref)
+
+
 def test_a_profile_that_the_gpu_does_not_have_is_a_permanent_failure(rig: Rig) -> None:
     ref = rig.claim("gpu-0-mig-1g12gb-99-0")
     rig.refused(ref)
