@@ -26,6 +26,7 @@ def parser() -> argparse.ArgumentParser:
     _explain(commands)
     _profiles(commands)
     _doctor(commands)
+    _lint(commands)
     _drain(commands)
     _resume(commands)
     return top
@@ -108,6 +109,18 @@ def _doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
         "Check that everything is there that slices need, and that it works together.",
         examples="  kubectl mig doctor\n  kubectl mig doctor -o json\n",
     )
+
+
+def _lint(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = _command(
+        commands,
+        "lint",
+        "Find mistakes in manifests of pods, claims, templates and classes, without a cluster.",
+        examples="  kubectl mig lint pod.yaml\n  helm template . | kubectl mig lint -\n",
+    )
+    command.add_argument("file", nargs="+", help="files, directories, or - for the standard input")
+    command.add_argument("--strict", action="store_true", help="warnings are errors")
+    command.add_argument("--hints", action="store_true", help="also what could be better")
 
 
 def _drain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -1,0 +1,117 @@
+"""``kubectl mig lint``: mistakes in manifests, without a cluster."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+from cli.exits import CliError, Exit
+from cli.linting.claims import CheckSelector, check_claim, check_class, claim_spec
+from cli.linting.documents import Document, Level, Remark, read_documents
+from cli.linting.pods import check_pod, pod_spec
+from cli.output import Output
+
+_SUFFIXES = (".yaml", ".yml", ".json")
+
+
+def run(out: Output, arguments: argparse.Namespace) -> int:
+    """Look at all files together, so that pods find the claims that they name."""
+    documents: list[Document] = []
+    remarks: list[Remark] = []
+    for file, content in _files(arguments.file):
+        for found in read_documents(file, content):
+            if isinstance(found, Document):
+                documents.append(found)
+            else:
+                remarks.append(found)
+    remarks += _check(documents)
+    remarks.sort(key=lambda r: (r.file, r.line, r.field))
+    counts = Counter(r.level for r in remarks)
+    if out.is_json:
+        content_of = [
+            {
+                "level": r.level.value,
+                "file": r.file,
+                "line": r.line,
+                "object": r.subject,
+                "field": r.field,
+                "message": r.message,
+            }
+            for r in remarks
+        ]
+        summary = {level.value: counts[level] for level in Level}
+        out.json("LintReport", {"remarks": content_of, "summary": summary})
+    else:
+        for remark in remarks:
+            if arguments.hints or remark.level is not Level.HINT:
+                _show(remark, out)
+        shown = [f"{counts[level]} {level.value}s" for level in Level if counts[level]]
+        if counts[Level.HINT] and not arguments.hints:
+            shown[-1] += " (--hints shows them)"
+        out.line(f"{len(documents)} objects: {', '.join(shown) or out.good('nothing to remark')}")
+    bad = counts[Level.ERROR] + (counts[Level.WARNING] if arguments.strict else 0)
+    return Exit.FINDING if bad else Exit.OK
+
+
+def _files(names: list[str]) -> Iterator[tuple[str, str]]:
+    """Names and contents; a directory stands for the manifests below it, ``-`` for the input."""
+    for name in names:
+        try:
+            if name == "-":
+                yield "-", sys.stdin.read()
+                continue
+            path = Path(name)
+            below = sorted(p for p in path.rglob("*") if p.suffix in _SUFFIXES)
+            for file in below if path.is_dir() else [path]:
+                yield str(file), file.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise CliError(Exit.NOT_FOUND, f"{name} cannot be read: {error}") from error
+
+
+def _check(documents: list[Document]) -> Iterator[Remark]:
+    check = _selector_check()
+    classes = {d.name: d for d in documents if d.kind == "DeviceClass"}
+    claims = {(d.kind, d.key): spec for d in documents if (spec := claim_spec(d)) is not None}
+    pods = [pod for d in documents if (pod := pod_spec(d)) is not None]
+    for document in classes.values():
+        yield from check_class(document, check)
+    for spec in claims.values():
+        yield from check_claim(spec, classes, check)
+    named: set[tuple[str, tuple[str, str]]] = set()
+    for pod in pods:
+        named.update(pod.references())
+        yield from check_pod(pod, claims)
+    for (kind, key), spec in claims.items():
+        if pods and (kind, key) not in named:
+            message = "no pod in these files names it: claims are allocated for pods"
+            yield spec.document.remark(Level.WARNING, ("metadata", "name"), message)
+
+
+def _selector_check() -> CheckSelector:
+    """The compiler of CEL expressions, where it is installed."""
+    try:
+        from dra.selectors.cel import SelectorError, Selectors  # noqa: PLC0415 - may be missing
+    except ModuleNotFoundError:
+        return lambda _: ""
+    selectors = Selectors()
+
+    def check(expression: str) -> str:
+        try:
+            selectors.check(expression)
+        except SelectorError as error:
+            return str(error)
+        return ""
+
+    return check
+
+
+def _show(remark: Remark, out: Output) -> None:
+    paint = {Level.ERROR: out.bad, Level.WARNING: out.odd, Level.HINT: out.dim}[remark.level]
+    about = ": ".join(part for part in (remark.subject, remark.field) if part)
+    where = f"{remark.file}:{remark.line}"
+    out.line(
+        f"{where}: {paint(remark.level.value)}: {about + ': ' if about else ''}{remark.message}"
+    )

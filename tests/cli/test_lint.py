@@ -1,0 +1,178 @@
+"""``kubectl mig lint`` finds mistakes with their line, and leaves good manifests alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cli.program import main
+from tests.cli.conftest import Ran
+
+REPOSITORY = Path(__file__).parents[2]
+
+POD = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: p}
+spec:
+  resourceClaims:
+  - name: gpu
+    resourceClaimTemplateName: t
+  containers:
+  - name: main
+    image: i
+    resources:
+      claims: [{name: gpu}]
+"""
+TEMPLATE = """\
+---
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: t}
+spec:
+  spec:
+    devices:
+      requests:
+      - name: slice
+        exactly:
+          deviceClassName: mig-1g.5gb
+"""
+CONFIG = """\
+      config:
+      - opaque:
+          driver: mig.dra.dev
+          parameters:
+            apiVersion: mig.dra.dev/v1alpha1
+            kind: MigDeviceConfig
+            placement:
+              policy: spread
+"""
+
+
+def lint(capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, *arguments: str) -> Ran:
+    """Without a cluster, and without a kubeconfig."""
+    file = tmp_path / "f.yaml"
+    file.write_text(text)
+    code = main(["lint", "f.yaml", "--kubeconfig", "/nowhere", *arguments])
+    captured = capsys.readouterr()
+    return Ran(code, captured.out, captured.err)
+
+
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def test_good_manifests_are_left_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    ran = lint(capsys, tmp_path, POD + TEMPLATE + CONFIG, "-o", "json")
+    assert ran.code == 0
+    assert [r["level"] for r in ran.json["remarks"]] == ["hint"]
+    assert "scheduling gate" in ran.json["remarks"][0]["message"]
+
+
+def test_what_this_repository_shows_has_no_mistakes(capsys: pytest.CaptureFixture[str]) -> None:
+    for shown in ("sim/cluster/manifests", "hack/kind/demos"):
+        assert main(["lint", "--strict", str(REPOSITORY / shown)]) == 0, capsys.readouterr().out
+
+
+SAME_GPU = "constraints: [{{matchAttribute: mig.dra.dev/parentUUID{}}}]"
+MISTAKES = [
+    ("resourceClaimTemplateName: t\n", "name2: t\n", 6, "exactly one of"),
+    ("claims: [{name: gpu}]", "claims: [{name: gpuu}]", 12, "no 'gpuu'; there are: gpu"),
+    ("{name: gpu}]", "{name: gpu, request: slcie}]", 12, "no request 'slcie'; there are: slice"),
+    ("  containers:\n", "  nodeName: n\n  containers:\n", 8, "must not name its node"),
+    ("mig-1g.5gb", "mig-1g5gb", 23, "did you mean 'mig-1g.5gb'?"),
+    ("mig-1g.5gb", "mig-1g.5gb+me", 23, "did you mean 'mig-1g.5gb.me'?"),
+    ("deviceClassName: mig-1g.5gb", "count: 1", 22, "deviceClassName is missing"),
+    ("mig-1g.5gb\n", "mig-1g.5gb\n          adminAccess: true\n", 24, "not supported"),
+    ("mig-1g.5gb\n", "mig.dra.dev\n          allocationMode: All\n", 24, "slices that overlap"),
+    ("mig-1g.5gb\n", "mig-1g.5gb\n          count: 40\n", 24, "at most 32"),
+    (
+        "mig-1g.5gb\n",
+        'mig-1g.5gb\n          selectors: [{cel: {expression: "device.x("}}]\n',
+        24,
+        "does not compile",
+    ),
+    ("policy: spread", "policy: sprad", 31, "placement.policy"),
+    ("policy: spread", "policies: spread", 31, "unknown field"),
+    ("- opaque:", "- requests: [slce]\n        opaque:", 25, "there is no request 'slce'"),
+    (
+        "      config:",
+        f"      {SAME_GPU.format(', requests: [nope]')}\n      config:",
+        24,
+        "there is no request 'nope'",
+    ),
+    (
+        "mig-1g.5gb\n",
+        f"mig-4g.20gb\n          count: 2\n      {SAME_GPU.format('')}\n",
+        25,
+        "8 compute slices, a GPU has 7",
+    ),
+    ("kind: Pod\n", "kind: Pod\n bad: x\n", 3, "no YAML"),
+]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_mistake_is_told_with_its_line(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, mistake: tuple[str, str, int, str]
+) -> None:
+    right, wrong, line, says = mistake
+    text = POD + TEMPLATE + CONFIG
+    assert right in text
+    ran = lint(capsys, tmp_path, text.replace(right, wrong, 1), "-o", "json")
+    assert ran.code == 1
+    errors = [r for r in ran.json["remarks"] if r["level"] == "error"]
+    assert any(says in r["message"] and r["line"] == line for r in errors), errors
+
+
+WARNINGS = [
+    (POD.replace("claims: [{name: gpu}]", "{}") + TEMPLATE, "no container uses claim 'gpu'"),
+    (POD.replace("claims: [{name: gpu}]", 'limits: {nvidia.com/mig-1g.5gb: "1"}'), "extended"),
+    (POD.replace("Name: t", "Name: other") + TEMPLATE, "no pod in these files names it"),
+]
+
+
+@pytest.mark.parametrize(("text", "says"), WARNINGS)
+def test_what_works_otherwise_than_it_seems_is_a_warning(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, says: str
+) -> None:
+    ran = lint(capsys, tmp_path, text)
+    assert (ran.code, says in ran.out) == (0, True)
+    assert lint(capsys, tmp_path, text, "--strict").code == 1
+
+
+def test_replicas_that_share_one_claim_are_told_so(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    deployment = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: d}
+spec:
+  replicas: 3
+  template:
+    spec:
+      resourceClaims: [{name: gpu, resourceClaimName: one}]
+      containers: [{name: main, resources: {claims: [{name: gpu}]}}]
+"""
+    ran = lint(capsys, tmp_path, deployment)
+    assert "f.yaml:8: warning: Deployment d: spec.template.spec.resourceClaims[0]" in ran.out
+    assert "all 3 replicas share" in ran.out
+
+
+def test_anything_that_is_yaml_is_survived(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    odd = (
+        "[]\n---\n3\n---\nkind: Pod\nspec: []\n---\nkind: ResourceClaim\nspec: {devices: 3}\n---\n"
+    )
+    ran = lint(capsys, tmp_path, odd, "-o", "json")
+    assert ran.code == 1
+    assert "it is no Kubernetes object" in ran.json["remarks"][0]["message"]
+
+
+def test_a_file_that_is_not_there_is_not_found(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert main(["lint", "absent.yaml"]) == 4
