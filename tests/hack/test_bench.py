@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from dra.moves import MoveTable
-from hack.bench import allocate, cluster, objects, placement
+from hack.bench import allocate, cluster, objects, order, placement
 from hack.bench.fleet import NAMES, Fleet, geometry
 from hack.bench.scenarios import MIXES, fill, queue
 from hack.bench.slices import partitionable
@@ -26,6 +26,17 @@ def test_every_policy_has_a_row_in_every_placement_table(
     assert result.exit_code == 0
     rows = [line.split()[0] for line in result.output.splitlines() if line.startswith(NAMES)]
     assert rows == list(NAMES)
+
+
+def test_the_order_of_devices_is_compared_for_both_kinds_of_requests() -> None:
+    arguments = ["--replications", "1", "--per-node", "2"]
+    result = CliRunner().invoke(order.main, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    rows = [
+        line for line in result.output.splitlines() if line.startswith(("by name", "published"))
+    ]
+    assert [row[:9] for row in rows] == ["by name  ", "published"] * 2
+    assert [row.split()[-2:] for row in rows if row.startswith("by name")] == [["1.00"] * 2] * 2
 
 
 def test_all_policies_are_asked_for_the_same_requests() -> None:
