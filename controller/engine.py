@@ -248,7 +248,9 @@ class Engine:
 
     def _wait(self, pod: Pod, obstacle: Obstacle, claims: list[Key]) -> None:
         known = [self._cluster.claims[k].obj for k in claims if k in self._cluster.claims]
-        self._reporter.waiting(pod, obstacle, known)
+        fleet = self._cluster.fleet
+        if fleet.nodes or not fleet.schedulers:  # else it is kube-scheduler's to say why
+            self._reporter.waiting(pod, obstacle, known)
         self._waiting.add(pod.key)
         at = self._now() + LOOK_AGAIN_SECONDS
         end = self._exclusions.next_end(pod.uid)

@@ -32,9 +32,8 @@ def explain(
     Of several alternatives it is about the first that could be served at another time.
     """
     if not fleet.nodes:
-        return Obstacle(
-            Reason.WAITING, "no node has GPUs that this controller allocates (there is no MigNode)"
-        )
+        others = _schedulers(fleet) or " (there is no MigNode)"
+        return Obstacle(Reason.WAITING, f"no node has GPUs that this controller allocates{others}")
     first: Obstacle | None = None
     for claims in islice(choices(problem.claims), _EXPLAINED):
         chosen = replace(problem, claims=claims)
@@ -60,7 +59,8 @@ def _explain_chosen(
         misfit = allocator.node_misfit(problem, name, delegated)
         text = misfit or _on_node(search, fleet.nodes[name])
         texts.setdefault(text, []).append(name)
-    return Obstacle(Reason.WAITING, _joined(texts, len(fleet.nodes)))
+    message = _joined(texts, len(fleet.nodes))
+    return Obstacle(Reason.WAITING, message + _schedulers(fleet))
 
 
 def _unmatched(search: Search, fleet: Fleet) -> Obstacle | None:
@@ -119,10 +119,25 @@ def _impossible(search: Search, index: int, failure: str, fleet: Fleet, request:
     if failure:
         message = f"request {request!r}: no device is selected; a selector failed: {failure}"
         return Obstacle(Reason.BAD_SELECTOR, message)
+    if others := _schedulers(fleet):
+        return Obstacle(
+            Reason.WAITING,
+            f"request {request!r}: no node that this controller allocates offers a device that its "
+            f"selectors select{others}",
+        )
     return Obstacle(
         Reason.NO_SUCH_PROFILE,
         f"request {request!r}: no node offers a device that its selectors select; {have}",
     )
+
+
+def _schedulers(fleet: Fleet) -> str:
+    """``; kube-scheduler allocates the GPUs of node a``; empty where it allocates none."""
+    names = sorted(fleet.schedulers)
+    if not names:
+        return ""
+    who = f"node {names[0]}" if len(names) == 1 else f"{len(names)} nodes"
+    return f"; kube-scheduler allocates the GPUs of {who}"
 
 
 def _largest(fleet: Fleet) -> str:

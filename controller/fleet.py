@@ -43,6 +43,8 @@ class Fleet:
         self.kinds = kinds
         self.markets = markets
         self.nodes: dict[str, NodeGpus] = {}
+        self.schedulers: set[str] = set()
+        """Nodes whose GPUs kube-scheduler allocates."""
         self.stock = Stock()
         self._shapes: Numbering[Signature] = Numbering()
         self._instances: dict[str, frozenset[str]] = {}
@@ -58,6 +60,7 @@ class Fleet:
         self._profiles[inventory.node] = frozenset(_profile_names(inventory))
         if inventory.allocator is not Allocator.CONTROLLER:
             self._remove(inventory.node)
+            self.schedulers.add(inventory.node)
             return False
         before = self.nodes.get(inventory.node)
         if before is not None and before.inventory == inventory:
@@ -192,6 +195,7 @@ class Fleet:
         node.signature, node.shape = signature, self._shapes.acquire(signature)
 
     def _remove(self, name: str) -> None:
+        self.schedulers.discard(name)
         node = self.nodes.pop(name, None)
         for state in node.gpus if node else ():
             self._leave(state)
