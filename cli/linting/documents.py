@@ -85,15 +85,11 @@ def read_documents(file: str, text: str) -> Iterator[Document | Remark]:
         for node in list(yaml.compose_all(text, Loader=yaml.SafeLoader)):
             constructor = yaml.SafeLoader("")
             obj = constructor.construct_document(node)
+            if obj is None:
+                continue  # what templates leave behind between two separators
             if not isinstance(obj, dict):
-                yield Remark(
-                    Level.ERROR,
-                    file,
-                    node.start_mark.line + 1,
-                    "",
-                    "",
-                    "it is no Kubernetes object",
-                )
+                line = node.start_mark.line + 1
+                yield Remark(Level.ERROR, file, line, "", "", "it is no Kubernetes object")
             elif obj.get("kind") == "List":
                 yield from _items(file, obj, node)
             else:

@@ -65,7 +65,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_good_manifests_are_left_alone(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    ran = lint(capsys, tmp_path, POD + TEMPLATE + CONFIG, "-o", "json")
+    text = f"---\n# nothing\n---\n{POD}{TEMPLATE}{CONFIG}"
+    ran = lint(capsys, tmp_path, text, "-o", "json")
     assert ran.code == 0
     assert [r["level"] for r in ran.json["remarks"]] == ["hint"]
     assert "scheduling gate" in ran.json["remarks"][0]["message"]
