@@ -151,9 +151,7 @@ class _Program:
 
     def _controller(self, leads: Callable[[], bool]) -> Controller:
         clock = SystemClock()
-        metrics = ControllerMetrics(
-            self._registry, driver=self._names.driver, leads=leads, now=clock.now
-        )
+        metrics = ControllerMetrics(self._registry, leads=leads, now=clock.now)
         return Controller(
             self._api,
             self._recorder,

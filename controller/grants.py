@@ -204,7 +204,8 @@ class Grants:
             f"{p.profile} at {p.placement} of {p.gpu}" if p.placement else p.gpu
             for p in grant.picks
         )
-        self._reporter.allocated(pod, obj, f"allocated {what} on node {decision.node}")
+        message = f"allocated {what} on node {decision.node}"
+        self._reporter.allocated(pod, obj, message, profiles=[p.profile for p in grant.picks])
 
 
 def _may_be_written(grant: _Grant, error: Exception | None) -> bool:

@@ -14,8 +14,7 @@ from prometheus_client.registry import Collector
 from controller.observer import Observer
 from dra.kube.resources import Obj
 from dra.kube.timing import seconds_since
-from dra.monitoring import PREFIX
-from dra.names import DeviceNameError, MigDevice, parse_device
+from dra.monitoring import PREFIX, WHOLE_GPU
 from dra.pods import Pod
 from dra.reasons import Reason
 
@@ -24,20 +23,15 @@ _LATENCY_SECONDS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 900, 3600)
 
 
 class ControllerMetrics(Observer):
-    """Turns what it hears into metrics. ``leads`` says whether this controller does now.
-
-    Profiles are labelled as device names have them, without dots: ``1g5gb``.
-    """
+    """Turns what it hears into metrics. ``leads`` says whether this controller does now."""
 
     def __init__(
         self,
         registry: CollectorRegistry,
         *,
-        driver: str,
         leads: Callable[[], bool],
         now: Callable[[], datetime],
     ) -> None:
-        self._driver = driver
         self._now = now
         self._decisions = Histogram(
             f"{PREFIX}decision_duration_seconds",
@@ -47,7 +41,7 @@ class ControllerMetrics(Observer):
             buckets=_DECISION_SECONDS,
         )
         self._latency = Histogram(
-            f"{PREFIX}claim_allocation_seconds",
+            f"{PREFIX}claim_allocated_seconds",
             "From the creation of a claim, which has whole seconds, to its allocation.",
             registry=registry,
             buckets=_LATENCY_SECONDS,
@@ -69,15 +63,13 @@ class ControllerMetrics(Observer):
         """A pod's claims were looked at as a problem of placement; ``placed``: they fit."""
         self._decisions.labels("placed" if placed else "none").observe(seconds)
 
-    def allocated(self, claim: Obj) -> None:
-        """A claim was allocated."""
-        metadata = claim["metadata"]
-        seconds = seconds_since(metadata.get("creationTimestamp", ""), self._now())
+    def allocated(self, claim: Obj, profiles: Iterable[str]) -> None:
+        """A claim was allocated: its devices' profiles, "" for a whole GPU."""
+        seconds = seconds_since(claim["metadata"].get("creationTimestamp", ""), self._now())
         if seconds is not None:
             self._latency.observe(seconds)
-        for result in claim["status"]["allocation"]["devices"]["results"]:
-            if result["driver"] == self._driver:
-                self._devices.labels(_profile(result["device"])).inc()
+        for profile in profiles:
+            self._devices.labels(profile or WHOLE_GPU).inc()
 
     def waiting(self, pod: Pod, reason: Reason, claims: Iterable[Obj]) -> None:
         """These are now the claims of the pod that wait."""
@@ -139,11 +131,3 @@ class _Waiting(Collector):
             count.add_metric([reason.value], len(found))
             oldest.add_metric([reason.value], max(found))
         return [count, oldest]
-
-
-def _profile(device: str) -> str:
-    try:
-        parsed = parse_device(device)
-    except DeviceNameError:
-        return "unknown"
-    return parsed.profile_label if isinstance(parsed, MigDevice) else "gpu"

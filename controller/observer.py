@@ -18,8 +18,8 @@ class Observer:
     def decided(self, seconds: float, *, placed: bool) -> None:
         """A pod's claims were looked at as a problem of placement; ``placed``: they fit."""
 
-    def allocated(self, claim: Obj) -> None:
-        """A claim was allocated."""
+    def allocated(self, claim: Obj, profiles: Iterable[str]) -> None:
+        """A claim was allocated: its devices' profiles, "" for a whole GPU."""
 
     def waiting(self, pod: Pod, reason: Reason, claims: Iterable[Obj]) -> None:
         """These are now the claims of the pod that wait."""

@@ -7,7 +7,7 @@ cluster at rest says nothing, and a busy one not the same in ever new words.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from controller.observer import Observer
@@ -51,9 +51,9 @@ class Reporter:
         for regarding in [_typed(pod.obj, PODS), *(_typed(c, RESOURCE_CLAIMS) for c in claims)]:
             self._recorder.emit(regarding, obstacle.reason.value, obstacle.message, warning=True)
 
-    def allocated(self, pod: Pod, claim: Obj, message: str) -> None:
-        """A claim of the pod was allocated."""
-        self._observer.allocated(claim)
+    def allocated(self, pod: Pod, claim: Obj, message: str, *, profiles: Iterable[str]) -> None:
+        """A claim of the pod was allocated: its devices' profiles, "" for a whole GPU."""
+        self._observer.allocated(claim, profiles)
         for regarding in (_typed(claim, RESOURCE_CLAIMS), _typed(pod.obj, PODS)):
             self._recorder.emit(regarding, Reason.ALLOCATED.value, message)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any, Literal
 
@@ -13,9 +14,20 @@ Format = Literal["text", "json"]
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
-def configure(level: str, style: Format) -> None:
-    """Send all logging to standard error at ``level`` (debug, info, warning, error)."""
+def configure(
+    level: str, style: Format, *, enrich: Callable[[logging.LogRecord], None] = lambda _: None
+) -> None:
+    """Send all logging to standard error at ``level`` (debug, info, warning, error).
+
+    ``enrich`` may add fields to a record, as attributes.
+    """
+
+    def enriched(record: logging.LogRecord) -> bool:
+        enrich(record)
+        return True
+
     handler = logging.StreamHandler(sys.stderr)
+    handler.addFilter(enriched)
     handler.setFormatter(_Json() if style == "json" else _Text())
     logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.getLogger("urllib3").setLevel(logging.WARNING)

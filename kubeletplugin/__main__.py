@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import signal
-import sys
 import threading
 from pathlib import Path
 
@@ -13,11 +11,18 @@ import click
 from dra.inventory import Allocator
 from dra.kube.errors import KubeConfigError
 from dra.kube.transport import KubeApi
+from dra.logs import Format, configure
+from dra.monitoring.apirequests import ApiRequests
+from dra.monitoring.probes import Probes
+from dra.monitoring.registry import daemon_registry
+from dra.monitoring.server import AddressError, serving
 from dra.names import DEFAULT_DRIVER
 from kubeletplugin.daemon import serve
 from kubeletplugin.errors import PluginError
+from kubeletplugin.memory import one_arena
 from kubeletplugin.options import Options
 from kubeletplugin.roots import Roots
+from kubeletplugin.telemetry import Telemetry
 from kubeletplugin.xids import read_rules
 
 # Kubelet gives a Prepare 45 s: the claim's lookup must leave room for the hardware.
@@ -92,10 +97,23 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
     help="XIDs that do, although they are ignored otherwise.",
 )
 @click.option(
+    "--metrics-address",
+    default="",
+    metavar="HOST:PORT",
+    help="Serve metrics and probes (/metrics, /healthz, /readyz) here, such as :8080;"
+    " without it, nowhere.",
+)
+@click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"], case_sensitive=False),
     default="info",
     help="How much is logged.",
+)
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    help="For people, or one JSON object a line.",
 )
 def main(  # noqa: PLR0913 - the flags
     *,
@@ -115,14 +133,16 @@ def main(  # noqa: PLR0913 - the flags
     forgotten_after: float,
     ignore_xids: str,
     fatal_xids: str,
+    metrics_address: str,
     log_level: str,
+    log_format: str,
 ) -> None:
     """Prepare MIG slices for the pods of one node."""
-    logging.basicConfig(
-        level=log_level.upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        stream=sys.stderr,
-    )
+    one_arena()
+    registry, probes = daemon_registry(), Probes()
+    telemetry = Telemetry(registry, probes)
+    style: Format = "json" if log_format == "json" else "text"
+    configure(log_level, style, enrich=telemetry.claims.add_pods)
     try:
         xids = read_rules(ignore=ignore_xids, fatal=fatal_xids)
     except ValueError as error:
@@ -155,8 +175,12 @@ def main(  # noqa: PLR0913 - the flags
             kubeconfig,
             user_agent=options.field_manager,
             timeout_seconds=_API_SECONDS,
+            observe=ApiRequests(registry),
         )
-        serve(options, api, stop)
+        with serving(metrics_address, registry, probes):
+            serve(options, api, telemetry, stop)
+    except AddressError as error:
+        raise click.ClickException(f"--metrics-address: {error}") from error
     except (KubeConfigError, PluginError) as error:
         raise click.ClickException(str(error)) from error
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from dra.claims import read_claim
+from dra.claims import Claim, read_claim
 from dra.conditions import INSTANCE_LOST, PREPARE_FAILED, PREPARED, READY
 from dra.inventory import ClaimRef
 from dra.kube.errors import ConflictError, KubeError, NotFoundError
@@ -30,9 +30,12 @@ _Wish = Callable[[Obj], "list[Obj]"]
 
 
 class ClaimStatuses:
-    """One thread that applies the latest wanted status of each claim."""
+    """One thread that applies the latest wanted status of each claim.
 
-    def __init__(
+    ``seen`` gets every claim that it looks at.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it writes with, and who listens
         self,
         api: KubeApi,
         driver: str,
@@ -40,7 +43,9 @@ class ClaimStatuses:
         problem: Callable[[Entry], Problem | None] = lambda _: None,
         clock: Clock | None = None,
         first_delay: float = 0.2,
+        seen: Callable[[Claim], None] = lambda _: None,
     ) -> None:
+        self._seen = seen
         self._api = api
         self._driver = driver
         self._problem = problem
@@ -145,6 +150,7 @@ class ClaimStatuses:
         claim = self._api.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
         if claim["metadata"]["uid"] != ref.uid:
             return
+        self._seen(read_claim(claim))
         shown = {
             (d["pool"], d["device"]): d
             for d in claim.get("status", {}).get("devices", ())

@@ -18,6 +18,7 @@ from dra.conditions import PREPARE_FAILED
 from dra.inventory import ClaimRef, Inventory
 from dra.kube.events import EventRecorder
 from dra.kube.transport import KubeApi
+from dra.monitoring.events import CountingRecorder
 from dra.names import GpuDevice, MigDevice, parse_device
 from kubeletplugin.allocatormode import AllocatorMode
 from kubeletplugin.claimstatus import ClaimStatuses
@@ -54,6 +55,7 @@ from kubeletplugin.slicepublish import SlicePublisher
 from kubeletplugin.slices import Slices
 from kubeletplugin.sockets import remove_stale, sockets
 from kubeletplugin.specs import Specs
+from kubeletplugin.telemetry import Telemetry
 from kubeletplugin.undo import Undo
 from kubeletplugin.verdicts import denied_gpu, is_permanent
 from kubeletplugin.works import ClaimWorks
@@ -66,43 +68,54 @@ _DRAIN_SECONDS = 20.0
 _FIRST_LOOK_SECONDS = 5.0
 
 
-def serve(options: Options, api: KubeApi, stop: threading.Event) -> None:
+def serve(options: Options, api: KubeApi, telemetry: Telemetry, stop: threading.Event) -> None:
     """Run the plugin until ``stop`` is set; a second process waits until the first has ended.
 
     Raises:
         HostError: a socket, the state directory or the journal cannot be used.
     """
     sockets(options)  # refused before waiting
-    with exclusive(options.roots.state, stop) as alone:
+    waits = telemetry.vitals.stand_by
+    with exclusive(options.roots.state, stop, waits=waits) as alone:
         if alone:
-            Daemon(options, api).run(stop)
+            Daemon(options, api, telemetry).run(stop)
 
 
 class Daemon:
     """One node's plugin, by the owner of its state directory."""
 
-    def __init__(self, options: Options, api: KubeApi) -> None:
+    def __init__(self, options: Options, api: KubeApi, telemetry: Telemetry) -> None:
         self._options = options
+        self._vitals, observer = telemetry.vitals, telemetry.metrics
+        seen = observer.claim_seen
         self._sockets = sockets(options)
         roots = options.roots
         driver = options.driver_name
         changed = _Listeners()
         self._events = EventRecorder(api, component=driver, host=options.node_name)
-        reports = self._reports = Reports(self._events, options.node_name)
-        fate = partial(claim_fate, api, driver=driver, pool=options.pool)
+        recorder = CountingRecorder(self._events, telemetry.registry)
+        reports = self._reports = Reports(recorder, options.node_name)
+        fate = partial(claim_fate, api, driver=driver, pool=options.pool, seen=seen)
         self._gate = Gate(on_change=changed)
         self._works = ClaimWorks()
         self._journal = Journal(roots.state / "journal.json", on_change=changed)
         names = GpuNames(roots.state / "gpus.json", hints=_names(self._journal.entries()))
-        session = Session(seconds=options.nvml_seconds)
-        self._hardware = Hardware(session, self._journal, names, roots=roots, on_change=changed)
+        session = Session(seconds=options.nvml_seconds, on_call=observer.nvml_call)
+        self._hardware = Hardware(
+            session,
+            self._journal,
+            names,
+            roots=roots,
+            on_change=changed,
+            on_lock_wait=observer.lock_wait,
+        )
         boot = self._hardware.boot_id
         removal = Removal(session, self._journal, boot_id=boot)
         occupancy = Occupancy(session, self._journal, removal, boot_id=boot)
         slices = Slices(session, self._journal, occupancy, removal, boot_id=boot)
         specs = Specs(driver, self._hardware, roots=roots)
         undo = Undo(self._hardware, self._journal, removal, specs, reports=reports)
-        self._statuses = ClaimStatuses(api, driver, problem=self._problem)
+        self._statuses = ClaimStatuses(api, driver, problem=self._problem, seen=seen)
         self._monitor = HealthMonitor(
             self._hardware,
             self._journal,
@@ -118,7 +131,7 @@ class Daemon:
             slices,
             specs,
             undo,
-            read_devices=partial(read_devices, api, driver=driver, pool=options.pool),
+            read_devices=partial(read_devices, api, driver=driver, pool=options.pool, seen=seen),
         )
         self._recovery = Recovery(
             self._hardware,
@@ -129,6 +142,7 @@ class Daemon:
             fate=fate,
             finish=preparer.prepare,
             reports=reports,
+            observer=observer,
         )
         self._rebuild = Rebuild(
             self._hardware,
@@ -137,6 +151,7 @@ class Daemon:
             reports=reports,
             driver=driver,
             pool=options.pool,
+            observer=observer,
         )
         node = Node(
             gate=self._gate,
@@ -148,6 +163,7 @@ class Daemon:
             recovery=self._recovery,
             rebuild=self._rebuild,
             settled=self._prepare_settled,
+            observer=observer,
         )
         self._janitor = Janitor(
             self._journal,
@@ -157,6 +173,8 @@ class Daemon:
             fate=fate,
             reports=reports,
             forgotten_seconds=options.forgotten_seconds,
+            observer=observer,
+            beat=self._vitals.janitor.beat,
         )
         self._node_watch = NodeWatch(
             api, options.node_name, on_conflict=self._hardware.withhold, reports=reports
@@ -168,6 +186,7 @@ class Daemon:
             recover=self._recover,
             settle=mig_mode.enable if options.enable_mig else lambda: None,
             explain=partial(explain, roots=roots),
+            beat=self._vitals.hardware.beat,
         )
         self._health = HealthBoard(self._monitor.devices)
         self._mode = AllocatorMode(options.allocator, on_change=changed)
@@ -181,6 +200,7 @@ class Daemon:
             inventory=self._inventory,
             on_drain=changed,
         )
+        telemetry.watch(self._monitor.gpus, self._journal, self._gate)
         changed.add(self._health.notify)
         changed.add(self._publisher.notify)
         changed.add(self._slice_publisher.notify)
@@ -212,11 +232,13 @@ class Daemon:
         self._gate.wait_decided(_FIRST_LOOK_SECONDS)
         self._publisher.start()
         self._slice_publisher.start()
+        self._vitals.begin(self._sockets, self._gate)
         stop.wait()
         self._stop()
 
     def _stop(self) -> None:
         _log.info("stopping: no new calls, running ones are finished")
+        self._vitals.end()
         self._registration.stop(0)
         self._health.close()
         self._service.stop(_DRAIN_SECONDS)

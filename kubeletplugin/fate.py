@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from enum import Enum, auto
 
-from dra.claims import read_claim
+from dra.claims import Claim, read_claim
 from dra.inventory import ClaimRef
 from dra.kube.errors import KubeError, NotFoundError
 from dra.kube.resources import RESOURCE_CLAIMS
@@ -30,8 +31,15 @@ class Fate(Enum):
     UNKNOWN = auto()
 
 
-def claim_fate(api: KubeApi, ref: ClaimRef, *, driver: str, pool: str) -> Fate:
-    """Ask for one claim. Never raises KubeError."""
+def claim_fate(
+    api: KubeApi,
+    ref: ClaimRef,
+    *,
+    driver: str,
+    pool: str,
+    seen: Callable[[Claim], None] = lambda _: None,
+) -> Fate:
+    """Ask for one claim; ``seen`` gets what is found. Never raises KubeError."""
     try:
         found = api.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
     except NotFoundError as error:
@@ -41,6 +49,7 @@ def claim_fate(api: KubeApi, ref: ClaimRef, *, driver: str, pool: str) -> Fate:
         _log.debug("claim %s: %s", ref, error)
         return Fate.UNKNOWN
     claim = read_claim(found)
+    seen(claim)
     if claim.ref.uid != ref.uid:
         return Fate.GONE
     if claim.allocation is None:

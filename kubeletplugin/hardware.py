@@ -36,11 +36,13 @@ class GpuUnit:
     ``sick`` says why no slice is made on it although it answers; empty if one may be.
     """
 
-    def __init__(self, number: int, card: Card, *, pcie_root: str) -> None:
+    def __init__(
+        self, number: int, card: Card, *, pcie_root: str, lock: FifoLock | None = None
+    ) -> None:
         self.number = number
         self.pcie_root = pcie_root
         self.card = card
-        self.lock = FifoLock()
+        self.lock = lock or FifoLock()
         self.refused_profiles: set[int] = set()
         self.withheld: Conflict | None = None
         self.sick = ""
@@ -68,7 +70,7 @@ class GpuUnit:
 class Hardware:
     """All GPUs. Thread-safe; ``on_change`` is called when what is to be published has changed."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it looks through, and who listens
         self,
         session: Session,
         journal: Journal,
@@ -76,6 +78,7 @@ class Hardware:
         *,
         roots: Roots,
         on_change: Callable[[], None],
+        on_lock_wait: Callable[[float], None] = lambda _: None,
     ) -> None:
         self.session = session
         self.boot_id = roots.boot_id()
@@ -86,6 +89,7 @@ class Hardware:
         self._names = names
         self._roots = roots
         self._on_change = on_change
+        self._on_lock_wait = on_lock_wait
         self._mutex = threading.Lock()
         self._units: dict[str, GpuUnit] = {}
         self._withheld: Conflict | None = None
@@ -131,9 +135,7 @@ class Hardware:
             # A GPU that does not answer may be one of those that are known.
             unread = known if found.problems else {}
             self._units = unread | {
-                c.uuid: known.get(c.uuid)
-                or GpuUnit(numbers[c.uuid], c, pcie_root=pcie_root(c.pci_bus_id, self._roots))
-                for c in found.cards
+                c.uuid: known.get(c.uuid) or self._new_unit(numbers[c.uuid], c) for c in found.cards
             }
             for card in found.cards:
                 unit = self._units[card.uuid]
@@ -181,6 +183,10 @@ class Hardware:
                 self.observe(unit)
             finally:
                 unit.lock.leave()
+
+    def _new_unit(self, number: int, card: Card) -> GpuUnit:
+        root = pcie_root(card.pci_bus_id, self._roots)
+        return GpuUnit(number, card, pcie_root=root, lock=FifoLock(self._on_lock_wait))
 
     def _look_at(self, units: Iterable[GpuUnit]) -> bool:
         """False if a GPU's description is out of date."""

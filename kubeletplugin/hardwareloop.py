@@ -24,6 +24,7 @@ class HardwareLoop:
     """Opens the gate once the GPUs are known; ``recover`` runs before it opens the first time.
 
     ``settle`` runs after every look at the GPUs. ``explain`` puts an error into words.
+    ``beat`` is called every round.
     """
 
     def __init__(  # noqa: PLR0913 - its hooks
@@ -34,6 +35,7 @@ class HardwareLoop:
         recover: Callable[[], None],
         settle: Callable[[], None] = lambda: None,
         explain: Callable[[Exception], str] = str,
+        beat: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
         self._hardware = hardware
@@ -41,6 +43,7 @@ class HardwareLoop:
         self._recover = recover
         self._settle = settle
         self._explain = explain
+        self._beat = beat
         self._clock = clock or SystemClock()
         self._recovered = False
         self._stopping = threading.Event()
@@ -59,6 +62,7 @@ class HardwareLoop:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
+            self._beat()
             try:
                 self._step()
                 delay = POLL_SECONDS

@@ -18,7 +18,9 @@ from kubeletplugin.entries import HELD, LEAVING
 from kubeletplugin.fate import Fate
 from kubeletplugin.gate import Gate
 from kubeletplugin.journal import Journal
+from kubeletplugin.logfields import about
 from kubeletplugin.node import Node
+from kubeletplugin.observer import Action, Observer
 from kubeletplugin.reports import IN_USE, Reports
 from kubeletplugin.works import ClaimWorks
 
@@ -43,7 +45,8 @@ class _Reclaiming:
 class Janitor:
     """One thread of its own: it asks the API server, and waits for GPUs.
 
-    ``forgotten_seconds`` is how long kubelet may take to unprepare a claim that has ended.
+    ``forgotten_seconds`` is how long kubelet may take to unprepare a claim that has ended;
+    ``beat`` is called every round, and before every claim.
     """
 
     def __init__(  # noqa: PLR0913 - what it looks at
@@ -56,8 +59,12 @@ class Janitor:
         fate: Callable[[ClaimRef], Fate],
         reports: Reports,
         forgotten_seconds: float,
+        observer: Observer | None = None,
+        beat: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
+        self._observer = observer or Observer()
+        self._beat = beat
         self._journal = journal
         self._node = node
         self._works = works
@@ -101,11 +108,13 @@ class Janitor:
         for ref in claims:
             if self._stopping.is_set():
                 return
+            self._beat()
             if self._works.idle(ref.uid):
                 self._claim(ref, now, ask=ask, check=check, at_once=everything)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
+            self._beat()
             if not self._gate.is_open:
                 self._clock.wait(self._stopping, _CLOSED_SECONDS)
                 continue
@@ -144,13 +153,14 @@ class Janitor:
             return
         if pids := self._node.processes(ref):
             names = ", ".join(map(str, pids))
-            _log.warning("claim %s (UID %s) is gone; still in use by %s", ref, ref.uid, names)
+            _log.warning("gone, but still in use", extra=about(ref, pids=names))
             message = f"the claim is gone; its slices are kept until processes {names} have ended"
             self._reports.claim(ref, IN_USE, message, warning=True)
             self._next_claims = min(self._next_claims, self._clock.monotonic() + CHECK_SECONDS)
             return
-        _log.info("claim %s (UID %s) is gone; its slices are removed", ref, ref.uid)
+        _log.info("gone, its slices are removed", extra=about(ref, reason=fate.name.lower()))
         self._node.release(ref)
+        self._observer.acted(Action.COLLECTED)
 
     def _forgotten(self, ref: ClaimRef) -> bool:
         """Whether an ended claim has waited for kubelet's Unprepare for too long.

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
+from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
 
 class FifoLock:
-    """First come, first served: a stream of new callers cannot starve one that waits."""
+    """First come, first served: a stream of new callers cannot starve one that waits.
 
-    def __init__(self) -> None:
+    ``on_wait`` hears the seconds that a caller waited who did not get it at once.
+    """
+
+    def __init__(self, on_wait: Callable[[float], None] = lambda _: None) -> None:
+        self._on_wait = on_wait
         self._lock = threading.Lock()
         self._held = False
         self._waiting: deque[threading.Event] = deque()
@@ -23,7 +29,9 @@ class FifoLock:
                 return self
             turn = threading.Event()
             self._waiting.append(turn)
+        began = time.monotonic()
         turn.wait()
+        self._on_wait(time.monotonic() - began)
         return self
 
     def enter(self, timeout: float) -> bool:
@@ -34,7 +42,10 @@ class FifoLock:
                 return True
             turn = threading.Event()
             self._waiting.append(turn)
-        if turn.wait(max(0.0, timeout)):
+        began = time.monotonic()
+        got = turn.wait(max(0.0, timeout))
+        self._on_wait(time.monotonic() - began)
+        if got:
             return True
         with self._lock:
             if turn.is_set():

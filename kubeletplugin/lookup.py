@@ -6,14 +6,14 @@ The claim is read from the API server each time: kubelet passes namespace, name 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from api.config import decode as decode_config
 from api.errors import InvalidObjectError
 from dra.allocation import AllocatedDevice, Allocation
-from dra.claims import read_claim
+from dra.claims import Claim, read_claim
 from dra.geometry import Placement
 from dra.inventory import ClaimRef
 from dra.kube.errors import ForbiddenError, KubeError, NotFoundError
@@ -46,9 +46,16 @@ class ClaimUnreadableError(StartingError):
 
 
 def read_devices(
-    api: KubeApi, ref: ClaimRef, *, driver: str, pool: str
+    api: KubeApi,
+    ref: ClaimRef,
+    *,
+    driver: str,
+    pool: str,
+    seen: Callable[[Claim], None] = lambda _: None,
 ) -> tuple[AllocatedDevice, ...]:
     """The devices of ``driver`` in ``pool`` that the claim was given, with checked configuration.
+
+    ``seen`` gets the claim as it is, whatever comes of it.
 
     Raises:
         ClaimUnreadableError: no answer, or no permission to read it.
@@ -57,6 +64,7 @@ def read_devices(
     """
     _check_names(ref)
     claim = read_claim(_get(api, ref))
+    seen(claim)
     if claim.ref.uid != ref.uid:
         raise ClaimError(
             f"the claim was replaced by another of the same name (UID {claim.ref.uid}); "

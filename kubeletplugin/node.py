@@ -13,9 +13,12 @@ from typing import TypeVar
 
 from dra.inventory import ClaimRef
 from kubeletplugin.claimstatus import ClaimStatuses
+from kubeletplugin.entries import HELD
 from kubeletplugin.errors import HardwareError, PluginError
 from kubeletplugin.gate import Gate
 from kubeletplugin.journal import Journal
+from kubeletplugin.logfields import about, device
+from kubeletplugin.observer import Action, Observer, Served
 from kubeletplugin.prepare import Prepared, Preparer
 from kubeletplugin.rebuild import Rebuild
 from kubeletplugin.recovery import Recovery
@@ -55,7 +58,9 @@ class Node:
         rebuild: Rebuild,
         settled: Callable[[ClaimRef, PluginError | None], None] = lambda _ref, _error: None,
         clock: Callable[[], float] = time.monotonic,
+        observer: Observer | None = None,
     ) -> None:
+        self._observer = observer or Observer()
         self._gate = gate
         self._journal = journal
         self._preparer = preparer
@@ -115,7 +120,13 @@ class Node:
 
     def reclaim(self, ref: ClaimRef) -> None:
         """Try once more to remove what is left of a claim, unless something is done for it."""
-        self.background(ref, "reclaim", lambda: self._undo.leaving(ref.uid))
+
+        def work() -> None:
+            if not str(self._undo.leaving(ref.uid)):
+                self._observer.acted(Action.RECLAIMED)
+                _log.info("reclaimed", extra=about(ref))
+
+        self.background(ref, "reclaim", work)
 
     def check(self, ref: ClaimRef) -> None:
         """Compare a claim with the hardware, unless something is done for it."""
@@ -139,32 +150,36 @@ class Node:
         try:
             self._works.run(ref.uid, name, work, deadline=self.deadline())
         except PluginError as error:
-            _log.debug("%s of claim %s: %s", name, ref, error)
+            _log.debug("%s failed", name, extra=about(ref, error=str(error)))
 
     def _timed(self, ref: ClaimRef, name: str, work: Callable[[], T], deadline: float) -> T:
         return self._works.run(ref.uid, name, work, deadline=deadline)
 
     def _run(self, ref: ClaimRef, name: str, call: Callable[[], Outcome]) -> Outcome:
         began = self._clock()
+        before = self._journal.of_claim(ref.uid)
+        failure: Exception | None = None
         try:
             outcome = call()
         except PluginError as error:
-            _log.warning("%s of claim %s (UID %s) failed: %s", name, ref, ref.uid, error)
+            failure = error
+            _log.warning("%s failed", name, extra=about(ref, error=str(error)))
             if name == "prepare":
                 self._settled(ref, error)
-            return Outcome(error=f"claim {ref} (UID {ref.uid}): {error}")
+            outcome = Outcome(error=f"claim {ref} (UID {ref.uid}): {error}")
         except Exception as error:  # noqa: BLE001 - told to kubelet; other claims are served
-            _log.exception("%s of claim %s (UID %s)", name, ref, ref.uid)
-            return Outcome(
+            failure = error
+            _log.exception("%s failed", name, extra=about(ref))
+            outcome = Outcome(
                 error=f"claim {ref} (UID {ref.uid}): internal error (see the log): {error!r}"
             )
-        devices = ", ".join(d.device for d in outcome.devices)
-        _log.info(
-            "%s of claim %s (UID %s) done in %.0f ms%s",
-            name,
-            ref,
-            ref.uid,
-            1000 * (self._clock() - began),
-            f": {devices}" if devices else "",
-        )
+        seconds = self._clock() - began
+        entries = before or self._journal.of_claim(ref.uid)
+        repeated = any(e.state in HELD for e in before)
+        self._observer.served(Served(ref, name, seconds, entries, repeated, failure))
+        if failure is None:
+            for entry in self._journal.of_claim(ref.uid) or before:
+                _log.info("%s done", name, extra=device(entry, seconds=round(seconds, 3)))
+            if not entries:
+                _log.info("%s done: nothing was here", name, extra=about(ref))
         return outcome

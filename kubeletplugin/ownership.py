@@ -5,7 +5,7 @@ from __future__ import annotations
 import fcntl
 import logging
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -15,8 +15,12 @@ _log = logging.getLogger(__name__)
 
 
 @contextmanager
-def exclusive(state: Path, stop: threading.Event) -> Iterator[bool]:
+def exclusive(
+    state: Path, stop: threading.Event, *, waits: Callable[[], None] = lambda: None
+) -> Iterator[bool]:
     """Own the node's state; a second process waits until the first is gone. False: told to stop.
+
+    ``waits`` is called if it has to wait, once.
 
     Raises:
         HostError: the directory cannot be made or written.
@@ -38,6 +42,7 @@ def exclusive(state: Path, stop: threading.Event) -> Iterator[bool]:
                 if not told:
                     _log.warning("another plugin owns %s; waiting until it ends", state)
                     told = True
+                    waits()
                 stop.wait(0.2)
                 continue
             yield True

@@ -18,9 +18,11 @@ from kubeletplugin.entries import Entry, State
 from kubeletplugin.errors import PluginError
 from kubeletplugin.hardware import GpuUnit, Hardware
 from kubeletplugin.journal import Journal
+from kubeletplugin.logfields import device
 from kubeletplugin.lookup import Wanted, resolve
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.instances import list_compute_instances, list_gpu_instances
+from kubeletplugin.observer import Action, Observer
 from kubeletplugin.reports import REBUILT, Reports
 
 _log = logging.getLogger(__name__)
@@ -38,7 +40,9 @@ class Rebuild:
         reports: Reports,
         driver: str,
         pool: str,
+        observer: Observer | None = None,
     ) -> None:
+        self._observer = observer or Observer()
         self._hardware = hardware
         self._journal = journal
         self._claims = claims
@@ -59,6 +63,9 @@ class Rebuild:
                 _log.warning("the journal is not rebuilt yet: %s", error)
             self._failure = str(error)
             return False
+        for entry in found:
+            _log.warning("found on the hardware, for the rebuilt journal", extra=device(entry))
+            self._observer.acted(Action.REBUILT)
         if found or self._journal.problems:
             names = ", ".join(f"{e.device} of claim {e.claim}" for e in found) or "nothing"
             message = f"found on the hardware and in this node's claims: {names}"

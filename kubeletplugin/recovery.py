@@ -15,7 +15,9 @@ from kubeletplugin.errors import PluginError
 from kubeletplugin.fate import Fate
 from kubeletplugin.hardware import Hardware
 from kubeletplugin.journal import Journal
+from kubeletplugin.logfields import about, device
 from kubeletplugin.nvml.errors import NvmlError
+from kubeletplugin.observer import Action, Observer
 from kubeletplugin.reports import LOST, Reports
 from kubeletplugin.slices import Slices
 from kubeletplugin.specs import Specs
@@ -39,7 +41,9 @@ class Recovery:
         fate: Callable[[ClaimRef], Fate],
         finish: Callable[[ClaimRef], object],
         reports: Reports,
+        observer: Observer | None = None,
     ) -> None:
+        self._observer = observer or Observer()
         self._hardware = hardware
         self._journal = journal
         self._slices = slices
@@ -66,6 +70,8 @@ class Recovery:
         else:
             if removed:
                 _log.info("removed %d CDI specs without a claim", removed)
+                for _ in range(removed):
+                    self._observer.acted(Action.SWEPT)
 
     def check(self, uid: str) -> bool:
         """Compare a claim's prepared slices with the hardware; True if that changed anything."""
@@ -90,14 +96,16 @@ class Recovery:
         if not any(e.state in ARRIVING for e in entries):
             return
         if self._fate(ref) is Fate.HERE:
-            _log.info("claim %s (%s) was left half done and is finished", ref, ref.uid)
+            _log.info("left half done, to be finished", extra=about(ref))
             try:
                 self._finish(ref)
             except PluginError as error:
-                _log.error("claim %s (%s): %s", ref, ref.uid, error)
+                _log.error("cannot be finished", extra=about(ref, error=str(error)))
             else:
+                self._observer.acted(Action.FINISHED)
                 return
-        _log.info("claim %s (%s) was left half done and is undone", ref, ref.uid)
+        _log.info("left half done, to be undone", extra=about(ref))
+        self._observer.acted(Action.UNDONE)
         self._undo.unfinished(ref.uid)
 
     def _seen(self, entry: Entry) -> bool | None:
@@ -114,7 +122,7 @@ class Recovery:
         try:
             return self._slices.present(entry)
         except NvmlError as error:
-            _log.debug("%s of claim %s cannot be checked: %s", entry.device, entry.claim, error)
+            _log.debug("cannot be checked", extra=device(entry, error=str(error)))
             return None
         finally:
             unit.lock.leave()
@@ -125,16 +133,19 @@ class Recovery:
             if not self._journal.alter(entry, entry.at(state, note=note)):
                 return False
         except PluginError as error:
-            _log.error("%s of claim %s: %s", entry.device, entry.claim, error)
+            _log.error("the journal cannot be written", extra=device(entry, error=str(error)))
             return False
+        self._observer.acted(Action.LOST if state is State.LOST else Action.FOUND)
         if state is State.LOST:
             message = (
                 f"{entry.device} (GPU instance {entry.gi_id} on GPU {entry.gpu}) is gone from the "
                 "hardware: a reboot, a GPU reset, or somebody destroyed it; it is made again when "
                 "the pod starts again, until then its place is kept; delete the pod if it runs on"
             )
-            _log.warning("claim %s: %s", entry.claim, message)
+            _log.warning("slice lost", extra=device(entry, detail=message))
             self._reports.claim(entry.claim, LOST, message, warning=True)
+        else:
+            _log.info("slice found again", extra=device(entry))
         self._hardware.look(entry.gpu)
         return True
 
@@ -147,7 +158,7 @@ class Recovery:
             elif complete(entries):
                 self._specs.write(entries)
         except PluginError as error:
-            _log.error("claim %s (%s): %s", entries[0].claim, uid, error)
+            _log.error("CDI spec", extra=about(entries[0].claim, error=str(error)))
 
 
 def complete(entries: Iterable[Entry]) -> bool:

@@ -2,3 +2,6 @@
 
 PREFIX = "mig_dra_"
 """Begins the name of every metric of ours."""
+
+WHOLE_GPU = "gpu"
+"""The label ``profile`` of a GPU that is given out whole."""

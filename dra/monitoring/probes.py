@@ -31,6 +31,11 @@ class Checks:
         with self._lock:
             self._checks[name] = check
 
+    def clear(self) -> None:
+        """No more checks: what they looked at ends as it should."""
+        with self._lock:
+            self._checks = {}
+
     def problems(self) -> tuple[str, ...]:
         """``name: words`` of every check that fails; a check that raises fails."""
         with self._lock:
@@ -75,13 +80,6 @@ class Pulse:
         last = self._last
         silent = 0.0 if last is None else self._clock() - last
         return f"nothing has been done for {silent:.0f} s" if silent > self._limit else ""
-
-
-def alive(thread: threading.Thread) -> Check:
-    """The check that a thread which was started has not ended."""
-    return lambda: (
-        "" if thread.ident is None or thread.is_alive() else f"thread {thread.name!r} has ended"
-    )
 
 
 def _asked(check: Check) -> str:

@@ -7,13 +7,20 @@ take ten seconds under load.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import pynvml
 
 from kubeletplugin.nvml.calls import CallPool
-from kubeletplugin.nvml.errors import GpuLostError, HangError, NotFoundError, translate
+from kubeletplugin.nvml.errors import (
+    GpuLostError,
+    HangError,
+    NotFoundError,
+    code_name,
+    translate,
+)
 
 # Creating and destroying take about a second, and more on big GPUs under load.
 _CHANGES = frozenset(
@@ -35,13 +42,20 @@ class Session:
 
     Every call has a deadline: ``seconds``, six times that for those that change something. While
     one hangs, further calls for the same GPU fail at once, and those for others do not notice.
+    ``on_call`` hears of each: the function's name, the code's name or HANG, and how long it took.
     """
 
-    def __init__(self, *, seconds: float = 10.0) -> None:
+    def __init__(
+        self,
+        *,
+        seconds: float = 10.0,
+        on_call: Callable[[str, str, float], None] = lambda _name, _code, _seconds: None,
+    ) -> None:
         self._lock = threading.Lock()
         self._open = False
         self._generation = 0
         self.seconds = seconds
+        self._on_call = on_call
         self._calls = CallPool(seconds)
 
     @property
@@ -120,7 +134,17 @@ class Session:
     def _run(self, function: Callable[..., T], *arguments: Any, gpu: str = "") -> T:
         name = function.__name__
         factor = _CHANGE_FACTOR if name in _CHANGES else 1.0
-        return self._calls.run(name, lambda: function(*arguments), gpu=gpu, factor=factor)
+        began, code = time.monotonic(), code_name(pynvml.NVML_SUCCESS)
+        try:
+            return self._calls.run(name, lambda: function(*arguments), gpu=gpu, factor=factor)
+        except pynvml.NVMLError as error:
+            code = code_name(error.value)
+            raise
+        except HangError:
+            code = "HANG"
+            raise
+        finally:
+            self._on_call(name, code, time.monotonic() - began)
 
     def _translated(self, function: Callable[..., T], *arguments: Any, gpu: str = "") -> T:
         try:

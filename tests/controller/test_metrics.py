@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry
 from controller.metrics import ControllerMetrics
 from dra.kube.timing import rfc3339
 from tests.controller.bench import Bench
-from tests.controller.objects import DRIVER, claim, pod, request
+from tests.controller.objects import claim, pod, request
 from tests.controller.test_end_to_end import Site, eventually
 from tests.scrape import Scrape, collected, get, logged_port, scraped
 
@@ -28,7 +28,6 @@ class Watched:
         self.registry = CollectorRegistry()
         self.metrics = ControllerMetrics(
             self.registry,
-            driver=DRIVER,
             leads=lambda: True,
             now=lambda: CREATED + timedelta(seconds=self.age),
         )
@@ -53,10 +52,10 @@ def test_an_allocation_shows_with_its_latency_profile_and_decision() -> None:
     watched.bench.pod(pod("p", "c"))
     watched.bench.run()
     found = watched.scrape()
-    assert found.value("mig_dra_claim_allocation_seconds_sum") == 1.5
-    assert found.value("mig_dra_claim_allocation_seconds_bucket", le="1.0") == 0
-    assert found.value("mig_dra_claim_allocation_seconds_bucket", le="2.0") == 1
-    assert found.value("mig_dra_allocated_devices_total", profile="1g5gb") == 1
+    assert found.value("mig_dra_claim_allocated_seconds_sum") == 1.5
+    assert found.value("mig_dra_claim_allocated_seconds_bucket", le="1.0") == 0
+    assert found.value("mig_dra_claim_allocated_seconds_bucket", le="2.0") == 1
+    assert found.value("mig_dra_allocated_devices_total", profile="1g.5gb") == 1
     assert found.value("mig_dra_decision_duration_seconds_count", outcome="placed") == 1
     assert found.value("mig_dra_leader") == 1
 
@@ -128,7 +127,7 @@ def test_a_running_controller_is_scraped_and_probed(site: Site) -> None:
     site.claim("c", WHOLE)
     site.pod("p", "c")
     eventually(lambda: site.allocation("c"), "allocation")
-    eventually(lambda: scraped(port).value("mig_dra_claim_allocation_seconds_count") == 1, "count")
+    eventually(lambda: scraped(port).value("mig_dra_claim_allocated_seconds_count") == 1, "count")
     found = scraped(port)
     assert found.value("mig_dra_leader") == 1
     writes = found.values(

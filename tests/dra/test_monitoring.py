@@ -14,7 +14,7 @@ from dra.kube.http import Exchange
 from dra.kube.resources import MIG_NODES, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS, Resource
 from dra.monitoring.apirequests import ApiRequests, resource_of
 from dra.monitoring.events import CountingRecorder
-from dra.monitoring.probes import Probes, Pulse, alive
+from dra.monitoring.probes import Probes, Pulse
 from dra.monitoring.registry import daemon_registry
 from dra.monitoring.server import AddressError, MonitoringServer, serving
 from tests.scrape import collected, get, parsed
@@ -130,18 +130,6 @@ def test_a_loop_is_stuck_when_it_has_not_turned_for_too_long() -> None:
     now[0] = 200
     pulse.rest()
     assert pulse() == ""
-
-
-def test_a_thread_that_has_ended_is_a_problem_and_one_not_begun_is_none() -> None:
-    go = threading.Event()
-    thread = threading.Thread(target=go.wait, name="worker")
-    check = alive(thread)
-    assert check() == ""
-    thread.start()
-    assert check() == ""
-    go.set()
-    thread.join()
-    assert check() == "thread 'worker' has ended"
 
 
 @pytest.mark.parametrize(

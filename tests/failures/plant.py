@@ -26,6 +26,7 @@ from kubeletplugin.node import Outcome
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.options import Options
 from kubeletplugin.roots import Roots
+from kubeletplugin.telemetry import Telemetry
 from sim.nvml.machine import GpuSpec, Machine
 from tests.failures.folderapi import FolderHttp
 from tests.failures.steps import KilledError, Recorder, Step
@@ -131,7 +132,7 @@ class Plant:
         with self.recorder.outside():
             sim.nvml.install(self.site.machine.directory)
         options = Options(NODE, DRIVER, None, Allocator.CONTROLLER, self.site.roots)
-        daemon = Daemon(options, _RecordedApi(self).api)
+        daemon = Daemon(options, _RecordedApi(self).api, Telemetry())
         # Sent from a thread of their own, and a courtesy: kept here.
         daemon._events.emit = self._emit  # type: ignore[method-assign]
         # A call that hangs then hangs its claim's thread; the deadline of calls has its own tests.

@@ -27,6 +27,7 @@ from kubeletplugin.daemon import Daemon
 from kubeletplugin.journal import Entry, Journal
 from kubeletplugin.options import Options
 from kubeletplugin.roots import Roots
+from kubeletplugin.telemetry import Telemetry
 from sim.nvml.machine import Machine
 
 DRIVER = "mig.dra.dev"
@@ -76,6 +77,7 @@ class Rig:
         self.driver_root = Path("/")
         self.allocator = Allocator.CONTROLLER
         self.daemon: Daemon | None = None
+        self.telemetry = Telemetry()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
@@ -105,7 +107,8 @@ class Rig:
         sim.nvml.install(self.machine.directory)
         options = Options(self.node, DRIVER, None, self.allocator, self.roots)
         self._stop = threading.Event()
-        self.daemon = Daemon(options, KubeApi(self.http))
+        self.telemetry = Telemetry()
+        self.daemon = Daemon(options, KubeApi(self.http), self.telemetry)
         self._thread = threading.Thread(target=self.daemon.run, args=(self._stop,))
         self._thread.start()
         wait_for("the registration socket", self.registration_socket.exists)

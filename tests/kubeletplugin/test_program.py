@@ -18,6 +18,7 @@ from dra.kube.resources import MIG_NODES
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.conftest import A100
 from tests.kubeletplugin.rig import Rig, wait_for
+from tests.scrape import get, logged_port
 
 MOST_KIB = 75 * 1024
 SLICE = "gpu-0-mig-1g5gb-19-4"
@@ -116,7 +117,7 @@ def test_it_stays_small_and_imports_no_typed_models_and_no_cel(
     (rig.folder / "site").mkdir()
     shadow = rig.folder / "site/kubernetes_validate.py"
     shadow.write_text("raise ImportError('not on nodes')\n")
-    flags = [*arguments(rig), "--allocator", allocator]
+    flags = [*arguments(rig), "--allocator", allocator, "--metrics-address", "127.0.0.1:0"]
     with running([*command, "--", *flags], rig.folder) as plugin:
         wait_for("the socket", rig.registration_socket.exists, timeout=60)
         if allocator == "scheduler":
@@ -125,6 +126,9 @@ def test_it_stays_small_and_imports_no_typed_models_and_no_cel(
         for ref in refs:
             rig.prepared(ref)
         wait_for("MigNode", lambda: len(rig.published_slices()) == 8)
+        port = logged_port([plugin.log])
+        for path in ("/metrics", "/healthz", "/readyz"):
+            assert get(port, path)[0] == 200
         used = plugin.rss_kib()
         print(f"RSS with 8 A100, allocator {allocator}: {used / 1024:.1f} MiB")  # noqa: T201
         assert used < MOST_KIB, f"{used / 1024:.1f} MiB"

@@ -19,6 +19,7 @@ from kubeletplugin.errors import HostError
 from kubeletplugin.grpcserver import MAX_SOCKET_PATH
 from kubeletplugin.options import Options
 from kubeletplugin.sockets import remove_stale, sockets
+from kubeletplugin.telemetry import Telemetry
 from tests.kubeletplugin.rig import DRIVER, Rig, wait_for, wire
 
 OLD, NEW = "11111111-aaaa-4bbb-8ccc-222222222222", "33333333-aaaa-4bbb-8ccc-444444444444"
@@ -35,9 +36,13 @@ class Process:
         self.options = options(rig, instance)
         self.sockets = sockets(self.options)
         self._stop = threading.Event()
-        api = KubeApi(rig.http)
-        self._thread = threading.Thread(target=serve, args=(self.options, api, self._stop))
+        self.telemetry = Telemetry()
+        arguments = (self.options, KubeApi(rig.http), self.telemetry, self._stop)
+        self._thread = threading.Thread(target=serve, args=arguments)
         self._thread.start()
+
+    def unready(self) -> tuple[str, ...]:
+        return self.telemetry.probes.ready.problems()
 
     def serves(self) -> bool:
         return self.sockets.registration.exists()
@@ -52,8 +57,12 @@ def test_a_new_plugin_waits_for_the_old_one_and_takes_over(rig: Rig) -> None:
     rig.stop()
     old = Process(rig, OLD)
     wait_for("the old one", old.serves)
+    wait_for("readiness", lambda: not old.unready())
     new = Process(rig, NEW)
     try:
+        # A DaemonSet ends the old one only when the new one is ready.
+        wait_for("readiness to take over", lambda: not new.unready())
+        assert new.telemetry.probes.live.problems() == ()
         ref = rig.claim("gpu-0-mig-1g5gb-19-4")
         assert not new.serves()
         with closing(rig.channel(old.sockets.service)) as channel:

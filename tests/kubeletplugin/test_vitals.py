@@ -1,0 +1,84 @@
+"""Kubelet's probes of the plugin: dead is only what a restart would mend."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from sim.nvml.faults import Fault
+from tests.kubeletplugin.rig import Rig, wait_for
+
+SLICE = "gpu-0-mig-1g5gb-19-4"
+
+
+def dead(rig: Rig) -> tuple[str, ...]:
+    return rig.telemetry.probes.live.problems()
+
+
+def unready(rig: Rig) -> tuple[str, ...]:
+    return rig.telemetry.probes.ready.problems()
+
+
+def test_a_plugin_that_serves_is_alive_and_ready(rig: Rig) -> None:
+    wait_for("readiness", lambda: not unready(rig))
+    assert dead(rig) == ()
+
+
+def test_no_gpu_and_no_api_server_make_it_unready_and_not_dead(rig: Rig) -> None:
+    wait_for("readiness", lambda: not unready(rig))
+    rig.http.down = True
+    rig.machine.inject(Fault(id="gone", function="*", action="return", code=9, times=0))
+    assert rig.daemon is not None
+    wait_for("the look that fails", lambda: unready(rig), timeout=30)
+    [problem] = unready(rig)
+    assert "DRIVER_NOT_LOADED" in problem
+    assert dead(rig) == ()
+
+
+@pytest.mark.parametrize("name", ["registration socket", "service socket"])
+def test_a_socket_that_somebody_removed_makes_it_dead(rig: Rig, name: str) -> None:
+    socket = rig.registration_socket if name.startswith("reg") else rig.service_socket
+    wait_for("readiness", lambda: not unready(rig))
+    socket.unlink()
+    [problem] = dead(rig)
+    assert problem == f"{name}: {socket}: No such file or directory"
+
+
+def test_a_server_that_takes_connections_and_answers_nobody_makes_it_dead(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wait_for("readiness", lambda: not unready(rig))
+    monkeypatch.setattr("kubeletplugin.vitals._ANSWER_SECONDS", 0.2)
+    assert rig.daemon is not None
+    release = threading.Event()
+    for _ in range(2):  # its workers
+        rig.daemon._registration._workers.submit(release.wait, 30)
+    try:
+        [problem] = dead(rig)
+        assert problem.startswith(f"registration socket: {rig.registration_socket} does not answer")
+    finally:
+        release.set()
+
+
+def test_a_thread_that_has_ended_makes_it_dead(rig: Rig) -> None:
+    wait_for("readiness", lambda: not unready(rig))
+    assert rig.daemon is not None
+    rig.daemon._janitor.stop()
+    wait_for("the end", lambda: dead(rig))
+    assert dead(rig) == ("threads: janitor has ended",)
+
+
+def test_a_loop_that_is_stuck_makes_it_dead(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    wait_for("readiness", lambda: not unready(rig))
+    assert rig.daemon is not None
+    monkeypatch.setattr(rig.telemetry.vitals.hardware, "_clock", lambda: time.monotonic() + 1801)
+    [problem] = dead(rig)
+    assert problem.startswith("hardware loop: nothing has been done for 18")
+
+
+def test_a_plugin_that_stops_is_not_ready_and_not_dead(rig: Rig) -> None:
+    rig.stop()
+    assert unready(rig) == ("claims: the plugin is stopping",)
+    assert dead(rig) == ()
