@@ -138,7 +138,7 @@ class Engine:
         Raises:
             NotLeadingError: nothing may be written any more.
         """
-        if self._classes.sync_if_due():
+        if self._classes.sync_if_due() or self._reporter.write_if_due():
             return True
         if self._flights.full:
             return False
@@ -154,7 +154,7 @@ class Engine:
 
     def next_due(self) -> float | None:
         """The monotonic time of the next piece of work, None when only an answer brings any."""
-        times = [self._classes.due]
+        times = [self._classes.due, self._reporter.due]
         if not self._flights.full:
             times += [self._claims.next_due(), self._pods.next_due()]
         return min((t for t in times if t is not None), default=None)
@@ -191,7 +191,7 @@ class Engine:
         if pod is None or not pod.pending or any(g != self._gate for g in pod.gates):
             # Whoever holds another gate may still change where the pod can go.
             if pod is not None:
-                self._reporter.forget(pod_uid=pod.uid)
+                self._reporter.left(pod)
             return False
         if self._flights.concern(pod.claim_keys):
             self._held_up[0].add(key)
@@ -205,7 +205,7 @@ class Engine:
     def _examine(self, pod: Pod) -> None:
         found = examine(pod, self._cluster, self._reader)
         if isinstance(found, Satisfied):
-            self._reporter.forget(pod_uid=pod.uid)
+            self._reporter.served(pod)
             self._overtaking.leaves(pod.uid)
             if found.ours and self._grants.is_gated(pod):
                 self._grants.lift_gate(pod, lambda error: self._settle_pod(pod.key, error))

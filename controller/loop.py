@@ -16,6 +16,7 @@ from controller.engine import Engine
 from controller.inbox import Inbox
 from controller.observer import Observer
 from controller.outbox import Outbox, Senders
+from controller.podconditions import PodConditions
 from controller.report import Recorder, Reporter
 from controller.writer import NotLeadingError, Writer
 from dra.kube.reflector import Change, Reflector
@@ -188,7 +189,12 @@ class Controller:
             Reader(names.driver, selectors, cluster.classes),
             writer=writer,
             outbox=outbox,
-            reporter=Reporter(self._recorder, self._clock.monotonic, self._observer),
+            reporter=Reporter(
+                self._recorder,
+                PodConditions(writer, outbox, driver=names.driver, now=self._clock.monotonic),
+                self._clock.monotonic,
+                observer=self._observer,
+            ),
             gate=names.finalizer,
             now=self._clock.monotonic,
             wake=inbox.wake,

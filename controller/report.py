@@ -1,4 +1,4 @@
-"""What the controller tells people: a log line for every decision, events for users.
+"""What the controller tells people: a log line for every decision, events and pod conditions.
 
 A reason is repeated only when it changes, and its details not more often than every few seconds: a
 cluster at rest says nothing, and a busy one not the same in ever new words.
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from controller.observer import Observer
+from controller.podconditions import PodConditions
 from dra.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.pods import Pod
 from dra.reasons import Obstacle, Reason
@@ -32,9 +33,15 @@ class Reporter:
     """Remembers per object what was last said about it. ``now`` gives monotonic seconds."""
 
     def __init__(
-        self, recorder: Recorder, now: Callable[[], float], observer: Observer | None = None
+        self,
+        recorder: Recorder,
+        conditions: PodConditions,
+        now: Callable[[], float],
+        *,
+        observer: Observer | None = None,
     ) -> None:
         self._recorder = recorder
+        self._conditions = conditions
         self._now = now
         self._observer = observer or Observer()
         self._said: dict[tuple[str, str], tuple[Obstacle, float]] = {}
@@ -42,6 +49,7 @@ class Reporter:
     def waiting(self, pod: Pod, obstacle: Obstacle, claims: list[Obj]) -> None:
         """The pod's claims wait because of ``obstacle``."""
         self._observer.waiting(pod, obstacle.reason, claims)
+        self._conditions.waits(pod, obstacle)
         if not self._is_news(("pod", pod.uid), obstacle):
             return
         _log.info(
@@ -50,6 +58,28 @@ class Reporter:
         )
         for regarding in [_typed(pod.obj, PODS), *(_typed(c, RESOURCE_CLAIMS) for c in claims)]:
             self._recorder.emit(regarding, obstacle.reason.value, obstacle.message, warning=True)
+
+    def served(self, pod: Pod) -> None:
+        """Nothing of the pod's claims is left to allocate."""
+        self.forget(pod_uid=pod.uid)
+        self._conditions.served(pod)
+
+    def left(self, pod: Pod) -> None:
+        """The pod does not wait for us now: it runs, ends, or somebody else holds it back."""
+        if pod.phase == "Running":
+            self.served(pod)
+        else:
+            self.forget(pod_uid=pod.uid)
+            self._conditions.leave(pod.uid)
+
+    @property
+    def due(self) -> float | None:
+        """The monotonic time of the next write of a condition, None when there is none."""
+        return self._conditions.due
+
+    def write_if_due(self) -> bool:
+        """Begin to write a condition, if it is time."""
+        return self._conditions.write_if_due()
 
     def allocated(self, pod: Pod, claim: Obj, message: str, *, profiles: Iterable[str]) -> None:
         """A claim of the pod was allocated: its devices' profiles, "" for a whole GPU."""
@@ -120,6 +150,7 @@ class Reporter:
         self._said.pop(("pod", pod_uid), None)
         self._said.pop(("claim", claim_uid), None)
         if gone:
+            self._conditions.forget(pod_uid)
             self._said.pop(("stranded", pod_uid), None)
 
 

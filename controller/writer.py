@@ -159,6 +159,31 @@ class Writer:
         except InvalidError as error:  # what a JSON patch is answered whose test fails
             raise ConflictError(f"pod {pod} has changed: {error.message}") from error
 
+    def set_condition(
+        self, pod: Pod, condition: str, *, status: str, reason: str, message: str
+    ) -> Obj:
+        """Set a condition of a pod, and leave its others alone."""
+        self._check()
+        found = (pod.obj.get("status") or {}).get("conditions") or ()
+        before: Obj = next((c for c in found if c["type"] == condition), {})
+        since = before.get("lastTransitionTime") if before.get("status") == status else None
+        entry = {
+            "type": condition,
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": since or rfc3339(self._now()),
+        }
+        return self._api.patch(
+            PODS,
+            pod.key[1],
+            {"metadata": {"uid": pod.uid}, "status": {"conditions": [entry]}},
+            namespace=pod.key[0],
+            subresource="status",
+            content="strategic",
+            field_manager=self._manager,
+        )
+
     def apply_class(self, body: Obj) -> Obj:
         """Create or update a generated DeviceClass."""
         self._check()

@@ -1,4 +1,7 @@
-"""The Ready condition in ``status.devices`` of a claim: the node writes, the controller reads it.
+"""Conditions: of the devices of a claim, and of a pod whose claims wait.
+
+The Ready condition in ``status.devices`` of a claim is written by the node and read by the
+controller, which writes the other one.
 
 ``Ready`` is True with the reason ``Prepared``, or False with one of the reasons below.
 """
@@ -16,6 +19,14 @@ XID_ERROR = "XidError"
 GPU_LOST = "GpuLost"
 INSTANCE_LOST = "InstanceLost"
 NO_PERMISSION = "NoPermission"
+
+
+def claims_allocated(driver: str) -> str:
+    """The condition of a pod: False with the reason while claims wait, True once they do not.
+
+    A pod that never waited for long has none.
+    """
+    return f"{driver}/ClaimsAllocated"
 
 
 def failed_prepare(claim: Mapping[str, Any], *, driver: str) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from dra.geometry import Geometry, Occupant, Placement
-from dra.inventory import ClaimRef, Gpu, Instance, Inventory
+from dra.inventory import ClaimRef, Gpu, Instance, InstanceState, Inventory
 from dra.names import GpuDevice, MigDevice
 
 Device = GpuDevice | MigDevice
@@ -16,8 +16,8 @@ Device = GpuDevice | MigDevice
 class Holding:
     """What one holder takes of a GPU; ``occupant`` None is the whole GPU.
 
-    ``holder`` is what people are told: a claim's name, or an instance that nobody claims, whose
-    ``claim_uid`` is empty.
+    ``holder`` is what people are told: a claim's name, with what is the matter if its slice is not
+    in use, or an instance that nobody claims, whose ``claim_uid`` is empty.
     """
 
     holder: str
@@ -51,9 +51,13 @@ def holdings(gpu: Gpu, claims: Mapping[tuple[str, Device], ClaimRef]) -> Iterabl
 
 
 def _holder(instance: Instance) -> str:
-    if instance.claim is not None:
+    state = instance.state.value
+    if instance.claim is None:
+        return f"{state} instance at {instance.placement}"
+    if instance.state in (InstanceState.PREPARING, InstanceState.PREPARED):
         return str(instance.claim)
-    return f"{instance.state.value} instance at {instance.placement}"
+    why = f"{state}: {instance.message}" if instance.message else state
+    return f"{instance.claim} ({why})"
 
 
 def occupant_of(device: Device, geometry: Geometry | None) -> Occupant | None:

@@ -116,8 +116,9 @@ def _barred(pod: PodNeeds, node: NodeFacts) -> Misfit | None:
 
 def _deselected(pod: PodNeeds, node: NodeFacts) -> Misfit | None:
     """What the pod has against the node."""
-    if any(node.labels.get(key) != value for key, value in pod.node_selector.items()):
-        return Misfit(MisfitReason.SELECTOR, "nodeSelector does not match")
+    for key, value in pod.node_selector.items():
+        if node.labels.get(key) != value:
+            return Misfit(MisfitReason.SELECTOR, f"nodeSelector {key}={value} does not match")
     if pod.affinity_terms is not None and not matches_terms(
         pod.affinity_terms, node.labels, node.name
     ):

@@ -11,6 +11,7 @@ from controller.cluster import Cluster
 from controller.engine import Engine
 from controller.observer import Observer
 from controller.outbox import Outbox
+from controller.podconditions import PodConditions
 from controller.report import Reporter
 from controller.writer import Writer
 from dra.kube.errors import ConflictError, KubeError, NotFoundError
@@ -63,9 +64,9 @@ class FakeApi:
             raise NotFoundError(f"{name} not found", status=404)
         obj = copy.deepcopy(found)
         if content == "json":
-            for step in body:
-                if step["op"] == "remove":
-                    del obj["spec"]["schedulingGates"][int(step["path"].rpartition("/")[2])]
+            _remove_gates(obj, body)
+        elif content == "strategic":
+            _set_conditions(obj, body["status"]["conditions"])
         else:
             metadata = dict(body["metadata"])
             if metadata.pop("resourceVersion") != obj["metadata"]["resourceVersion"]:
@@ -105,6 +106,18 @@ class Inline:
         job()
 
 
+def _remove_gates(obj: Obj, steps: list[Obj]) -> None:
+    for step in steps:
+        if step["op"] == "remove":
+            del obj["spec"]["schedulingGates"][int(step["path"].rpartition("/")[2])]
+
+
+def _set_conditions(obj: Obj, entries: list[Obj]) -> None:
+    """Merge by type, as the API server does it."""
+    known = {c["type"]: c for c in obj.setdefault("status", {}).get("conditions", [])}
+    obj["status"]["conditions"] = [*(known | {e["type"]: e for e in entries}).values()]
+
+
 class Recorder:
     """Keeps events as (kind, name, reason, message)."""
 
@@ -131,18 +144,24 @@ class Bench:
         self.leads = True
         selectors = Selectors()
         self.cluster = Cluster(DRIVER, FINALIZER, Kinds(selectors))
+        writer = Writer(
+            self.api,
+            driver=DRIVER,
+            finalizer=FINALIZER,
+            now=lambda: datetime.fromtimestamp(1767225600 + self.time - 1000, UTC),
+            leads=lambda: self.leads,
+        )
         self.engine = Engine(
             self.cluster,
             Reader(DRIVER, selectors, self.cluster.classes),
-            writer=Writer(
-                self.api,
-                driver=DRIVER,
-                finalizer=FINALIZER,
-                now=lambda: datetime(2026, 1, 1, tzinfo=UTC),
-                leads=lambda: self.leads,
+            writer=writer,
+            reporter=Reporter(
+                self.recorder,
+                PodConditions(writer, self.outbox, driver=DRIVER, now=lambda: self.time),
+                lambda: self.time,
+                observer=observer,
             ),
             outbox=self.outbox,
-            reporter=Reporter(self.recorder, lambda: self.time, observer),
             gate=FINALIZER,
             now=lambda: self.time,
             observer=observer,
@@ -187,6 +206,11 @@ class Bench:
         """The devices that a claim has, empty when it is not allocated."""
         allocation = self.api.get(RESOURCE_CLAIMS, name).get("status", {}).get("allocation")
         return [r["device"] for r in allocation["devices"]["results"]] if allocation else []
+
+    def condition(self, name: str) -> Obj:
+        """What a pod says about its claims, empty when it says nothing."""
+        conditions = self.api.get(PODS, name).get("status", {}).get("conditions", [])
+        return next((c for c in conditions if c["type"] == f"{DRIVER}/ClaimsAllocated"), {})
 
     def node_of(self, name: str) -> str:
         allocation = self.api.get(RESOURCE_CLAIMS, name)["status"]["allocation"]

@@ -196,7 +196,7 @@ def test_a_pod_that_waits_costs_nothing_and_says_nothing_new() -> None:
     said = len(bench.recorder.events)
     for _ in range(5):
         bench.run(seconds=LOOK_AGAIN_SECONDS)
-    assert bench.api.writes == []
+    assert bench.api.writes == ["pods/status"]
     assert len(bench.recorder.events) == said
 
 
@@ -404,7 +404,8 @@ def test_claims_that_are_not_ours_are_never_written() -> None:
     }
     bench.claim(foreign)
     bench.run(seconds=100)
-    assert bench.api.writes == []
+    assert bench.api.writes == ["pods/status"]
+    assert bench.condition("mixed")["reason"] == "MixedDrivers"
 
 
 def test_a_claim_of_another_driver_does_not_keep_ours_from_its_slice() -> None:

@@ -130,7 +130,8 @@ def test_a_preference_is_no_taint_that_blocks() -> None:
 
 def test_node_selector_and_required_affinity_must_both_match() -> None:
     assert misfit(needs(nodeSelector={"zone": "one"}), facts(), {}) == ""
-    assert misfit(needs(nodeSelector={"zone": "two"}), facts(), {}) == "nodeSelector does not match"
+    found = misfit(needs(nodeSelector={"zone": "two"}), facts(), {})
+    assert found == "nodeSelector zone=two does not match"
     required = "requiredDuringSchedulingIgnoredDuringExecution"
 
     def affinity(*values: str) -> Obj:

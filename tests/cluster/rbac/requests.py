@@ -13,6 +13,7 @@ CLASSES = collection("DeviceClass")
 PODS = collection("Pod")
 MERGE = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
+STRATEGIC = "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 DRIVER = "mig.dra.dev"
 

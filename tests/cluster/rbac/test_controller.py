@@ -24,6 +24,7 @@ from tests.cluster.rbac.requests import (
     MERGE,
     MIGNODES,
     PODS,
+    STRATEGIC,
     allocation,
     refusal,
     status_of,
@@ -114,6 +115,32 @@ def test_the_controller_lifts_our_gate_and_changes_nothing_else_of_a_pod(
     lifted = controller.request("PATCH", where, body=ours, content=JSON_PATCH)
     assert lifted["spec"]["schedulingGates"] == gates[1:]
     admin.delete("Pod", "gated", grace=0)
+
+
+def test_the_controller_sets_our_condition_and_changes_nothing_else_of_a_status(
+    controller: Api, admin: Api
+) -> None:
+    admin.create(pod("waits", {"main": ["true"]}, schedulingGates=[{"name": "other.example/gate"}]))
+    where = f"{PODS}/waits/status"
+
+    def patched(status: Obj) -> Obj:
+        return {"body": {"status": status}, "content": STRATEGIC}
+
+    for status in (
+        {"phase": "Failed"},
+        {"reason": "Evicted"},
+        {"message": "x"},
+        {"nominatedNodeName": "node-a"},
+        {"podIPs": [{"ip": "10.0.0.1"}], "podIP": "10.0.0.1"},
+        {"conditions": [{"type": "Ready", "status": "True"}]},
+    ):
+        answer = refusal(controller, "PATCH", where, **patched(status))
+        assert (answer[0], "ClaimsAllocated only" in answer[1]) == (403, True), status
+    ours = {"type": f"{DRIVER}/ClaimsAllocated", "status": "False", "reason": "WaitingForSlice"}
+    written = controller.request("PATCH", where, **patched({"conditions": [ours]}))
+    found = {c["type"]: c["status"] for c in written["status"]["conditions"]}
+    assert found == {"PodScheduled": "False", ours["type"]: "False"}
+    admin.delete("Pod", "waits", grace=0)
 
 
 def test_the_controller_keeps_its_own_lease_only(controller: Api) -> None:
