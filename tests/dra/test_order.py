@@ -7,13 +7,13 @@ import pytest
 from dra.geometry import EMPTY, Geometry, Occupant, Profile
 from dra.order import placements_in_order, size
 from sim.nvml.products import load_product, product_names
-from tests.dra.gpus import A100, product_geometry
+from tests.dra.gpus import A100, product_geometry, profile
 
 
 def starts(geometry: Geometry, name: str) -> list[int]:
-    profile = geometry.by_name(name)
-    assert profile is not None
-    return [p.start for p in placements_in_order(geometry, profile)]
+    found = geometry.by_name(name)
+    assert found is not None
+    return [p.start for p in placements_in_order(geometry, found)]
 
 
 @pytest.mark.parametrize(
@@ -37,16 +37,16 @@ def test_every_placement_is_there_once_and_the_first_leaves_the_most(product: st
     if not load_product(product).gi_profiles:
         pytest.skip("no MIG")
     geometry = product_geometry(product)
-    for profile in geometry.profiles:
-        ordered = placements_in_order(geometry, profile)
-        assert sorted(ordered) == sorted(profile.placements)
-        left = [_left(geometry, profile, index) for index in range(len(ordered))]
+    for each in geometry.profiles:
+        ordered = placements_in_order(geometry, each)
+        assert sorted(ordered) == sorted(each.placements)
+        left = [_left(geometry, each, index) for index in range(len(ordered))]
         assert left[0] == max(left)
 
 
-def _left(geometry: Geometry, profile: Profile, index: int) -> int:
-    placement = placements_in_order(geometry, profile)[index]
-    usage = geometry.add(EMPTY, Occupant(placement, profile.id))
+def _left(geometry: Geometry, wanted: Profile, index: int) -> int:
+    placement = placements_in_order(geometry, wanted)[index]
+    usage = geometry.add(EMPTY, Occupant(placement, wanted.id))
     return sum(q.size for p in geometry.profiles for q in geometry.free_placements(usage, p))
 
 
@@ -60,3 +60,9 @@ def test_small_comes_before_large_and_plain_before_variants() -> None:
         "4g.20gb",
         "7g.40gb",
     ]
+
+
+def test_a_variant_with_fewer_engines_is_no_smaller_size() -> None:
+    plain = profile("1g.24gb", 47, slices=1, memory=23600, starts=[0], size=3, decoders=1)
+    without = profile("1g.24gb-me", 5, slices=1, memory=23600, starts=[0], size=3)
+    assert sorted([without, plain], key=size) == [plain, without]
