@@ -1,8 +1,9 @@
 """The chart's pods on a machine that has neither their images nor a network for pods.
 
-Kubelet starts them as the chart describes them: accounts, mounts, users, probes. Only the image is
-an empty one, into which the machine's Python, this checkout and its environment are mounted, and
-the pods share the machine's network, where the API server listens on loopback.
+Kubelet starts them as the chart describes them: accounts, mounts, users. Only the image is an empty
+one, into which the machine's Python, this checkout and its environment are mounted, and the pods
+share the machine's network, where the API server listens on loopback. There each would want the
+same port for its metrics: it takes any, which kubelet cannot know, so there are no probes.
 """
 
 from __future__ import annotations
@@ -81,6 +82,12 @@ def _adapted(workload: Obj, server: str) -> Obj:
     spec |= {"hostNetwork": True, "dnsPolicy": "Default", "runtimeClassName": HANDLER}
     for container in [*spec.get("initContainers", []), *spec["containers"]]:
         container["workingDir"] = str(REPOSITORY)
+        for field in ("ports", "startupProbe", "livenessProbe", "readinessProbe"):
+            container.pop(field, None)
+        container["args"] = [
+            "--metrics-address=127.0.0.1:0" if each.startswith("--metrics-address=") else each
+            for each in container.get("args", [])
+        ]
         container.setdefault("env", []).extend(
             {"name": name, "value": value} for name, value in environment.items()
         )

@@ -34,8 +34,12 @@ VALUES: dict[str, Obj] = {
             "nodeSelector": {"gpu": "yes"},
             "podLabels": {"team": "gpu"},
             "podAnnotations": {"note": "1"},
-            "maxUnavailable": "10%",
+            "maxSurge": "10%",
             "image": {"tag": "v1"},
+        },
+        "metrics": {"port": 9400, "podMonitor": {"enabled": True, "labels": {"release": "prom"}}},
+        "networkPolicy": {
+            "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
         },
     },
     "bare": {
@@ -43,9 +47,15 @@ VALUES: dict[str, Obj] = {
         "admissionPolicies": {"enabled": False},
         "networkPolicy": {"enabled": False},
         "controller": {"podDisruptionBudget": {"enabled": False}, "replicas": 1},
-        "kubeletPlugin": {"nodeSelectorTerms": [], "tolerations": []},
+        "kubeletPlugin": {
+            "nodeSelectorTerms": [],
+            "tolerations": [],
+            "maxSurge": 0,
+            "maxUnavailable": "25%",
+        },
     },
 }
+MONITORING = "monitoring.coreos.com/v1"
 COMPONENTS = ("controller", "kubelet-plugin")
 
 
@@ -67,7 +77,8 @@ def test_every_object_is_valid_in_the_oldest_and_the_newest_kubernetes(
     name: str, version: str
 ) -> None:
     for each in rendered(name):
-        kubernetes_validate.validate(each, version, strict=True)
+        if each["apiVersion"] != MONITORING:  # which is not Kubernetes' own
+            kubernetes_validate.validate(each, version, strict=True)
 
 
 @pytest.mark.parametrize("name", VALUES)
@@ -95,7 +106,12 @@ def test_helm_lints_without_warning(name: str) -> None:
             {"controller": {"resources": {"limits": {"memory": "much"}}}},
             "/controller/resources/limits/memory",
         ),
+        ({"kubeletPlugin": {"maxSurge": -1}}, "/kubeletPlugin/maxSurge"),
         ({"networkPolicy": {"egressPorts": [0]}}, "/networkPolicy/egressPorts/0"),
+        ({"networkPolicy": {"metricsFrom": [{"pods": {}}]}}, "/networkPolicy/metricsFrom/0"),
+        ({"metrics": {"port": 0}}, "/metrics/port"),
+        ({"metrics": {"podMonitor": {"interval": "often"}}}, "/metrics/podMonitor/interval"),
+        ({"driverName": "d" * 52}, "/driverName"),
         ({"simulated": {"nodes": {"one": []}}}, "/simulated/nodes/one"),
         ({"simulated": {"gpus": ["A30; reboot"]}}, "/simulated/gpus/0"),
     ],
@@ -184,6 +200,65 @@ def test_a_label_of_the_user_does_not_break_the_selector(name: str) -> None:
             spec["selector"]["matchLabels"].items()
             <= spec["template"]["metadata"]["labels"].items()
         )
+
+
+@pytest.mark.parametrize(
+    ("name", "surge", "unavailable"),
+    [("defaults", 1, 0), ("everything", "10%", 0), ("bare", 0, "25%")],
+)
+def test_a_new_plugin_starts_beside_the_old_one_or_after_it(
+    name: str, surge: object, unavailable: object
+) -> None:
+    update = find(rendered(name), "DaemonSet")["spec"]["updateStrategy"]["rollingUpdate"]
+    assert update == {"maxSurge": surge, "maxUnavailable": unavailable}
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_two_plugins_of_a_node_have_sockets_of_their_own_and_no_port_in_common(name: str) -> None:
+    spec = pod_spec(rendered(name), "kubelet-plugin")
+    (container,) = spec["containers"]
+    assert "--instance=$(POD_UID)" in container["args"]
+    (uid,) = (each for each in container["env"] if each["name"] == "POD_UID")
+    assert uid["valueFrom"] == {"fieldRef": {"fieldPath": "metadata.uid"}}
+    assert "hostNetwork" not in spec
+    assert all("hostPort" not in each for each in container["ports"])
+
+
+@pytest.mark.parametrize("name", VALUES)
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_kubelet_probes_the_port_on_which_metrics_are_served(name: str, component: str) -> None:
+    (container,) = pod_spec(rendered(name), component)["containers"]
+    port = VALUES[name].get("metrics", {}).get("port", 8080)
+    assert container["ports"] == [{"name": "metrics", "containerPort": port, "protocol": "TCP"}]
+    assert f"--metrics-address=:{port}" in container["args"]
+    paths = {
+        kind: container[kind]["httpGet"]
+        for kind in ("startupProbe", "livenessProbe", "readinessProbe")
+    }
+    assert paths == {
+        "startupProbe": {"path": "/healthz", "port": "metrics"},
+        "livenessProbe": {"path": "/healthz", "port": "metrics"},
+        "readinessProbe": {"path": "/readyz", "port": "metrics"},
+    }
+
+
+def test_only_the_metrics_can_be_reached_and_only_by_who_is_named() -> None:
+    (anybody,) = find(rendered("defaults"), "NetworkPolicy")["spec"]["ingress"]
+    assert anybody == {"ports": [{"protocol": "TCP", "port": "metrics"}]}
+    (named,) = find(rendered("everything"), "NetworkPolicy")["spec"]["ingress"]
+    assert named["from"] == [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
+
+
+def test_prometheus_finds_both_daemons_where_it_is_asked_for() -> None:
+    assert [each for each in rendered("defaults") if each["apiVersion"] == MONITORING] == []
+    monitor = find(rendered("everything"), "PodMonitor")
+    assert monitor["metadata"]["labels"]["release"] == "prom"
+    for kind in ("Deployment", "DaemonSet"):
+        labels = find(rendered("everything"), kind)["spec"]["template"]["metadata"]["labels"]
+        assert monitor["spec"]["selector"]["matchLabels"].items() <= labels.items()
+    (endpoint,) = monitor["spec"]["podMetricsEndpoints"]
+    assert (endpoint["port"], endpoint["path"]) == ("metrics", "/metrics")
+    assert endpoint["honorLabels"] is True, "claims' namespaces and pods, not the plugin's"
 
 
 def matches(term: Obj, labels: dict[str, str]) -> bool:

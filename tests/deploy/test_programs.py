@@ -8,13 +8,18 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from uuid import uuid4
 
 import click
 import pytest
 
 from controller.cli import main as controller
+from dra.inventory import Allocator
 from hack.cluster.chart import REPOSITORY, Obj, find, pod_spec, render
 from kubeletplugin.__main__ import main as kubeletplugin
+from kubeletplugin.options import Options
+from kubeletplugin.roots import Roots
+from kubeletplugin.sockets import sockets
 from sim.__main__ import main as simulator
 from sim.nvml.machine import Machine
 
@@ -41,6 +46,7 @@ def test_the_controller_understands_its_arguments() -> None:
     assert options["identity"] == "POD_NAME"
     assert options["leader_elect"] is True
     assert options["log_level"] == "debug"
+    assert options["metrics_address"] == ":8080"
     assert [each["name"] for each in container["env"]] == ["POD_NAME"]
 
 
@@ -85,12 +91,20 @@ def test_the_directories_that_the_plugin_uses_are_mounted_at_their_own_path() ->
 
 
 def test_the_names_of_the_sockets_fit() -> None:
-    """A Unix socket's path has at most 107 characters."""
-    longest = {"driverName": f"{'d' * 55}.example"}
+    """A Unix socket's path has at most 107 characters, and another plugin's is another."""
+    longest = {"driverName": f"{'d' * 43}.example"}
     (container,) = pod_spec(render(longest), "kubelet-plugin")["containers"]
     options = parsed(kubeletplugin, arguments(container))
-    socket = f"{options['kubelet_root']}/plugins_registry/{options['driver_name']}-reg.sock"
-    assert len(socket) <= 107
+    assert options["instance"] == "POD_UID"
+    roots = Roots(Path("/"), Path("/"), options["cdi_root"], options["kubelet_root"], Path("/s"))
+    named = {
+        sockets(
+            Options("n", options["driver_name"], None, Allocator.CONTROLLER, roots, instance=uid)
+        )
+        for uid in (str(uuid4()), str(uuid4()))
+    }
+    assert len(named) == 2
+    assert all(len(str(each.registration)) <= 107 for each in named)
 
 
 def script(container: Obj, replaced: dict[str, str], **environment: str) -> None:

@@ -35,6 +35,28 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" }}
 {{ $image.repository }}:{{ $image.tag | default $root.Chart.AppVersion }}
 {{- end -}}
 
+{{- /* Of a container that serves metrics and probes. Kubelet restarts it when it is dead for a minute,
+which no GPU and no API server that is away makes it. */ -}}
+{{- define "mig.probes" -}}
+ports:
+  - {name: metrics, containerPort: {{ .Values.metrics.port }}, protocol: TCP}
+startupProbe:
+  httpGet: {path: /healthz, port: metrics}
+  periodSeconds: 2
+  timeoutSeconds: 5
+  failureThreshold: 60
+livenessProbe:
+  httpGet: {path: /healthz, port: metrics}
+  periodSeconds: 10
+  timeoutSeconds: 10
+  failureThreshold: 6
+readinessProbe:
+  httpGet: {path: /readyz, port: metrics}
+  periodSeconds: 5
+  timeoutSeconds: 10
+  failureThreshold: 2
+{{- end -}}
+
 {{- /* CEL: the request comes from a plugin of this release. */ -}}
 {{- define "mig.isPlugin" -}}
 request.userInfo.username == "system:serviceaccount:{{ .Release.Namespace }}:{{ include "mig.plugin" . }}"
