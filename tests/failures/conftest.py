@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.kubeletplugin.conftest import folder, kubeconfig, make_rig, rig
+from tests.kubeletplugin.conftest import kubeconfig, make_rig, rig
 
-__all__ = ["folder", "kubeconfig", "make_rig", "rig"]
+__all__ = ["kubeconfig", "make_rig", "rig"]
 
 _SHM = Path("/dev/shm")
 MEMORY = _SHM if os.access(_SHM, os.W_OK) else None
@@ -25,3 +25,9 @@ def short_folder() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="mig-", dir=MEMORY))
     yield path
     shutil.rmtree(path, ignore_errors=True)
+
+
+@pytest.fixture
+def folder(short_folder: Path) -> Path:
+    """Where ``make_rig`` keeps its nodes."""
+    return short_folder

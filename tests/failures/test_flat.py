@@ -98,9 +98,10 @@ def test_thousands_of_cycles_leave_descriptors_threads_and_memory_flat(
             assert not [a.error for a in unprepared.claims.values() if a.error], unprepared
             if cycle % (CYCLES // SAMPLES) == 0:
                 samples.append(Sample.of(pid))
+                print(f"{cycle} cycles: {samples[-1]}")  # noqa: T201
     wait_for("nothing to be left", rig.clean)
     later = samples[SAMPLES // 2 :]
-    print(f"{CYCLES} cycles: from {later[0]} to {later[-1]}")  # noqa: T201
+    print(f"{CYCLES} cycles; the second half from {later[0]} to {later[-1]}")  # noqa: T201
     per_sample = CYCLES / SAMPLES
     assert max(s.descriptors for s in later) - min(s.descriptors for s in later) <= 8
     assert abs(slope([s.descriptors for s in later])) < 0.5
