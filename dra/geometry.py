@@ -8,8 +8,9 @@ in memory slices, memory in MiB.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import cached_property
+from typing import NamedTuple
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -32,8 +33,7 @@ class Placement:
         return f"{self.start}:{self.size}"
 
 
-@dataclass(frozen=True, slots=True)
-class Engines:
+class Engines(NamedTuple):
     """Fixed-function engines, counted (nvmlGpuInstanceProfileInfo_t)."""
 
     copy_engines: int = 0
@@ -42,7 +42,7 @@ class Engines:
     jpeg_engines: int = 0
     ofa_engines: int = 0
 
-    def __add__(self, other: Engines) -> Engines:
+    def __add__(self, other: Engines) -> Engines:  # type: ignore[override]
         return Engines(
             self.copy_engines + other.copy_engines,
             self.decoders + other.decoders,
@@ -62,6 +62,9 @@ class Engines:
         )
 
 
+NO_ENGINES = Engines()
+
+
 @dataclass(frozen=True, slots=True)
 class Profile:
     """A GPU-instance profile as NVML reports it.
@@ -76,7 +79,7 @@ class Profile:
     memory_mib: int
     multiprocessors: int
     placements: tuple[Placement, ...]
-    engines: Engines = Engines()
+    engines: Engines = NO_ENGINES
 
     @property
     def memory_slices(self) -> int:
@@ -95,13 +98,15 @@ class Occupant:
     profile_id: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
-    """What the occupants of one GPU take together; the whole state that decides what still fits."""
+class Usage(NamedTuple):
+    """What the occupants of one GPU take together; the whole state that decides what still fits.
+
+    A tuple, because it is looked up hundreds of times for every decision.
+    """
 
     mask: int = 0
     compute_slices: int = 0
-    engines: Engines = Engines()
+    engines: Engines = NO_ENGINES
 
 
 EMPTY = Usage()
@@ -137,8 +142,8 @@ class Geometry:
         A profile such as ``1g.24gb+me.all`` may hold more of one engine than the largest plain one.
         """
         largest = {
-            f.name: max((getattr(p.engines, f.name) for p in self.profiles), default=0)
-            for f in fields(Engines)
+            name: max((getattr(p.engines, name) for p in self.profiles), default=0)
+            for name in Engines._fields
         }
         return Engines(**largest)
 

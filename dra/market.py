@@ -9,17 +9,17 @@ from __future__ import annotations
 import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
+from typing import NamedTuple
 
 from dra.geometry import Profile, Usage
 from dra.moves import Move, MoveTable
 from dra.score import Census, Key, Policy, Situation
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class GpuId:
+class GpuId(NamedTuple):
     """A GPU of the cluster; ``minor`` is the number in its name."""
 
     node: str
@@ -38,6 +38,15 @@ class Offer:
 _State = tuple[Usage, int]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Group:
+    """The GPUs in one state, in order."""
+
+    usage: Usage
+    instances: int
+    gpus: list[GpuId] = field(default_factory=list)
+
+
 class Market:
     """GPUs of one geometry by what is on them. Not thread-safe."""
 
@@ -45,7 +54,10 @@ class Market:
         self.table = table
         self.census = Census(table)
         self._states: dict[GpuId, _State] = {}
-        self._gpus: dict[_State, list[GpuId]] = {}
+        self._groups: dict[_State, _Group] = {}
+        self._moves: dict[int, dict[_State, tuple[_Group, tuple[Move, ...]]]] = {
+            profile.id: {} for profile in table.geometry.profiles
+        }
 
     def __len__(self) -> int:
         return len(self._states)
@@ -57,7 +69,10 @@ class Market:
             return
         self.drop(gpu)
         self._states[gpu] = state
-        insort(self._gpus.setdefault(state, []), gpu)
+        group = self._groups.get(state)
+        if group is None:
+            group = self._open(state)
+        insort(group.gpus, gpu)
         self.census.add(usage)
 
     def drop(self, gpu: GpuId) -> None:
@@ -65,10 +80,10 @@ class Market:
         state = self._states.pop(gpu, None)
         if state is None:
             return
-        members = self._gpus[state]
+        members = self._groups[state].gpus
         del members[bisect_left(members, gpu)]
         if not members:
-            del self._gpus[state]
+            self._close(state)
         self.census.add(state[0], count=-1)
 
     def usage(self, gpu: GpuId) -> Usage | None:
@@ -86,17 +101,29 @@ class Market:
         """
         slices = self.table.geometry.memory_slices
         ranked: list[tuple[Key, list[GpuId], Move]] = []
-        for (usage, instances), members in self._gpus.items():
-            situation = Situation(usage, instances, slices, weights)
-            ranked.extend(
-                (policy(situation, move), members, move)
-                for move in self.table.moves(usage, profile)
-            )
+        for group, moves in self._moves[profile.id].values():
+            situation = Situation(group.usage, group.instances, slices, weights)
+            ranked += [(policy(situation, move), group.gpus, move) for move in moves]
         ranked.sort(key=itemgetter(0))
-        for key, group in groupby(ranked, key=itemgetter(0)):
-            runs = [_run(members, move) for _, members, move in group]
+        for key, equals in groupby(ranked, key=itemgetter(0)):
+            runs = [_run(members, move) for _, members, move in equals]
             for gpu, _, move in heapq.merge(*runs, key=itemgetter(0, 1)):
                 yield Offer(key, gpu, move)
+
+    def _open(self, state: _State) -> _Group:
+        """The first GPU gets into a state."""
+        group = self._groups[state] = _Group(*state)
+        for profile in self.table.geometry.profiles:
+            moves = self.table.moves(group.usage, profile)
+            if moves:
+                self._moves[profile.id][state] = group, moves
+        return group
+
+    def _close(self, state: _State) -> None:
+        """The last GPU has left a state."""
+        del self._groups[state]
+        for known in self._moves.values():
+            known.pop(state, None)
 
 
 def _run(members: list[GpuId], move: Move) -> Iterator[tuple[GpuId, int, Move]]:

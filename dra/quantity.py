@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 _FORM = re.compile(
     r"(?P<number>[+-]?(?:\d+(?:\.\d*)?|\.\d+))"
@@ -30,6 +31,7 @@ class QuantityError(ValueError):
     """A text that is no quantity."""
 
 
+@lru_cache(maxsize=4096, typed=True)
 def parse_quantity(text: str | float) -> Fraction:
     """The number that ``text`` stands for; JSON numbers are taken as they print.
 

@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from operator import mul
 
 from dra.geometry import Geometry, Usage
 from dra.moves import Move, MoveTable
@@ -132,7 +133,7 @@ _DEVIATIONS = 9.0
 
 def sws(situation: Situation, move: Move) -> Key:
     """Least expected loss; then the fullest GPU, then the one with most instances."""
-    loss = sum(w * n for w, n in zip(situation.weights, move.loss, strict=True))
+    loss = sum(map(mul, situation.weights, move.loss))
     return (loss + WASTE_CHARGE * move.waste, _free_after(situation, move), -situation.instances)
 
 
