@@ -59,9 +59,10 @@ class Entry:
     ``requests`` are the claim's base request names that it serves; ``total`` is how many devices
     the claim has on this node. ``boot_id`` is that of the boot in which the instance was made: ids
     mean nothing in another. ``note`` says why the entry is in its state. An ``adopted`` entry was
-    rebuilt from what was found, without a record. ``quarantined`` says why the record could not be
-    understood, and is empty for all others. ``extra`` is what a newer version wrote beside all
-    this; of a quarantined entry, the whole record.
+    rebuilt from what was found, without a record. ``wiped`` is set of a lost one that went with
+    everything else on its GPU, by a reset or a driver reload and by nobody's hand. ``quarantined``
+    says why the record could not be understood, and is empty for all others. ``extra`` is what a
+    newer version wrote beside all this; of a quarantined entry, the whole record.
     """
 
     claim: ClaimRef
@@ -80,6 +81,7 @@ class Entry:
     mig_uuid: str = ""
     note: str = ""
     adopted: bool = False
+    wiped: bool = False
     quarantined: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
@@ -90,6 +92,7 @@ class Entry:
 
     def at(self, state: State, *, note: str = "", **changes: Any) -> Entry:
         """This entry in another state; what was quarantined is understood from now on."""
+        changes = {"wiped": False} | changes
         return replace(self, state=state, note=note, quarantined="", **changes)
 
     def holder(self) -> str:

@@ -13,7 +13,7 @@ from dataclasses import replace
 from dra.conditions import GPU_LOST
 from dra.geometry import Geometry
 from dra.inventory import Gpu
-from kubeletplugin.entries import Entry
+from kubeletplugin.entries import Entry, State
 from kubeletplugin.errors import DeviceError
 from kubeletplugin.identity import owners
 from kubeletplugin.journal import Journal
@@ -33,7 +33,9 @@ _log = logging.getLogger(__name__)
 class GpuUnit:
     """One GPU. Whoever changes its instances or its journal entries holds ``lock``.
 
-    ``sick`` says why no slice is made on it although it answers; empty if one may be.
+    ``sick`` says why no slice is made on it although it answers; empty if one may be. ``wiped`` are
+    the keys of journal entries that were prepared on it when it was seen empty right after a time
+    in which it was ``away``: it was lost, or its driver or this program did not run.
     """
 
     def __init__(
@@ -46,6 +48,8 @@ class GpuUnit:
         self.refused_profiles: set[int] = set()
         self.withheld: Conflict | None = None
         self.sick = ""
+        self.away = True
+        self.wiped: set[tuple[str, str]] = set()
         self.seen: Gpu | None = None
 
     @property
@@ -149,6 +153,11 @@ class Hardware:
         self._look_at(self.units())
         self._on_change()
 
+    def leave(self) -> None:
+        """The driver is gone, or cannot be asked: what comes back may be empty."""
+        for unit in self.units():
+            unit.away = True
+
     def withhold(self, conflict: Conflict | None) -> None:
         """Offer no GPU of this node while another program manages them; None ends that."""
         with self._mutex:
@@ -216,15 +225,19 @@ class Hardware:
         return (mode or (False, False)) == (card.mig_enabled, card.mig_pending)
 
     def _see(self, unit: GpuUnit) -> None:
-        if unit.card.geometry is None:
-            self._show(unit, (), {})
-            return
-        present = list_gpu_instances(self.session, unit.uuid, unit.card.geometry)
         known = self._journal.of_gpu(unit.uuid)
+        present: tuple[GpuInstance, ...] = ()
+        if unit.card.geometry is not None:
+            present = list_gpu_instances(self.session, unit.uuid, unit.card.geometry)
+        if unit.away or not unit.card.mig_enabled:
+            unit.away = False
+            prepared = (e for e in known if e.state is State.PREPARED and e.placement is not None)
+            unit.wiped = set() if present else {e.key for e in prepared}
         self._show(unit, present, owners(self.session, present, known, self.boot_id))
 
     def _failed(self, unit: GpuUnit, error: NvmlError) -> None:
         hangs = self.session.hangs(unit.uuid)
+        unit.away = unit.away or isinstance(error, GpuLostError)
         reason = GPU_LOST if isinstance(error, GpuLostError) else "NVMLError"
         self._show(unit, (), {}, failure=("NVMLHang", hangs) if hangs else (reason, str(error)))
 

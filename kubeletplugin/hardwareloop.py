@@ -91,5 +91,6 @@ class HardwareLoop:
         if reason != self._gate.reason:
             _log.error("GPUs cannot be used: %s", reason)
         self._gate.close(reason)
+        self._hardware.leave()
         self._hardware.session.close()
         return self._backoff.next_delay()

@@ -60,6 +60,7 @@ class _Fields(msgspec.Struct, rename="camel"):
     total: int = 1
     note: str = ""
     adopted: bool = False
+    wiped: bool = False
 
 
 _KNOWN = frozenset(f.encode_name for f in msgspec.structs.fields(_Fields))
@@ -165,6 +166,7 @@ def _entry(fields: _Fields, raw: Record) -> Entry:
         boot_id=fields.boot_id,
         note=fields.note,
         adopted=fields.adopted,
+        wiped=fields.wiped,
         extra=dict(raw),
     )
 
@@ -192,6 +194,7 @@ def _record(entry: Entry) -> Record:
         boot_id=entry.boot_id,
         note=entry.note,
         adopted=entry.adopted,
+        wiped=entry.wiped,
     )
     newer = {k: v for k, v in entry.extra.items() if k not in _KNOWN}
     known: Record = msgspec.to_builtins(fields)

@@ -129,10 +129,11 @@ class Node:
         self.background(ref, "reclaim", work)
 
     def check(self, ref: ClaimRef) -> None:
-        """Compare a claim with the hardware, unless something is done for it."""
+        """Compare a claim with the hardware, and make again what a reset took from it."""
 
         def work() -> None:
-            if self._recovery.check(ref.uid):
+            changed = self._recovery.check(ref.uid)
+            if self._recovery.restore(ref) or changed:
                 self._statuses.prepared(ref, self._journal.of_claim(ref.uid))
 
         self.background(ref, "check", work)

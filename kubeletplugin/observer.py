@@ -14,7 +14,8 @@ class Action(StrEnum):
     """What the node did without having been asked to.
 
     ``finished`` and ``undone``: a claim that was left half done. ``lost`` and ``found``: a prepared
-    slice went from the hardware, or came back. ``reclaimed``: what could not be removed at once.
+    slice went from the hardware, or came back. ``restored``: what a claim lost by a reset was made
+    again. ``reclaimed``: what could not be removed at once.
     ``collected``: a claim that kubelet had forgotten. ``rebuilt``: an entry of a lost journal.
     ``swept``: a CDI spec without a claim.
     """
@@ -23,6 +24,7 @@ class Action(StrEnum):
     UNDONE = "undone"
     LOST = "lost"
     FOUND = "found"
+    RESTORED = "restored"
     RECLAIMED = "reclaimed"
     COLLECTED = "collected"
     REBUILT = "rebuilt"

@@ -100,7 +100,8 @@ class Preparer:
                     done = [e if e.state is State.PREPARED else e.at(state) for e in done]
                     self._journal.put(*done)
         except (PluginError, NvmlError) as error:
-            left = str(self._undo.unfinished(ref.uid, patience=_UNDO_PATIENCE))
+            held = [e for _, group in entries for e in group if e.state in HELD]
+            left = str(self._undo.unfinished(ref.uid, held=held, patience=_UNDO_PATIENCE))
             text = f"{error}; undoing it failed too: {left}" if left else str(error)
             kind = type(error) if isinstance(error, PluginError) else HardwareError
             raise kind(text, passing=error.passing) from error

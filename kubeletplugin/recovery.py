@@ -18,13 +18,14 @@ from kubeletplugin.journal import Journal
 from kubeletplugin.logfields import about, device
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.observer import Action, Observer
-from kubeletplugin.reports import LOST, Reports
+from kubeletplugin.reports import LOST, RESTORED, Reports
 from kubeletplugin.slices import Slices
 from kubeletplugin.specs import Specs
 from kubeletplugin.undo import Undo
 
 _log = logging.getLogger(__name__)
 _LOCK_SECONDS = 2.0
+_GONE = "the slice is gone from the hardware"
 
 
 class Recovery:
@@ -86,8 +87,47 @@ class Recovery:
             state = State.PREPARED if there else State.LOST
             if state is not entry.state:
                 changed = self._turn(entry, state) or changed
+            if (unit := self._hardware.unit(entry.gpu)) is not None:
+                unit.wiped.discard(entry.key)
         self._align_spec(uid, whole=all(seen))
         return changed
+
+    def restore(self, ref: ClaimRef) -> bool:
+        """Make the slices of a claim again that went with a reset or a driver reload.
+
+        Kubelet does not ask for them: for all that it knows, the claim is prepared, and it starts
+        containers again and again. What somebody took away is not made again under him. True if
+        anything was made; otherwise the place is kept, and the entry says why.
+        """
+        lost = [e for e in self._journal.of_claim(ref.uid) if e.state is State.LOST]
+        if not lost or not all(e.wiped for e in lost) or self._fate(ref) is not Fate.HERE:
+            return False
+        try:
+            self._finish(ref)
+        except PluginError as error:
+            self._say_why(lost, str(error))
+            return False
+        names = ", ".join(e.device for e in lost)
+        message = (
+            f"made again at the same place after a GPU reset or driver reload: {names}; "
+            "containers that ran before have to be restarted"
+        )
+        self._observer.acted(Action.RESTORED)
+        _log.warning("slices made again", extra=about(ref, detail=message))
+        self._reports.claim(ref, RESTORED, message)
+        return True
+
+    def _say_why(self, lost: Iterable[Entry], why: str) -> None:
+        for entry in lost:
+            note = f"{_GONE}, and cannot be made again: {why}"
+            current = self._journal.get(entry)
+            if current is None or current.state is not State.LOST or current.note == note:
+                continue
+            _log.warning("cannot be made again", extra=device(entry, error=why))
+            try:
+                self._journal.alter(current, current.at(State.LOST, note=note, wiped=True))
+            except PluginError as error:
+                _log.error("the journal cannot be written", extra=device(entry, error=str(error)))
 
     def _unfinished(self, ref: ClaimRef) -> None:
         entries = self._journal.of_claim(ref.uid)
@@ -128,19 +168,24 @@ class Recovery:
             unit.lock.leave()
 
     def _turn(self, entry: Entry, state: State) -> bool:
-        note = "" if state is State.PREPARED else "the slice is gone from the hardware"
+        note = "" if state is State.PREPARED else _GONE
+        unit = self._hardware.unit(entry.gpu)
+        wiped = state is State.LOST and unit is not None and entry.key in unit.wiped
         try:
-            if not self._journal.alter(entry, entry.at(state, note=note)):
+            if not self._journal.alter(entry, entry.at(state, note=note, wiped=wiped)):
                 return False
         except PluginError as error:
             _log.error("the journal cannot be written", extra=device(entry, error=str(error)))
             return False
         self._observer.acted(Action.LOST if state is State.LOST else Action.FOUND)
         if state is State.LOST:
+            what = f"{entry.device} (GPU instance {entry.gi_id} on GPU {entry.gpu})"
             message = (
-                f"{entry.device} (GPU instance {entry.gi_id} on GPU {entry.gpu}) is gone from the "
-                "hardware: a reboot, a GPU reset, or somebody destroyed it; it is made again when "
-                "the pod starts again, until then its place is kept; delete the pod if it runs on"
+                f"{what} is gone with a GPU reset or driver reload; it is made again at its place"
+                if wiped
+                else f"{what} is gone from the hardware: a reboot, or somebody destroyed it; it is "
+                "made again when the pod starts again, until then its place is kept; delete the "
+                "pod if it runs on"
             )
             _log.warning("slice lost", extra=device(entry, detail=message))
             self._reports.claim(entry.claim, LOST, message, warning=True)

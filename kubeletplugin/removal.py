@@ -25,9 +25,10 @@ class Removal:
         self._boot_id = boot_id
         self._halved: set[tuple[str, str]] = set()
 
-    def remove(self, entry: Entry) -> str:
+    def remove(self, entry: Entry, before: Entry | None = None) -> str:
         """Destroy what is left of an entry's slice and forget the entry; the GPU's lock is held.
 
+        The entry becomes again what it was ``before``, if that is given.
         Nothing left is fine, and so is what may be another's in its place: it is left alone, and
         the answer says in words what it is.
 
@@ -47,7 +48,10 @@ class Removal:
                 bare = entry.at(State.CI_DESTROYED, gi_id=gi_id, ci_id=None, mig_uuid="")
                 self._note(bare)
             destroy_gpu_instance(self._session, entry.gpu, gi_id)
-        self._journal.remove(entry)
+        if before is None:
+            self._journal.remove(entry)
+        else:
+            self._journal.put(before)
         self._halved.discard(entry.key)
         if not seen.other:
             return ""

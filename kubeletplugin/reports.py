@@ -10,6 +10,7 @@ from dra.kube.resources import NODES, RESOURCE_CLAIMS, Obj
 IN_USE = "SliceInUse"
 WITHHELD = "SliceWithheld"
 LOST = "SliceLost"
+RESTORED = "SliceRestored"
 FOREIGN = "ForeignInstance"
 CORRUPTED = "CheckpointCorrupted"
 REBUILT = "JournalRebuilt"

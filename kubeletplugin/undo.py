@@ -7,7 +7,7 @@ its answer, and the pod can end.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from threading import Event
 
@@ -16,6 +16,7 @@ from kubeletplugin.entries import HELD, LEAVING, Entry, State
 from kubeletplugin.errors import HardwareError, PluginError
 from kubeletplugin.hardware import GpuUnit, Hardware
 from kubeletplugin.journal import Journal
+from kubeletplugin.journalfile import Key
 from kubeletplugin.nvml.errors import GpuLostError, InUseError, NvmlError
 from kubeletplugin.removal import Removal
 from kubeletplugin.reports import FOREIGN, IN_USE, WITHHELD, Reports
@@ -80,14 +81,19 @@ class Undo:
         self._entries(self._journal.of_claim(uid), left, patience, otherwise)
         return left
 
-    def unfinished(self, uid: str, *, patience: float = 0.0) -> Left:
-        """Remove the devices of a claim that kubelet was not told of; the spec goes if all do."""
+    def unfinished(self, uid: str, *, held: Iterable[Entry] = (), patience: float = 0.0) -> Left:
+        """Remove the devices of a claim that kubelet was not told of; the spec goes if all do.
+
+        ``held`` are entries as they were before their slices were to be made again: they are put
+        back, so that their places are kept.
+        """
+        before = {e.key: e for e in held}
         entries = self._journal.of_claim(uid)
-        if not any(e.state in HELD for e in entries):
+        if not before and not any(e.state in HELD for e in entries):
             return self.everything(uid, patience=patience, otherwise=State.ORPHAN)
         left = Left()
         rest = [e for e in entries if e.state not in HELD]
-        self._entries(rest, left, patience, State.ORPHAN)
+        self._entries(rest, left, patience, State.ORPHAN, before)
         return left
 
     def leaving(self, uid: str) -> Left:
@@ -109,16 +115,21 @@ class Undo:
         return tuple(sorted(found))
 
     def _entries(
-        self, entries: Iterable[Entry], left: Left, patience: float, otherwise: State
+        self,
+        entries: Iterable[Entry],
+        left: Left,
+        patience: float,
+        otherwise: State,
+        before: Mapping[Key, Entry] | None = None,
     ) -> None:
         end = self._clock.monotonic() + max(patience, _LEAST_PATIENCE)
         for entry in entries:
             try:
-                self._entry(entry, end)
+                self._entry(entry, end, (before or {}).get(entry.key))
             except (PluginError, NvmlError) as error:
                 self._keep(entry, error, left, otherwise)
 
-    def _entry(self, entry: Entry, end: float) -> None:
+    def _entry(self, entry: Entry, end: float, before: Entry | None) -> None:
         if entry.placement is None or entry.boot_id != self._hardware.boot_id:
             self._journal.remove(entry)  # there is nothing on the hardware
             return
@@ -126,7 +137,7 @@ class Undo:
         if unit is None:
             why = "; ".join(self._hardware.problems)
             raise _AbsentError(f"GPU {entry.gpu} is not in this node now{': ' if why else ''}{why}")
-        self._patiently(lambda: self._remove(unit, entry, end), end)
+        self._patiently(lambda: self._remove(unit, entry, end, before), end)
 
     def _patiently(self, attempt: Callable[[], None], end: float) -> None:
         delay = _FIRST_DELAY
@@ -140,7 +151,7 @@ class Undo:
             self._clock.wait(Event(), delay)
             delay = min(2 * delay, _LONGEST_DELAY)
 
-    def _remove(self, unit: GpuUnit, entry: Entry, end: float) -> None:
+    def _remove(self, unit: GpuUnit, entry: Entry, end: float, before: Entry | None) -> None:
         if not unit.lock.enter(max(_LEAST_PATIENCE, end - self._clock.monotonic())):
             raise HardwareError(
                 f"{unit.name} is busy with another claim; "
@@ -150,7 +161,7 @@ class Undo:
             if unit.withheld is not None and unit.withheld.frozen:
                 raise HardwareError(f"nothing is changed on {unit.name}: {unit.withheld.problem}")
             current = self._journal.get(entry)
-            if current is not None and (other := self._removal.remove(current)):
+            if current is not None and (other := self._removal.remove(current, before)):
                 _log.warning("%s", other)
                 self._reports.node(FOREIGN, other, warning=True)
         finally:
