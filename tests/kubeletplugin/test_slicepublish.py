@@ -133,6 +133,26 @@ def test_every_placement_is_published_and_belongs_to_the_node(scheduled: Rig) ->
         }
 
 
+def test_slices_go_over_to_a_node_that_was_made_anew(scheduled: Rig) -> None:
+    rig = scheduled
+    rig.stop()
+    rig.api.delete(NODES, rig.node)
+    wait_for("the collector", lambda: slices(rig) == [])
+    rig.create_node()
+    rig.start()
+    wait_for("slices", lambda: len(devices(rig)) == 50)
+    uid = rig.api.get(NODES, rig.node)["metadata"]["uid"]
+    rig.stop()
+    for found in slices(rig):
+        found["metadata"]["ownerReferences"][0]["uid"] = "another"
+        rig.api.replace(RESOURCE_SLICES, found)
+    rig.start()
+    wait_for(
+        "owners",
+        lambda: {s["metadata"]["ownerReferences"][0]["uid"] for s in slices(rig)} == {uid},
+    )
+
+
 def test_at_rest_and_after_a_restart_nothing_is_written(scheduled: Rig) -> None:
     rig = scheduled
     ref = rig.claim("gpu-0-mig-1g5gb-19-4")
@@ -413,6 +433,7 @@ def test_with_the_gate_off_the_controller_allocates_and_everybody_is_told(
         wait_for("the controller", lambda: rig.mignode()["spec"]["allocator"] == "controller")
         assert slices(rig) == []
         assert "DRAPartitionableDevices" in condition(rig)["message"]
+        assert [m for m, _ in writes(rig) if m == "DELETE"] == [], "nothing was there to withdraw"
         assert "--allocator=scheduler is not possible" in caplog.text
         assert rig.prepared(rig.claim("gpu-0-mig-3g20gb-9-4"))
 

@@ -1,0 +1,125 @@
+"""Which API servers the probe tells apart, and when a slice that goes is withheld."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from datetime import UTC, datetime
+from threading import Event
+from typing import Any, cast
+
+import pytest
+
+from dra.geometry import Occupant, Placement
+from dra.inventory import Gpu, Instance, InstanceState, Inventory
+from dra.kube.errors import ForbiddenError, InvalidError, KubeError
+from dra.kube.resources import Obj
+from dra.kube.transport import KubeApi
+from dra.resourceslices import Features
+from kubeletplugin.blocking import SETTLE_SECONDS, Blocking
+from kubeletplugin.sliceprobe import probe
+from tests.dra.gpus import sliced_gpu
+
+INVENTORY = Inventory("node-a", "node-a", "mig.dra.dev")
+
+
+class Server:
+    """Answers a creation as an API server does; nothing but dry runs may be asked for."""
+
+    def __init__(
+        self, *, partitionable: bool, taints: bool, together: bool, error: KubeError | None = None
+    ) -> None:
+        self.partitionable, self.taints, self.together = partitionable, taints, together
+        self.error = error
+
+    def create(self, _resource: object, body: Obj, *, dry_run: bool, **_: Any) -> Obj:
+        assert dry_run
+        if self.error is not None:
+            raise self.error
+        kept = copy.deepcopy(body)
+        spec = kept["spec"]
+        if not self.partitionable:
+            spec.pop("sharedCounters", None)
+        for device in spec["devices"]:
+            if not self.partitionable:
+                del device["consumesCounters"]
+            if not self.taints:
+                del device["taints"]
+        if self.partitionable and not self.together and "sharedCounters" in spec:
+            raise InvalidError("only one of `sharedCounters` or `devices` is allowed", status=422)
+        return kept
+
+
+def features(**server: Any) -> Features | None:
+    return probe(cast("KubeApi", Server(**server)), INVENTORY, field_manager="tests")
+
+
+@pytest.mark.parametrize("taints", [True, False])
+@pytest.mark.parametrize("together", [True, False])
+def test_the_layout_is_what_the_server_keeps(*, taints: bool, together: bool) -> None:
+    found = features(partitionable=True, taints=taints, together=together)
+    assert found == Features(separate=not together, taints=taints)
+
+
+@pytest.mark.parametrize("together", [True, False])
+def test_dropped_counters_are_noticed_in_either_layout(*, together: bool) -> None:
+    assert features(partitionable=False, taints=True, together=together) is None
+
+
+def test_a_refusal_is_no_answer() -> None:
+    with pytest.raises(ForbiddenError):
+        features(partitionable=True, taints=True, together=True, error=ForbiddenError("no"))
+
+
+class HandClock:
+    """Turned by hand."""
+
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def monotonic(self) -> float:
+        return self.time
+
+    def now(self) -> datetime:
+        return datetime.fromtimestamp(self.time, UTC)
+
+    def wait(self, _event: Event, seconds: float) -> bool:
+        self.time += seconds
+        return False
+
+
+def on_gpu(state: InstanceState, *, start: int = 4) -> Instance:
+    return Instance(Placement(start, 4), state, profile_id=9)
+
+
+@pytest.mark.parametrize("state", [InstanceState.RECLAIMING, InstanceState.ORPHAN])
+def test_what_goes_is_withheld_once_it_takes_too_long(state: InstanceState) -> None:
+    clock = HandClock()
+    blocking = Blocking(clock)
+    gpu = sliced_gpu(0)
+    going = [_with(gpu, on_gpu(state))]
+    assert blocking.look(going) == {}
+    assert blocking.due() == SETTLE_SECONDS
+    clock.time += SETTLE_SECONDS - 1
+    assert blocking.look(going) == {}
+    assert blocking.due() == 1
+    clock.time += 1
+    assert blocking.look(going) == {"GPU-0": (Occupant(Placement(4, 4), 9),)}
+    assert blocking.due() is None
+    assert blocking.look([gpu]) == {}
+    assert blocking.look(going) == {}, "another that goes has its own time"
+
+
+def test_what_is_another_s_is_withheld_at_once_and_what_claims_hold_never() -> None:
+    blocking = Blocking(HandClock())
+    held = [s for s in InstanceState if s.value in {"preparing", "prepared", "lost"}]
+    assert len(held) == 3
+    for state in held:
+        assert blocking.look([_with(sliced_gpu(0), on_gpu(state))]) == {}
+        assert blocking.due() is None
+    found = blocking.look([_with(sliced_gpu(0), on_gpu(InstanceState.FOREIGN, start=0))])
+    assert found == {"GPU-0": (Occupant(Placement(0, 4), 9),)}
+
+
+def _with(gpu: Gpu, instance: Instance) -> Gpu:
+    return replace(gpu, instances=(instance,))
