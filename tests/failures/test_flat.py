@@ -77,7 +77,7 @@ def test_the_slope_is_that_of_a_line() -> None:
     assert slope([3, 3, 3, 3]) == 0
 
 
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(7200)
 def test_thousands_of_cycles_leave_descriptors_threads_and_memory_flat(
     program: tuple[Rig, int],
 ) -> None:
