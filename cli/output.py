@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import textwrap
 from typing import Any, TextIO
 
 from dra.placement_map import Style
@@ -13,6 +15,7 @@ API_VERSION = "cli.mig.dra.dev/v1"
 """Of everything that ``-o json`` prints; docs/kubectl-mig.md describes it."""
 
 _BOLD, _DIM, _GREEN, _YELLOW, _RED = "1", "2", "32", "33", "31"
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
 _CLEAR = "\x1b[H\x1b[2J\x1b[3J"
 
 
@@ -46,6 +49,19 @@ class Output:
         if self.style.ascii_only:
             text = text.encode("ascii", "replace").decode()
         self._stream.write(text.rstrip() + "\n")
+
+    def paragraph(self, indent: str, head: str, text: str) -> None:
+        """``head`` and ``text``, wrapped below each other on a terminal; else one line."""
+        first = f"{indent}{head}"
+        if not self._stream.isatty():
+            self.line(first + text)
+            return
+        shown = len(_ESCAPES.sub("", head))
+        room = max(20, self.width - len(indent) - shown)
+        lines = textwrap.wrap(text, room, break_on_hyphens=False) or [""]
+        self.line(first + lines[0])
+        for line in lines[1:]:
+            self.line(" " * (len(indent) + shown) + line)
 
     def table(self, header: tuple[str, ...], rows: list[tuple[str, ...]], indent: str = "") -> None:
         """Columns as wide as they must be, as kubectl prints them."""

@@ -61,6 +61,6 @@ def _show(check: Check, out: Output) -> None:
         Status.FAIL: out.bad,
         Status.UNKNOWN: out.dim,
     }[check.status]
-    out.line(f"{paint(f'{check.status.value:<7}')} {check.name:<10} {check.message}")
+    out.paragraph("", f"{paint(f'{check.status.value:<7}')} {check.name:<10} ", check.message)
     if check.remedy:
-        out.line(out.dim(f"{'':18} {check.remedy}"))
+        out.paragraph(" " * 19, "> ", check.remedy)

@@ -86,11 +86,12 @@ def _show(found: Explanation, facts: Facts, out: Output) -> None:
         out.line(f"  {_seat(seat)}")
     for number, each in enumerate(found.findings):
         paint = out.bad if number == 0 and found.state is State.WAITING else out.odd
-        out.line(f"  {paint(each.reason)}: {each.message}")
+        out.paragraph("  ", f"{paint(each.reason)}: ", each.message)
         if each.remedy:
-            out.line(out.dim(f"    {each.remedy}"))
+            out.paragraph("    ", "> ", each.remedy)
     for told in found.told[:_SHOWN_TOLD] if found.findings else ():
-        out.line(out.dim(f"  {told.source} said at {told.at}: {told.reason}: {told.message}"))
+        said = f"{told.reason} ({told.at}): {told.message}"
+        out.paragraph("  ", out.dim(f"{told.source}: "), said)
     if found.nodes:
         out.line()
         if found.wanted:
@@ -112,7 +113,7 @@ def _show_node(node: NodeAnswer, out: Output) -> None:
     for gpu in node.gpus:
         texts.setdefault(_said(gpu), []).append(gpu.name)
     for text, names in texts.items():
-        out.line(f"    {', '.join(names)}  {text}")
+        out.paragraph("    ", f"{', '.join(names)}  ", text)
 
 
 def _said(gpu: GpuAnswer) -> str:

@@ -38,7 +38,7 @@ def _show(found: Site, wanted: list[str], out: Output) -> None:
         for line in draw_node(node, out):
             out.line(line)
         for text in remarks(node):
-            out.line("  " + out.odd("! ") + text)
+            out.paragraph("  ", out.odd("! "), text)
         if out.form == "wide" and any(v.slots for v in node.gpus):
             out.table(
                 ("GPU", "AT", "PROFILE", "STATE", "NAMESPACE", "POD", "CLAIM", "MIG UUID"),

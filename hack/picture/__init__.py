@@ -1,0 +1,1 @@
+"""Pictures of the terminal for the handbook, made from a simulated cluster."""
