@@ -1,0 +1,79 @@
+"""docs/kubectl-mig.md names every reason, code, command, check and field."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli.arguments import parser
+from cli.exits import Exit
+from cli.explaining.model import State, Why
+from dra.nodefit import MisfitReason
+from dra.reasons import Reason
+from tests.cli.conftest import Mig
+from tests.cli.world import World
+from tests.controller.objects import gpu, instance
+
+PAGE = (Path(__file__).parents[2] / "docs/kubectl-mig.md").read_text()
+NAMED = set(re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", PAGE, flags=re.M | re.S)))
+_NOT_OF_WAITING = {Reason.ALLOCATED, Reason.WAITING, Reason.CLASS_CONFLICT}
+
+
+def test_every_reason_and_state_is_explained() -> None:
+    reasons = {r for r in Reason if r not in _NOT_OF_WAITING}
+    assert not {str(r) for r in {*Why, *MisfitReason, *State, *reasons}} - NAMED
+
+
+def test_every_exit_code_is_explained() -> None:
+    assert not {code for code in Exit if f"\n| {int(code)} | " not in PAGE}
+
+
+def test_every_command_is_in_the_table() -> None:
+    commands = next(a.choices for a in parser()._actions if isinstance(a.choices, dict))
+    assert set(commands) == {"map", "explain", "profiles", "doctor", "lint", "drain", "resume"}
+    assert not {c for c in commands if f"`{c}" not in PAGE}
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["map"],
+        ["profiles"],
+        ["explain", "waiting"],
+        ["explain", "runner"],
+        ["doctor"],
+        ["lint", __file__],
+        ["drain", "node-a"],
+        ["resume", "node-a"],
+        ["map", "nowhere"],
+    ],
+    ids=" ".join,
+)
+def test_every_field_of_the_json_is_in_the_table(world: World, mig: Mig, line: list[str]) -> None:
+    world.add_classes("1g.5gb", "7g.40gb")
+    made = instance("1g.5gb", 6, state="foreign")
+    world.add_node("node-a", gpu(0, "node-a", instances=(made,)))
+    world.hold("c", "node-a", "gpu-0-mig-1g5gb-19-0", pod_name="runner")
+    world.add_claim("wanted")
+    made_pod = world.add_pod("waiting", "wanted")
+    world.tell(made_pod, "WaitingForSlice", "it waits")
+    shown = mig(*line, "-o", "json").json
+    assert f"| `{shown['kind']}` |" in PAGE
+    assert not set(_fields(shown)) - NAMED
+
+
+def _fields(value: Any, *, free: bool = False) -> Iterator[str]:
+    """The names of all fields; the keys of some mappings are data."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not free:
+                yield key
+            data = key in ("placeable", "summary", "unreadable", "notEvicted")
+            yield from _fields(inner, free=data)
+    if isinstance(value, list):
+        for inner in value:
+            yield from _fields(inner)
