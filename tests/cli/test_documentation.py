@@ -19,7 +19,8 @@ from tests.cli.world import World
 from tests.controller.objects import gpu, instance
 
 PAGE = (Path(__file__).parents[2] / "docs/kubectl-mig.md").read_text()
-NAMED = set(re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", PAGE, flags=re.M | re.S)))
+_FENCES = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
+NAMED = set(re.findall(r"`([^`\n]+)`", _FENCES.sub("", PAGE)))
 _NOT_OF_WAITING = {Reason.ALLOCATED, Reason.WAITING, Reason.CLASS_CONFLICT}
 
 
