@@ -55,7 +55,7 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """One device for one request; no placement for a whole GPU."""
+    """One device for one request; no placement for a whole GPU. ``admin``: only to look at."""
 
     claim: ClaimRef
     request: str
@@ -63,6 +63,7 @@ class Pick:
     device: str
     profile: str
     placement: Placement | None
+    admin: bool = False
 
 
 @dataclass(frozen=True, slots=True)

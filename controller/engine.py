@@ -26,6 +26,7 @@ from controller.overtaking import Overtaking
 from controller.report import Reporter
 from controller.stranded import Stranded
 from controller.unit import Blocked, Satisfied, examine, without_nodes
+from controller.views import decide
 from controller.worklist import WorkList
 from controller.writer import BindingForbiddenError, NotLeadingError, Writer
 from dra.kube.errors import (
@@ -242,7 +243,7 @@ class Engine:
 
     def _decide(self, problem: Problem) -> Decision | None:
         began = self._now()
-        decision = self._allocator.decide(problem, self._delegated)
+        decision = decide(problem, self._allocator, self._cluster.fleet, self._delegated)
         self._observer.decided(self._now() - began, placed=decision is not None)
         return decision
 

@@ -11,6 +11,7 @@ from itertools import islice
 from controller.allocate import Allocator, Problem, Search, all_of
 from controller.fleet import Fleet, NodeGpus
 from controller.gpustate import GpuState
+from controller.views import explain_view, is_view
 from dra.allocation import MAX_RESULTS
 from dra.alternatives import choices
 from dra.holdings import Holding
@@ -31,6 +32,8 @@ def explain(
 
     Of several alternatives it is about the first that could be served at another time.
     """
+    if fleet.nodes and is_view(problem):
+        return explain_view(problem, allocator, fleet, delegated)
     if not fleet.nodes:
         others = _schedulers(fleet) or " (there is no MigNode)"
         return Obstacle(Reason.WAITING, f"no node has GPUs that this controller allocates{others}")

@@ -39,7 +39,9 @@ def _key(problem: Problem) -> Hashable | None:
     claims = tuple(
         (
             tuple(
-                tuple((w.request, w.expressions, w.count, w.everything) for w in alternatives)
+                tuple(
+                    (w.request, w.expressions, w.count, w.everything, w.admin) for w in alternatives
+                )
                 for alternatives in claim.choices
             ),
             tuple((c.attribute, c.requests, c.distinct) for c in claim.constraints),

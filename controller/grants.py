@@ -52,7 +52,8 @@ class _Grant:
     def allocation(self, driver: str) -> Allocation:
         """As the claim will have it, without its configuration."""
         devices = (
-            AllocatedDevice(p.request, driver, self.decision.pool, p.device) for p in self.picks
+            AllocatedDevice(p.request, driver, self.decision.pool, p.device, admin_access=p.admin)
+            for p in self.picks
         )
         return Allocation(tuple(devices), self.decision.node)
 

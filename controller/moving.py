@@ -15,6 +15,7 @@ from controller.allocate import Allocator, Problem
 from controller.claimwrites import ClaimWrites
 from controller.cluster import Cluster, KnownClaim
 from controller.unit import raw_requests
+from controller.views import is_view
 from controller.writer import Writer
 from dra.pods import Pod
 from dra.wants import ClaimWants, Reader
@@ -46,7 +47,11 @@ class Mover:
         ``problem`` is what the pod still lacks.
         """
         pins = _own_pins(pod, self._cluster)
-        if not pins or not self._fits_whole(pod, problem, pins=pins, delegated=delegated):
+        if (
+            is_view(problem)
+            or not pins
+            or not self._fits_whole(pod, problem, pins=pins, delegated=delegated)
+        ):
             return False
         for known in pins:
             fields = {"claim": str(known.claim.ref), "pod": str(pod)}

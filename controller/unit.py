@@ -8,8 +8,13 @@ from typing import Any
 from controller.allocate import Problem
 from controller.cluster import Cluster, KnownClaim
 from dra.pods import Key, Pod
-from dra.reasons import Obstacle
+from dra.reasons import Obstacle, Reason
 from dra.wants import ClaimWants, Reader
+
+_LOOKS_AND_HOLDS = Obstacle(
+    Reason.UNSUPPORTED,
+    "a claim with adminAccess and one without cannot be allocated for the same pod; use two pods",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,15 @@ def examine(
             to_do.append(wants)
     if not to_do:
         return Satisfied(ours)
-    return Problem(pod, tuple(to_do), tuple(pins))
+    return _mixture(to_do) or Problem(pod, tuple(to_do), tuple(pins))
+
+
+def _mixture(to_do: list[ClaimWants]) -> Blocked | None:
+    """The claim that only looks, where others hold."""
+    looks = [wants.claim.ref for wants in to_do if wants.views]
+    if not looks or len(looks) == len(to_do):
+        return None
+    return Blocked((looks[0].namespace, looks[0].name), _LOOKS_AND_HOLDS)
 
 
 def without_nodes(problem: Problem, excluded: dict[str, str]) -> Problem:

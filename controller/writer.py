@@ -112,6 +112,7 @@ class Writer:
                 self._driver,
                 pool,
                 p.device,
+                admin_access=p.admin,
                 tolerations=requests[p.request].tolerations,
             )
             for p in sorted(picks, key=lambda p: order[p.request])

@@ -84,6 +84,7 @@ def write_allocation(
                 "driver": d.driver,
                 "pool": d.pool,
                 "device": d.device,
+                **({"adminAccess": True} if d.admin_access else {}),
                 **({"tolerations": [*d.tolerations]} if d.tolerations else {}),
             }
             for d in devices

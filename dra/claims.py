@@ -127,12 +127,6 @@ def _read_exact(name: str, body: Mapping[str, Any]) -> Request:
     unsupported = ""
     if mode not in {EXACT_COUNT, ALL}:
         unsupported = f"allocationMode {mode} is not known; use {EXACT_COUNT} or {ALL}"
-    elif body.get("adminAccess"):
-        unsupported = (
-            "adminAccess is not supported: slices are made for the claim that holds them, and "
-            "another claim cannot look at them; remove adminAccess, and read the slices of a node "
-            "from its MigNode"
-        )
     capacity = (body.get("capacity") or {}).get("requests") or {}
     return Request(
         name=name,

@@ -19,6 +19,7 @@ class Reason(StrEnum):
     BAD_CONFIG = "InvalidConfig"
     UNSUPPORTED = "UnsupportedRequest"
     MIXED = "MixedDrivers"
+    NOTHING_TO_SEE = "NothingToLookAt"
     NEXT_IN_LINE = "NextInLine"
     TAKEN_BACK = "AllocationTakenBack"
     REFUSED = "AllocationRefused"

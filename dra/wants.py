@@ -23,7 +23,8 @@ class Want:
     """``count`` devices that all ``expressions`` select, for one request of a claim.
 
     ``request`` is ``request/subrequest`` where it is one of several alternatives. ``everything``
-    asks for all such devices of a node, whatever ``count``.
+    asks for all such devices of a node, whatever ``count``. An ``admin`` want looks at devices and
+    holds none.
     """
 
     claim: ClaimRef
@@ -33,6 +34,7 @@ class Want:
     count: int = 1
     policy: str = DEFAULT_POLICY
     everything: bool = False
+    admin: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +76,11 @@ class ClaimWants:
     def wants(self) -> tuple[Want, ...]:
         """The first choice of every request."""
         return tuple(alternatives[0] for alternatives in self.choices)
+
+    @property
+    def views(self) -> bool:
+        """Whether it only looks at devices (``adminAccess``): all its requests do, or none."""
+        return any(want.admin for alternatives in self.choices for want in alternatives)
 
     def choosing(self, choice: Iterable[int]) -> ClaimWants:
         """The claim with one alternative, by its rank, for each request."""
@@ -170,6 +177,7 @@ class Reader:
                     f"constraints[{number}]: {kind} is not supported; "
                     "use matchAttribute or distinctAttribute"
                 )
+        problem = problem or _bad_view(claim)
         return Obstacle(Reason.UNSUPPORTED, problem) if problem else None
 
     def _bad_config(self, claim: Claim) -> Obstacle | None:
@@ -212,6 +220,7 @@ class Reader:
             count=request.count,
             policy=self._policy(claim, request),
             everything=request.mode == ALL,
+            admin=request.admin_access,
         )
 
     def _at_least(self, capacity: str, quantity: str) -> str:
@@ -223,6 +232,20 @@ class Reader:
 
 def _exact_requests(claim: Claim) -> Iterable[Request]:
     return (choice for request in claim.requests for choice in request.choices)
+
+
+def _bad_view(claim: Claim) -> str:
+    """What a claim with ``adminAccess`` cannot have besides; empty when all is well."""
+    looks = [r.name for r in claim.requests if any(c.admin_access for c in r.choices)]
+    others = [r.name for r in claim.requests if r.name not in looks]
+    if looks and others:
+        return (
+            f"request {looks[0]!r} has adminAccess and request {others[0]!r} has not: put what "
+            "looks at devices and what holds them into separate claims"
+        )
+    if looks and claim.constraints:
+        return "constraints are not supported together with adminAccess; select by CEL instead"
+    return ""
 
 
 def _attribute(constraint: Mapping[str, Any]) -> str:

@@ -38,17 +38,31 @@ def instance_capabilities(
     Raises:
         HostError: a file is missing or unreadable; names it.
     """
+    major = _major(roots)
+    gi = f"{_CAPABILITIES}/gpu{gpu_minor}/mig/gi{gi_id}"
+    return (
+        _read_access(roots, f"{gi}/access", major),
+        _read_access(roots, f"{gi}/ci{ci_id}/access", major),
+    )
+
+
+def monitor_capability(roots: Roots) -> Capability:
+    """The capability to see all instances of all GPUs and to change none (mig/monitor).
+
+    Raises:
+        HostError: a file is missing or unreadable; names it.
+    """
+    return _read_access(roots, f"{_CAPABILITIES}/mig/monitor", _major(roots))
+
+
+def _major(roots: Roots) -> int:
     major = character_majors(roots).get(CAPS)
     if major is None:
         raise HostError(
             f"{roots.on_host(_DEVICES)} has no {CAPS}: the NVIDIA driver's MIG capabilities are "
             "not set up; check that the kernel module nvidia is loaded and newer than 450.80"
         )
-    gi = f"{_CAPABILITIES}/gpu{gpu_minor}/mig/gi{gi_id}"
-    return (
-        _read_access(roots, f"{gi}/access", major),
-        _read_access(roots, f"{gi}/ci{ci_id}/access", major),
-    )
+    return major
 
 
 def character_majors(roots: Roots) -> dict[str, int]:

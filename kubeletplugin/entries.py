@@ -59,10 +59,11 @@ class Entry:
     ``requests`` are the claim's base request names that it serves; ``total`` is how many devices
     the claim has on this node. ``boot_id`` is that of the boot in which the instance was made: ids
     mean nothing in another. ``note`` says why the entry is in its state. An ``adopted`` entry was
-    rebuilt from what was found, without a record. ``wiped`` is set of a lost one that went with
-    everything else on its GPU, by a reset or a driver reload and by nobody's hand. ``quarantined``
-    says why the record could not be understood, and is empty for all others. ``extra`` is what a
-    newer version wrote beside all this; of a quarantined entry, the whole record.
+    rebuilt from what was found, without a record. A ``view`` looks at a whole GPU and holds nothing
+    of it (adminAccess). ``wiped`` is set of a lost one that went with everything else on its GPU,
+    by a reset or a driver reload and by nobody's hand. ``quarantined`` says why the record could
+    not be understood, and is empty for all others. ``extra`` is what a newer version wrote beside
+    all this; of a quarantined entry, the whole record.
     """
 
     claim: ClaimRef
@@ -82,6 +83,7 @@ class Entry:
     note: str = ""
     adopted: bool = False
     wiped: bool = False
+    view: bool = False
     quarantined: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
 

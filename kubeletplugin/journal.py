@@ -52,8 +52,8 @@ class Journal:
         return tuple(e for e in self.entries() if e.claim.uid == uid)
 
     def of_gpu(self, gpu: str) -> tuple[Entry, ...]:
-        """The entries on one GPU, by UUID."""
-        return tuple(e for e in self.entries() if e.gpu == gpu)
+        """The entries that hold something of one GPU, by UUID; views hold nothing."""
+        return tuple(e for e in self.entries() if e.gpu == gpu and not e.view)
 
     def unread(self) -> frozenset[str]:
         """UIDs of claims with records of which not even the outline can be read."""

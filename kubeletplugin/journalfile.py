@@ -61,6 +61,7 @@ class _Fields(msgspec.Struct, rename="camel"):
     note: str = ""
     adopted: bool = False
     wiped: bool = False
+    view: bool = False
 
 
 _KNOWN = frozenset(f.encode_name for f in msgspec.structs.fields(_Fields))
@@ -167,6 +168,7 @@ def _entry(fields: _Fields, raw: Record) -> Entry:
         note=fields.note,
         adopted=fields.adopted,
         wiped=fields.wiped,
+        view=fields.view,
         extra=dict(raw),
     )
 
@@ -195,6 +197,7 @@ def _record(entry: Entry) -> Record:
         note=entry.note,
         adopted=entry.adopted,
         wiped=entry.wiped,
+        view=entry.view,
     )
     newer = {k: v for k, v in entry.extra.items() if k not in _KNOWN}
     known: Record = msgspec.to_builtins(fields)

@@ -39,6 +39,7 @@ class Wanted:
     profile_id: int | None = None
     profile: str = ""
     placement: Placement | None = None
+    view: bool = False
 
 
 class ClaimUnreadableError(StartingError):
@@ -90,6 +91,8 @@ def resolve(device: AllocatedDevice, hardware: Hardware) -> tuple[GpuUnit, Wante
     unit = hardware.named(gpu_name(parsed.minor))
     requests = (device.base_request,)
     if isinstance(parsed, GpuDevice):
+        if device.admin_access:
+            return unit, Wanted(device.device, device.pool, requests, unit.uuid, view=True)
         if unit.card.mig_enabled:
             raise DeviceError(
                 f"{unit.name} ({unit.uuid}) is in MIG mode and cannot be used whole; "
@@ -168,10 +171,10 @@ def _ours(allocation: Allocation, *, driver: str, pool: str) -> tuple[AllocatedD
         if names.count(name) > 1:
             raise ClaimError(f"the claim was given device {name} twice")
     for device in devices:
-        if device.admin_access:
+        if device.admin_access and "-mig-" in device.device:
             raise ClaimError(
-                f"request {device.request} asks for adminAccess, which slices that do not exist "
-                "yet cannot grant; remove adminAccess"
+                f"request {device.request} asks for adminAccess to {device.device}, which is made "
+                "for the claim that holds it; look at the whole GPU, through which it is seen"
             )
     return devices
 

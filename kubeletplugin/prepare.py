@@ -147,6 +147,10 @@ class Preparer:
 
     def _ensure(self, unit: GpuUnit, entry: Entry) -> Entry:
         """The entry with its slice made; the caller holds the GPU's lock."""
+        if entry.view:
+            if entry.state in ARRIVING:
+                self._journal.put(entry)
+            return entry
         if entry.placement is None:
             return self._ensure_gpu(unit, entry)
         return self._slices.ensure(unit, entry)
@@ -207,6 +211,7 @@ class Preparer:
             profile_id=wanted.profile_id,
             profile=wanted.profile,
             placement=wanted.placement,
+            view=wanted.view,
         )
 
     @staticmethod

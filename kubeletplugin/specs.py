@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from cdi.errors import CdiError
 from cdi.spec import Device, DeviceNode, Edits, Spec, claim_kind, device_id
 from cdi.store import SpecStore
-from kubeletplugin.caps import Capability, instance_capabilities
+from kubeletplugin.caps import Capability, instance_capabilities, monitor_capability
 from kubeletplugin.driverfiles import common_edits, gpu_node
 from kubeletplugin.errors import HostError
 from kubeletplugin.hardware import Hardware
@@ -65,6 +65,8 @@ class Specs:
         if unit is None:
             raise HostError(f"GPU {entry.gpu} of {entry.device} is not in this node any more")
         parent = gpu_node(self._roots, unit.card.minor)
+        if entry.view and unit.card.mig_enabled:
+            return (parent, _capability_node(monitor_capability(self._roots)))
         if entry.placement is None:
             return (parent,)
         if entry.gi_id is None or entry.ci_id is None:

@@ -125,11 +125,11 @@ def _check_body(
         yield document.remark(Level.ERROR, path, "deviceClassName is missing")
     elif name not in classes and (problem := _bad_class(name)):
         yield document.remark(Level.ERROR, at, problem)
-    if body.get("adminAccess"):
+    if body.get("adminAccess") and name.startswith("mig"):
         yield document.remark(
             Level.ERROR,
             (*path, "adminAccess"),
-            "it is not supported: slices are made for the claim that holds them",
+            "it looks at whole GPUs, through which slices are seen; use class gpu.dra.dev",
         )
     if text(body, "allocationMode") == "All" and name == ANY_SLICE:
         yield document.remark(

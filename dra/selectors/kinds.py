@@ -101,6 +101,12 @@ class Kinds:
             lambda: self._select(expressions, zip(kind.offers, kind.devices, strict=True)),
         )
 
+    def select(
+        self, expressions: tuple[str, ...], offer: Offer, *, gpu: Gpu, inventory: Inventory
+    ) -> Match:
+        """Whether ``offer``, which the GPU need not make now, would be selected."""
+        return self._select(expressions, [(offer, describe(offer, gpu, inventory))])
+
     def _select(
         self, expressions: tuple[str, ...], candidates: Iterable[tuple[Offer, DeviceData]]
     ) -> Match:

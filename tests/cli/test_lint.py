@@ -86,7 +86,7 @@ MISTAKES = [
     ("mig-1g.5gb", "mig-1g5gb", 23, "did you mean 'mig-1g.5gb'?"),
     ("mig-1g.5gb", "mig-1g.5gb+me", 23, "did you mean 'mig-1g.5gb.me'?"),
     ("deviceClassName: mig-1g.5gb", "count: 1", 22, "deviceClassName is missing"),
-    ("mig-1g.5gb\n", "mig-1g.5gb\n          adminAccess: true\n", 24, "not supported"),
+    ("mig-1g.5gb\n", "mig-1g.5gb\n          adminAccess: true\n", 24, "use class gpu.dra.dev"),
     ("mig-1g.5gb\n", "mig.dra.dev\n          allocationMode: All\n", 24, "slices that overlap"),
     ("mig-1g.5gb\n", "mig-1g.5gb\n          count: 40\n", 24, "at most 32"),
     (

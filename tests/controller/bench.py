@@ -207,6 +207,12 @@ class Bench:
         allocation = self.api.get(RESOURCE_CLAIMS, name).get("status", {}).get("allocation")
         return [r["device"] for r in allocation["devices"]["results"]] if allocation else []
 
+    def results(self, name: str) -> list[Obj]:
+        """The results of a claim's allocation."""
+        status = self.api.get(RESOURCE_CLAIMS, name)["status"]
+        found: list[Obj] = status["allocation"]["devices"]["results"]
+        return found
+
     def condition(self, name: str) -> Obj:
         """What a pod says about its claims, empty when it says nothing."""
         conditions = self.api.get(PODS, name).get("status", {}).get("conditions", [])

@@ -104,8 +104,6 @@ def test_a_claim_that_mixes_drivers_is_left_alone_and_told_so() -> None:
     ("bad", "told"),
     [
         (request("r", allocationMode="Some"), "allocationMode Some"),
-        (request("r", adminAccess=True), "remove adminAccess"),
-        (first_available("r", ("x", "mig-1g.5gb", {"adminAccess": True})), "remove adminAccess"),
         (request("r", count=33), "33 devices"),
         (
             first_available(
@@ -119,6 +117,16 @@ def test_what_is_not_supported_is_named(bad: Obj, told: str) -> None:
     found = refused(claim("c", bad))
     assert found.reason is Reason.UNSUPPORTED
     assert told in found.message
+
+
+def test_what_looks_at_devices_is_told_from_what_holds_them() -> None:
+    look = request("look", adminAccess=True)
+    assert wanted(claim("c", look)).views
+    assert not wanted(claim("c", request("r"))).views
+    found = refused(claim("c", request("r"), look))
+    assert "request 'look' has adminAccess and request 'r' has not" in found.message
+    constraints = [{"matchAttribute": "mig.dra.dev/parentUUID"}]
+    assert "select by CEL instead" in refused(claim("c", look, constraints=constraints)).message
 
 
 def test_constraints_are_understood_and_unknown_ones_refused() -> None:
