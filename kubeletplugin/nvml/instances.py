@@ -16,6 +16,7 @@ import pynvml
 from dra.geometry import Geometry, Placement
 from kubeletplugin.nvml.errors import NotFoundError, NotSupportedError, NvmlError
 from kubeletplugin.nvml.session import Session
+from kubeletplugin.nvml.versions import newest_form
 
 _SHARED_ENGINES = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
 # The most instances of one profile that any GPU has: A30 reports too small a number.
@@ -145,7 +146,8 @@ def compute_profiles(session: Session, gi: Any, *, gpu: str) -> Iterator[tuple[i
         try:
             yield (
                 enum,
-                session.call(
+                newest_form(
+                    session,
                     pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfoV,
                     gi,
                     enum,

@@ -6,6 +6,7 @@ Profile information is asked for by enum; everything else takes the ``id`` that 
 from __future__ import annotations
 
 import ctypes
+import math
 from typing import Any
 
 import pynvml
@@ -13,8 +14,22 @@ import pynvml
 from dra.geometry import Engines, Geometry, Placement, Profile
 from kubeletplugin.nvml.errors import NotSupportedError, NvmlError
 from kubeletplugin.nvml.session import Session
+from kubeletplugin.nvml.versions import newest_form
 
 _NAME_PREFIX = "MIG "
+_MIB = 1024 * 1024
+_SUFFIXES = {
+    pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_REV1: "+me",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_REV1: "+me",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_GFX: "+gfx",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_GFX: "+gfx",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_3_SLICE_GFX: "+gfx",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_4_SLICE_GFX: "+gfx",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_NO_ME: "-me",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_NO_ME: "-me",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_1_SLICE_ALL_ME: "+me.all",
+    pynvml.NVML_GPU_INSTANCE_PROFILE_2_SLICE_ALL_ME: "+me.all",
+}
 
 
 def read_geometry(session: Session, device: Any, *, gpu: str) -> Geometry:
@@ -34,7 +49,7 @@ def read_geometry(session: Session, device: Any, *, gpu: str) -> Geometry:
         if placements:
             profiles[info.id] = Profile(
                 id=info.id,
-                name=_text(info.name).removeprefix(_NAME_PREFIX),
+                name=_name(session, device, info, enum, gpu=gpu),
                 compute_slices=info.sliceCount,
                 memory_mib=info.memorySizeMB,
                 multiprocessors=info.multiprocessorCount,
@@ -52,8 +67,9 @@ def read_geometry(session: Session, device: Any, *, gpu: str) -> Geometry:
 
 def _profile_info(session: Session, device: Any, enum: int, *, gpu: str) -> Any:
     """The profile of ``enum``; None where this GPU or this driver does not know it."""
+    ask = pynvml.nvmlDeviceGetGpuInstanceProfileInfoV
     try:
-        return session.call(pynvml.nvmlDeviceGetGpuInstanceProfileInfoV, device, enum, gpu=gpu)
+        return newest_form(session, ask, device, enum, gpu=gpu)
     except NotSupportedError:
         return None
     except NvmlError as error:
@@ -61,6 +77,19 @@ def _profile_info(session: Session, device: Any, enum: int, *, gpu: str) -> Any:
         if error.code == pynvml.NVML_ERROR_INVALID_ARGUMENT:
             return None
         raise
+
+
+def _name(session: Session, device: Any, info: Any, enum: int, *, gpu: str) -> str:
+    """The profile's name; the first form of the call has none, and NVIDIA's rule makes it.
+
+    Memory in a name is the GPU's own share in eighths of it, in whole GB.
+    """
+    if hasattr(info, "name"):
+        return _text(info.name).removeprefix(_NAME_PREFIX)
+    total = session.call(pynvml.nvmlDeviceGetMemoryInfo, device, gpu=gpu).total / _MIB
+    share = math.ceil(info.memorySizeMB / total * 8) / 8
+    size = math.floor(share * math.ceil(total / 1024) + 0.5)
+    return f"{info.sliceCount}g.{size}gb{_SUFFIXES.get(enum, '')}"
 
 
 def _placements(

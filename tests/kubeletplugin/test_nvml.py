@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import cycle
 from pathlib import Path
 
 import pynvml
@@ -73,6 +74,35 @@ def make(session: Session, card: Card, wanted: Profile, start: int) -> GpuInstan
     made = changes.create_gpu_instance(session, card.uuid, profile=wanted, placement=placement)
     changes.create_compute_instance(session, card.uuid, gi_id=made.id, profile=wanted)
     return made
+
+
+@pytest.mark.parametrize(
+    ("product", "code"), zip(product_names(), cycle([2, 13, 25]), strict=False)
+)
+def test_a_driver_that_refuses_the_second_form_of_a_call_is_asked_in_the_first(
+    tmp_path: Path, product: str, code: int
+) -> None:
+    machine = Machine.create(tmp_path / "hw", [GpuSpec(product)])
+    sim.nvml.install(machine.directory)
+    session = Session()
+    session.open()
+    try:
+        [before] = discover(session).cards
+        refusal = Fault(function="nvml*ProfileInfoV", action="return", code=code, times=0)
+        machine.inject(refusal)
+        [card] = discover(session).cards
+        assert card == before
+        assert card.geometry is not None
+        assert card.geometry.profiles
+        wanted = card.geometry.profiles[0]
+        make(session, card, wanted, wanted.placements[0].start)
+        machine.inject(Fault(function="nvml*ProfileInfo", action="return", code=999, times=0))
+        [card] = discover(session).cards
+        assert "UNKNOWN (999)" in card.problem, "the first form was asked"
+    finally:
+        machine.clear_faults()
+        session.close()
+        sim.nvml.uninstall()
 
 
 @pytest.mark.parametrize("product", product_names())
