@@ -77,7 +77,7 @@ def make(session: Session, card: Card, wanted: Profile, start: int) -> GpuInstan
 
 
 @pytest.mark.parametrize(
-    ("product", "code"), zip(product_names(), cycle([2, 13, 25]), strict=False)
+    ("product", "code"), list(zip(product_names(), cycle([2, 13, 25]), strict=False))
 )
 def test_a_driver_that_refuses_the_second_form_of_a_call_is_asked_in_the_first(
     tmp_path: Path, product: str, code: int
