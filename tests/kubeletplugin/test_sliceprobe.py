@@ -35,7 +35,8 @@ class Server:
     def create(self, _resource: object, body: Obj, *, dry_run: bool, **_: Any) -> Obj:
         assert dry_run
         if self.error is not None:
-            raise self.error
+            error, self.error = self.error, None
+            raise error
         kept = copy.deepcopy(body)
         spec = kept["spec"]
         if not self.partitionable:
