@@ -17,9 +17,10 @@ from prometheus_client import CollectorRegistry
 from controller.loop import Controller, Names
 from controller.metrics import ControllerMetrics
 from controller.report import Recorder
-from dra.kube.errors import KubeConfigError
+from dra.kube.errors import KubeConfigError, NotServedError
 from dra.kube.events import EventRecorder
 from dra.kube.lease import LeaderElector
+from dra.kube.served import check_served
 from dra.kube.timing import SystemClock
 from dra.kube.transport import KubeApi
 from dra.logs import configure
@@ -95,6 +96,10 @@ def main(  # noqa: PLR0913 - one parameter per flag
     except KubeConfigError as error:
         click.echo(f"no access to a Kubernetes API: {error}", err=True)
         sys.exit(2)
+    try:
+        check_served(api)
+    except NotServedError as error:
+        raise click.ClickException(str(error)) from error
     events = EventRecorder(api, component=f"{driver_name}/controller")
     recorder = CountingRecorder(events, registry)
     program = _Program(

@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 
 from dra.inventory import Allocator
-from dra.kube.errors import KubeConfigError
+from dra.kube.errors import KubeConfigError, NotServedError
+from dra.kube.served import check_served
 from dra.kube.transport import KubeApi
 from dra.logs import Format, configure
 from dra.monitoring.apirequests import ApiRequests
@@ -177,11 +178,12 @@ def main(  # noqa: PLR0913 - the flags
             timeout_seconds=_API_SECONDS,
             observe=ApiRequests(registry),
         )
+        check_served(api)
         with serving(metrics_address, registry, probes):
             serve(options, api, telemetry, stop)
     except AddressError as error:
         raise click.ClickException(f"--metrics-address: {error}") from error
-    except (KubeConfigError, PluginError) as error:
+    except (KubeConfigError, NotServedError, PluginError) as error:
         raise click.ClickException(str(error)) from error
 
 

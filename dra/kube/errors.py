@@ -4,6 +4,7 @@ The whole tree, in one place::
 
     KubeError
      +-- KubeConfigError          no usable kubeconfig, service account or credential
+     +-- NotServedError           the server serves no API that the driver needs
      +-- NotFoundError            404
      +-- ConflictError            409: stale resourceVersion, uid precondition
      |    +-- AlreadyExistsError  409 with reason AlreadyExists
@@ -60,6 +61,10 @@ class KubeError(Exception):
 
 class KubeConfigError(KubeError):
     """No usable kubeconfig, service account or credential was found."""
+
+
+class NotServedError(KubeError):
+    """The server serves no version of an API that the driver needs; the message has the remedy."""
 
 
 class NotFoundError(KubeError):
