@@ -16,6 +16,8 @@
 {{- define "mig.controller" -}}{{ include "mig.fullname" . }}-controller{{- end -}}
 {{- define "mig.plugin" -}}{{ include "mig.fullname" . }}-kubelet-plugin{{- end -}}
 
+{{- define "mig.webhook" -}}{{ include "mig.fullname" . }}-webhook{{- end -}}
+
 {{- define "mig.selector" -}}
 app.kubernetes.io/name: {{ include "mig.name" . }}
 app.kubernetes.io/instance: {{ .Release.Name }}

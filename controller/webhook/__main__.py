@@ -1,0 +1,92 @@
+"""``python -m controller.webhook``: the validating webhook as a program."""
+
+from __future__ import annotations
+
+import datetime as dt
+import signal
+import threading
+
+import click
+
+from controller.webhook.keeper import Keeper, Place
+from controller.webhook.server import WebhookServer
+from dra.kube.errors import KubeConfigError
+from dra.kube.transport import KubeApi
+from dra.logs import configure
+from dra.names import DEFAULT_DRIVER
+
+
+@click.command(context_settings={"auto_envvar_prefix": "MIG_WEBHOOK"})
+@click.option(
+    "--kubeconfig", metavar="PATH", help="Kubeconfig file; without it in-cluster, then KUBECONFIG."
+)
+@click.option("--driver-name", default=DEFAULT_DRIVER, show_default=True)
+@click.option("--namespace", default="mig-dra-driver", show_default=True, help="Of the Secret.")
+@click.option("--secret", required=True, help="Keeps the certificate; it must exist.")
+@click.option(
+    "--configuration",
+    required=True,
+    help="The ValidatingWebhookConfiguration that is told whom to trust.",
+)
+@click.option(
+    "--host-name",
+    "names",
+    multiple=True,
+    required=True,
+    help="DNS name or IP address under which the API server calls; may be given several times.",
+)
+@click.option("--port", default=8443, show_default=True, type=click.IntRange(0, 65535))
+@click.option(
+    "--certificate-hours",
+    default=720.0,
+    show_default=True,
+    type=click.FloatRange(min=0, min_open=True),
+    help="Life of a certificate; it is replaced when a third is left.",
+)
+@click.option(
+    "--log-level",
+    type=click.Choice(["debug", "info", "warning", "error"]),
+    default="info",
+    show_default=True,
+)
+def main(  # noqa: PLR0913 - one parameter per flag
+    *,
+    kubeconfig: str | None,
+    driver_name: str,
+    namespace: str,
+    secret: str,
+    configuration: str,
+    names: tuple[str, ...],
+    port: int,
+    certificate_hours: float,
+    log_level: str,
+) -> None:
+    """Refuse claims and classes with a configuration that the driver cannot read."""
+    configure(log_level, "text")
+    try:
+        api = KubeApi.connect(kubeconfig, user_agent="mig-dra-webhook")
+    except KubeConfigError as error:
+        raise click.ClickException(f"no access to a Kubernetes API: {error}") from error
+    try:
+        server = WebhookServer(("", port), driver=driver_name)
+    except OSError as error:
+        raise click.ClickException(f"--port: cannot listen on {port}: {error}") from error
+    keeper = Keeper(
+        api,
+        Place(namespace, secret, configuration),
+        names=names,
+        lifetime=dt.timedelta(hours=certificate_hours),
+        serve=server.serve,
+        now=lambda: dt.datetime.now(dt.UTC),
+    )
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    threading.Thread(target=server.serve_forever, name="https", daemon=True).start()
+    keeper.run(stop)
+    server.shutdown()
+    api.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""Judges the opaque configuration in claims, claim templates and classes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from api import config
+from api.errors import InvalidObjectError
+from dra.kube.resources import Obj
+
+_DEVICES: dict[str, tuple[str, ...]] = {
+    "ResourceClaim": ("spec", "devices"),
+    "ResourceClaimTemplate": ("spec", "spec", "devices"),
+    "DeviceClass": ("spec",),
+}
+"""Where the list ``config`` is, by kind."""
+
+
+def answer(review: Obj, *, driver: str) -> Obj:
+    """The AdmissionReview (admission.k8s.io/v1) that answers one.
+
+    Raises:
+        ValueError: it is no AdmissionReview with a request.
+    """
+    request = review.get("request")
+    if not isinstance(request, dict) or "uid" not in request:
+        raise ValueError("no AdmissionReview: it has no request with a uid")
+    response: Obj = {"uid": request["uid"], "allowed": True}
+    if problems := list(_problems(request.get("object"), driver)):
+        message = f"{_named(request)}: {'; '.join(problems)}"
+        status = {"code": 422, "reason": "Invalid", "message": message}
+        response |= {"allowed": False, "status": status}
+    return {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+
+
+def _problems(obj: object, driver: str) -> Iterator[str]:
+    """Each bad configuration with its field, and what would be a good one."""
+    kind = obj.get("kind") if isinstance(obj, dict) else None
+    steps = _DEVICES.get(str(kind), ())
+    found: Any = obj
+    for step in (*steps, "config"):
+        found = found.get(step) if isinstance(found, dict) else None
+    for index, entry in enumerate(found if steps and isinstance(found, list) else []):
+        opaque = entry.get("opaque") or {}
+        if opaque.get("driver") != driver:
+            continue
+        try:
+            config.decode(opaque.get("parameters"))
+        except InvalidObjectError as error:
+            field = ".".join((*steps, f"config[{index}]", "opaque.parameters"))
+            field += f".{error.path}" if error.path else ""
+            yield f"{field}: {error.problem}; {_remedy()}"
+
+
+def _remedy() -> str:
+    return f"an {config.KIND} of {config.API_VERSION} looks like {config.encode(config.DEFAULT)}"
+
+
+def _named(request: Obj) -> str:
+    meta = (request.get("object") or {}).get("metadata") or {}
+    name = meta.get("name") or f"{meta.get('generateName', '')}*"
+    where = f"{request['namespace']}/" if request.get("namespace") else ""
+    return f"{request.get('kind', {}).get('kind', 'object')} {where}{name}"

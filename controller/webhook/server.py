@@ -1,0 +1,105 @@
+"""HTTPS for the API server, with a certificate that is exchanged while it serves."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import ssl
+import threading
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from controller.webhook.certificates import Served
+from controller.webhook.review import answer
+
+_log = logging.getLogger(__name__)
+
+PATH = "/validate"
+HEALTH = "/healthz"
+
+_MOST_BYTES = 4 * 1024 * 1024
+"""More than the API server stores of one object; a review holds at most two."""
+
+_IDLE_SECONDS = 30.0
+
+
+class WebhookServer(ThreadingHTTPServer):
+    """Listens at once; connections fail until the first certificate is there.
+
+    Args:
+        address: host, empty for all, and port.
+        driver: whose configuration is judged.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, address: tuple[str, int], *, driver: str) -> None:
+        super().__init__(address, _Handler)
+        self.driver = driver
+        self.ready = threading.Event()
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.minimum_version = ssl.TLSVersion.TLSv1_2
+        # The handshake belongs to the connection's own thread: a silent peer must not stop others.
+        self.socket = self._context.wrap_socket(
+            self.socket, server_side=True, do_handshake_on_connect=False
+        )
+
+    def serve(self, served: Served) -> None:
+        """Presents this certificate to whoever connects from now on."""
+        # ssl reads files only, and the key is to lie in none.
+        descriptor = os.memfd_create("webhook")
+        try:
+            with os.fdopen(descriptor, "wb", closefd=False) as file:
+                file.write(served.certificate + served.key)
+            self._context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+        finally:
+            os.close(descriptor)
+        self.ready.set()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002 - inherited
+        """Peers that do not trust us, or go away, are worth a line and no more."""
+        _log.debug("connection from %s failed", client_address, exc_info=True)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: WebhookServer
+    timeout = _IDLE_SECONDS
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        if self.path == HEALTH:
+            self._send(HTTPStatus.OK, b"ok", "text/plain")
+        else:
+            self._send(HTTPStatus.NOT_FOUND, b"not found", "text/plain")
+
+    def do_POST(self) -> None:
+        length = self.headers.get("Content-Length", "")
+        if not length.isdecimal() or int(length) > _MOST_BYTES:
+            self.close_connection = True
+            self._send(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, b"no length, or too much", "text/plain")
+            return
+        body = self.rfile.read(int(length))
+        if self.path.partition("?")[0] != PATH:
+            self._send(HTTPStatus.NOT_FOUND, b"not found", "text/plain")
+            return
+        try:
+            review = json.loads(body)
+            reply = answer(review if isinstance(review, dict) else {}, driver=self.server.driver)
+        except ValueError as error:
+            self._send(HTTPStatus.BAD_REQUEST, str(error).encode(), "text/plain")
+            return
+        if not reply["response"]["allowed"]:
+            _log.info("refused: %s", reply["response"]["status"]["message"])
+        self._send(HTTPStatus.OK, json.dumps(reply).encode(), "application/json")
+
+    def _send(self, status: HTTPStatus, body: bytes, content: str) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", content)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Every claim that is created would be a line."""
