@@ -70,7 +70,7 @@ def test_a_bad_configuration_is_refused_with_object_field_and_remedy(kind: str, 
     ("parameters", "named"),
     [
         (None, "config[0].opaque.parameters: the parameters must be an object"),
-        ({**GOOD, "placment": {}}, "config[0].opaque.parameters.placment: unknown field"),
+        ({**GOOD, "placements": {}}, "config[0].opaque.parameters.placements: unknown field"),
         ({**GOOD, "kind": "GpuConfig"}, "not 'mig.dra.dev/v1alpha1' and 'GpuConfig'"),
     ],
 )
