@@ -22,6 +22,7 @@ from dra.monitoring.events import CountingRecorder
 from dra.names import GpuDevice, MigDevice, parse_device
 from kubeletplugin.allocatormode import AllocatorMode
 from kubeletplugin.claimstatus import ClaimStatuses
+from kubeletplugin.diskreports import DiskReports
 from kubeletplugin.driverversions import explain
 from kubeletplugin.entries import HELD, Entry
 from kubeletplugin.errors import PluginError
@@ -201,6 +202,7 @@ class Daemon:
             on_drain=changed,
         )
         telemetry.watch(self._monitor.gpus, self._journal, self._gate)
+        changed.add(DiskReports(self._journal, reports))
         changed.add(self._health.notify)
         changed.add(self._publisher.notify)
         changed.add(self._slice_publisher.notify)
@@ -290,7 +292,7 @@ class Daemon:
         if not is_open and not reason:
             return None
         gpus = self._monitor.gpus()
-        message = reason or "; ".join(hardware.problems)
+        message = reason or self._journal.failure or "; ".join(hardware.problems)
         if not message and not gpus:
             message = "no NVIDIA GPU was found on this node"
         return Inventory(
@@ -301,7 +303,7 @@ class Daemon:
             allocator=self._mode.allocator or self._options.allocator,
             driver_version=hardware.driver_version,
             cuda_driver_version=hardware.cuda_version,
-            ready=is_open and bool(gpus),
+            ready=is_open and bool(gpus) and not self._journal.failure,
             message=message,
             publication=self._mode.publication,
             drain=self._publisher.drain,

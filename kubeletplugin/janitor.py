@@ -92,6 +92,7 @@ class Janitor:
 
         Now and then, or with ``everything`` at once, the API server is asked for every claim.
         """
+        self._journal.retry()
         now = self._clock.monotonic()
         ask = everything or now >= self._next_claims
         check = everything or now >= self._next_check

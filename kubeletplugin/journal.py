@@ -27,13 +27,15 @@ class Journal:
     """The entries of this node. Thread-safe; a change is on disk when its method returns.
 
     Raises HostError from every change that could not be written; the entries are then as before.
-    ``problems`` says in words which files or records could not be used.
+    ``problems`` says in words which files or records could not be used, ``failure`` why the last
+    change could not be written; it is empty when it was.
     """
 
     def __init__(self, path: Path, *, on_change: Callable[[], None] | None = None) -> None:
         self._path = path
         self._lock = threading.Lock()
         self._on_change = on_change
+        self.failure = ""
         self._contents, self.problems = _load(path)
         self._entries: dict[Key, Entry] = {e.key: e for e in self._contents.entries}
 
@@ -112,6 +114,15 @@ class Journal:
         with self._lock:
             self._write(self._entries | found, replace(self._contents, rebuild=False))
 
+    def retry(self) -> None:
+        """Write again what could not be written, so that it is known when that is over."""
+        with self._lock:
+            if self.failure:
+                try:
+                    self._write(self._entries)
+                except HostError as error:
+                    _log.debug("%s", error)
+
     def sweep(self) -> None:
         """Remove what a process that was killed has left half-written in the journal's directory.
 
@@ -140,10 +151,16 @@ class Journal:
             _keep_previous(self._path)
             write_durably(self._path, data, mode=0o600)
         except OSError as error:
-            raise HostError(
+            failure = (
                 f"cannot write the journal {self._path}: {error.strerror or error}; "
                 "free space there or make it writable"
-            ) from error
+            )
+            if failure != self.failure:
+                self.failure = failure
+                if self._on_change is not None:
+                    self._on_change()
+            raise HostError(failure) from error
+        self.failure = ""
         self._contents, self._entries = contents, entries
         if self._on_change is not None:
             self._on_change()

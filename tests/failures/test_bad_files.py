@@ -268,6 +268,21 @@ def test_nothing_is_lost_while_the_disk_is_full_and_all_is_well_after(bench: Ben
     bench.recorder.refuse = full_disk(roots.state, roots.cdi)
     error = plant.prepare(bench.site.claim("new", NEW)).error
     assert "No space left on device" in error
+    inventory = plant.inventory()
+    assert inventory is not None
+    assert not inventory.ready
+    assert f"{roots.state}/journal.json: No space left on device" in inventory.message
+    plant.tend()
+    told = [text for reason, text in plant.events if reason == "JournalUnwritable"]
+    assert len(told) == 1, "once, however often it is tried"
+    assert "free space there" in told[0]
+    bench.recorder.refuse = full_disk()
+    plant.tend()
+    inventory = plant.inventory()
+    assert inventory is not None
+    assert (inventory.ready, inventory.message) == (True, "")
+    assert [r for r, _ in plant.events].count("JournalWritable") == 1
+    bench.recorder.refuse = full_disk(roots.state, roots.cdi)
     [ref, *_] = bench.claims
     plant.unprepare(ref)
     assert len(own_instances(bench.site, bench.foreign)) >= 2
