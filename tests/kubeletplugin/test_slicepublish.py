@@ -10,10 +10,12 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
+from dra import resourceslices
 from dra.inventory import Allocator
 from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
 from dra.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, MIG_NODES, NODES, RESOURCE_SLICES, Obj
@@ -69,6 +71,21 @@ def looked(rig: Rig) -> bool:
     """Whether the publisher has compared the slices with what they should be."""
     assert rig.daemon is not None
     return rig.daemon._slice_publisher._last is not None
+
+
+def spoil(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch, change: Callable[[dict[str, Any]], object]
+) -> None:
+    """From now on the server's answers to writes of slices are changed on the way."""
+    call = type(rig.http).call
+
+    def spoilt(self: Any, method: str, path: str, **more: Any) -> Obj:
+        answer = call(self, method, path, **more)
+        if method in {"POST", "PUT"} and path.startswith(SLICES):
+            change(answer["spec"])
+        return answer
+
+    monkeypatch.setattr(type(rig.http), "call", spoilt)
 
 
 def look_again(rig: Rig) -> None:
@@ -450,18 +467,40 @@ def test_fields_that_are_dropped_later_withdraw_what_is_there(
 ) -> None:
     """Of several API servers one may have the gate off, and a dry run may meet another."""
     rig = scheduled
-    call = type(rig.http).call
-
-    def without(self: object, method: str, path: str, **more: object) -> Obj:
-        answer = call(rig.http, method, path, **more)
-        if method in {"POST", "PUT"} and path.startswith(SLICES):
-            answer["spec"].pop("sharedCounters", None)
-        return answer
-
-    monkeypatch.setattr(type(rig.http), "call", without)
+    spoil(rig, monkeypatch, lambda spec: spec.pop("sharedCounters", None))
     for found in slices(rig):
         rig.api.delete(RESOURCE_SLICES, found["metadata"]["name"])
     wait_for("the reason", lambda: condition(rig).get("reason") == "GateOff")
+    wait_for("the controller", lambda: rig.mignode()["spec"]["allocator"] == "controller")
+    assert slices(rig) == []
+
+
+def test_taints_that_are_dropped_later_leave_the_gpu_out(
+    scheduled: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = scheduled
+    spoil(
+        rig,
+        monkeypatch,
+        lambda spec: [d.pop("taints", None) for d in spec.get("devices", [])],
+    )
+    function = "nvmlDeviceGetGpuInstances"
+    fault = Fault(id="x", function=function, gpu=0, action="return", code=999, times=0)
+    rig.machine.inject(fault)
+    look_again(rig)
+    wait_for("the other GPU alone", lambda: {n[:6] for n in devices(rig)} == {"gpu-1-"})
+    assert rig.mignode()["spec"]["allocator"] == "scheduler"
+
+
+def test_what_exceeds_a_limit_is_left_to_the_controller(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(resourceslices, "MAX_COUNTERS", 3)
+    rig = make_rig()
+    rig.allocator = Allocator.SCHEDULER
+    rig.start()
+    wait_for("the reason", lambda: condition(rig).get("reason") == "LimitExceeded")
+    assert "at most 3 are allowed" in condition(rig)["message"]
     wait_for("the controller", lambda: rig.mignode()["spec"]["allocator"] == "controller")
     assert slices(rig) == []
 
