@@ -54,7 +54,14 @@ class Reporter:
             return
         _log.info(
             "claims wait",
-            extra={"pod": str(pod), "reason": obstacle.reason.value, "detail": obstacle.message},
+            extra={
+                "pod": str(pod),
+                "claim": ",".join(
+                    f"{c['metadata']['namespace']}/{c['metadata']['name']}" for c in claims
+                ),
+                "reason": obstacle.reason.value,
+                "detail": obstacle.message,
+            },
         )
         for regarding in [_typed(pod.obj, PODS), *(_typed(c, RESOURCE_CLAIMS) for c in claims)]:
             self._recorder.emit(regarding, obstacle.reason.value, obstacle.message, warning=True)

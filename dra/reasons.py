@@ -1,11 +1,14 @@
-"""Why a claim waits, and the other things that events say. Reasons are for machines: keep them."""
+"""The reasons of all events, of the controller and of the node. They are for machines: keep them.
+
+docs/events.md has each of them, with its remedy.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from dra.conditions import PREPARE_FAILED
+from dra.conditions import GPU_LOST, NO_PERMISSION, PREPARE_FAILED, XID_ERROR
 
 
 class Reason(StrEnum):
@@ -25,6 +28,33 @@ class Reason(StrEnum):
     REFUSED = "AllocationRefused"
     PREPARE_FAILED = PREPARE_FAILED
     CLASS_CONFLICT = "DeviceClassConflict"
+
+
+class NodeReason(StrEnum):
+    """Reasons of the events of a node's plugin, about its Node and about claims."""
+
+    IN_USE = "SliceInUse"
+    WITHHELD = "SliceWithheld"
+    LOST = "SliceLost"
+    RESTORED = "SliceRestored"
+    PREPARE_FAILED = PREPARE_FAILED
+    XID_ERROR = XID_ERROR
+    GPU_LOST = GPU_LOST
+    RECOVERED = "GpuRecovered"
+    NVML_ERROR = "NVMLError"
+    NVML_HANG = "NVMLHang"
+    NO_PERMISSION = NO_PERMISSION
+    XIDS_UNSUPPORTED = "XidEventsUnsupported"
+    FOREIGN = "ForeignInstance"
+    UNWRITABLE = "JournalUnwritable"
+    WRITABLE = "JournalWritable"
+    CORRUPTED = "CheckpointCorrupted"
+    REBUILT = "JournalRebuilt"
+    MIG_ENABLED = "MIGModeEnabled"
+    MIG_PENDING = "MIGModePending"
+    MIG_MANAGER = "MIGManagerActive"
+    DEVICE_PLUGIN = "DevicePluginActive"
+    NO_SLICES = "SlicesNotPublished"
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,6 +21,7 @@ from dra.kube.timing import Backoff, Clock, SystemClock, rfc3339
 from dra.kube.transport import KubeApi
 from kubeletplugin.entries import Entry, State
 from kubeletplugin.health import Problem
+from kubeletplugin.logfields import about
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 8
@@ -130,10 +131,10 @@ class ClaimStatuses:
             try:
                 self._apply(ref, wish)
             except (NotFoundError, ConflictError) as error:
-                _log.debug("status of claim %s (UID %s): %s", ref, ref.uid, error)
+                _log.debug("status not written", extra=about(ref, error=str(error)))
                 return
             except KubeError as error:
-                _log.warning("status of claim %s (UID %s): %s", ref, ref.uid, error)
+                _log.warning("status not written yet", extra=about(ref, error=str(error)))
                 delay = backoff.next_delay(at_least=error.retry_after)
             except Exception:  # noqa: BLE001 - a thread that dies silently is worse
                 _log.exception("status of claim %s (UID %s)", ref, ref.uid)

@@ -14,12 +14,12 @@ from api.kubelet.dra.v1beta1 import api_pb2_grpc as dra_v1beta1
 from api.kubelet.dra_health.v1 import api_pb2_grpc as health_v1
 from api.kubelet.dra_health.v1alpha1 import api_pb2_grpc as health_v1alpha1
 from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_v1
-from dra.conditions import PREPARE_FAILED
 from dra.inventory import ClaimRef, Inventory
 from dra.kube.events import EventRecorder
 from dra.kube.transport import KubeApi
 from dra.monitoring.events import CountingRecorder
 from dra.names import GpuDevice, MigDevice, parse_device
+from dra.reasons import NodeReason
 from kubeletplugin.allocatormode import AllocatorMode
 from kubeletplugin.claimstatus import ClaimStatuses
 from kubeletplugin.diskreports import DiskReports
@@ -50,7 +50,7 @@ from kubeletplugin.rebuild import Rebuild, all_claims
 from kubeletplugin.recovery import Recovery
 from kubeletplugin.registration import Registration
 from kubeletplugin.removal import Removal
-from kubeletplugin.reports import CORRUPTED, Reports
+from kubeletplugin.reports import Reports
 from kubeletplugin.services import PluginV1, PluginV1Beta1
 from kubeletplugin.slicepublish import SlicePublisher
 from kubeletplugin.slices import Slices
@@ -258,7 +258,7 @@ class Daemon:
     def _recover(self) -> None:
         for problem in self._journal.problems:
             _log.error("journal: %s", problem)
-            self._reports.node(CORRUPTED, f"journal: {problem}", warning=True)
+            self._reports.node(NodeReason.CORRUPTED, f"journal: {problem}", warning=True)
         if not self._options.ignore_other_managers:
             self._node_watch.look()
         self._rebuild.run()
@@ -280,7 +280,7 @@ class Daemon:
         held = any(e.state in HELD for e in self._journal.of_claim(ref.uid))
         if is_permanent(error, held=held):
             self._statuses.failed(ref, str(error), pool=self._options.pool)
-            self._reports.claim(ref, PREPARE_FAILED, str(error), warning=True)
+            self._reports.claim(ref, NodeReason.PREPARE_FAILED, str(error), warning=True)
 
     def _inventory(self) -> Inventory | None:
         """What the MigNode is to say; None also while it is open who allocates."""

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 
+from dra.reasons import NodeReason
 from kubeletplugin.journal import Journal
-from kubeletplugin.reports import UNWRITABLE, WRITABLE, Reports
+from kubeletplugin.reports import Reports
 
 _log = logging.getLogger(__name__)
 
@@ -27,6 +28,6 @@ class DiskReports:
         if failure:
             _log.error("%s", failure)
             text = f"{failure}; until then no claim can be prepared"
-            self._reports.node(UNWRITABLE, text, warning=True)
+            self._reports.node(NodeReason.UNWRITABLE, text, warning=True)
         else:
-            self._reports.node(WRITABLE, "the journal can be written again")
+            self._reports.node(NodeReason.WRITABLE, "the journal can be written again")

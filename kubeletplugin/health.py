@@ -18,11 +18,12 @@ from api.kubelet.dra_health.v1alpha1 import api_pb2 as v1alpha1
 from api.kubelet.dra_health.v1alpha1 import api_pb2_grpc as v1alpha1_grpc
 from dra.conditions import GPU_LOST, INSTANCE_LOST, XID_ERROR
 from dra.inventory import Gpu, InstanceState
+from dra.reasons import NodeReason
 from kubeletplugin.entries import HELD, Entry, State
 
 REPEAT_SECONDS = 10.0
 
-_ILL = frozenset({XID_ERROR, GPU_LOST, "NVMLError", "NVMLHang"})
+_ILL = frozenset({XID_ERROR, GPU_LOST, NodeReason.NVML_ERROR, NodeReason.NVML_HANG})
 """Reasons for which a GPU is not offered that also concern those who use it."""
 
 

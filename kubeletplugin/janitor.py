@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from dra.inventory import ClaimRef
 from dra.kube.timing import Backoff, Clock, SystemClock
+from dra.reasons import NodeReason
 from kubeletplugin.entries import HELD, LEAVING
 from kubeletplugin.fate import Fate
 from kubeletplugin.gate import Gate
@@ -21,7 +22,7 @@ from kubeletplugin.journal import Journal
 from kubeletplugin.logfields import about
 from kubeletplugin.node import Node
 from kubeletplugin.observer import Action, Observer
-from kubeletplugin.reports import IN_USE, Reports
+from kubeletplugin.reports import Reports
 from kubeletplugin.works import ClaimWorks
 
 _log = logging.getLogger(__name__)
@@ -156,7 +157,7 @@ class Janitor:
             names = ", ".join(map(str, pids))
             _log.warning("gone, but still in use", extra=about(ref, pids=names))
             message = f"the claim is gone; its slices are kept until processes {names} have ended"
-            self._reports.claim(ref, IN_USE, message, warning=True)
+            self._reports.claim(ref, NodeReason.IN_USE, message, warning=True)
             self._next_claims = min(self._next_claims, self._clock.monotonic() + CHECK_SECONDS)
             return
         _log.info("gone, its slices are removed", extra=about(ref, reason=fate.name.lower()))

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dra.reasons import NodeReason
+
 _CONFIG = "nvidia.com/mig.config"
 _STATE = "nvidia.com/mig.config.state"
 _WHOLE = "nvidia.com/gpu"
@@ -19,7 +21,7 @@ _SLICES = "nvidia.com/mig-"
 class Conflict:
     """Why no GPU of the node is offered; ``frozen`` if nothing may be destroyed either."""
 
-    reason: str
+    reason: NodeReason
     problem: str
     frozen: bool = False
 
@@ -35,7 +37,7 @@ def conflict(node: Mapping[str, Any]) -> Conflict | None:
     state = labels.get(_STATE, "")
     if labels.get(_CONFIG) and state != "success":
         return Conflict(
-            "MIGManagerActive",
+            NodeReason.MIG_MANAGER,
             f"mig-manager is changing this node's GPUs ({_CONFIG}={labels[_CONFIG]}, "
             f"{_STATE}={state or 'not set'}); wait for the state success, or remove the label "
             f"{_CONFIG} and mig-manager from this node",
@@ -49,7 +51,7 @@ def conflict(node: Mapping[str, Any]) -> Conflict | None:
     )
     if given:
         return Conflict(
-            "DevicePluginActive",
+            NodeReason.DEVICE_PLUGIN,
             f"a device plugin gives out this node's GPUs too ({', '.join(given)}); "
             "keep it off this node, or pass --ignore-other-managers if it serves other GPUs",
         )

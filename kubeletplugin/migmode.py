@@ -10,12 +10,13 @@ import logging
 
 import pynvml
 
+from dra.reasons import NodeReason
 from kubeletplugin.hardware import GpuUnit, Hardware
 from kubeletplugin.journal import Journal
 from kubeletplugin.nvml.discovery import mig_mode
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.instances import processes
-from kubeletplugin.reports import MIG_ENABLED, MIG_PENDING, Reports
+from kubeletplugin.reports import Reports
 
 _log = logging.getLogger(__name__)
 
@@ -63,10 +64,10 @@ class MigMode:
         )
         # Success of the call says nothing: the mode may be waiting for a reset.
         if mig_mode(session, session.device(gpu), gpu=gpu) == (True, True):
-            self._reports.node(MIG_ENABLED, f"MIG mode of {unit.name} ({gpu}) turned on")
+            self._reports.node(NodeReason.MIG_ENABLED, f"MIG mode of {unit.name} ({gpu}) turned on")
         else:
             self._reports.node(
-                MIG_PENDING,
+                NodeReason.MIG_PENDING,
                 f"MIG mode of {unit.name} ({gpu}) was asked for and is not on "
                 f"(activation status {status}); reset the GPU or reboot the node",
                 warning=True,

@@ -14,6 +14,7 @@ from typing import Protocol
 from dra.conditions import GPU_LOST, INSTANCE_LOST, NO_PERMISSION, XID_ERROR
 from dra.inventory import ClaimRef, Gpu
 from dra.kube.timing import Clock, SystemClock
+from dra.reasons import NodeReason
 from kubeletplugin.ailments import Ailment, Ailments
 from kubeletplugin.entries import HELD, Entry
 from kubeletplugin.hardware import GpuUnit, Hardware
@@ -26,8 +27,6 @@ from kubeletplugin.xidwatch import XidWatch
 
 _log = logging.getLogger(__name__)
 REVIEW_SECONDS = 2.0
-EVENTS_UNSUPPORTED = "XidEventsUnsupported"
-RECOVERED = "GpuRecovered"
 
 
 class Statuses(Protocol):
@@ -108,12 +107,12 @@ class HealthMonitor:
         unit = self._hardware.unit(gpu)
         scope = self._rules.scope(xid.number, gi_id=xid.gi_id)
         if unit is None or scope is Scope.NOTHING:
-            _log.info("XID %d of GPU %s is not about the hardware", xid.number, gpu)
+            _log.info("XID %d is not about the hardware", xid.number, extra={"gpu_uuid": gpu})
             return
         ailment = _of_xid(unit, xid, scope, at=self._clock.monotonic())
         if self._ailments.add(ailment):
-            _log.error("%s", ailment.message)
-            self._reports.node(XID_ERROR, ailment.message, warning=True)
+            _log.error("%s", ailment.message, extra={"gpu": unit.name, "gpu_uuid": gpu})
+            self._reports.node(NodeReason.XID_ERROR, ailment.message, warning=True)
         self.review()
 
     def denied(self, gpu: str, message: str) -> None:
@@ -122,7 +121,7 @@ class HealthMonitor:
         text = f"the last slice could not be made here for want of permission: {message}"
         ailment = Ailment(gpu, NO_PERMISSION, text, now, needs_reset=True, blocks=False)
         if self._ailments.of_gpu(gpu) is None and self._ailments.add(ailment):
-            self._reports.node(NO_PERMISSION, text, warning=True)
+            self._reports.node(NodeReason.NO_PERMISSION, text, warning=True)
             self._on_change()
 
     def permitted(self, gpu: str) -> None:
@@ -139,7 +138,7 @@ class HealthMonitor:
             healed = self._ailments.review(seen, now=self._clock.monotonic())
             for ailment in healed:
                 _log.info("passed: %s", ailment.message)
-                self._reports.node(RECOVERED, f"healthy again: {ailment.message}")
+                self._reports.node(NodeReason.RECOVERED, f"healthy again: {ailment.message}")
             before = {u.uuid: u.sick for u in self._hardware.units()}
             for unit in self._hardware.units():
                 whole = self._ailments.of_gpu(unit.uuid)
@@ -153,9 +152,9 @@ class HealthMonitor:
         lost = {g.uuid: g for g in seen if g.reason == GPU_LOST}
         for uuid in lost.keys() - self._lost:
             gpu = lost[uuid]
-            self._reports.node(GPU_LOST, f"{gpu.name}: {gpu.unavailable}", warning=True)
+            self._reports.node(NodeReason.GPU_LOST, f"{gpu.name}: {gpu.unavailable}", warning=True)
         for uuid in self._lost - lost.keys():
-            self._reports.node(RECOVERED, f"GPU {uuid} answers again")
+            self._reports.node(NodeReason.RECOVERED, f"GPU {uuid} answers again")
         self._lost = frozenset(lost)
 
     def _tell_of_devices(self) -> bool:
@@ -175,7 +174,7 @@ class HealthMonitor:
             self._told[key] = problem
             if problem.reason != INSTANCE_LOST:  # which has an event of its own
                 text = f"{entry.device}: {problem.message}"
-                self._reports.claim(entry.claim, problem.reason, text, warning=True)
+                self._reports.claim(entry.claim, NodeReason(problem.reason), text, warning=True)
         for ref in changed.values():
             self._statuses.refresh(ref, lambda uid=ref.uid: self._held(uid))  # type: ignore[misc]
         return bool(changed)
@@ -212,7 +211,7 @@ class HealthMonitor:
         self._unsupported = True
         text = f"XIDs are not heard on this node, lost GPUs are still noticed: {message}"
         _log.warning("%s", text)
-        self._reports.node(EVENTS_UNSUPPORTED, text)
+        self._reports.node(NodeReason.XIDS_UNSUPPORTED, text)
 
 
 def _of_xid(unit: GpuUnit, xid: Xid, scope: Scope, *, at: float) -> Ailment:

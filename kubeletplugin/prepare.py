@@ -26,6 +26,7 @@ from kubeletplugin.errors import (
 )
 from kubeletplugin.hardware import GpuUnit, Hardware
 from kubeletplugin.journal import Journal
+from kubeletplugin.logfields import about
 from kubeletplugin.lookup import ClaimUnreadableError, Wanted, resolve
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.recovery import complete
@@ -86,7 +87,7 @@ class Preparer:
             except PluginError as error:
                 if not error.passing or self._clock.monotonic() + delay > end:
                     raise
-                _log.info("claim %s (UID %s) is tried again: %s", ref, ref.uid, error)
+                _log.info("tried again at once", extra=about(ref, error=str(error)))
             self._clock.wait(Event(), delay)
             delay = min(2 * delay, _LONGEST_DELAY)
 

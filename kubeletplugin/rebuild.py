@@ -14,16 +14,18 @@ from dra.claims import Claim, read_claim
 from dra.kube.errors import KubeError
 from dra.kube.resources import RESOURCE_CLAIMS
 from dra.kube.transport import KubeApi
+from dra.reasons import NodeReason
 from kubeletplugin.entries import Entry, State
 from kubeletplugin.errors import PluginError
 from kubeletplugin.hardware import GpuUnit, Hardware
 from kubeletplugin.journal import Journal
-from kubeletplugin.logfields import device
+from kubeletplugin.logfields import about
+from kubeletplugin.logfields import device as device_fields
 from kubeletplugin.lookup import Wanted, resolve
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.instances import list_compute_instances, list_gpu_instances
 from kubeletplugin.observer import Action, Observer
-from kubeletplugin.reports import REBUILT, Reports
+from kubeletplugin.reports import Reports
 
 _log = logging.getLogger(__name__)
 
@@ -64,13 +66,15 @@ class Rebuild:
             self._failure = str(error)
             return False
         for entry in found:
-            _log.warning("found on the hardware, for the rebuilt journal", extra=device(entry))
+            _log.warning(
+                "found on the hardware, for the rebuilt journal", extra=device_fields(entry)
+            )
             self._observer.acted(Action.REBUILT)
         if found or self._journal.problems:
             names = ", ".join(f"{e.device} of claim {e.claim}" for e in found) or "nothing"
             message = f"found on the hardware and in this node's claims: {names}"
             _log.warning("journal rebuilt: %s", message)
-            self._reports.node(REBUILT, message)
+            self._reports.node(NodeReason.REBUILT, message)
         return True
 
     def _of_claim(self, claim: Claim) -> list[Entry]:
@@ -85,7 +89,8 @@ class Rebuild:
         try:
             unit, wanted = resolve(device, self._hardware)
         except PluginError as error:
-            _log.warning("%s of claim %s is not looked for: %s", device.device, claim.ref, error)
+            fields = about(claim.ref, device=device.device, error=str(error))
+            _log.warning("not looked for on the hardware", extra=fields)
             return None
         entry = Entry(
             claim=claim.ref,

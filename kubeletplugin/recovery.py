@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 
 from dra.inventory import ClaimRef
+from dra.reasons import NodeReason
 from kubeletplugin.entries import ARRIVING, HELD, LEAVING, Entry, State
 from kubeletplugin.errors import PluginError
 from kubeletplugin.fate import Fate
@@ -18,7 +19,7 @@ from kubeletplugin.journal import Journal
 from kubeletplugin.logfields import about, device
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.observer import Action, Observer
-from kubeletplugin.reports import LOST, RESTORED, Reports
+from kubeletplugin.reports import Reports
 from kubeletplugin.slices import Slices
 from kubeletplugin.specs import Specs
 from kubeletplugin.undo import Undo
@@ -114,7 +115,7 @@ class Recovery:
         )
         self._observer.acted(Action.RESTORED)
         _log.warning("slices made again", extra=about(ref, detail=message))
-        self._reports.claim(ref, RESTORED, message)
+        self._reports.claim(ref, NodeReason.RESTORED, message)
         return True
 
     def _say_why(self, lost: Iterable[Entry], why: str) -> None:
@@ -188,7 +189,7 @@ class Recovery:
                 "pod if it runs on"
             )
             _log.warning("slice lost", extra=device(entry, detail=message))
-            self._reports.claim(entry.claim, LOST, message, warning=True)
+            self._reports.claim(entry.claim, NodeReason.LOST, message, warning=True)
         else:
             _log.info("slice found again", extra=device(entry))
         self._hardware.look(entry.gpu)

@@ -8,6 +8,7 @@ from kubeletplugin.entries import LEAVING, Entry, State
 from kubeletplugin.errors import PluginError
 from kubeletplugin.identity import own_instance, sight
 from kubeletplugin.journal import Journal
+from kubeletplugin.logfields import device
 from kubeletplugin.nvml.changes import destroy_compute_instances, destroy_gpu_instance
 from kubeletplugin.nvml.errors import NotFoundError
 from kubeletplugin.nvml.instances import list_compute_instances, processes
@@ -88,4 +89,4 @@ class Removal:
         try:
             self._journal.put(entry)
         except PluginError as error:
-            _log.warning("%s of claim %s: %s", entry.device, entry.claim, error)
+            _log.warning("the journal cannot be written", extra=device(entry, error=str(error)))

@@ -6,19 +6,7 @@ from typing import Protocol
 
 from dra.inventory import ClaimRef
 from dra.kube.resources import NODES, RESOURCE_CLAIMS, Obj
-
-IN_USE = "SliceInUse"
-WITHHELD = "SliceWithheld"
-LOST = "SliceLost"
-RESTORED = "SliceRestored"
-FOREIGN = "ForeignInstance"
-UNWRITABLE = "JournalUnwritable"
-WRITABLE = "JournalWritable"
-CORRUPTED = "CheckpointCorrupted"
-REBUILT = "JournalRebuilt"
-MIG_ENABLED = "MIGModeEnabled"
-MIG_PENDING = "MIGModePending"
-NO_SLICES = "SlicesNotPublished"
+from dra.reasons import NodeReason
 
 
 class Recorder(Protocol):
@@ -40,15 +28,17 @@ class Reports:
             "metadata": {"name": node_name, "uid": node_name},
         }
 
-    def node(self, reason: str, message: str, *, warning: bool = False) -> None:
+    def node(self, reason: NodeReason, message: str, *, warning: bool = False) -> None:
         """An event of this node."""
-        self._recorder.emit(self._node, reason, message, warning=warning)
+        self._recorder.emit(self._node, reason.value, message, warning=warning)
 
-    def claim(self, ref: ClaimRef, reason: str, message: str, *, warning: bool = False) -> None:
+    def claim(
+        self, ref: ClaimRef, reason: NodeReason, message: str, *, warning: bool = False
+    ) -> None:
         """An event of a claim."""
         regarding = {
             "apiVersion": RESOURCE_CLAIMS.api_version,
             "kind": RESOURCE_CLAIMS.kind,
             "metadata": {"name": ref.name, "namespace": ref.namespace, "uid": ref.uid},
         }
-        self._recorder.emit(regarding, reason, message, warning=warning)
+        self._recorder.emit(regarding, reason.value, message, warning=warning)

@@ -17,12 +17,13 @@ from dra.kube.resources import MIG_NODES, RESOURCE_SLICES
 from dra.kube.timing import Clock
 from dra.kube.transport import KubeApi
 from dra.partitions import Offered, offered
+from dra.reasons import NodeReason
 from dra.resourceslices import Features, LayoutError, SliceLayout
 from kubeletplugin.allocatormode import AllocatorMode
 from kubeletplugin.blocking import Blocking
 from kubeletplugin.options import Options
 from kubeletplugin.publish import node_owner
-from kubeletplugin.reports import NO_SLICES, Reports
+from kubeletplugin.reports import Reports
 from kubeletplugin.republisher import Republisher
 from kubeletplugin.sliceprobe import probe
 from kubeletplugin.slicewriter import DroppedFieldsError, SliceWriter
@@ -165,7 +166,7 @@ class SlicePublisher(Republisher):
         """Publish nothing from now on; the controller is to allocate."""
         text = f"{message}. Until then the controller allocates this node's GPUs"
         _log.error("--allocator=scheduler is not possible: %s", text)
-        self._reports.node(NO_SLICES, text, warning=True)
+        self._reports.node(NodeReason.NO_SLICES, text, warning=True)
         self._given_up = Publication(done=False, reason=reason, message=text)
         self._mode.report(self._given_up)
         self._withdraw()

@@ -13,6 +13,7 @@ from kubeletplugin.errors import BusyError, DeviceError, HardwareError, ModeErro
 from kubeletplugin.hardware import GpuUnit
 from kubeletplugin.identity import is_whole, own_instance
 from kubeletplugin.journal import Journal
+from kubeletplugin.logfields import device
 from kubeletplugin.nvml.changes import create_compute_instance, create_gpu_instance
 from kubeletplugin.nvml.errors import InsufficientResourcesError, NotSupportedError
 from kubeletplugin.nvml.session import Session
@@ -57,7 +58,7 @@ class Slices:
             return self._make(unit, entry)
         if recorded.state is not State.INTENT and self.present(recorded):
             return recorded
-        _log.info("%s of claim %s is made again", entry.device, entry.claim)
+        _log.info("made again", extra=device(entry))
         profile, _ = _shape(unit, entry)
         found = own_instance(self._session, recorded, self._boot_id)
         if found is not None:
@@ -71,12 +72,8 @@ class Slices:
         profile, placement = _shape(unit, entry)
         leftover = self._occupancy.make_room(unit, entry, placement)
         if leftover is not None and leftover.gi_id is not None:
-            _log.info(
-                "%s of claim %s uses the GPU instance again that %s left",
-                entry.device,
-                entry.claim,
-                leftover.claim,
-            )
+            detail = f"the GPU instance was left by claim {leftover.claim}"
+            _log.info("GPU instance used again", extra=device(entry, detail=detail))
             entry = _bare(entry, self._boot_id, leftover.gi_id)
             self._journal.exchange(leftover, entry)
             return self._compute(unit, entry, profile)

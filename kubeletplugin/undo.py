@@ -12,14 +12,16 @@ from dataclasses import dataclass, field
 from threading import Event
 
 from dra.kube.timing import Clock, SystemClock
+from dra.reasons import NodeReason
 from kubeletplugin.entries import HELD, LEAVING, Entry, State
 from kubeletplugin.errors import HardwareError, PluginError
 from kubeletplugin.hardware import GpuUnit, Hardware
 from kubeletplugin.journal import Journal
 from kubeletplugin.journalfile import Key
+from kubeletplugin.logfields import device
 from kubeletplugin.nvml.errors import GpuLostError, InUseError, NvmlError
 from kubeletplugin.removal import Removal
-from kubeletplugin.reports import FOREIGN, IN_USE, WITHHELD, Reports
+from kubeletplugin.reports import Reports
 from kubeletplugin.specs import Specs
 
 _log = logging.getLogger(__name__)
@@ -163,7 +165,7 @@ class Undo:
             current = self._journal.get(entry)
             if current is not None and (other := self._removal.remove(current, before)):
                 _log.warning("%s", other)
-                self._reports.node(FOREIGN, other, warning=True)
+                self._reports.node(NodeReason.FOREIGN, other, warning=True)
         finally:
             try:
                 self._hardware.observe(unit)
@@ -185,13 +187,13 @@ class Undo:
         try:
             self._journal.alter(current, kept)
         except PluginError as problem:
-            _log.warning("%s of claim %s: %s", entry.device, entry.claim, problem)
+            _log.warning("the journal cannot be written", extra=device(entry, error=str(problem)))
             if current.state not in LEAVING:
                 left.failed.append(text)
                 return
         left.withheld.append(text)
-        _log.warning("%s of claim %s is withheld: %s", entry.device, entry.claim, error)
-        reason = IN_USE if isinstance(error, InUseError) else WITHHELD
+        _log.warning("withheld", extra=device(current, error=str(error)))
+        reason = NodeReason.IN_USE if isinstance(error, InUseError) else NodeReason.WITHHELD
         self._reports.claim(
             entry.claim, reason, f"{entry.device} cannot be removed yet: {error}", warning=True
         )

@@ -11,8 +11,10 @@ import pytest
 
 from dra.inventory import ClaimRef
 from dra.kube.resources import RESOURCE_CLAIMS
+from dra.reasons import NodeReason
 from kubeletplugin.entries import State
 from kubeletplugin.locks import FifoLock
+from kubeletplugin.managers import Conflict
 from kubeletplugin.nvml.errors import HangError, NvmlError
 from kubeletplugin.nvml.session import Session
 from kubeletplugin.observer import Action
@@ -149,7 +151,7 @@ def test_slices_and_room_show_by_gpu_profile_and_state(make_rig: Callable[..., R
     assert found.labels("mig_dra_gpu_unavailable") == []
 
 
-def test_a_gpu_without_mig_mode_has_room_for_nothing_and_a_reason(
+def test_a_gpu_without_mig_mode_has_a_reason(
     make_rig: Callable[..., Rig],
 ) -> None:
     rig = make_rig(GpuSpec(A100, mig=False))
@@ -157,8 +159,16 @@ def test_a_gpu_without_mig_mode_has_room_for_nothing_and_a_reason(
     found = scrape(rig)
     [labels] = found.labels("mig_dra_gpu_unavailable")
     assert (labels["gpu"], labels["reason"]) == ("gpu-0", "MIGDisabled")
-    assert sum(found.values("mig_dra_placeable_starts")) == 0
-    assert sum(found.values("mig_dra_gpu_largest_placeable_memory_slices")) == 0
+
+
+def test_a_gpu_that_is_withheld_has_room_for_nothing(rig: Rig) -> None:
+    assert rig.daemon is not None
+    rig.daemon._hardware.withhold(Conflict(NodeReason.DEVICE_PLUGIN, "somebody else's"))
+    found = scrape(rig)
+    reasons = [labels["reason"] for labels in found.labels("mig_dra_gpu_unavailable")]
+    assert reasons == ["DevicePluginActive"] * 2
+    assert set(found.values("mig_dra_placeable_starts")) == {0}
+    assert found.values("mig_dra_gpu_largest_placeable_memory_slices") == [0, 0]
 
 
 def test_records_that_cannot_be_understood_are_counted(rig: Rig) -> None:
