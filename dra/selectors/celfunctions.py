@@ -14,6 +14,8 @@ from typing import Any
 from cel_expr_python import cel
 
 from dra.quantity import QuantityError, parse_quantity
+from dra.selectors import cellists, celnetwork, celtext
+from dra.selectors.declaring import BOOL, INT, LIST, MAP, STRING, declare, function, method
 from dra.selectors.semver import Semver, SemverError, parse_semver
 
 _QUANTITY = "quantity"
@@ -34,7 +36,8 @@ def semver(text: str) -> Opaque:
 
 def functions() -> list[Any]:
     """Declarations with their implementations, for ``cel.NewEnv``."""
-    return [*_comparisons(), *_quantities(), *_versions(), *_others()]
+    own = [*_comparisons(), *_quantities(), *_versions(), *_others()]
+    return [*own, *cellists.functions(), *celnetwork.functions(), *celtext.functions()]
 
 
 def _quantity_of(number: Fraction) -> Opaque:
@@ -80,27 +83,23 @@ def _accepts(parse: Callable[[str], object]) -> Callable[[str], bool]:
 
 
 def _comparisons() -> Iterable[Any]:
-    yield _declare("compareTo", _method(_compare, _INT, _MAP, _MAP))
-    yield _declare("isLessThan", _method(lambda a, b: _compare(a, b) < 0, _BOOL, _MAP, _MAP))
-    yield _declare("isGreaterThan", _method(lambda a, b: _compare(a, b) > 0, _BOOL, _MAP, _MAP))
+    yield declare("compareTo", method(_compare, INT, MAP, MAP))
+    yield declare("isLessThan", method(lambda a, b: _compare(a, b) < 0, BOOL, MAP, MAP))
+    yield declare("isGreaterThan", method(lambda a, b: _compare(a, b) > 0, BOOL, MAP, MAP))
 
 
 def _quantities() -> Iterable[Any]:
-    yield _declare("quantity", _function(quantity, _MAP, _STRING))
-    yield _declare("isQuantity", _function(_accepts(parse_quantity), _BOOL, _STRING))
-    yield _declare("sign", _method(lambda q: (_number(q) > 0) - (_number(q) < 0), _INT, _MAP))
-    yield _declare("isInteger", _method(lambda q: _number(q).denominator == 1, _BOOL, _MAP))
-    yield _declare("asInteger", _method(_integer, _INT, _MAP))
-    yield _declare(
-        "asApproximateFloat", _method(lambda q: float(_number(q)), cel.Type.DOUBLE, _MAP)
-    )
+    yield declare("quantity", function(quantity, MAP, STRING))
+    yield declare("isQuantity", function(_accepts(parse_quantity), BOOL, STRING))
+    yield declare("sign", function(lambda q: (_number(q) > 0) - (_number(q) < 0), INT, MAP))
+    yield declare("isInteger", method(lambda q: _number(q).denominator == 1, BOOL, MAP))
+    yield declare("asInteger", method(_integer, INT, MAP))
+    yield declare("asApproximateFloat", method(lambda q: float(_number(q)), cel.Type.DOUBLE, MAP))
     for name, sign in (("add", 1), ("sub", -1)):
-        yield _declare(
+        yield declare(
             name,
-            _method(
-                lambda a, b, s=sign: _quantity_of(_number(a) + s * _number(b)), _MAP, _MAP, _MAP
-            ),
-            _method(lambda a, n, s=sign: _quantity_of(_number(a) + s * n), _MAP, _MAP, _INT),
+            method(lambda a, b, s=sign: _quantity_of(_number(a) + s * _number(b)), MAP, MAP, MAP),
+            method(lambda a, n, s=sign: _quantity_of(_number(a) + s * n), MAP, MAP, INT),
         )
 
 
@@ -111,54 +110,31 @@ def _versions() -> Iterable[Any]:
     def is_version(text: str, normalize: object) -> bool:
         return _accepts(lambda t: parse_semver(t, normalize=bool(normalize)))(text)
 
-    yield _declare(
+    yield declare(
         "semver",
-        _function(semver, _MAP, _STRING),
-        _function(normalized, _MAP, _STRING, _BOOL),
+        function(semver, MAP, STRING),
+        function(normalized, MAP, STRING, BOOL),
     )
-    yield _declare(
+    yield declare(
         "isSemver",
-        _function(_accepts(parse_semver), _BOOL, _STRING),
-        _function(is_version, _BOOL, _STRING, _BOOL),
+        function(_accepts(parse_semver), BOOL, STRING),
+        function(is_version, BOOL, STRING, BOOL),
     )
-    yield _declare("major", _method(lambda v: _version(v).major, _INT, _MAP))
-    yield _declare("minor", _method(lambda v: _version(v).minor, _INT, _MAP))
-    yield _declare("patch", _method(lambda v: _version(v).patch, _INT, _MAP))
+    yield declare("major", method(lambda v: _version(v).major, INT, MAP))
+    yield declare("minor", method(lambda v: _version(v).minor, INT, MAP))
+    yield declare("patch", method(lambda v: _version(v).patch, INT, MAP))
 
 
 def _others() -> Iterable[Any]:
     def contains(whole: list[Any], part: list[Any]) -> bool:
         return all(item in whole for item in part)
 
-    yield _declare("sets.contains", _function(contains, _BOOL, _LIST, _LIST))
-    yield _declare(
+    yield declare("sets.contains", function(contains, BOOL, LIST, LIST))
+    yield declare(
         "sets.intersects",
-        _function(lambda a, b: any(item in a for item in b), _BOOL, _LIST, _LIST),
+        function(lambda a, b: any(item in a for item in b), BOOL, LIST, LIST),
     )
-    yield _declare(
+    yield declare(
         "sets.equivalent",
-        _function(lambda a, b: contains(a, b) and contains(b, a), _BOOL, _LIST, _LIST),
+        function(lambda a, b: contains(a, b) and contains(b, a), BOOL, LIST, LIST),
     )
-
-
-_BOOL, _INT, _STRING = cel.Type.BOOL, cel.Type.INT, cel.Type.STRING
-_MAP = cel.Type.Map(cel.Type.STRING, cel.Type.DYN)
-_LIST = cel.Type.List(cel.Type.DYN)
-
-_Overload = Callable[[str], Any]
-
-
-def _method(impl: Callable[..., Any], returns: Any, *parameters: Any) -> _Overload:
-    return lambda overload_id: cel.Overload(
-        overload_id, return_type=returns, parameters=[*parameters], is_member=True, impl=impl
-    )
-
-
-def _function(impl: Callable[..., Any], returns: Any, *parameters: Any) -> _Overload:
-    return lambda overload_id: cel.Overload(
-        overload_id, return_type=returns, parameters=[*parameters], impl=impl
-    )
-
-
-def _declare(name: str, *overloads: _Overload) -> Any:
-    return cel.FunctionDecl(name, [overload(f"{name}_{n}") for n, overload in enumerate(overloads)])

@@ -198,6 +198,46 @@ def test_tolerations_are_in_the_result_that_is_bound(served: Api, serve: Serve) 
     assert result.get("tolerations", []) == kept
 
 
+def test_what_only_looks_is_bound_beside_what_holds(served: Api, serve: Serve) -> None:
+    labels = {"resource.kubernetes.io/admin-access": "true"}
+    served.patch("Namespace", "default", {"metadata": {"labels": labels}})
+    serve("holds", exactly("r", "mig-7g.40gb", allocationMode="All"))
+    look = exactly("look", "gpu.dra.dev", adminAccess=True, allocationMode="All")
+    for name in ("looks", "looks-too"):
+        results = serve(name, look)
+        assert [(r["device"], r["adminAccess"]) for r in results] == [
+            ("gpu-0", True),
+            ("gpu-1", True),
+        ]
+
+
+def test_a_pod_says_why_it_waits_until_it_does_not(served: Api, serve: Serve) -> None:
+    held = [exactly("r", "mig-7g.40gb", count=2)]
+    for name in ("first", "second"):
+        serve(name, *held)
+    served.create(
+        {
+            "apiVersion": "resource.k8s.io/v1",
+            "kind": "ResourceClaim",
+            "metadata": {"name": "waits", "namespace": "default"},
+            "spec": {"devices": {"requests": held}},
+        }
+    )
+    served.create(pod("waits", COMMAND, claims={"gpu": {"resourceClaimName": "waits"}}))
+
+    def told(status: str) -> Obj | None:
+        conditions = served.get("Pod", "waits")["status"].get("conditions", [])
+        found = [c for c in conditions if c["type"] == "mig.dra.dev/ClaimsAllocated"]
+        return found[0] if found and found[0]["status"] == status else None
+
+    assert "default/first" in wait_for("reason", lambda: told("False"))["message"]
+    served.delete("Pod", "first", grace=0)
+    served.delete("ResourceClaim", "first")
+    wait_for("end of the wait", lambda: told("True"))
+    served.delete("Pod", "waits", grace=0)
+    served.delete("ResourceClaim", "waits")
+
+
 def test_the_smallest_slice_with_enough_memory_is_bound(serve: Serve) -> None:
     selector = [{"cel": {"expression": AT_LEAST_12GI}}]
     (result,) = serve("memory", exactly("r", "mig.dra.dev", selectors=selector))

@@ -33,7 +33,7 @@ SELECTED = [
     f"{MEMORY}.compareTo(quantity('4Gi')) >= 0",
     f"{MEMORY}.isGreaterThan(quantity('4864M'))",
     f"{MEMORY} == quantity('4864Mi')",
-    f"quantity('1Gi') == quantity('1024Mi') && {MEMORY}.isInteger() && {MEMORY}.sign() == 1",
+    f"quantity('1Gi') == quantity('1024Mi') && {MEMORY}.isInteger() && sign({MEMORY}) == 1",
     f"{MEMORY}.sub(quantity('864Mi')).add(1).asInteger() == 4194304001",
     f"device.capacity['{DRIVER}'].multiprocessors.asApproximateFloat() == 14.0",
     f"{OWN}.driverVersion.isGreaterThan(semver('550.0.0'))",
@@ -59,6 +59,41 @@ SELECTED = [
     "!device.allowMultipleAllocations",
     "cel.bind(d, device, d.driver.endsWith('dra.dev'))",
 ]
+LIBRARIES = [
+    "[1,2].sum()==3",
+    "[].sum() == 0",
+    "[1.5,2.0].sum()==3.5",
+    "[1,2].min()==1 && [1,2].max()==2",
+    "[1,2,2].isSorted() && ![2,1].isSorted()",
+    "[1,2].slice(0,1)==[1]",
+    "'abcabc'.find('b.')=='bc'",
+    "'abcabc'.findAll('b.')==['bc','bc']",
+    "'abcabc'.findAll('b.',1).size()==1",
+    "'x'.find('y') == ''",
+    "url('https://user@example.com:8443/a%20b?x=1&x=2').getHost()=='example.com:8443'",
+    "url('https://example.com:8443/a?x=1&x=2').getQuery()=={'x':['1','2']}",
+    "url('https://[::1]:80/').getHostname()=='::1' && url('https://e:80').getPort()=='80'",
+    "!isURL('a b') && isURL('/x')",
+    "ip('1.1.1.1').family()==4 && ip('::1').isLoopback()",
+    "isIP('fe80::1') && !isIP('fe80::1%eth0') && !isIP('::ffff:1.2.3.4')",
+    "ip.isCanonical('::1') && !ip.isCanonical('::0001')",
+    "cidr('10.0.0.0/8').containsIP('10.1.2.3') && !cidr('10.0.0.0/8').containsIP(ip('11.0.0.0'))",
+    "cidr('10.0.0.0/8').containsCIDR('10.1.0.0/16')",
+    "!cidr('10.1.0.0/16').containsCIDR(cidr('10.0.0.0/8'))",
+    "cidr('10.1.2.3/8').masked()==cidr('10.0.0.0/8') && cidr('10.1.2.3/8').prefixLength()==8",
+    "cidr('10.0.0.0/8').ip()==ip('10.0.0.0')",
+    "isCIDR('10.0.0.0/8') && !isCIDR('10.0.0.0/33')",
+    "[[1],[2]].flatten()==[1,2] && [[[1]],[[2]]].flatten(2)==[1,2]",
+    "[3,1].sort()==[1,3]",
+    "[1,1].distinct()==[1]",
+    "lists.range(3)==[0,1,2]",
+    "'abc'.indexOf('b')==1 && 'abcb'.lastIndexOf('b')==3",
+    "[1,2].first().value()==1",
+    "ip('224.0.0.5').isLinkLocalMulticast() && ip('ff02::1').isLinkLocalMulticast()",
+    "ip('169.254.1.1').isLinkLocalUnicast() && ip('0.0.0.0').isUnspecified()",
+    "ip('8.8.8.8').isGlobalUnicast() && ip('10.0.0.1').isGlobalUnicast()",
+]
+"""What Kubernetes adds to CEL; the real kube-scheduler agrees (tests/cluster)."""
 NOT_SELECTED = [
     "false",
     "device.driver == 'gpu.nvidia.com'",
@@ -74,6 +109,11 @@ FAILING = [
     (f"{OWN}.driverVersion.isLessThan(quantity('1'))", "semver"),
     (f"{OWN}.profile.isLessThan(quantity('1'))", "overload"),
     (f"{OWN}.profile", "boolean"),
+    ("[].min() == 1", "empty list"),
+    ("ip('x') == ip('y')", "IPv4"),
+    ("cidr('10.0.0.0') == cidr('10.0.0.0/8')", "10.0.0.0"),
+    ("'a'.find('(') == ''", "missing )"),
+    ("url('a b').getHost() == ''", "URL"),
 ]
 MALFORMED = [
     ("device.driver ==", "1:17"),
@@ -84,10 +124,12 @@ MALFORMED = [
     ("1 + 1", "boolean"),
     ("device.driver", None),
     ("", "1:1"),
+    ("[1, 2].indexOf(2) == 1", "overload"),
+    ("[1, 2].sortBy(n, -n) == [2, 1]", "sortBy"),
 ]
 
 
-@pytest.mark.parametrize("expression", SELECTED)
+@pytest.mark.parametrize("expression", [*SELECTED, *LIBRARIES])
 def test_a_selector_that_holds_selects(expression: str) -> None:
     verdict = Selectors().evaluate(expression, small_slice())
     assert (verdict.selected, verdict.error) == (True, "")
@@ -117,6 +159,12 @@ def test_a_malformed_selector_is_refused_with_the_place(expression: str, place: 
         selectors.check(expression)
     with pytest.raises(SelectorError):
         selectors.evaluate(expression, small_slice())
+
+
+def test_a_pattern_cannot_keep_the_controller_busy() -> None:
+    text = "a" * 5000
+    verdict = Selectors().evaluate(f"'{text}b'.find('(a+)+$') == ''", small_slice())
+    assert verdict.selected
 
 
 def test_gpus_of_one_kind_share_an_evaluation_unless_the_selector_tells_them_apart() -> None:
