@@ -57,7 +57,7 @@ class Mishaps(Usage):
 
     @rule(order=st.permutations(range(GPUS)))
     def reboot(self, order: list[int]) -> None:
-        self.recorder.die()
+        self.end()
         self.machine.reboot(minors=order)
         shutil.rmtree(self.site.roots.cdi, ignore_errors=True)
         self.specs_lost = True
@@ -66,7 +66,7 @@ class Mishaps(Usage):
 
     @rule()
     def reload_driver(self) -> None:
-        self.recorder.die()
+        self.end()
         self.machine.reload_driver()
         self.specs_lost = True
         self._wiped()

@@ -99,11 +99,18 @@ class Story(RuleBasedStateMachine):
 
     def restart(self) -> None:
         """The process is dead; another one starts."""
+        self.end()
+        self.recorder.disarm()
+        self.plant = self.new_plant()
+
+    def end(self) -> None:
+        """Kill the process. It is dead, and its lock free, once no call of it hangs in the driver.
+
+        A call that hung comes to its end then: what it makes is there before the next process is.
+        """
         self.recorder.die()
         self.release_hung()
         wait_until(lambda: not self.recorder.busy)
-        self.recorder.disarm()
-        self.plant = self.new_plant()
 
     def release_hung(self) -> None:
         for gpu in self.hung:

@@ -166,8 +166,7 @@ class Usage(Story):
 
     @rule(point=kill_points)
     def killed_at_its_start(self, point: int) -> None:
-        self.recorder.die()
-        self.release_hung()
+        self.end()
         self._killed(point, self.new_plant)
         self.restart()
 
