@@ -11,6 +11,7 @@ import pytest
 from sim.nvml import install
 from sim.nvml.codes import Return
 from sim.nvml.machine import GpuSpec, Machine
+from sim.nvml.session import Session
 from tests.sim.nvml.calls import create_at, device, gpu_instances, refused
 from tests.sim.nvml.conftest import Start
 
@@ -158,3 +159,15 @@ def test_mutations_are_recorded_and_reads_only_when_asked(a100: Machine) -> None
         ("nvmlDeviceCreateGpuInstanceWithPlacement", 23, True),
     ]
     assert [(c.function, c.mutation) for c in a100.calls()] == [("nvmlGpuInstanceGetInfo", False)]
+
+
+def test_handles_of_instances_do_not_pile_up(a100: Machine) -> None:
+    session = Session(a100.directory)
+    gpu = a100.gpu(0)
+    card, *instances = [session.handle("device", gpu)] + [
+        session.handle("gpu-instance", gpu, key) for key in range(1, 2001)
+    ]
+    assert len(session._targets) == len(session._addresses) <= 1000
+    assert session.target(card).kind == "device"
+    assert session.target(instances[-1]).key == 2000
+    assert session.handle("gpu-instance", gpu, 1) not in instances
