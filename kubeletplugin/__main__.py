@@ -28,6 +28,10 @@ from kubeletplugin.xids import read_rules
 
 # Kubelet gives a Prepare 45 s: the claim's lookup must leave room for the hardware.
 _API_SECONDS = 10.0
+_AUTO = Path("auto")
+_DRIVER_CONTAINER = Path("/run/nvidia/driver")
+"""Where the GPU operator mounts the root of its driver container."""
+
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
 
@@ -50,7 +54,8 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
     "--driver-root",
     type=_DIRECTORY,
     default="/",
-    help="Root of the NVIDIA driver's files, as the host sees it.",
+    help="Root of the NVIDIA driver's files, as the host sees it; `auto` is /run/nvidia/driver "
+    "while there is a driver container, else /.",
 )
 @click.option(
     "--state-dir",
@@ -156,7 +161,8 @@ def main(  # noqa: PLR0913 - the flags
         allocator=Allocator(allocator),
         roots=Roots(
             host=host_root.absolute(),
-            driver=driver_root.absolute(),
+            driver=Path("/") if driver_root == _AUTO else driver_root.absolute(),
+            driver_container=_DRIVER_CONTAINER if driver_root == _AUTO else None,
             cdi=cdi_root.absolute(),
             kubelet=kubelet_root.absolute(),
             state=(state_dir or plugin_directory).absolute(),

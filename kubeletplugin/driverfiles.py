@@ -21,6 +21,7 @@ LIBRARY_DIRECTORIES = (
     "usr/lib64",
     "usr/lib/x86_64-linux-gnu",
     "usr/lib/aarch64-linux-gnu",
+    "usr/lib",
     "lib64",
     "lib/x86_64-linux-gnu",
     "lib/aarch64-linux-gnu",
@@ -66,9 +67,9 @@ def gpu_node(roots: Roots, minor: int) -> DeviceNode:
 
 def _node(roots: Roots, path: str, *, major: int | None, minor: int) -> DeviceNode:
     """The node with its numbers, so that it need not exist when the container starts."""
-    in_driver = (roots.driver_seen / "dev").is_dir() and roots.driver != Path("/")
+    in_driver = (roots.driver_seen / "dev").is_dir() and roots.driver_root != Path("/")
     seen = roots.driver_seen / path.lstrip("/") if in_driver else roots.on_host(path)
-    host_path = str(roots.driver / path.lstrip("/")) if in_driver else ""
+    host_path = str(roots.driver_root / path.lstrip("/")) if in_driver else ""
     try:
         status = seen.stat()
     except OSError:
@@ -96,13 +97,13 @@ def _mounts(roots: Roots, driver_version: str) -> Iterator[Mount]:
         )
     links = _links(root / directory)
     for library in sorted((root / directory).glob(f"*.so.{driver_version}")):
-        host_path = str(roots.driver / directory / library.name)
+        host_path = str(roots.driver_root / directory / library.name)
         plain = library.name.removesuffix(f".{driver_version}")
         for name in sorted({library.name, *links.get(library.name, {f"{plain}.1"})}):
             yield Mount(host_path, f"/{directory}/{name}")
     for binary in _BINARIES:
         if (root / binary).is_file():
-            yield Mount(str(roots.driver / binary), f"/{binary}")
+            yield Mount(str(roots.driver_root / binary), f"/{binary}")
 
 
 def _library_directory(root: Path, driver_version: str) -> str | None:

@@ -15,8 +15,9 @@ class Roots:
 
     ``host`` is where this program sees the host's ``/`` (``/host`` in a container that mounts it
     there). ``driver`` is the root of the NVIDIA driver's files as the host sees it: ``/``, or
-    ``/run/nvidia/driver`` where the driver comes in a container. ``cdi`` and ``kubelet`` have the
-    same path inside and outside of this program's container.
+    ``/run/nvidia/driver`` where the driver comes in a container; ``driver_container``, if given, is
+    that of a container that may be there or not, and counts while it is. ``cdi`` and ``kubelet``
+    have the same path inside and outside of this program's container.
     """
 
     host: Path
@@ -24,17 +25,27 @@ class Roots:
     cdi: Path
     kubelet: Path
     state: Path
+    driver_container: Path | None = None
 
     def on_host(self, path: str) -> Path:
         """Where this program finds the host's absolute ``path``."""
         return self.host / path.lstrip("/")
 
     @property
+    def driver_root(self) -> Path:
+        """The root of the driver's files at this moment, as the host sees it."""
+        container = self.driver_container
+        if container is not None and (self._seen(container) / "usr").is_dir():
+            return container
+        return self.driver
+
+    @property
     def driver_seen(self) -> Path:
         """Where this program finds the driver's files; a root below ``host`` is taken as it is."""
-        if self.driver.is_relative_to(self.host):
-            return self.driver
-        return self.on_host(str(self.driver))
+        return self._seen(self.driver_root)
+
+    def _seen(self, root: Path) -> Path:
+        return root if root.is_relative_to(self.host) else self.on_host(str(root))
 
     @property
     def registry(self) -> Path:

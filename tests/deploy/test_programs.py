@@ -122,19 +122,30 @@ def script(container: Obj, replaced: dict[str, str], **environment: str) -> None
     )
 
 
-@pytest.mark.parametrize("root", ["/", "/run/nvidia/driver"])
+@pytest.mark.parametrize(
+    ("value", "roots"),
+    [
+        ("/", ["/"]),
+        ("/run/nvidia/driver", ["/run/nvidia/driver"]),
+        ("auto", ["/"]),
+        ("auto", ["/run/nvidia/driver"]),
+        ("auto", ["/run/nvidia/driver", "/"]),
+    ],
+)
 def test_the_plugin_finds_nvml_in_the_driver_root_and_nothing_else(
-    tmp_path: Path, root: str
+    tmp_path: Path, value: str, roots: list[str]
 ) -> None:
-    spec = pod_spec(render({"kubeletPlugin": {"driverRoot": root}}), "kubelet-plugin")
+    """The first of `roots` counts where there are several."""
+    spec = pod_spec(render({"kubeletPlugin": {"driverRoot": value}}), "kubelet-plugin")
     (init,) = spec["initContainers"]
     host, links = tmp_path / "host", tmp_path / "links"
     for _ in range(2):  # the container may be started again
         script(init, {"/host": str(host), "/nvml": str(links)})
-    driver = host / root.lstrip("/") / "usr/lib64"
-    driver.mkdir(parents=True)
-    (driver / "libnvidia-ml.so.1").write_text("nvml")
-    (driver / "libc.so.6").write_text("another C library")
+    for root in roots:
+        driver = host / root.lstrip("/") / "usr/lib64"
+        driver.mkdir(parents=True)
+        (driver / "libnvidia-ml.so.1").write_text(f"nvml of {root}")
+        (driver / "libc.so.6").write_text("another C library")
 
     (environment,) = (
         each["value"] for each in spec["containers"][0]["env"] if each["name"] == "LD_LIBRARY_PATH"
@@ -143,7 +154,8 @@ def test_the_plugin_finds_nvml_in_the_driver_root_and_nothing_else(
     names = {file.name for each in directories for file in each.iterdir() if not file.is_dir()}
     assert names == {"libnvidia-ml.so.1"}
     found = [each / "libnvidia-ml.so.1" for each in directories]
-    assert [each.read_text() for each in found if each.exists()] == ["nvml"]
+    expected = [f"nvml of {root}" for root in roots]
+    assert [each.read_text() for each in found if each.exists()] == expected
 
 
 def test_each_node_gets_its_simulated_gpus_once(tmp_path: Path) -> None:
