@@ -28,7 +28,7 @@ from controller.stranded import Stranded
 from controller.unit import Blocked, Satisfied, examine, without_nodes
 from controller.views import decide
 from controller.worklist import WorkList
-from controller.writer import BindingForbiddenError, NotLeadingError, Writer
+from controller.writer import NotLeadingError, RefusedError, Writer
 from dra.kube.errors import (
     ConflictError,
     ForbiddenError,
@@ -314,7 +314,7 @@ class Engine:
                 raise error
             case NotFoundError():
                 _log.info("gone meanwhile", extra=fields)
-            case BindingForbiddenError():
+            case RefusedError():
                 self._refused(key, str(error), pod)
             case InvalidError() | ForbiddenError():
                 self._refused(key, f"the API server refuses the write: {error}", pod)

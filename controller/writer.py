@@ -56,8 +56,8 @@ class NotLeadingError(Exception):
     """Nothing is written any more: another controller may lead."""
 
 
-class BindingForbiddenError(Exception):
-    """The API server refuses allocations for want of a permission; says which and the remedy."""
+class RefusedError(Exception):
+    """The API server refuses a write, and will refuse it again; says why, and the remedy."""
 
 
 class Writer:
@@ -83,7 +83,7 @@ class Writer:
         self._leads = leads
 
     def add_finalizer(self, claim: Claim) -> Obj:
-        """Put our finalizer on a claim."""
+        """Put our finalizer on a claim. Raises RefusedError where no patch will do."""
         return self._set_finalizers(claim, [*claim.finalizers, self._finalizer])
 
     def remove_finalizer(self, claim: Claim) -> Obj:
@@ -102,7 +102,7 @@ class Writer:
         """Write an allocation; the claim must have our finalizer.
 
         Raises:
-            BindingForbiddenError: a permission is missing.
+            RefusedError: a permission is missing.
         """
         requests = {c.name: c for request in claim.requests for c in request.choices}
         order = {name: n for n, name in enumerate(requests)}
@@ -123,7 +123,7 @@ class Writer:
         except InvalidError as error:
             if "resourceclaims/binding" not in error.message:
                 raise
-            raise BindingForbiddenError(
+            raise RefusedError(
                 "the API server refuses allocations: from Kubernetes 1.36 on the controller needs "
                 "a ClusterRole with the verb patch on resourceclaims/binding, besides "
                 f"resourceclaims/status, bound by a ClusterRoleBinding ({error.message})"
@@ -195,7 +195,18 @@ class Writer:
             raise NotLeadingError
 
     def _set_finalizers(self, claim: Claim, finalizers: list[str]) -> Obj:
-        return self._patch(claim, {"metadata": {"finalizers": finalizers or None}})
+        try:
+            return self._patch(claim, {"metadata": {"finalizers": finalizers or None}})
+        except InvalidError as error:
+            if not claim.config or "immutable" not in error.message:
+                raise
+            raise RefusedError(
+                "the API server takes every change of this claim for one of its spec: the opaque "
+                "parameters in spec.devices.config were stored with white space between their "
+                "fields, which it leaves out when it compares; create the claim anew (or its "
+                "template, and the pod) with parameters as compact JSON, which kubectl sends "
+                f"({error.message})"
+            ) from error
 
     def _set_allocation(self, claim: Claim, allocation: Obj | None) -> Obj:
         return self._patch(claim, {"status": {"allocation": allocation}}, subresource="status")

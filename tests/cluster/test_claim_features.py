@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
+import ssl
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from hack.cluster.api import Api, ApiError, Obj
+from hack.cluster.api import Api, ApiError, Obj, collection
 from hack.cluster.binaries import Binaries
 from hack.cluster.chart import NAMESPACE, REPOSITORY
 from hack.cluster.controlplane import ControlPlane
@@ -236,6 +239,36 @@ def test_a_pod_says_why_it_waits_until_it_does_not(served: Api, serve: Serve) ->
     wait_for("end of the wait", lambda: told("True"))
     served.delete("Pod", "waits", grace=0)
     served.delete("ResourceClaim", "waits")
+
+
+def test_parameters_that_were_stored_with_white_space_are_named(served: Api) -> None:
+    """No client that encodes JSON does that: written out by hand."""
+    config = spread_for("r")
+    spec = {"devices": {"requests": [exactly("r", "mig-1g.5gb")], "config": [config]}}
+    made = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "blanks", "namespace": "default"},
+        "spec": spec,
+    }
+    request = urllib.request.Request(
+        f"{served._server}{collection('ResourceClaim')}",
+        data=json.dumps(made, indent=2).encode(),
+        headers={**served._headers, "Content-Type": "application/json"},
+    )
+    context = ssl.create_default_context(cafile=served._certificate)
+    urllib.request.urlopen(request, context=context).close()
+    served.create(pod("blanks", COMMAND, claims={"gpu": {"resourceClaimName": "blanks"}}))
+
+    def told() -> list[str]:
+        events = served.list("Event", fieldSelector="involvedObject.name=blanks")
+        return [e["message"] for e in events if e["reason"] == "AllocationRefused"]
+
+    (message, *_) = wait_for("event", told)
+    assert "stored with white space" in message
+    assert "create the claim anew" in message
+    served.delete("Pod", "blanks", grace=0)
+    served.delete("ResourceClaim", "blanks")
 
 
 def test_the_smallest_slice_with_enough_memory_is_bound(serve: Serve) -> None:
