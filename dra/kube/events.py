@@ -64,13 +64,17 @@ class EventLimits:
 
     Equal events within ``window_seconds`` of the last one are counted up instead of repeated. At
     most ``pending`` different ones wait to be sent; the oldest is dropped. An object may have
-    ``burst`` different events at once, then one every ``refill_seconds``.
+    ``burst`` different events at once, then one every ``refill_seconds``. Of all objects together
+    ``at_once`` are sent in a row, then one every ``pause_seconds``: what is reported about has the
+    API server first.
     """
 
     window_seconds: float = 600.0
     pending: int = 1000
     burst: int = 25
     refill_seconds: float = 60.0
+    at_once: int = 20
+    pause_seconds: float = 0.05
 
 
 class EventRecorder:
@@ -98,6 +102,10 @@ class EventRecorder:
         self._allowance = Allowance(
             burst=self._limits.burst, refill_seconds=self._limits.refill_seconds
         )
+        self._pace = Allowance(
+            burst=self._limits.at_once, refill_seconds=self._limits.pause_seconds
+        )
+        self._hurried = threading.Event()
         self._sent: Recent[Occurrence, _Sent] = Recent(4096)  # used by the sending thread only
         self._changed = threading.Condition()
         self._waiting: OrderedDict[Occurrence, _Waiting] = OrderedDict()
@@ -143,11 +151,18 @@ class EventRecorder:
             self._changed.notify_all()
 
     def flush(self, timeout: float) -> bool:
-        """Wait until everything emitted is sent or given up; False when the time was too short."""
-        with self._changed:
-            return self._changed.wait_for(
-                lambda: not self._waiting and not self._sending, timeout=timeout
-            )
+        """Wait until everything emitted is sent or given up; False when the time was too short.
+
+        Nothing pauses meanwhile.
+        """
+        self._hurried.set()
+        try:
+            with self._changed:
+                return self._changed.wait_for(
+                    lambda: not self._waiting and not self._sending, timeout=timeout
+                )
+        finally:
+            self._hurried.clear()
 
     def close(self, timeout: float = 2.0) -> None:
         """Flush for at most ``timeout`` seconds, then stop; what is left or comes later is dropped.
@@ -172,8 +187,12 @@ class EventRecorder:
                 self._sending = False
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._waiting or self._closed.is_set())
+            self._keep_pace()
+            with self._changed:
                 if not self._waiting:
-                    return
+                    if self._closed.is_set():
+                        return
+                    continue
                 occurrence, waiting = self._waiting.popitem(last=False)
                 self._sending = True
             try:
@@ -190,6 +209,13 @@ class EventRecorder:
                     self.dropped,
                     error,
                 )
+
+    def _keep_pace(self) -> None:
+        """Pause when many events have been sent, unless somebody waits for the rest."""
+        while not self._hurried.is_set() and not self._closed.is_set():
+            if self._pace.take("", self._clock.monotonic()):
+                return
+            self._clock.wait(self._hurried, self._limits.pause_seconds)
 
     def _send_patiently(self, occurrence: Occurrence, waiting: _Waiting) -> None:
         self._backoff.reset()

@@ -9,6 +9,7 @@ import pytest
 from dra.kube.errors import KubeError
 from dra.kube.events import EventLimits, EventRecorder
 from dra.kube.resources import Obj
+from dra.kube.timing import SystemClock
 from dra.kube.transport import KubeApi
 from tests.kube.clocks import FakeClock
 from tests.kube.stub import Stub, drop, eventually, hang, refuse, reply, thing
@@ -344,3 +345,23 @@ def test_a_mistake_in_the_sender_does_not_end_it(
     assert recorder.flush(5)
     assert [request.body["message"] for request in stub.requests] == ["2"]
     assert recorder.dropped == 2
+
+
+def test_many_events_are_sent_in_pauses_of_other_work(
+    stub: Stub, make: Make, clock: FakeClock
+) -> None:
+    stub.calls.extend([OK] * 8)
+    recorder = make(limits=EventLimits(at_once=3, pause_seconds=0.5))
+    for number in range(8):
+        recorder.emit(thing(f"pod-{number}", namespace="team"), "Allocated", "a slice")
+    eventually(lambda: len(stub.requests) == 8)
+    assert clock.waits == [0.5] * 5
+
+
+def test_whoever_waits_for_the_events_does_not_wait_for_pauses(stub: Stub, make: Make) -> None:
+    stub.calls.extend([OK] * 8)
+    recorder = make(limits=EventLimits(at_once=1, pause_seconds=3600.0), clock=SystemClock())
+    for number in range(8):
+        recorder.emit(thing(f"pod-{number}", namespace="team"), "Allocated", "a slice")
+    assert recorder.flush(30)
+    assert len(stub.requests) == 8
