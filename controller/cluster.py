@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from api.errors import ApiError
 from controller.fleet import Fleet
 from controller.market import Markets
+from controller.trimming import Trimmer
 from dra.allocation import Allocation
 from dra.claims import Claim, read_claim
 from dra.classes import DeviceClass, read_class
 from dra.hosts import Hosts
 from dra.inventory import ClaimRef
-from dra.kube.resources import Obj
+from dra.kube.resources import RESOURCE_CLAIMS, Obj
 from dra.mignode import from_mignode
 from dra.nodefit import read_node
 from dra.pods import Key, Pod, read_pod
@@ -79,6 +80,7 @@ class Cluster:
         self._pods_of: dict[Key, set[Key]] = {}
         self._claim_of_uid: dict[str, Key] = {}
         self._writing: dict[str, Allocation | None] = {}
+        self._trimmer = Trimmer(RESOURCE_CLAIMS)
         self._effects = Effects()
 
     def take_effects(self) -> Effects:
@@ -236,7 +238,7 @@ class Cluster:
         metadata = obj["metadata"]
         known = self.claims.get((metadata["namespace"], metadata["name"]))
         if known is not None and known.claim.ref.uid == metadata["uid"]:
-            self.set_claim(obj)
+            self.set_claim(self._trimmer(obj))
 
     def learn_demand(self) -> None:
         """Count the latest allocations as demand, oldest first.

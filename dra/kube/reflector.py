@@ -46,13 +46,14 @@ class Reflector:
         field_selector: str = "",
         on_event: Callable[[Change], None] | None = None,
         keep: Callable[[Obj], Obj] = lambda obj: obj,
+        remember: Callable[[Obj], Obj] = lambda obj: obj,
         watch_seconds: float = 300.0,
         page_size: int = 500,
         backoff: Backoff | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        self.store = Store()
+        self.store = Store(remember)
         self._api = api
         self.resource = resource
         self._namespace = namespace

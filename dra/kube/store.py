@@ -1,7 +1,7 @@
 """The local copy of a resource's objects that a reflector keeps."""
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,10 +23,13 @@ class Change:
 class Store:
     """Objects by namespace and name. Thread-safe. The objects are shared: never mutate them.
 
-    Only the reflector writes; its writes return the changes that they made.
+    Only the reflector writes; its writes return the changes that they made, with objects as they
+    were given. The store itself holds what ``remember`` makes of them, which must leave name,
+    namespace, UID and resourceVersion as they are.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, remember: Callable[[Obj], Obj] = lambda obj: obj) -> None:
+        self._remember = remember
         self._lock = threading.Lock()
         self._objects: dict[tuple[str, str], Obj] = {}
 
@@ -64,7 +67,7 @@ class Store:
     def _put(self, obj: Obj) -> list[Change]:
         key = _key(obj)
         old = self._objects.get(key)
-        self._objects[key] = obj
+        self._objects[key] = self._remember(obj)
         if old is None:
             return [Change("added", None, obj)]
         if _meta(old, "uid") != _meta(obj, "uid"):

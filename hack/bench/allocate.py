@@ -8,20 +8,35 @@ the decision itself took of it, whatever else was running.
 
 from __future__ import annotations
 
+import gc
 import random
-import resource
 import time
+from collections.abc import Mapping
+from pathlib import Path
+from resource import getpagesize
 from statistics import quantiles
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import click
 
 from controller.allocate import Allocator, Decision, Problem
 from controller.cluster import Cluster
+from controller.loop import MIRRORED
+from controller.trimming import Trimmer, remembering
 from controller.unit import examine
 from dra.allocation import AllocatedDevice, write_allocation
 from dra.classes import generated_classes
 from dra.geometry import Geometry
+from dra.kube.resources import (
+    DEVICE_CLASSES,
+    MIG_NODES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    Obj,
+    Resource,
+)
+from dra.kube.store import Store
 from dra.mignode import to_mignode
 from dra.names import DEFAULT_DRIVER
 from dra.selectors.cel import Selectors
@@ -30,8 +45,6 @@ from dra.wants import Reader
 from hack.bench import objects
 from hack.bench.fleet import geometry
 from hack.bench.scenarios import MIXES, sizes
-
-Obj = dict[str, Any]
 
 
 class Timed(NamedTuple):
@@ -45,19 +58,20 @@ class Timed(NamedTuple):
 class Bench:
     """A cluster index with pods that come and go."""
 
-    def __init__(self, shape: Geometry, *, nodes: int, seed: int) -> None:
+    def __init__(self, shape: Geometry, mix: Mapping[str, float], *, nodes: int, seed: int) -> None:
         self._draw = random.Random(seed)
-        self._profiles = list(sizes(shape))
+        self._mix = mix
         self._count = 0
         self._held: list[tuple[Obj, Obj]] = []
+        self._mirrors = {r: (Store(remembering(r)), Trimmer(r)) for r in MIRRORED}
         kinds = Kinds(Selectors())
         self.cluster = Cluster(DEFAULT_DRIVER, objects.FINALIZER, kinds)
         self._reader = Reader(DEFAULT_DRIVER, kinds.selectors, self.cluster.classes)
         self._allocator = Allocator(self.cluster.fleet, self.cluster.hosts)
         for number in range(nodes):
             self._add_node(f"node-{number:04}", shape)
-        for body in generated_classes(DEFAULT_DRIVER, self._profiles):
-            self.cluster.set_class(self._stored(body))
+        for body in generated_classes(DEFAULT_DRIVER, mix):
+            self.cluster.set_class(self._stored(DEVICE_CLASSES, body))
 
     def place(self) -> Timed:
         """Decide for a new pod and allocate."""
@@ -104,39 +118,40 @@ class Bench:
             for p in decision.picks
         ]
         allocation = write_allocation(devices, decision.node, timestamp="2026-01-01T00:00:00Z")
-        claim = self._stored({**claim, "status": {"allocation": allocation}})
-        pod = self._stored({**pod, "spec": {**pod["spec"], "nodeName": decision.node}})
+        claim = self._stored(RESOURCE_CLAIMS, {**claim, "status": {"allocation": allocation}})
+        pod = self._stored(PODS, {**pod, "spec": {**pod["spec"], "nodeName": decision.node}})
         self.cluster.set_claim(claim)
         self.cluster.set_pod(pod)
         self.cluster.take_effects()
         self._held.append((pod, claim))
 
     def _remove(self, pod: Obj, claim: Obj) -> None:
+        self._mirrors[PODS][0].remove(pod)
+        self._mirrors[RESOURCE_CLAIMS][0].remove(claim)
         self.cluster.remove_pod(("default", pod["metadata"]["name"]))
         self.cluster.remove_claim(("default", claim["metadata"]["name"]))
         self.cluster.take_effects()
 
     def _add_node(self, name: str, shape: Geometry) -> None:
-        self.cluster.set_mignode(self._stored(to_mignode(objects.inventory(name, shape))))
-        self.cluster.set_node(self._stored(objects.node(name)))
+        body = to_mignode(objects.inventory(name, shape))
+        self.cluster.set_mignode(self._stored(MIG_NODES, body))
+        self.cluster.set_node(self._stored(NODES, objects.node(name)))
 
     def _pod(self) -> tuple[Obj, Obj]:
-        profile = self._draw.choices(self._profiles, MIXES["uniform"])[0]
+        (profile,) = self._draw.choices([*self._mix], [*self._mix.values()])
         name = f"pod-{self._count}"
         claim = objects.claim(name, profile)
         claim["metadata"]["finalizers"] = [objects.FINALIZER]
         pod = objects.pod(name, resourceClaimName=name)
-        return self._stored(pod), self._stored(claim)
+        return self._stored(PODS, pod), self._stored(RESOURCE_CLAIMS, claim)
 
-    def _stored(self, body: Obj) -> Obj:
+    def _stored(self, resource: Resource, body: Obj) -> Obj:
+        """``body`` as the controller's mirrors hand it on, once they know it."""
         self._count += 1
-        metadata = {
-            "uid": f"uid-{self._count}",
-            "creationTimestamp": "2026-01-01T00:00:00Z",
-            **body["metadata"],
-            "resourceVersion": str(self._count),
-        }
-        return {**body, "metadata": metadata}
+        store, trim = self._mirrors[resource]
+        obj = trim(objects.as_stored(resource, body, self._count))
+        store.put(obj)
+        return obj
 
 
 @click.command()
@@ -144,8 +159,15 @@ class Bench:
 @click.option("--share", default=0.7, show_default=True, help="Memory slices in use.")
 @click.option("--decisions", default=5000, show_default=True)
 @click.option("--product", default="A100-SXM4-80GB", show_default=True)
-def main(sizes_: tuple[int, ...], share: float, decisions: int, product: str) -> None:
+@click.option("--profile", default="", help="Claims are for this one alone, not for a mix.")
+def main(
+    *, sizes_: tuple[int, ...], share: float, decisions: int, product: str, profile: str
+) -> None:
     """Time decisions in clusters of several sizes."""
+    shape = geometry(product)
+    mix = dict(zip(sizes(shape), MIXES["uniform"], strict=True))
+    if profile:
+        mix = {profile: 1.0}
     header = (
         "nodes",
         "claims",
@@ -160,10 +182,12 @@ def main(sizes_: tuple[int, ...], share: float, decisions: int, product: str) ->
     click.echo("".join(f"{h:>10}" for h in header))
     first = 0.0
     for nodes in sizes_ or (10, 100, 1000):
-        bench = Bench(geometry(product), nodes=nodes, seed=nodes)
+        bench = Bench(shape, mix, nodes=nodes, seed=nodes)
         while bench.share < share:
             for _ in range(max(1, nodes // 10)):
                 bench.place()
+        gc.collect()
+        gc.freeze()  # as the controller does once it has mirrored the cluster
         times = []
         for _ in range(decisions):
             times.append(bench.place())
@@ -172,7 +196,7 @@ def main(sizes_: tuple[int, ...], share: float, decisions: int, product: str) ->
         wall = quantiles((t.wall for t in times), n=100)
         cpu = quantiles((t.cpu for t in times), n=100)
         first = first or cpu[49]
-        rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        rss = int(Path("/proc/self/statm").read_text().split()[1]) * getpagesize() >> 20
         click.echo(
             f"{nodes:>10}{bench.claims:>10}{bench.share:>10.0%}"
             f"{wall[49]:>10.2f}{wall[98]:>10.2f}{cpu[49]:>10.2f}{cpu[98]:>10.2f}"

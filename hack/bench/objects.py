@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 from dra.geometry import Geometry
 from dra.inventory import Gpu, Inventory
-from dra.kube.resources import NODES, PODS, RESOURCE_CLAIMS, Obj
+from dra.kube.resources import NODES, PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.names import DEFAULT_DRIVER, class_name
 
 FINALIZER = f"{DEFAULT_DRIVER}/allocation"
@@ -81,3 +82,57 @@ def pod(name: str, *, gated: bool = False, **source: str) -> Obj:
         "metadata": {"name": name, "namespace": "default"},
         "spec": spec,
     }
+
+
+def as_stored(resource: Resource, body: Obj, version: int) -> Obj:
+    """``body``, of ``resource``, as an API server sends it, with what pods usually have besides.
+
+    Nothing of the answer is shared with other objects, as after decoding JSON.
+    """
+    metadata = {
+        "uid": f"{version:08x}-7d5a-4b1e-9c55-0242ac120002",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+        "labels": {"app.kubernetes.io/name": "trainer", "team": "vision", "job": f"job-{version}"},
+        "annotations": {"example.com/note": "one of many"},
+        "managedFields": [_managed("kubectl-create"), _managed("kube-controller-manager")],
+        **body["metadata"],
+        "resourceVersion": str(version),
+    }
+    stored = {**body, "metadata": metadata}
+    if resource is PODS:
+        spec = body["spec"]
+        dressed = [{**c, **_CONTAINER} for c in spec["containers"]]
+        stored["spec"] = {**_POD_SPEC, **spec, "containers": dressed}
+        stored["status"] = {"phase": "Pending", "conditions": _CONDITIONS, **body.get("status", {})}
+    decoded: Obj = json.loads(json.dumps(stored))
+    return decoded
+
+
+def _managed(manager: str) -> Obj:
+    fields: Obj = {f"f:field-{n}": {"f:a": {}, "f:b": {}} for n in range(8)}
+    return {"manager": manager, "operation": "Update", "fieldsV1": {"f:spec": fields}}
+
+
+_MOUNT = {"name": "kube-api-access", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
+_CONTAINER: dict[str, Any] = {
+    "command": ["python", "train.py", "--epochs", "90"],
+    "env": [{"name": f"SETTING_{n}", "value": f"value of setting {n}"} for n in range(10)],
+    "volumeMounts": [{**_MOUNT, "readOnly": True}],
+    "terminationMessagePath": "/dev/termination-log",
+    "terminationMessagePolicy": "File",
+    "imagePullPolicy": "IfNotPresent",
+}
+_POD_SPEC: dict[str, Any] = {
+    "volumes": [{"name": "kube-api-access", "projected": {"sources": [{"configMap": {}}]}}],
+    "tolerations": [
+        {"key": f"node.kubernetes.io/{why}", "operator": "Exists", "effect": "NoExecute"}
+        for why in ("not-ready", "unreachable")
+    ],
+    "serviceAccountName": "default",
+    "schedulerName": "default-scheduler",
+    "priority": 0,
+}
+_CONDITIONS = [
+    {"type": kind, "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+    for kind in ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+]

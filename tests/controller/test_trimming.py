@@ -1,0 +1,111 @@
+"""Of what is mirrored, no more is kept than the controller reads, and that is enough for it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from controller.trimming import Trimmer, remembering
+from dra.claims import read_claim
+from dra.conditions import PREPARE_FAILED, failed_prepare
+from dra.kube.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS
+from dra.kube.store import Store
+from dra.pods import Pod, read_pod
+from hack.bench.objects import as_stored
+from tests.controller.objects import DRIVER, allocated, claim, mignode, node, pod
+
+Obj = dict[str, Any]
+
+
+def like(found: Pod) -> tuple[object, ...]:
+    needs = found.needs
+    return (
+        *(found.key, found.uid, found.claims, found.node, found.gates, found.priority),
+        *(found.created, found.phase, found.deleting),
+        *(needs.requests, needs.node_selector, needs.affinity_terms, needs.tolerations),
+    )
+
+
+def full_pod() -> Obj:
+    term = {"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    requests = {"requests": {"memory": "1Gi"}}
+    body = pod(
+        "p",
+        "c",
+        initContainers=[
+            {"name": "i", "image": "none", "resources": requests, "restartPolicy": "Always"}
+        ],
+        overhead={"cpu": "10m"},
+        resources={"limits": {"cpu": "2"}},
+        nodeSelector={"disk": "ssd"},
+        affinity={"nodeAffinity": required},
+        schedulingGates=[{"name": "other"}],
+        nodeName="node-a",
+        priority=7,
+    )
+    body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    ours = {"type": f"{DRIVER}/ClaimsAllocated", "status": "False", "reason": "Waiting"}
+    body["status"] = {
+        "phase": "Running",
+        "conditions": [ours],
+        "resourceClaimStatuses": [{"name": "t", "resourceClaimName": "made"}],
+    }
+    body["spec"]["resourceClaims"].append({"name": "t", "resourceClaimTemplateName": "x"})
+    return as_stored(PODS, body, 1)
+
+
+def test_a_trimmed_pod_is_read_as_the_whole_one_and_is_much_smaller() -> None:
+    whole = full_pod()
+    trimmed = Trimmer(PODS)(whole)
+    assert like(read_pod(trimmed)) == like(read_pod(whole))
+    (condition,) = trimmed["status"]["conditions"]
+    assert condition["type"] == f"{DRIVER}/ClaimsAllocated"
+    assert len(json.dumps(trimmed)) < 0.5 * len(json.dumps(whole))
+
+
+def test_a_trimmed_claim_is_read_as_the_whole_one() -> None:
+    body = allocated(claim("c"), "node-a", "gpu-0-mig-1g5gb-19-4")
+    body["metadata"]["ownerReferences"] = [{"kind": "Pod", "uid": "u", "controller": True}]
+    condition = {"type": "Ready", "status": "False", "reason": PREPARE_FAILED, "message": "why"}
+    (result,) = body["status"]["allocation"]["devices"]["results"]
+    shown = {k: result[k] for k in ("driver", "pool", "device")} | {"conditions": [condition]}
+    body["status"] |= {
+        "devices": [shown],
+        "reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}],
+    }
+    whole = as_stored(RESOURCE_CLAIMS, body, 1)
+    trimmed = Trimmer(RESOURCE_CLAIMS)(whole)
+    assert read_claim(trimmed) == read_claim(whole)
+    assert failed_prepare(trimmed, driver=DRIVER) == "why"
+    assert trimmed["status"] == whole["status"]
+    assert "managedFields" not in trimmed["metadata"]
+
+
+def test_what_many_pods_have_in_common_is_kept_once() -> None:
+    trim = Trimmer(PODS)
+    one, other = (trim(as_stored(PODS, pod(name, "c"), 1)) for name in ("one", "other"))
+    assert one["spec"]["containers"] is other["spec"]["containers"]
+    assert one["metadata"]["name"] != other["metadata"]["name"]
+
+
+@pytest.mark.parametrize("resource", [NODES, MIG_NODES])
+def test_of_nodes_the_mirror_remembers_only_which_they_are(resource: Any) -> None:
+    body = as_stored(resource, node("node-a") if resource is NODES else mignode("node-a"), 5)
+    store = Store(remembering(resource))
+    (change,) = store.put(body)
+    assert change.new is body
+    kept = store.get("node-a")
+    assert kept is not None
+    assert set(kept) == {"metadata"}
+    assert store.put(body) == []
+    newer = {**body["metadata"], "resourceVersion": "6"}
+    (change,) = store.put({**body, "metadata": newer})
+    assert change.kind == "modified"
+
+
+@pytest.mark.parametrize("body", [{"metadata": {}, "spec": {"containers": [None]}}, {}])
+def test_what_is_not_as_it_should_be_is_left_to_be_complained_of(body: Obj) -> None:
+    assert Trimmer(PODS)(body) is body
