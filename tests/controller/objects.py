@@ -203,3 +203,26 @@ def cluster(*nodes: str) -> Cluster:
         known.set_node(node(name))
         known.set_mignode(mignode(name))
     return known
+
+
+def filled(minor: int, *starts: int, name: str = "node-a") -> Gpu:
+    """An A100 with 1g.5gb instances at some memory slices."""
+    return gpu(minor, name, instances=tuple(instance("1g.5gb", s) for s in starts))
+
+
+def with_gpus(*gpus: Gpu, name: str = "node-a") -> Cluster:
+    """An index with one node that has these GPUs."""
+    known = cluster(name)
+    known.set_mignode(mignode(name, *gpus))
+    return known
+
+
+def opaque(policy: str, *requests: str) -> Obj:
+    """A configuration that names a placement policy."""
+    parameters = {
+        "apiVersion": "mig.dra.dev/v1alpha1",
+        "kind": "MigDeviceConfig",
+        "placement": {"policy": policy},
+    }
+    found: Obj = {"opaque": {"driver": DRIVER, "parameters": parameters}}
+    return found | ({"requests": list(requests)} if requests else {})
