@@ -22,6 +22,7 @@ from hack.cluster.api import Api, ApiError, Obj
 from hack.cluster.binaries import Binaries
 from hack.cluster.chart import NAMESPACE, REPOSITORY
 from hack.cluster.controlplane import ControlPlane, Setup
+from hack.cluster.errors import ClusterError
 from hack.cluster.nodes import add_fake_node, pod
 from hack.cluster.processes import Process
 from hack.cluster.waiting import wait_for
@@ -191,7 +192,7 @@ def at_rest(site: Site) -> None:
     def still() -> bool:
         nonlocal quiet
         before = site.plane.audit.mark()
-        with contextlib.suppress(Exception):
+        with contextlib.suppress(ClusterError):
             wait_for("write", lambda: changes(site, before), timeout=REST_SECONDS, interval=0.5)
             return False
         return True

@@ -1,0 +1,69 @@
+#!/usr/bin/env bash
+# Builds the images of deploy/Dockerfile with Docker, and pushes them or loads them into a kind cluster.
+set -euo pipefail
+
+REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
+TARGETS=()
+REGISTRY=
+KIND_CLUSTER=
+PUSH=
+DRY_RUN=
+
+usage() {
+    cat <<USAGE
+Usage: images.sh [options] [TARGET...]
+  --registry PREFIX  before the images' names, as in the chart's image.registry
+  --kind CLUSTER     load them into the nodes of a kind cluster
+  --push             push them to the registry
+  --dry-run          print the commands only
+Targets, all of them without an argument: controller kubelet-plugin simulator
+USAGE
+}
+
+usage_error() {
+    echo "${0##*/}: $*; see ${0##*/} --help" >&2
+    exit 2
+}
+
+value() {
+    [ $# -ge 2 ] && [ -n "$2" ] || usage_error "$1 needs a value"
+    echo "$2"
+}
+
+run() {
+    echo "+ $*"
+    [ -n "$DRY_RUN" ] || "$@"
+}
+
+while [ $# -gt 0 ]; do
+    case $1 in
+    --registry) REGISTRY=$(value "$@"); shift 2 ;;
+    --kind) KIND_CLUSTER=$(value "$@"); shift 2 ;;
+    --push) PUSH=yes; shift ;;
+    --dry-run) DRY_RUN=yes; shift ;;
+    -h | --help) usage; exit 0 ;;
+    controller | kubelet-plugin | simulator) TARGETS+=("$1"); shift ;;
+    *) usage_error "unknown argument '$1'" ;;
+    esac
+done
+[ ${#TARGETS[@]} -gt 0 ] || TARGETS=(controller kubelet-plugin simulator)
+[ -z "$PUSH" ] || [ -n "$REGISTRY" ] || usage_error "--push needs --registry"
+version=$(sed -n 's/^appVersion: *//p' "$REPOSITORY/deploy/helm/dra-driver-nvidia-mig/Chart.yaml")
+
+if [ -z "$DRY_RUN" ] && ! docker info >/dev/null 2>&1; then
+    echo "${0##*/}: Docker is not installed, or its daemon does not answer ('docker info' fails)" >&2
+    exit 1
+fi
+images=()
+for target in "${TARGETS[@]}"; do
+    image="${REGISTRY:+${REGISTRY%/}/}dra-driver-nvidia-mig/$target:$version"
+    run docker build --file "$REPOSITORY/deploy/Dockerfile" --target "$target" --tag "$image" \
+        "$REPOSITORY"
+    images+=("$image")
+done
+[ -z "$KIND_CLUSTER" ] || run kind load docker-image --name "$KIND_CLUSTER" "${images[@]}"
+if [ -n "$PUSH" ]; then
+    for image in "${images[@]}"; do
+        run docker push "$image"
+    done
+fi
