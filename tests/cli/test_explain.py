@@ -13,6 +13,7 @@ from dra.kube.resources import PODS, RESOURCE_CLAIMS, Obj
 from tests.cli.conftest import Mig
 from tests.cli.world import World
 from tests.controller.objects import gpu, instance, request
+from tests.dra.gpus import A100
 
 WAITS = "waiting"
 
@@ -110,6 +111,23 @@ def reclaiming(world: World) -> None:
     left = _held(instance("7g.40gb", 0, state="reclaiming"), "gone", "in use by process 4711")
     world.add_node("node-a", gpu(0, "node-a", instances=(left,)))
     _pod(world)
+
+
+def reclaimed_soon(world: World) -> None:
+    """One half is held by a claim, the other is on its way out."""
+    world.hold("stays", "node-a", "gpu-0-mig-3g20gb-9-0", pod_name="trainer-1")
+    left = _held(instance("3g.20gb", 4, state="reclaiming"), "gone")
+    world.add_node("node-a", gpu(0, "node-a", instances=(left,)))
+    _pod(world, request("r", "mig-3g.20gb"))
+
+
+def media_engine_taken(world: World) -> None:
+    """Memory and compute are free, the one media engine is not."""
+    profile = A100.by_name("1g.5gb+me")
+    assert profile is not None
+    world.add_node("node-a")
+    world.hold("video", "node-a", f"gpu-0-mig-1g5gb-me-{profile.id}-0", pod_name="encoder")
+    _pod(world, request("r", "mig-1g.5gb.me"))
 
 
 def tainted(world: World) -> None:
@@ -278,6 +296,8 @@ SITUATIONS = [
     Situation("mig-manager", mig_manager, "MIGManagerActive", ("mig-manager",)),
     Situation("device plugin", device_plugin, "DevicePluginActive", ("nvidia.com/gpu: 8",)),
     Situation("reclaiming", reclaiming, "Reclaiming", ("default/gone", "in use by process 4711")),
+    Situation("what goes anyway is named", reclaimed_soon, "Reclaiming", ("default/gone",)),
+    Situation("engines lack", media_engine_taken, "NoRoom", ("default/video of pod encoder",)),
     Situation("tainted", tainted, "UntoleratedTaint", ("node-a", "team=red:NoSchedule")),
     Situation("cordoned", cordoned, "NodeUnschedulable", ("node-a",)),
     Situation("node not ready", not_ready, "NodeNotReady", ("node-a",)),
@@ -312,7 +332,7 @@ SITUATIONS = [
 
 @pytest.fixture
 def classes(world: World) -> World:
-    world.add_classes("1g.5gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
+    world.add_classes("1g.5gb", "1g.5gb+me", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb")
     return world
 
 

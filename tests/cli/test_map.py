@@ -74,6 +74,12 @@ def test_wide_names_every_holder_in_full(busy: World, mig: Mig) -> None:
     check("busy-wide", mig("map", "node-a", "-o", "wide").out)
 
 
+def test_a_gpu_that_is_held_whole_names_its_holder(world: World, mig: Mig) -> None:
+    world.add_node("node-a", gpu(0, "node-a", mig=False, reason="MIGDisabled"))
+    world.hold("all", "node-a", "gpu-0", pod_name="trainer")
+    assert "held whole by default/trainer" in mig("map").out
+
+
 @pytest.mark.parametrize("columns", [60, 80, 200])
 def test_the_map_is_no_wider_than_the_terminal(
     busy: World, mig: Mig, monkeypatch: pytest.MonkeyPatch, columns: int
