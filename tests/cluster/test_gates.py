@@ -32,6 +32,8 @@ from tests.cluster.harness.workload import Workload
 
 NODE = "sole"
 COMMAND = {"main": ["sleep", "1000000"]}
+GRACE: dict[str, Any] = {"terminationGracePeriodSeconds": 5}
+"""Without it pods vanish behind the kubelet's back, which then looks for their claims later."""
 ALL_OFF = dict.fromkeys(
     (
         "DRAConsumableCapacity",
@@ -145,7 +147,7 @@ def one_of(*profiles: str) -> Obj:
 def run(site: Site, name: str) -> Obj:
     """Runs a pod with a slice and returns its claim."""
     claims = {"gpu": site.workload.template(name, device_class="mig-1g.5gb")}
-    site.workload.create(pod(name, COMMAND, claims=claims))
+    site.workload.create(pod(name, COMMAND, claims=claims, **GRACE))
     site.workload.wait_for_phase(name, "Running")
     claim = site.workload.claim_of(name)
     assert claim is not None
@@ -167,7 +169,9 @@ def test_alternatives_work_on_every_version(version: Site) -> None:
     """DRAPrioritizedList is on by default from 1.34 on."""
     run(version, "neighbour")  # so that no whole GPU is left
     version.workload.create(one_of("7g.40gb", "3g.20gb"))
-    version.workload.create(pod("either", COMMAND, claims={"gpu": {"resourceClaimName": "one-of"}}))
+    version.workload.create(
+        pod("either", COMMAND, claims={"gpu": {"resourceClaimName": "one-of"}}, **GRACE)
+    )
     version.workload.wait_for_phase("either", "Running")
     status = version.api.get("ResourceClaim", "one-of")["status"]
     (result,) = status["allocation"]["devices"]["results"]
