@@ -1,4 +1,4 @@
-"""From a kubeconfig or service account to an authenticated HTTP connection pool.
+"""From a kubeconfig to an authenticated HTTP connection pool.
 
 ``kubernetes.config`` brings kubeconfig parsing, client certificates, exec credentials and the
 renewal of tokens; ``kubernetes.client.ApiClient`` brings TLS, proxies and the urllib3 pool. Both
@@ -11,7 +11,7 @@ import threading
 
 import urllib3
 from kubernetes.client import ApiClient, Configuration
-from kubernetes.config import ConfigException, load_incluster_config, load_kube_config
+from kubernetes.config import ConfigException, load_kube_config
 
 from dra.kube.errors import KubeConfigError
 
@@ -50,7 +50,7 @@ class ConfiguredConnection:
 
 
 def open_connection(kubeconfig: str | None, *, pool_size: int) -> ConfiguredConnection:
-    """Connect with a kubeconfig path; without, as a pod, else by KUBECONFIG or ~/.kube/config.
+    """Connect with a kubeconfig path; without, by KUBECONFIG or ~/.kube/config.
 
     Nothing is sent yet.
 
@@ -61,20 +61,15 @@ def open_connection(kubeconfig: str | None, *, pool_size: int) -> ConfiguredConn
     configuration.connection_pool_maxsize = pool_size
     configuration.keep_alive = True
     configuration.retries = False
-    in_cluster = kubeconfig is None and "KUBERNETES_SERVICE_HOST" in os.environ
     path = kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG
-    source = "the pod's service account" if in_cluster else f"kubeconfig {path}"
     try:
-        if in_cluster:
-            load_incluster_config(client_configuration=configuration)  # type: ignore[no-untyped-call]
-        else:
-            load_kube_config(  # type: ignore[no-untyped-call]
-                path, client_configuration=configuration, persist_config=False
-            )
+        load_kube_config(  # type: ignore[no-untyped-call]
+            path, client_configuration=configuration, persist_config=False
+        )
         return ConfiguredConnection(configuration)
     # A kubeconfig is anyone's YAML: what the loader trips over has no common base class.
     except Exception as error:
         raise KubeConfigError(
-            f"{source}: {error}; give a kubeconfig with --kubeconfig or KUBECONFIG, "
+            f"kubeconfig {path}: {error}; give a kubeconfig with --kubeconfig or KUBECONFIG, "
             "or run in a pod with a service account"
         ) from error

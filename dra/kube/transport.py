@@ -4,12 +4,16 @@ Objects are what JSON decodes to, so that fields which this program does not kno
 read-modify-write.
 """
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal, Self
 
+from dra.kube.connection import Connection
 from dra.kube.errors import GoneError
 from dra.kube.http import Exchange, HttpClient
+from dra.kube.incluster import SERVICE_ACCOUNT, open_in_cluster
 from dra.kube.resources import Obj, Resource
 from dra.kube.watch import WatchStream
 
@@ -44,7 +48,7 @@ class KubeApi:
         self._http = http
 
     @classmethod
-    def connect(
+    def connect(  # noqa: PLR0913 - each has its default
         cls,
         kubeconfig: str | None = None,
         *,
@@ -52,21 +56,25 @@ class KubeApi:
         timeout_seconds: float = 15.0,
         pool_size: int = 16,
         observe: Callable[[Exchange], None] = lambda _: None,
+        service_account: Path = SERVICE_ACCOUNT,
     ) -> Self:
         """Use a kubeconfig file; without, the pod's service account, else KUBECONFIG.
 
         Nothing is sent yet. ``timeout_seconds`` is the budget of one request that is no watch.
-        ``observe`` hears of every request that has ended.
+        ``observe`` hears of every request that has ended. ``service_account`` is the directory of
+        the pod's token.
 
         Raises:
             KubeConfigError: no usable configuration was found.
         """
-        # The kubernetes package, which a command line that brings its own connection must not pay.
-        from dra.kube.configured import open_connection  # noqa: PLC0415
-
-        connection = open_connection(kubeconfig, pool_size=pool_size)
+        connection = None
+        if kubeconfig is None:
+            connection = open_in_cluster(os.environ, service_account, pool_size=pool_size)
         http = HttpClient(
-            connection, user_agent=user_agent, timeout_seconds=timeout_seconds, observe=observe
+            connection or _configured(kubeconfig, pool_size),
+            user_agent=user_agent,
+            timeout_seconds=timeout_seconds,
+            observe=observe,
         )
         return cls(http)
 
@@ -255,3 +263,10 @@ def _namespace(body: Obj) -> str:
 
 def _list_meta(page: Obj, field: str) -> str:
     return str((page.get("metadata") or {}).get(field) or "")
+
+
+def _configured(kubeconfig: str | None, pool_size: int) -> Connection:
+    # Imported only where a kubeconfig is read: it brings the whole kubernetes package.
+    from dra.kube.configured import open_connection  # noqa: PLC0415
+
+    return open_connection(kubeconfig, pool_size=pool_size)

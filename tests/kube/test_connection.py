@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from kubernetes.config import incluster_config
 
 from dra.kube.errors import KubeConfigError, UnavailableError
 from dra.kube.resources import NODES, PODS, Obj
@@ -84,27 +83,75 @@ def test_closing_a_watch_over_tls_wakes_its_reader(
     assert not reader.is_alive()
 
 
-def test_without_kubeconfig_a_pod_uses_its_service_account(
+@pytest.fixture
+def pod(
     tls_stub: Stub,
     certificates: Certificates,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:
+) -> Path:
+    """The directory of a service account, in a pod of the stub's cluster."""
     # The stub wants client certificates; a service account has none.
     assert tls_stub.context is not None
     tls_stub.context.verify_mode = ssl.CERT_NONE
-    token = tmp_path / "token"
-    token.write_text("first\n")
     monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
     monkeypatch.setenv("KUBERNETES_SERVICE_PORT", str(tls_stub.port))
     monkeypatch.setenv("KUBECONFIG", "/nonexistent")
-    monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(token))
-    authority = str(certificates.path("ca.crt"))
-    monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", authority)
+    (tmp_path / "token").write_text("first\n")
+    (tmp_path / "ca.crt").write_bytes(certificates.path("ca.crt").read_bytes())
+    return tmp_path
+
+
+def test_without_kubeconfig_a_pod_uses_its_service_account_and_the_token_of_the_moment(
+    tls_stub: Stub, pod: Path
+) -> None:
     tls_stub.calls += [reply(thing("n")), reply(thing("n"))]
-    api = KubeApi.connect(user_agent="t")
+    api = KubeApi.connect(user_agent="t", service_account=pod)
     api.get(NODES, "n")
-    assert tls_stub.requests[0].headers["authorization"] == "bearer first"
+    (pod / "token").write_text("second\n")
+    api.get(NODES, "n")
+    assert [r.headers["authorization"] for r in tls_stub.requests] == [
+        "Bearer first",
+        "Bearer second",
+    ]
+
+
+def test_a_pod_does_not_pay_for_the_kubernetes_package(tls_stub: Stub, pod: Path) -> None:
+    tls_stub.calls.append(reply(thing("n")))
+    program = (
+        "import sys; from pathlib import Path; from dra.kube.resources import NODES; "
+        "from dra.kube.transport import KubeApi; "
+        "api = KubeApi.connect(user_agent='t', service_account=Path(sys.argv[1])); "
+        "print(api.get(NODES, 'n')['metadata']['name'], 'kubernetes' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(pod)], capture_output=True, text=True, check=False
+    )
+    assert done.stdout == "n False\n", done.stderr
+
+
+def test_a_pod_verifies_the_server(
+    tls_stub: Stub, pod: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    other = make_certificates(tmp_path_factory.mktemp("other"))
+    (pod / "ca.crt").write_bytes(other.path("ca.crt").read_bytes())
+    api = KubeApi.connect(user_agent="t", service_account=pod)
+    with pytest.raises(UnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
+        api.get(NODES, "n")
+    assert not tls_stub.requests
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("token", None), ("token", "\n"), ("ca.crt", None), ("ca.crt", "no PEM")]
+)
+def test_a_service_account_that_cannot_be_used_names_its_file_and_the_remedy(
+    pod: Path, name: str, text: str | None
+) -> None:
+    (pod / name).unlink()
+    if text is not None:
+        (pod / name).write_text(text)
+    with pytest.raises(KubeConfigError, match=rf"{name}.*automountServiceAccountToken"):
+        KubeApi.connect(user_agent="t", service_account=pod)
 
 
 def test_without_a_pod_the_environment_names_the_kubeconfig(
