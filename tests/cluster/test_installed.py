@@ -19,6 +19,8 @@ from tests.cluster.harness.workload import Workload
 from tests.cluster.rbac.requests import refusal
 from tests.cluster.test_slice_pod import SHOW
 
+MOST_KIB = 70 * 1024
+"""What a plugin may take of its node; the simulated NVML is in the process here."""
 SHAPE = Shape({"one": ("A100-SXM4-40GB",), "two": ("H100-80GB-HBM3",)})
 
 
@@ -86,6 +88,24 @@ def test_nothing_that_the_daemons_asked_for_was_denied(cluster: Cluster) -> None
         "denied request in the log",
         lambda: any(each.status == 403 for _, each in requests(cluster, since=mark)),
     )
+
+
+@pytest.mark.parametrize("node", ["one", "two"])
+def test_the_plugin_in_its_pod_takes_little_of_the_node(cluster: Cluster, node: str) -> None:
+    used = resident_kib(f"--node-name={node}")
+    print(f"RSS of the plugin on {node}: {used / 1024:.1f} MiB")  # noqa: T201
+    assert used < MOST_KIB
+
+
+def resident_kib(argument: str) -> int:
+    """VmRSS of the only plugin with this argument (proc(5))."""
+    (found,) = (
+        path.parent
+        for path in Path("/proc").glob("[0-9]*/cmdline")
+        if {argument.encode(), b"plugin"} <= set(path.read_bytes().split(b"\0"))
+    )
+    status = (found / "status").read_text()
+    return int(status.partition("VmRSS:")[2].split()[0])
 
 
 def requests(cluster: Cluster, *, since: int = 0) -> list[tuple[str, Request]]:
