@@ -7,7 +7,7 @@ refused, never ignored.
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 
@@ -17,6 +17,28 @@ API_VERSION: Final = "mig.dra.dev/v1alpha1"
 KIND: Final = "MigDeviceConfig"
 
 PlacementPolicy = Literal["sws", "best-fit", "first-fit", "mfi", "spread"]
+NodePolicy = Literal["none", "binpack", "spread"]
+NodeResource = Literal["gpu-memory", "cpu", "memory"]
+
+
+class NodesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which of the nodes that would do are preferred, before the placement policy is asked.
+
+    ``policy``: ``binpack`` prefers the fullest node, ``spread`` the emptiest, ``none`` leaves the
+    choice to the placement policy. A node is as full as the mean of the shares in use of what
+    ``by`` names, each once: ``gpu-memory`` by allocated memory slices, ``cpu`` and ``memory`` by
+    what pods request.
+    """
+
+    policy: NodePolicy
+    by: Annotated[tuple[NodeResource, ...], msgspec.Meta(min_length=1)] = (
+        "gpu-memory",
+        "cpu",
+        "memory",
+    )
+
+
+NO_PREFERENCE = NodesConfig("none")
 
 
 class PlacementConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -24,10 +46,11 @@ class PlacementConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     ``policy``: ``sws`` costs the cluster the least placeable capacity (the default), ``best-fit``
     fills the fullest GPU first, ``first-fit`` takes the first in name order, ``mfi``
-    fragments least, ``spread`` takes the emptiest GPU.
+    fragments least, ``spread`` takes the emptiest GPU. ``nodes`` comes before it.
     """
 
     policy: PlacementPolicy = "sws"
+    nodes: NodesConfig = NO_PREFERENCE
 
 
 class MigDeviceConfig(
@@ -64,10 +87,26 @@ def decode(parameters: object) -> MigDeviceConfig:
             f"not {found[0]!r} and {found[1]!r}",
         )
     try:
-        return msgspec.convert(parameters, MigDeviceConfig)
+        config = msgspec.convert(parameters, MigDeviceConfig)
     except msgspec.ValidationError as error:
         path, problem = _split(str(error))
         raise InvalidObjectError(KIND, path, problem) from error
+    by = config.placement.nodes.by
+    twice = next((name for name in by if by.count(name) > 1), None)
+    if twice is not None:
+        raise InvalidObjectError(KIND, "placement.nodes.by", f"{twice!r} stands there twice")
+    return config
+
+
+def overlay(placement: PlacementConfig, parameters: object) -> PlacementConfig:
+    """``placement`` with what ``parameters`` says of it; a field that they do not name stays.
+
+    Raises:
+        InvalidObjectError: as ``decode``.
+    """
+    said = decode(parameters).placement
+    named = parameters.get("placement") or {} if isinstance(parameters, dict) else {}
+    return msgspec.structs.replace(placement, **{name: getattr(said, name) for name in named})
 
 
 def encode(config: MigDeviceConfig) -> dict[str, Any]:
@@ -77,12 +116,21 @@ def encode(config: MigDeviceConfig) -> dict[str, Any]:
 
 
 def _split(message: str) -> tuple[str, str]:
-    """Msgspec says ``<problem> - at `$.a.b```; an unknown field is named in the problem itself."""
+    """Msgspec says ``<problem> - at `$.a.b```.
+
+    A field that is unknown or missing stands in the problem, with its holder as the path.
+    """
     problem, _, at = message.partition(" - at ")
     path = at.strip("`").removeprefix("$").removeprefix(".")
-    marker = "unknown field `"
-    if marker in problem:
-        field = problem.partition(marker)[2].rstrip("`")
-        path = f"{path}.{field}" if path else field
-        problem = "unknown field"
+    for marker, told in _FIELD_PROBLEMS.items():
+        if marker in problem:
+            field = problem.partition(marker)[2].rstrip("`")
+            path = f"{path}.{field}" if path else field
+            problem = told
     return path, problem.replace("`", "'")
+
+
+_FIELD_PROBLEMS: Final = {
+    "unknown field `": "unknown field",
+    "missing required field `": "the field is missing",
+}

@@ -21,6 +21,7 @@ from controller.joint import (
     slice_options,
     whole_options,
 )
+from controller.nodechoice import node_tiers, preference
 from controller.stock import Candidate
 from dra.allocation import MAX_RESULTS
 from dra.alternatives import choices
@@ -117,7 +118,7 @@ class Allocator:
 
     def _decide_chosen(self, problem: Problem, delegated: AbstractSet[str]) -> Decision | None:
         search = Search(problem, self._fleet)
-        if search.single:
+        if search.single and search.nodes.policy == "none":
             return self._decide_single(search, problem, delegated)
         return self._decide_jointly(search, problem, delegated)
 
@@ -139,15 +140,19 @@ class Allocator:
     def _decide_jointly(
         self, search: Search, problem: Problem, delegated: AbstractSet[str]
     ) -> Decision | None:
-        best: tuple[Key, NodeGpus, list[Option]] | None = None
-        for name in sorted(self._fleet.nodes):
-            node = self._fleet.nodes[name]
-            found = search.solution(node)
-            if found is None or (best is not None and found[0] >= best[0]):
-                continue
-            if not self.node_misfit(problem, name, delegated):
-                best = (found[0], node, found[1])
-        return None if best is None else search.decision(best[1], best[2])
+        tiers = node_tiers(search.nodes, self._fleet, self._hosts, pod=problem.pod.key)
+        for names in tiers:
+            best: tuple[Key, NodeGpus, list[Option]] | None = None
+            for name in names:
+                node = self._fleet.nodes[name]
+                found = search.solution(node)
+                if found is None or (best is not None and found[0] >= best[0]):
+                    continue
+                if not self.node_misfit(problem, name, delegated):
+                    best = (found[0], node, found[1])
+            if best is not None:
+                return search.decision(best[1], best[2])
+        return None
 
 
 class Search:
@@ -157,6 +162,7 @@ class Search:
         self._fleet = fleet
         grouped: dict[WantType, list[Want]] = {}
         self.constraints = [c for claim in problem.claims for c in claim.constraints]
+        self.nodes = preference(problem.claims)
         for want in (w for claim in problem.claims for w in claim.wants):
             bound = tuple(c for c in self.constraints if c.covers(want))
             kind = WantType(want.expressions, bound, want.policy, want.everything)

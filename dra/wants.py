@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from api import config as opaque
+from api.config import NO_PREFERENCE, NodesConfig, PlacementConfig
 from api.errors import InvalidObjectError
 from dra.allocation import MAX_RESULTS, allocation_config
 from dra.claims import ALL, Claim, Request
@@ -15,8 +16,6 @@ from dra.inventory import ClaimRef
 from dra.reasons import Obstacle, Reason
 from dra.selectors.cel import SelectorError, Selectors
 
-DEFAULT_POLICY = "sws"
-
 
 @dataclass(frozen=True, slots=True)
 class Want:
@@ -24,7 +23,7 @@ class Want:
 
     ``request`` is ``request/subrequest`` where it is one of several alternatives. ``everything``
     asks for all such devices of a node, whatever ``count``. An ``admin`` want looks at devices and
-    holds none.
+    holds none. ``nodes`` says which node it prefers, ``policy`` what of the nodes preferred.
     """
 
     claim: ClaimRef
@@ -32,7 +31,8 @@ class Want:
     class_name: str
     expressions: tuple[str, ...]
     count: int = 1
-    policy: str = DEFAULT_POLICY
+    policy: str = PlacementConfig().policy
+    nodes: NodesConfig = NO_PREFERENCE
     everything: bool = False
     admin: bool = False
 
@@ -195,19 +195,18 @@ class Reader:
                     return Obstacle(Reason.BAD_CONFIG, f"{path}: {error}")
         return None
 
-    def _policy(self, claim: Claim, request: Request) -> str:
-        """The policy that the claim's configuration names for a request, else that of its class."""
-        policy = DEFAULT_POLICY
+    def _placement(self, claim: Claim, request: Request) -> PlacementConfig:
+        """What the configuration of a request's class says, overlaid with the claim's own."""
+        placement = PlacementConfig()
         names = {request.name, request.name.partition("/")[0]}
         for entry in (*self._classes[request.class_name].config, *claim.config):
             ours = (entry.get("opaque") or {}).get("driver") == self._driver
             if ours and (not entry.get("requests") or not names.isdisjoint(entry["requests"])):
-                parameters = entry["opaque"].get("parameters")
-                if isinstance(parameters, dict) and "placement" in parameters:
-                    policy = opaque.decode(parameters).placement.policy
-        return policy
+                placement = opaque.overlay(placement, entry["opaque"].get("parameters"))
+        return placement
 
     def _want(self, claim: Claim, request: Request) -> Want:
+        placement = self._placement(claim, request)
         return Want(
             claim.ref,
             request.name,
@@ -218,7 +217,8 @@ class Reader:
                 *(self._at_least(name, quantity) for name, quantity in request.capacity),
             ),
             count=request.count,
-            policy=self._policy(claim, request),
+            policy=placement.policy,
+            nodes=placement.nodes,
             everything=request.mode == ALL,
             admin=request.admin_access,
         )

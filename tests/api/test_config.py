@@ -4,16 +4,42 @@ from typing import Any
 
 import pytest
 
-from api.config import API_VERSION, DEFAULT, KIND, decode, encode
+from api.config import API_VERSION, DEFAULT, KIND, PlacementConfig, decode, encode, overlay
 from api.errors import InvalidObjectError
 
 HEAD = {"apiVersion": API_VERSION, "kind": KIND}
+
+
+def with_nodes(nodes: Any) -> dict[str, Any]:
+    return {**HEAD, "placement": {"nodes": nodes}}
 
 
 def test_a_configuration_says_only_what_differs_from_the_default() -> None:
     assert decode(HEAD) == DEFAULT
     assert decode({**HEAD, "placement": {"policy": "spread"}}).placement.policy == "spread"
     assert decode(encode(DEFAULT)) == DEFAULT
+    assert DEFAULT.placement.nodes.policy == "none"
+
+
+def test_nodes_are_preferred_by_all_three_resources_unless_some_are_named() -> None:
+    nodes = decode({**HEAD, "placement": {"nodes": {"policy": "binpack"}}}).placement.nodes
+    assert (nodes.policy, nodes.by) == ("binpack", ("gpu-memory", "cpu", "memory"))
+    chosen = {"policy": "spread", "by": ["memory", "cpu"]}
+    nodes = decode({**HEAD, "placement": {"nodes": chosen}}).placement.nodes
+    assert (nodes.policy, nodes.by) == ("spread", ("memory", "cpu"))
+
+
+def test_what_a_configuration_does_not_name_stays_as_the_one_below_it_says() -> None:
+    packed = {**HEAD, "placement": {"policy": "mfi", "nodes": {"policy": "binpack", "by": ["cpu"]}}}
+    below = overlay(PlacementConfig(), packed)
+    assert (below.policy, below.nodes.by) == ("mfi", ("cpu",))
+    assert overlay(below, HEAD) == below
+    assert overlay(below, {**HEAD, "placement": {}}) == below
+    spread = overlay(below, {**HEAD, "placement": {"nodes": {"policy": "spread"}}})
+    assert (spread.policy, spread.nodes.policy) == ("mfi", "spread")
+    assert spread.nodes.by == ("gpu-memory", "cpu", "memory")
+    other = overlay(below, {**HEAD, "placement": {"policy": "sws"}})
+    assert (other.policy, other.nodes) == ("sws", below.nodes)
 
 
 @pytest.mark.parametrize(
@@ -24,6 +50,13 @@ def test_a_configuration_says_only_what_differs_from_the_default() -> None:
         ({**HEAD, "placement": {"policy": "random"}}, "placement.policy", "random"),
         ({**HEAD, "placement": {"policy": 3}}, "placement.policy", "int"),
         ({**HEAD, "placement": []}, "placement", "array"),
+        (with_nodes({}), "placement.nodes.policy", "missing"),
+        (with_nodes({"policy": "pack"}), "placement.nodes.policy", "pack"),
+        (with_nodes({"policy": "spread", "by": []}), "placement.nodes.by", "length"),
+        (with_nodes({"policy": "spread", "by": ["gpu"]}), "placement.nodes.by[0]", "gpu"),
+        (with_nodes({"policy": "spread", "by": ["cpu", "cpu"]}), "placement.nodes.by", "twice"),
+        (with_nodes({"policy": "none", "weight": 1}), "placement.nodes.weight", "unknown field"),
+        (with_nodes("spread"), "placement.nodes", "str"),
         ({"apiVersion": "mig.dra.dev/v2", "kind": KIND}, "", "mig.dra.dev/v2"),
         ({"kind": KIND}, "", "None"),
         ([], "", "must be an object"),

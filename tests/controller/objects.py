@@ -79,7 +79,14 @@ def instance(profile: str, start: int, *, uid: str = "", state: str = "prepared"
     )
 
 
-def node(name: str, *, cpu: str = "8", labels: dict[str, str] | None = None, **spec: Any) -> Obj:
+def node(
+    name: str,
+    *,
+    cpu: str = "8",
+    memory: str = "32Gi",
+    labels: dict[str, str] | None = None,
+    **spec: Any,
+) -> Obj:
     """A ready Node."""
     return {
         "apiVersion": "v1",
@@ -87,7 +94,7 @@ def node(name: str, *, cpu: str = "8", labels: dict[str, str] | None = None, **s
         "metadata": {"name": name, "labels": labels or {}},
         "spec": spec,
         "status": {
-            "allocatable": {"cpu": cpu, "memory": "32Gi", "pods": "110"},
+            "allocatable": {"cpu": cpu, "memory": memory, "pods": "110"},
             "conditions": [{"type": "Ready", "status": "True"}],
         },
     }
@@ -217,12 +224,12 @@ def with_gpus(*gpus: Gpu, name: str = "node-a") -> Cluster:
     return known
 
 
-def opaque(policy: str, *requests: str) -> Obj:
-    """A configuration that names a placement policy."""
+def opaque(policy: str, *requests: str, **placement: Any) -> Obj:
+    """A configuration that names a placement policy, and what else of the placement."""
     parameters = {
         "apiVersion": "mig.dra.dev/v1alpha1",
         "kind": "MigDeviceConfig",
-        "placement": {"policy": policy},
+        "placement": {"policy": policy, **placement},
     }
     found: Obj = {"opaque": {"driver": DRIVER, "parameters": parameters}}
     return found | ({"requests": list(requests)} if requests else {})

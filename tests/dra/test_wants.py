@@ -209,6 +209,17 @@ def test_the_claim_has_the_last_word_on_the_policy() -> None:
     assert [e["source"] for e in found.config(["r"])] == ["FromClass", "FromClaim"]
 
 
+def test_a_claim_that_names_its_node_policy_keeps_the_rest_of_its_class() -> None:
+    config = opaque(policy="mfi", nodes={"policy": "binpack", "by": ["cpu"]})
+    mine = device_class("mine", f"device.driver == '{DRIVER}'", config=[config])
+    (plain,) = wanted(claim("c", request("r", "mine")), mine).wants
+    assert (plain.policy, plain.nodes.policy, plain.nodes.by) == ("mfi", "binpack", ("cpu",))
+    for policy in ("none", "spread"):
+        own = opaque(nodes={"policy": policy})
+        (want,) = wanted(claim("c", request("r", "mine"), config=[own]), mine).wants
+        assert (want.policy, want.nodes.policy) == ("mfi", policy)
+
+
 def test_configs_of_other_drivers_are_not_read() -> None:
     foreign = {"opaque": {"driver": "gpu.nvidia.com", "parameters": {"kind": "Whatever"}}}
     assert wanted(claim("c", config=[foreign])).wants[0].policy == "sws"
