@@ -158,11 +158,11 @@ def test_a_whole_gpu_that_is_given_out_counts_as_full_and_one_out_of_service_not
     broken = gpu(1, unavailable="XID 79")
     known.set_mignode(mignode("node-a", filled(0, 0, 1, 2, 3), broken))  # half of what is left
     free = gpu(1, "node-b", mig=False)
-    known.set_mignode(mignode("node-b", filled(0, 0, 1, name="node-b"), free))  # an eighth
+    known.set_mignode(mignode("node-b", filled(0, *range(5), name="node-b"), free))  # 5 of 16
     assert chosen(known, one("binpack", "gpu-memory")) == "node-a"
     held = versioned(claim("held", request("r", "gpu.dra.dev")))
     known.set_claim(versioned(allocated(held, "node-b", "gpu-1")))
-    assert chosen(known, one("binpack", "gpu-memory")) == "node-b"  # five eighths
+    assert chosen(known, one("binpack", "gpu-memory")) == "node-b"  # 13 of 16
 
 
 def test_the_class_may_say_it_for_its_claims_and_a_claim_may_take_it_back() -> None:
