@@ -16,7 +16,7 @@ from typing import NamedTuple, TypeVar
 
 from dra.geometry import Occupant, Placement, Usage
 from dra.moves import MoveTable
-from dra.score import Key, Policy, Situation
+from dra.score import Key, Policy, Situation, Weights
 from dra.selectors.kinds import Offer
 
 K = TypeVar("K")
@@ -65,7 +65,7 @@ class Pricing:
 
     table: MoveTable
     policies: Sequence[Policy]
-    weights: tuple[float, ...]
+    weights: Weights
 
 
 def nothing(types: int) -> Option:

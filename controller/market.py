@@ -6,7 +6,7 @@ from dra.geometry import EMPTY, Geometry, Usage
 from dra.market import GpuId
 from dra.market import Market as Index
 from dra.moves import MoveTable
-from dra.score import Demand, scarcity_weights
+from dra.score import Demand, Weights, scarcity_weights
 
 
 class Market:
@@ -15,9 +15,10 @@ class Market:
     def __init__(self, geometry: Geometry) -> None:
         self.geometry = geometry
         self.table = MoveTable(geometry)
-        self.table.usable(EMPTY)  # the expensive part, now instead of at the first decision
+        # The expensive part, now instead of at the first decision.
+        self.table.usable(EMPTY, self.table.every)
         self.index = Index(self.table)
-        self._weights: tuple[float, ...] | None = None
+        self._weights: Weights | None = None
 
     def enter(self, gpu: GpuId, usage: Usage, *, instances: int) -> None:
         """Offer a GPU, or say what is on it now."""
@@ -33,8 +34,8 @@ class Market:
         """Forget the weights, because the demand has changed."""
         self._weights = None
 
-    def weights(self, demand: Demand) -> tuple[float, ...]:
-        """What a feasible placement of each profile is worth now, in memory slices."""
+    def weights(self, demand: Demand) -> Weights:
+        """What slices are worth now."""
         if self._weights is None:
             self._weights = scarcity_weights(self.index.census, demand.shares(self.geometry))
         return self._weights
@@ -60,6 +61,6 @@ class Markets:
         for market in self._by_geometry.values():
             market.reprice()
 
-    def weights(self, market: Market) -> tuple[float, ...]:
+    def weights(self, market: Market) -> Weights:
         """``market.weights`` under the present demand."""
         return market.weights(self.demand)

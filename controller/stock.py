@@ -15,7 +15,7 @@ from controller.gpustate import GpuState
 from controller.market import Market
 from dra.geometry import Placement
 from dra.market import GpuId
-from dra.score import Key, Policy
+from dra.score import Key, Policy, Weights
 from dra.selectors.kinds import GpuKind, Match, Offer
 
 
@@ -72,7 +72,7 @@ class Stock:
         self,
         match: Callable[[GpuState], Match],
         policy: Policy,
-        weights: Callable[[Market], tuple[float, ...]],
+        weights: Callable[[Market], Weights],
     ) -> Iterator[Candidate]:
         """Every slice that ``match`` lets through: smaller profiles, then lower costs, first.
 
@@ -98,7 +98,7 @@ class Stock:
             yield from found.values()
 
     def _run(
-        self, stream: _Stream, policy: Policy, weights: tuple[float, ...]
+        self, stream: _Stream, policy: Policy, weights: Weights
     ) -> Iterator[tuple[tuple[Key, GpuId, int], Candidate]]:
         profile = next(iter(stream.offers.values())).profile
         if profile is None:

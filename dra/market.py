@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from dra.geometry import Profile, Usage
 from dra.moves import Move, MoveTable
-from dra.score import Census, Key, Policy, Situation
+from dra.score import Census, Key, Policy, Situation, Weights
 
 
 class GpuId(NamedTuple):
@@ -91,9 +91,7 @@ class Market:
         state = self._states.get(gpu)
         return state[0] if state else None
 
-    def offers(
-        self, profile: Profile, policy: Policy, weights: tuple[float, ...]
-    ) -> Iterator[Offer]:
+    def offers(self, profile: Profile, policy: Policy, weights: Weights) -> Iterator[Offer]:
         """Every placement of ``profile`` in the market, best first; ties by GPU, then start.
 
         ``weights`` are those of ``scarcity_weights``. Lazy: taking the first of 8,000 GPUs costs

@@ -7,7 +7,8 @@ worked out once per distinct usage and looked up afterwards.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from dra.geometry import Geometry, Occupant, Placement, Profile, Usage
 
@@ -17,14 +18,15 @@ class Move:
     """Making an instance at ``placement``.
 
     ``loss`` is, per profile of the geometry, how many of its feasible placements vanish. ``waste``
-    is the number of memory slices, beyond those taken, that become unusable by any packing.
-    ``fragmentation`` is the growth of ``MoveTable.fragmentation``.
+    is the number of memory slices, beyond those taken, that become unusable by any packing of the
+    profiles ``wanted``, a bit per profile of the geometry; below zero where it takes slices that
+    those could not use. ``fragmentation`` is the growth of ``MoveTable.fragmentation``.
     """
 
     placement: Placement
     after: Usage
     loss: tuple[int, ...]
-    waste: int
+    waste: Mapping[int, int] = field(compare=False)
     fragmentation: int
 
 
@@ -34,7 +36,7 @@ class MoveTable:
     def __init__(self, geometry: Geometry) -> None:
         self.geometry = geometry
         self._feasible: dict[Usage, tuple[int, ...]] = {}
-        self._usable: dict[Usage, int] = {}
+        self._usable: dict[tuple[Usage, int], int] = {}
         self._moves: dict[tuple[Usage, int], tuple[Move, ...]] = {}
 
     def feasible(self, usage: Usage) -> tuple[int, ...]:
@@ -47,19 +49,28 @@ class MoveTable:
             self._feasible[usage] = known
         return known
 
-    def usable(self, usage: Usage) -> int:
-        """The most memory slices that instances added to ``usage`` could still take together."""
-        known = self._usable.get(usage)
+    @property
+    def every(self) -> int:
+        """All profiles of the geometry, a bit for each."""
+        return (1 << len(self.geometry.profiles)) - 1
+
+    def usable(self, usage: Usage, wanted: int) -> int:
+        """The most memory slices that instances added to ``usage`` could still take together.
+
+        Only of the profiles ``wanted``, a bit per profile of the geometry.
+        """
+        known = self._usable.get((usage, wanted))
         if known is None:
             known = max(
                 (
-                    placement.size + self.usable(self._after(usage, profile, placement))
-                    for profile in self.geometry.profiles
+                    placement.size + self.usable(self._after(usage, profile, placement), wanted)
+                    for index, profile in enumerate(self.geometry.profiles)
+                    if wanted >> index & 1
                     for placement in self.geometry.free_placements(usage, profile)
                 ),
                 default=0,
             )
-            self._usable[usage] = known
+            self._usable[usage, wanted] = known
         return known
 
     def fragmentation(self, usage: Usage) -> int:
@@ -97,6 +108,25 @@ class MoveTable:
             placement=placement,
             after=after,
             loss=tuple(b - a for b, a in zip(before, self.feasible(after), strict=True)),
-            waste=self.usable(usage) - self.usable(after) - placement.size,
+            waste=_Waste(self, usage, after),
             fragmentation=self.fragmentation(after) - self.fragmentation(usage),
         )
+
+
+class _Waste(dict[int, int]):
+    """What a move wastes, by the profiles wanted; worked out when first looked up."""
+
+    __slots__ = ("_after", "_before", "_table")
+
+    def __init__(self, table: MoveTable, before: Usage, after: Usage) -> None:
+        super().__init__()
+        self._table = table
+        self._before = before
+        self._after = after
+
+    def __missing__(self, wanted: int) -> int:
+        before, after = self._before, self._after
+        taken = after.mask.bit_count() - before.mask.bit_count()
+        usable = self._table.usable
+        self[wanted] = usable(before, wanted) - usable(after, wanted) - taken
+        return self[wanted]

@@ -2,8 +2,8 @@
 
 The default, SWS (scarcity-weighted slices), charges a placement for every other placement that it
 makes impossible, each profile's weighted by how likely the cluster is to run out of it, plus a
-small charge for memory slices that no packing can use afterwards. GPUs of one geometry are one
-market: scarcity is counted within it.
+small charge for memory slices that nothing which is asked for can use afterwards. GPUs of one
+geometry are one market: scarcity is counted within it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from operator import mul
+from typing import NamedTuple
 
 from dra.geometry import Geometry, Usage
 from dra.moves import Move, MoveTable
@@ -22,6 +23,9 @@ HORIZON = 0.1
 
 WASTE_CHARGE = 0.1
 """What a memory slice made unusable costs, in expected memory slices."""
+
+SELDOM = 0.01
+"""Profiles with a smaller share of the requests are no use for slices that are left over."""
 
 BASE_WEIGHT = 1e-4
 """Weight of a placement of a profile that is not scarce, so that less damage still wins."""
@@ -73,6 +77,17 @@ class Census:
             self.feasible[index] += count * number
 
 
+class Weights(NamedTuple):
+    """What slices of a market are worth now.
+
+    ``placements`` is, per profile of the geometry, what one of its feasible placements is worth, in
+    memory slices. ``wanted`` has a bit per profile, set unless it is seldom asked for.
+    """
+
+    placements: tuple[float, ...]
+    wanted: int
+
+
 @dataclass(frozen=True, slots=True)
 class Situation:
     """What a policy may look at besides the move: the GPU before it, and the market it is in.
@@ -83,29 +98,30 @@ class Situation:
     usage: Usage
     instances: int
     memory_slices: int
-    weights: tuple[float, ...]
+    weights: Weights
 
 
 Key = tuple[float, ...]
 Policy = Callable[[Situation, Move], Key]
 
 
-def scarcity_weights(census: Census, shares: tuple[float, ...]) -> tuple[float, ...]:
-    """Per profile, what one of its feasible placements is worth, in memory slices.
+def scarcity_weights(census: Census, shares: tuple[float, ...]) -> Weights:
+    """What slices are worth where profiles have these shares of the requests.
 
-    The probability that the next requests (a Poisson number for ``HORIZON`` of the capacity) are at
-    least as many as the placements left, times the size of the profile.
+    A placement: the probability that the next requests (a Poisson number for ``HORIZON`` of the
+    capacity) are at least as many as the placements left, times the size of the profile.
     """
     profiles = census.table.geometry.profiles
     sizes = [p.memory_slices for p in profiles]
     mean = sum(share * size for share, size in zip(shares, sizes, strict=True))
     if not mean:
-        return tuple(0.0 for _ in profiles)
+        return Weights(tuple(0.0 for _ in profiles), census.table.every)
     requests = HORIZON * census.gpus * census.table.geometry.memory_slices / mean
-    return tuple(
+    placements = tuple(
         size * (poisson_tail(requests * share, left) + BASE_WEIGHT * share)
         for size, share, left in zip(sizes, shares, census.feasible, strict=True)
     )
+    return Weights(placements, sum(1 << i for i, share in enumerate(shares) if share >= SELDOM))
 
 
 @lru_cache(maxsize=4096)
@@ -133,8 +149,9 @@ _DEVIATIONS = 9.0
 
 def sws(situation: Situation, move: Move) -> Key:
     """Least expected loss; then the fullest GPU, then the one with most instances."""
-    loss = sum(map(mul, situation.weights, move.loss))
-    return (loss + WASTE_CHARGE * move.waste, _free_after(situation, move), -situation.instances)
+    placements, wanted = situation.weights
+    cost = sum(map(mul, placements, move.loss)) + WASTE_CHARGE * move.waste[wanted]
+    return (cost, _free_after(situation, move), -situation.instances)
 
 
 def best_fit(situation: Situation, move: Move) -> Key:

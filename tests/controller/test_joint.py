@@ -19,12 +19,16 @@ from controller.joint import (
 )
 from dra.geometry import EMPTY, Geometry, Usage
 from dra.moves import MoveTable
-from dra.score import Key, Situation, best_fit, first_fit, sws
+from dra.score import Key, Situation, Weights, best_fit, first_fit, sws
 from dra.selectors.kinds import Offer
 from tests.dra.gpus import A100, THIRDS
 
 TABLES = {id(g): MoveTable(g) for g in (A100, THIRDS)}
-WEIGHTS = {id(A100): (0.3, 0.1, 0.2, 0.4, 0.9, 1.1, 2.0), id(THIRDS): (0.5, 0.2, 1.0)}
+WEIGHTS = {
+    id(A100): Weights((0.3, 0.1, 0.2, 0.4, 0.9, 1.1, 2.0), 0b1111011),
+    id(THIRDS): Weights((0.5, 0.2, 1.0), 0b111),
+}
+NO_WEIGHTS = Weights((), 0)
 
 
 def pricing(geometry: Geometry, types: int = 1) -> Pricing:
@@ -154,7 +158,7 @@ def test_ties_go_to_the_first_gpu() -> None:
     options = slice_options(
         EMPTY,
         0,
-        Pricing(table, [first_fit], ()),
+        Pricing(table, [first_fit], NO_WEIGHTS),
         target=(3,),
         allowed=[[Offer(p) for p in A100.profiles if p.name == "1g.5gb"]],
     )
@@ -171,7 +175,7 @@ def test_a_whole_gpu_serves_one_want_and_only_where_no_slice_does() -> None:
     slices = slice_options(
         EMPTY,
         0,
-        Pricing(TABLES[id(A100)], [best_fit], ()),
+        Pricing(TABLES[id(A100)], [best_fit], NO_WEIGHTS),
         target=(1,),
         allowed=[offers(A100, "7g.40gb")],
     )

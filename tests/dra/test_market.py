@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 from dra.geometry import EMPTY, Occupant, Profile, Usage
 from dra.market import GpuId, Market
 from dra.moves import MoveTable
-from dra.score import POLICIES, Demand, Situation, first_fit, scarcity_weights, sws
+from dra.score import POLICIES, Demand, Situation, Weights, first_fit, scarcity_weights, sws
 from tests.dra.gpus import A100
 
 SHARES = Demand().shares(A100)
 TABLE = MoveTable(A100)
-NO_SCARCITY = tuple(0.0 for _ in A100.profiles)
+NO_SCARCITY = Weights((0.0,) * len(A100.profiles), TABLE.every)
 
 
 def filled(steps: list[tuple[int, int, int]], gpus: int) -> tuple[Market, dict[GpuId, list[Usage]]]:

@@ -14,6 +14,7 @@ from dra.score import (
     Demand,
     Policy,
     Situation,
+    Weights,
     best_fit,
     first_fit,
     mfi,
@@ -73,8 +74,35 @@ def test_slices_that_no_packing_can_use_are_waste() -> None:
     almost_full = usage((19, 0, 1), (19, 1, 1), (19, 2, 1), (19, 3, 1), (19, 4, 1), (19, 5, 1))
     last = {m.placement.start: m for m in table.moves(almost_full, seven)}
     assert list(last) == [6]
-    assert table.usable(almost_full) == 2, "1g.10gb at 6 would use both that are left"
-    assert last[6].waste == 1
+    assert table.usable(almost_full, table.every) == 2, "1g.10gb at 6 would use both that are left"
+    assert last[6].waste[table.every] == 1
+
+
+def test_a_slice_that_only_an_unwanted_profile_can_use_is_waste() -> None:
+    table = MoveTable(A100)
+    two = A100.by_name("2g.10gb")
+    assert two is not None
+    without = table.every & ~(1 << [p.name for p in A100.profiles].index("1g.10gb"))
+    moves = {m.placement.start: m for m in table.moves(EMPTY, two)}
+    assert [moves[4].waste[w] for w in (table.every, without)] == [0, 1], "1g.10gb at 6 or 1g at 6"
+    assert [moves[0].waste[w] for w in (table.every, without)] == [0, 0]
+
+
+def test_sws_keeps_no_slices_for_what_is_seldom_asked_for() -> None:
+    table, demand = MoveTable(A100), Demand()
+    census, two = Census(table), A100.by_name("2g.10gb")
+    assert two is not None
+    census.add(EMPTY, count=8)
+
+    def start() -> int:
+        weights = scarcity_weights(census, demand.shares(A100))
+        situation = Situation(EMPTY, 0, A100.memory_slices, weights)
+        return min(table.moves(EMPTY, two), key=lambda m: sws(situation, m)).placement.start
+
+    assert start() == 4, "1g.10gb may come and use what is left above it"
+    for name in ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb") * 100:
+        demand.observe(name)
+    assert start() in {0, 2}
 
 
 def test_small_slices_fill_the_broken_gpu_before_they_break_a_whole_one() -> None:
@@ -151,8 +179,8 @@ def test_old_demand_fades() -> None:
 
 
 def test_among_equals_sws_takes_the_gpu_with_more_instances() -> None:
-    move = Move(Placement(0, 1), EMPTY, (0,), 0, 0)
-    few, many = (Situation(EMPTY, n, 8, (1.0,)) for n in (1, 4))
+    move = Move(Placement(0, 1), EMPTY, (0,), {1: 0}, 0)
+    few, many = (Situation(EMPTY, n, 8, Weights((1.0,), 1)) for n in (1, 4))
     assert sws(many, move) < sws(few, move)
 
 
@@ -164,7 +192,8 @@ def test_a_profile_weighs_more_the_scarcer_it_is() -> None:
     scarce.add(EMPTY, count=1)
     scarce.add(usage((19, 0, 1)), count=99)
     seven = len(A100.profiles) - 1
-    assert scarcity_weights(scarce, shares)[seven] > 1.0 > scarcity_weights(plenty, shares)[seven]
+    weight = scarcity_weights(scarce, shares).placements[seven]
+    assert weight > 1.0 > scarcity_weights(plenty, shares).placements[seven]
 
 
 def test_a_census_forgets_what_is_taken_away() -> None:
@@ -201,5 +230,5 @@ def test_a_move_never_creates_room(geometry: Geometry) -> None:
                 moves.append(move)
                 todo.append(move.after)
     assert all(n >= 0 for m in moves for n in m.loss)
-    assert all(m.waste >= 0 for m in moves)
+    assert all(m.waste[table.every] >= 0 for m in moves)
     assert len(seen) < 2000
