@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dra.geometry import Geometry, Profile
-from kubeletplugin.entries import HELD, Entry, State
+from kubeletplugin.entries import ARRIVING, HELD, Entry, State
 from kubeletplugin.nvml.discovery import mig_mode
 from kubeletplugin.nvml.errors import NotFoundError, NotSupportedError
 from kubeletplugin.nvml.instances import (
@@ -152,9 +152,9 @@ def _doubt(session: Session, entry: Entry, gi: GpuInstance, *, halved: bool = Fa
         return ""
     inside = list_compute_instances(session, entry.gpu, gi.id)
     if not inside:
-        # Its id is taken off the record before it is destroyed.
+        # Its id is taken off the record before it is destroyed, but for what is half made.
         expected = entry.ci_id is None and entry.state not in HELD
-        ours = expected or halved or entry.state is State.CI_DESTROYED
+        ours = expected or halved or entry.state in {State.CI_DESTROYED, *ARRIVING}
         return "" if ours else f"without its compute instance {entry.mig_uuid}"
     strange = ", ".join(c.uuid for c in inside)
     if entry.mig_uuid:

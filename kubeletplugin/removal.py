@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from kubeletplugin.entries import LEAVING, Entry, State
+from kubeletplugin.entries import ARRIVING, LEAVING, Entry, State
 from kubeletplugin.errors import PluginError
 from kubeletplugin.identity import own_instance, sight
 from kubeletplugin.journal import Journal
@@ -35,14 +35,14 @@ class Removal:
 
         Raises:
             NvmlError: something is left, InUseError if processes hold it.
-            HostError: the journal cannot be written; the slice is gone, the entry stays.
+            HostError: the journal cannot be written; the entry stays.
         """
         halved = entry.key in self._halved
         seen = sight(self._session, entry, self._boot_id, halved=halved)
         if seen.own is not None:
             gi_id = seen.own.id
             if entry.state not in LEAVING or entry.ci_id is not None or entry.quarantined:
-                self._note(entry.at(State.DESTROYING, gi_id=gi_id, ci_id=None))
+                self._mark(entry, entry.at(State.DESTROYING, gi_id=gi_id, ci_id=None))
             destroy_compute_instances(self._session, entry.gpu, gi_id)
             self._halved.add(entry.key)
             if entry.state is not State.CI_DESTROYED:
@@ -80,6 +80,17 @@ class Removal:
             return not list_compute_instances(self._session, entry.gpu, found.id)
         except NotFoundError:
             return False
+
+    def _mark(self, entry: Entry, marked: Entry) -> None:
+        """Record that a slice is about to go.
+
+        It stays until that can be recorded: without the mark a process that finds half of it could
+        not tell whose it is. What is half made itself goes all the same.
+        """
+        if entry.state in ARRIVING:
+            self._note(marked)
+        else:
+            self._journal.put(marked)
 
     def _note(self, entry: Entry) -> None:
         """Record a step; on a full disk the next is taken all the same, as the entry stays.

@@ -292,3 +292,20 @@ def test_nothing_is_lost_while_the_disk_is_full_and_all_is_well_after(bench: Ben
     plant.tend()
     check_settled(bench.site, bench.claims, bench.foreign)
     assert len(entries(bench.site)) == 2
+
+
+def test_a_slice_stays_whole_until_its_end_can_be_recorded(bench: Bench) -> None:
+    """Half of it, found after a kill, could be anybody's."""
+    plant = bench.start()
+    before = own_instances(bench.site, bench.foreign)
+    bench.recorder.refuse = full_disk(bench.site.roots.state)
+    [ref, *_] = bench.claims
+    assert "No space left on device" in plant.unprepare(ref).error
+    assert own_instances(bench.site, bench.foreign) == before
+    bench.recorder.die()
+    bench.recorder.refuse = full_disk()
+    plant = bench.start()
+    assert not plant.unprepare(ref).error
+    del bench.claims[ref]
+    plant.tend()
+    check_settled(bench.site, bench.claims, bench.foreign)

@@ -192,7 +192,7 @@ def test_a_disk_that_is_full_at_the_mark_does_not_pretend_success(
     ref = in_use(rig)
     with monkeypatch.context() as patch:
         failing_writes(patch, rig.roots.state / "journal.json", lambda _: True)
-        assert "IN_USE" in rig.unprepare(ref)
+        assert "cannot write the journal" in rig.unprepare(ref)
     assert states(rig) == [State.PREPARED]
 
 
