@@ -147,9 +147,9 @@ class Hardware:
             for unit in self._units.values():
                 unit.withheld = self._withheld
         self.driver_version, self.cuda_version = found.driver_version, found.cuda_version
-        self.problems = found.problems
-        for problem in found.problems:
+        for problem in set(found.problems).difference(self.problems):
             _log.error("GPU left out: %s", problem)
+        self.problems = found.problems
         self._look_at(self.units())
         self._on_change()
 
@@ -170,11 +170,13 @@ class Hardware:
     def poll(self) -> None:
         """Look at every GPU that nobody is working on; discover anew when a mode has changed.
 
+        So it is while a GPU would not say who it is: that may pass.
+
         Raises:
             DriverUnavailableError: the driver is gone.
             HostError: names cannot be kept.
         """
-        if not self._look_at(self.units()):
+        if not self._look_at(self.units()) or self.problems:
             self.discover()
 
     def observe(self, unit: GpuUnit) -> None:

@@ -183,3 +183,17 @@ def test_a_lost_slice_that_cannot_be_made_when_kubelet_asks_keeps_its_place(plan
     assert not plant.site.machine.gpu(0).gpu_instances
     assert not plant.prepare(ref).error
     check_settled(plant.site, {ref: (DEVICE,)})
+
+
+def test_a_gpu_that_would_not_say_who_it_is_is_asked_again_and_its_ended_claim_goes(
+    plant: Plant,
+) -> None:
+    ref = held(plant)
+    plant.site.delete_claim(ref)
+    plant.site.machine.inject(Fault(function="nvmlDeviceGetUUID", action="return", code=4, times=1))
+    plant = again(plant)
+    plant.tend()
+    assert [e.state for e in entries(plant.site)] == [State.TOMBSTONE]
+    plant.look()
+    plant.tend()
+    check_settled(plant.site, {})
