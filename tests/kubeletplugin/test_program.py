@@ -105,7 +105,13 @@ def ready(rig: Rig) -> dict[str, str]:
 
 
 def forbidden(modules: list[str]) -> list[str]:
-    return [m for m in modules if m.startswith(("kubernetes.", "cel", "controller"))]
+    return [
+        m
+        for m in modules
+        if m.startswith(
+            ("kubernetes.client.models.", "kubernetes.client.api.", "cel", "controller")
+        )
+    ]
 
 
 @pytest.mark.parametrize("allocator", ["controller", "scheduler"])
