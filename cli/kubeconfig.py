@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from cli.exits import CliError, Exit
+from dra.kube.incluster import SERVICE_ACCOUNT, server_of_pod
 
 DEFAULT_PATH = "~/.kube/config"
-SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,8 @@ def load_access(
     if path and not present:
         raise _unusable(f"there is no kubeconfig {path}")
     if not present:
-        if not given and "KUBERNETES_SERVICE_HOST" in environ:
-            return _in_cluster(environ)
+        if not given and (server := server_of_pod(environ)):
+            return _in_cluster(server)
         raise _unusable(
             f"there is no kubeconfig ({', '.join(map(str, files))}); name one with --kubeconfig "
             "or KUBECONFIG"
@@ -171,11 +171,10 @@ def _exec(user: Mapping[str, Any]) -> Mapping[str, Any] | None:
     return {**entry, "command": command}
 
 
-def _in_cluster(environ: Mapping[str, str]) -> Access:
-    host, port = environ["KUBERNETES_SERVICE_HOST"], environ.get("KUBERNETES_SERVICE_PORT", "443")
+def _in_cluster(server: str) -> Access:
     try:
         return Access(
-            server=f"https://{f'[{host}]' if ':' in host else host}:{port}",
+            server=server,
             source="the pod's service account",
             namespace=(SERVICE_ACCOUNT / "namespace").read_text().strip(),
             ca=(SERVICE_ACCOUNT / "ca.crt").read_text(),

@@ -19,8 +19,8 @@ SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 class InClusterConnection:
     """The pool, the server's base URL and the token of a service account. Thread-safe."""
 
-    def __init__(self, host: str, port: str, directory: Path, *, pool_size: int) -> None:
-        self.host = f"https://{f'[{host}]' if ':' in host else host}:{port}"
+    def __init__(self, host: str, directory: Path, *, pool_size: int) -> None:
+        self.host = host
         self._token = directory / "token"
         authority = directory / "ca.crt"
         try:
@@ -57,11 +57,17 @@ def open_in_cluster(
     Raises:
         KubeConfigError: token or certificate authority in ``directory`` cannot be used.
     """
+    host = server_of_pod(environ)
+    return InClusterConnection(host, directory, pool_size=pool_size) if host else None
+
+
+def server_of_pod(environ: Mapping[str, str]) -> str:
+    """The API server's base URL that a pod's environment names; empty outside of a cluster."""
     host = environ.get("KUBERNETES_SERVICE_HOST")
     if not host:
-        return None
+        return ""
     port = environ.get("KUBERNETES_SERVICE_PORT") or "443"
-    return InClusterConnection(host, port, directory, pool_size=pool_size)
+    return f"https://{f'[{host}]' if ':' in host else host}:{port}"
 
 
 def _unusable(problem: str) -> KubeConfigError:

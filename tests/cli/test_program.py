@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 import os
 import subprocess
@@ -24,7 +23,7 @@ from dra.kube.resources import NODES, Obj
 from dra.kube.transport import KubeApi
 from tests.cli.conftest import Mig
 from tests.cli.world import World
-from tests.kube.certificates import Certificates, make_certificates
+from tests.kube.certificates import Certificates, inline, make_certificates
 from tests.kube.stub import Stub, reply, thing
 
 
@@ -156,10 +155,6 @@ def tls_stub(certificates: Certificates) -> Iterator[Stub]:
     server = Stub(context=certificates.server_context())
     yield server
     server.close()
-
-
-def inline(path: Path) -> str:
-    return base64.b64encode(path.read_bytes()).decode()
 
 
 def api(path: Path) -> KubeApi:

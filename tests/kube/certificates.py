@@ -1,5 +1,6 @@
 """A certificate authority for one test run, made with the openssl program."""
 
+import base64
 import shutil
 import ssl
 import subprocess
@@ -52,3 +53,8 @@ def make_certificates(folder: Path) -> Certificates:
             *("-CA", "ca.crt", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", f"{name}.ext"),
         )
     return Certificates(folder)
+
+
+def inline(path: Path) -> str:
+    """A file as kubeconfigs carry it."""
+    return base64.b64encode(path.read_bytes()).decode()

@@ -1,6 +1,5 @@
 """Where the server's address and the credentials come from, and what that costs in memory."""
 
-import base64
 import json
 import ssl
 import subprocess
@@ -14,7 +13,7 @@ import pytest
 from dra.kube.errors import KubeConfigError, UnavailableError
 from dra.kube.resources import NODES, PODS, Obj
 from dra.kube.transport import KubeApi
-from tests.kube.certificates import Certificates, make_certificates
+from tests.kube.certificates import Certificates, inline, make_certificates
 from tests.kube.stub import Stub, events, eventually, reply, thing
 
 
@@ -28,10 +27,6 @@ def tls_stub(certificates: Certificates) -> Iterator[Stub]:
     server = Stub(context=certificates.server_context())
     yield server
     server.close()
-
-
-def inline(path: Path) -> str:
-    return base64.b64encode(path.read_bytes()).decode()
 
 
 def tls_kubeconfig(stub: Stub, certificates: Certificates, path: Path, *, user: Obj) -> str:
