@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from dra.geometry import Geometry, Occupant, Placement, Profile
-from dra.quantities import mebibytes
+from dra.quantity import mebibytes
 
 Counters = dict[str, Any]
 """``{name: {"value": quantity}}``."""

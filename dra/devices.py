@@ -13,7 +13,7 @@ from typing import Any
 from dra.geometry import Placement, Profile
 from dra.inventory import Gpu, Inventory
 from dra.names import GpuDevice, MigDevice, mig_device
-from dra.quantities import mebibytes
+from dra.quantity import mebibytes
 
 PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"

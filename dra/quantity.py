@@ -1,4 +1,4 @@
-"""Kubernetes quantities (``1500m``, ``12Gi``, ``2e3``) as exact numbers.
+"""Kubernetes quantities (``1500m``, ``12Gi``, ``2e3``) as exact numbers, and amounts as they stand.
 
 The grammar is that of apimachinery's ``resource.Quantity``: a decimal number and a binary suffix, a
 decimal suffix or an exponent. What is finer than a nano-unit is rounded away from zero, as there.
@@ -25,6 +25,8 @@ _SUFFIXES = {
     **{f"{letter}i": Fraction(1 << (10 * n)) for n, letter in enumerate("KMGTPE", start=1)},
 }
 _NANO = 10**9
+_MEBI_SUFFIXES = ("Mi", "Gi", "Ti", "Pi")
+_MEBI_STEP = 1024
 
 
 class QuantityError(ValueError):
@@ -55,3 +57,12 @@ def _rounded(number: Fraction) -> Fraction:
         return number
     away = -(-abs(nanos).numerator // nanos.denominator)
     return Fraction(away if number > 0 else -away, _NANO)
+
+
+def mebibytes(amount: int) -> str:
+    """``amount`` MiB as the API server writes it: the largest suffix that leaves a whole number."""
+    step = 0
+    while amount and amount % _MEBI_STEP == 0 and step < len(_MEBI_SUFFIXES) - 1:
+        amount //= _MEBI_STEP
+        step += 1
+    return f"{amount}{_MEBI_SUFFIXES[step]}" if amount else "0"

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from dra.counters import CounterModel
 from dra.geometry import EMPTY, Geometry, Occupant, Placement
-from dra.quantities import mebibytes
+from dra.quantity import mebibytes
 from sim.nvml.products import load_product, product_names
 from tests.dra.counters import amounts
 from tests.dra.gpus import A100, THIRDS, product_geometry, profile
