@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, NamedTuple
 
 from controller.constraints import Constrained, WantType
 from controller.fleet import Fleet, NodeGpus
@@ -22,7 +23,6 @@ from controller.joint import (
     whole_options,
 )
 from controller.nodechoice import node_tiers, preference
-from controller.stock import Candidate
 from dra.allocation import MAX_RESULTS
 from dra.alternatives import choices
 from dra.geometry import Placement
@@ -32,7 +32,7 @@ from dra.names import gpu_name, mig_device
 from dra.nodefit import misfit
 from dra.nodeselector import matches_selector
 from dra.pods import Pod
-from dra.score import POLICIES, Key
+from dra.score import POLICIES, Key, Policy
 from dra.selectors.kinds import Match, Offer
 from dra.wants import ClaimWants, Want
 
@@ -80,6 +80,27 @@ class Decision:
         return tuple(p for p in self.picks if p.claim.uid == claim.uid)
 
 
+class Asked(NamedTuple):
+    """What a claim wants."""
+
+    claim: ClaimRef
+    want: Want
+
+    def at(self, state: GpuState, offer: Offer, placement: Placement) -> Decision:
+        """The decision to serve it by this slice, where it is all that is wanted."""
+        pick = self.pick(state, offer, placement)
+        return Decision(state.inventory.node, state.inventory.pool, (pick,))
+
+    def pick(self, state: GpuState, offer: Offer, placement: Placement | None) -> Pick:
+        """A device for it; no placement for a whole GPU."""
+        claim, request, gpu = self.claim, self.want.request, state.gpu
+        if offer.profile is None or placement is None:
+            return Pick(claim, request, gpu.name, gpu_name(gpu.minor), "", None)
+        profile = offer.profile
+        device = mig_device(gpu.minor, profile.name, profile_id=profile.id, start=placement.start)
+        return Pick(claim, request, gpu.name, str(device), profile.name, placement)
+
+
 class Allocator:
     """Decides on the state of ``fleet`` and ``hosts`` at the time of the call; changes nothing."""
 
@@ -110,7 +131,7 @@ class Allocator:
         An earlier alternative of a request goes before anything that speaks for a later one.
         """
         for claims in choices(problem.claims):
-            chosen = replace(problem, claims=claims)
+            chosen = problem if claims is problem.claims else replace(problem, claims=claims)
             decision = self._decide_chosen(chosen, delegated)
             if decision is not None:
                 return decision
@@ -118,21 +139,25 @@ class Allocator:
 
     def _decide_chosen(self, problem: Problem, delegated: AbstractSet[str]) -> Decision | None:
         search = Search(problem, self._fleet)
-        if search.single and search.nodes.policy == "none":
-            return self._decide_single(search, problem, delegated)
+        asked = search.single
+        if asked is not None and search.nodes.policy == "none":
+            return self._decide_single(asked, search, problem, delegated)
         return self._decide_jointly(search, problem, delegated)
 
     def _decide_single(
-        self, search: Search, problem: Problem, delegated: AbstractSet[str]
+        self, asked: Asked, search: Search, problem: Problem, delegated: AbstractSet[str]
     ) -> Decision | None:
         """One device, alike on GPUs of one kind: the first candidate on a node that fits."""
+        want, weights = asked.want, self._fleet.markets.weights
         misfits: dict[str, bool] = {}
-        for candidate in search.candidates():
+        for candidate in self._fleet.stock.candidates(
+            want.expressions, POLICIES[want.policy], weights
+        ):
             name = candidate.state.inventory.node
             if name not in misfits:
                 misfits[name] = bool(self.node_misfit(problem, name, delegated))
             if not misfits[name]:
-                return search.single_decision(candidate)
+                return asked.at(candidate.state, candidate.offer, candidate.placement)
         if self._fleet.stock.whole:
             return self._decide_jointly(search, problem, delegated)
         return None
@@ -159,44 +184,60 @@ class Search:
     """One problem on many nodes: what is worked out for a state of a GPU is kept for its equals."""
 
     def __init__(self, problem: Problem, fleet: Fleet) -> None:
+        self._problem = problem
         self._fleet = fleet
-        grouped: dict[WantType, list[Want]] = {}
         self.constraints = [c for claim in problem.claims for c in claim.constraints]
         self.nodes = preference(problem.claims)
-        for want in (w for claim in problem.claims for w in claim.wants):
-            bound = tuple(c for c in self.constraints if c.covers(want))
-            kind = WantType(want.expressions, bound, want.policy, want.everything)
-            grouped.setdefault(kind, []).append(want)
-        self.types = list(grouped)
-        self.wants = list(grouped.values())
-        self.target: Vector = tuple(sum(w.count for w in wants) for wants in self.wants)
-        self._policies = segmented([POLICIES[kind.policy] for kind in self.types])
         self._options: dict[tuple[object, ...], list[Option]] = {}
         self._solutions: dict[int, Solution | None] = {}
-        self._by_shape = not any(
-            fleet.kinds.tells_gpus_apart(kind.expressions) for kind in self.types
-        )
+
+    @cached_property
+    def wanted(self) -> dict[WantType, list[Asked]]:
+        """What is wanted, by type, in the order in which it is asked for."""
+        grouped: dict[WantType, list[Asked]] = {}
+        for claim in self._problem.claims:
+            for want in claim.wants:
+                bound = tuple(c for c in claim.constraints if c.covers(want))
+                kind = WantType(want.expressions, bound, want.policy, want.everything)
+                grouped.setdefault(kind, []).append(Asked(claim.claim.ref, want))
+        return grouped
+
+    @cached_property
+    def types(self) -> list[WantType]:
+        """The types of ``wanted``: below, an index is one of these."""
+        return list(self.wanted)
+
+    @cached_property
+    def wants(self) -> list[list[Asked]]:
+        """What is wanted, per type."""
+        return list(self.wanted.values())
+
+    @cached_property
+    def target(self) -> Vector:
+        """How many devices of each type are wanted."""
+        return tuple(sum(asked.want.count for asked in group) for group in self.wants)
+
+    @cached_property
+    def _policies(self) -> list[Policy]:
+        return segmented([POLICIES[kind.policy] for kind in self.types])
+
+    @cached_property
+    def _by_shape(self) -> bool:
+        tells_apart = self._fleet.kinds.tells_gpus_apart
+        return not any(tells_apart(kind.expressions) for kind in self.types)
 
     @property
-    def single(self) -> bool:
-        """Whether one device is wanted that any GPU of a kind would serve alike."""
-        one = self.target == (1,) and not self.types[0].everything
-        return one and not self.constraints and self._by_shape
-
-    def candidates(self) -> Iterator[Candidate]:
-        """What would serve a single want, best first. Raises SelectorError."""
-        return self._fleet.stock.candidates(
-            lambda state: self.match(state, 0), self._policies[0], self._fleet.markets.weights
-        )
-
-    def single_decision(self, candidate: Candidate) -> Decision:
-        """The decision for one of ``candidates``."""
-        return self.at(candidate.state, candidate.offer, candidate.placement)
-
-    def at(self, state: GpuState, offer: Offer, placement: Placement) -> Decision:
-        """The decision to serve a single want by this slice."""
-        pick = _pick(self.wants[0][0], state, offer, placement)
-        return Decision(state.inventory.node, state.inventory.pool, (pick,))
+    def single(self) -> Asked | None:
+        """The one device that is wanted, if any GPU of a kind would serve it alike."""
+        claim = self._problem.claims[0]
+        if len(self._problem.claims) > 1 or len(claim.choices) != 1 or self.constraints:
+            return None
+        want = claim.choices[0][0]
+        if want.count > 1 or want.everything:
+            return None
+        if self._fleet.kinds.tells_gpus_apart(want.expressions):
+            return None
+        return Asked(claim.claim.ref, want)
 
     def match(self, state: GpuState, index: int) -> Match:
         """What of a GPU would serve the wants of type ``index``. Raises SelectorError."""
@@ -248,14 +289,14 @@ class Search:
     def decision(self, node: NodeGpus, options: list[Option]) -> Decision:
         """The devices that a solution stands for, handed out to the requests."""
         waiting = [
-            [w for w in wants for _ in range(MAX_RESULTS if w.everything else w.count)]
-            for wants in self.wants
+            [a for a in group for _ in range(MAX_RESULTS if a.want.everything else a.want.count)]
+            for group in self.wants
         ]
         picks = []
         for state, option in zip(node.gpus, options, strict=True):
             for grant in option.grants:
-                want = waiting[grant.type].pop(0)
-                picks.append(_pick(want, state, grant.offer, grant.placement))
+                asked = waiting[grant.type].pop(0)
+                picks.append(asked.pick(state, grant.offer, grant.placement))
         return Decision(node.inventory.node, node.inventory.pool, tuple(picks))
 
     def _gpu_options(
@@ -304,13 +345,3 @@ def all_of(gpus: list[tuple[Offer, ...]]) -> int | None:
     return sum(
         len(offer.profile.placements) if offer.profile else 1 for offers in gpus for offer in offers
     )
-
-
-def _pick(want: Want, state: GpuState, offer: Offer, placement: Placement | None) -> Pick:
-    gpu = state.gpu
-    if offer.profile is None or placement is None:
-        return Pick(want.claim, want.request, gpu.name, gpu_name(gpu.minor), "", None)
-    device = mig_device(
-        gpu.minor, offer.profile.name, profile_id=offer.profile.id, start=placement.start
-    )
-    return Pick(want.claim, want.request, gpu.name, str(device), offer.profile.name, placement)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import islice, product
+from typing import NamedTuple
 
 from controller.gpustate import GpuState
 from controller.joint import Mark, Marks
@@ -21,8 +21,7 @@ Setting = Mapping[Constraint, object]
 """A value for each attribute that devices are to have in common."""
 
 
-@dataclass(frozen=True, slots=True)
-class WantType:
+class WantType(NamedTuple):
     """Wants that the same devices would serve alike: same constraints, same policy."""
 
     expressions: tuple[str, ...]

@@ -69,7 +69,7 @@ def _explain_chosen(
 def _unmatched(search: Search, fleet: Fleet) -> Obstacle | None:
     """The first want that no GPU of the fleet could ever serve."""
     states = [state for node in fleet.nodes.values() for state in node.gpus]
-    for index, wants in enumerate(search.wants):
+    for index, group in enumerate(search.wants):
         failure = ""
         for state in states:
             match = search.match(state, index)
@@ -77,7 +77,7 @@ def _unmatched(search: Search, fleet: Fleet) -> Obstacle | None:
                 break
             failure = failure or match.error
         else:
-            return _impossible(search, index, failure, fleet, wants[0].request)
+            return _impossible(search, index, failure, fleet, group[0].want.request)
     return None
 
 
@@ -91,7 +91,7 @@ def _overlapping(search: Search, fleet: Fleet) -> Obstacle | None:
             for node in fleet.nodes.values()
         ]
         counts = [n for n in counts if n != 0]
-        who = f"request {search.wants[index][0].request!r}: allocationMode All"
+        who = f"request {search.wants[index][0].want.request!r}: allocationMode All"
         if all(n is None for n in counts):
             return Obstacle(
                 Reason.UNSUPPORTED,

@@ -45,7 +45,7 @@ class Fleet:
         self.nodes: dict[str, NodeGpus] = {}
         self.schedulers: set[str] = set()
         """Nodes whose GPUs kube-scheduler allocates."""
-        self.stock = Stock()
+        self.stock = Stock(kinds)
         self._shapes: Numbering[Signature] = Numbering()
         self._instances: dict[str, frozenset[str]] = {}
         self._profiles: dict[str, frozenset[str]] = {}

@@ -226,8 +226,7 @@ def _seen_by(
         for g in option.grants
         if g not in others and g.placement is not None and g.offer.profile is not None
     )
-    return replace(
-        situation,
+    return situation._replace(
         usage=Usage(
             empty.mask | usage.mask,
             empty.compute_slices + usage.compute_slices,

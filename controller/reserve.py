@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from controller.allocate import Allocator, Decision, Problem, Search
+from controller.allocate import Allocator, Asked, Decision, Problem, Search
 from controller.fleet import Fleet, NodeGpus
 from controller.gpustate import GpuState
 from dra.alternatives import choices
@@ -62,12 +62,13 @@ def _on_node(search: Search, node: NodeGpus, shapes: dict[object, int]) -> Itera
         found = search.solution(NodeGpus(node.inventory, gpus, shape=shape))
         if found is not None:
             yield search.decision(node, found[1])
-    if search.single:
+    asked = search.single
+    if asked is not None:
         for state in node.gpus:
-            yield from _single(search, _emptied(state))
+            yield from _single(search, asked, _emptied(state))
 
 
-def _single(search: Search, state: GpuState) -> Iterator[Decision]:
+def _single(search: Search, asked: Asked, state: GpuState) -> Iterator[Decision]:
     """Every placement on an emptied GPU of the smallest profile that would do."""
     if state.blocked or state.market is None:
         return
@@ -79,7 +80,7 @@ def _single(search: Search, state: GpuState) -> Iterator[Decision]:
                 if (state.gpu.geometry)
                 else ()
             ):
-                yield search.at(state, offer, placement)
+                yield asked.at(state, offer, placement)
 
 
 def _emptied(state: GpuState) -> GpuState:

@@ -8,19 +8,23 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby
+from operator import attrgetter
+from typing import NamedTuple
 
 from controller.gpustate import GpuState
 from controller.market import Market
-from dra.geometry import Placement
+from dra.geometry import Placement, Profile
 from dra.market import GpuId
 from dra.score import Key, Policy, Weights
-from dra.selectors.kinds import GpuKind, Match, Offer
+from dra.selectors.cache import BoundedCache
+from dra.selectors.kinds import GpuKind, Kinds, Offer
+
+_SHELVES = 1000
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
+class Candidate(NamedTuple):
     """One slice that would serve a want of one device. Lower costs are better."""
 
     cost: Key
@@ -34,18 +38,25 @@ class _Stream:
     """A profile of a market, and by kind the offer that stands for it."""
 
     market: Market
+    profile: Profile
     size: int
     rank: int
-    offers: dict[GpuKind, Offer]
+    offers: dict[GpuKind, Offer] = field(default_factory=dict)
+
+
+_Shelf = list[list[_Stream]]
+"""What selectors select of the present kinds: profiles of equal size together, small ones first."""
 
 
 class Stock:
     """The GPUs that take new slices, and how many are given out whole."""
 
-    def __init__(self) -> None:
+    def __init__(self, kinds: Kinds) -> None:
         self.whole = 0
-        self._members: dict[Market, dict[GpuKind, dict[GpuId, GpuState]]] = {}
+        self._kinds = kinds
+        self._members: dict[Market, dict[GpuKind, int]] = {}
         self._states: dict[GpuId, GpuState] = {}
+        self._shelves: BoundedCache[tuple[str, ...], _Shelf] = BoundedCache(_SHELVES)
 
     def enter(self, state: GpuState) -> None:
         """Take a GPU in, in its present state."""
@@ -53,8 +64,9 @@ class Stock:
             self.whole += 1
         elif state.counted:
             state.market.enter(state.id, state.usage, instances=state.instances)
-            kinds = self._members.setdefault(state.market, {})
-            kinds.setdefault(state.kind, {})[state.id] = state
+            if state.kind not in self._members.get(state.market, ()):
+                self._open(state.market, state.kind)
+            self._members[state.market][state.kind] += 1
             self._states[state.id] = state
 
     def leave(self, state: GpuState) -> None:
@@ -63,50 +75,60 @@ class Stock:
             self.whole -= 1
         elif self._states.pop(state.id, None) is not None:
             state.market.leave(state.id)
-            kinds = self._members[state.market]
-            del kinds[state.kind][state.id]
-            if not kinds[state.kind]:
-                del kinds[state.kind]
+            self._members[state.market][state.kind] -= 1
 
     def candidates(
         self,
-        match: Callable[[GpuState], Match],
+        expressions: tuple[str, ...],
         policy: Policy,
         weights: Callable[[Market], Weights],
     ) -> Iterator[Candidate]:
-        """Every slice that ``match`` lets through: smaller profiles, then lower costs, first.
+        """Every slice that all ``expressions`` select: smaller profiles, then lower costs, first.
 
-        Ties go to the lower node name, then the lower GPU. ``match`` must answer alike for GPUs of
-        one kind. Raises what it raises.
+        Ties go to the lower node name, then the lower GPU. The expressions must not tell GPUs of a
+        kind apart. Raises SelectorError.
         """
-        streams = sorted(self._streams(match), key=lambda s: s.size)
-        for _, group in groupby(streams, key=lambda s: s.size):
-            runs = [self._run(s, policy, weights(s.market)) for s in group]
-            for _, candidate in heapq.merge(*runs, key=lambda entry: entry[0]):
+        for streams in self._shelves.get(expressions, lambda: self._shelf(expressions)):
+            runs = [self._run(s, policy, weights(s.market)) for s in streams]
+            for *_, candidate in heapq.merge(*runs):
                 yield candidate
 
-    def _streams(self, match: Callable[[GpuState], Match]) -> Iterator[_Stream]:
+    def _open(self, market: Market, kind: GpuKind) -> None:
+        """The first GPU of a kind comes: what selectors select is to be asked anew.
+
+        Kinds without GPUs are forgotten only now, because the last GPU of one leaves whenever it
+        changes.
+        """
+        self._members.setdefault(market, {})[kind] = 0
+        for known in self._members.values():
+            for empty in [k for k, count in known.items() if not count and k is not kind]:
+                del known[empty]
+        self._shelves = BoundedCache(_SHELVES)
+
+    def _shelf(self, expressions: tuple[str, ...]) -> _Shelf:
+        by_size = attrgetter("size")
+        streams = sorted(self._streams(expressions), key=by_size)
+        return [[*group] for _, group in groupby(streams, key=by_size)]
+
+    def _streams(self, expressions: tuple[str, ...]) -> Iterator[_Stream]:
         for market, kinds in self._members.items():
             found: dict[int, _Stream] = {}
-            for kind, states in kinds.items():
-                for rank, offer in enumerate(match(next(iter(states.values()))).offers):
-                    if offer.profile is not None:
-                        stream = found.setdefault(
-                            offer.profile.id, _Stream(market, offer.size, rank, {})
-                        )
-                        stream.offers[kind] = offer
+            for kind in kinds:
+                for rank, offer in enumerate(self._kinds.match_kind(expressions, kind).offers):
+                    profile = offer.profile
+                    if profile is not None:
+                        stream = _Stream(market, profile, offer.size, rank)
+                        found.setdefault(profile.id, stream).offers[kind] = offer
             yield from found.values()
 
     def _run(
         self, stream: _Stream, policy: Policy, weights: Weights
-    ) -> Iterator[tuple[tuple[Key, GpuId, int], Candidate]]:
-        profile = next(iter(stream.offers.values())).profile
-        if profile is None:
-            return
-        for found in stream.market.index.offers(profile, policy, weights):
-            state = self._states[found.gpu]
+    ) -> Iterator[tuple[Key, GpuId, int, Candidate]]:
+        """In an order that the first three tell alone."""
+        size = float(stream.size)
+        for key, gpu, move in stream.market.index.offers(stream.profile, policy, weights):
+            state = self._states[gpu]
             offer = stream.offers.get(state.kind)
             if offer is not None:
-                cost = (float(offer.size), *found.key)
-                candidate = Candidate(cost, state, offer, found.move.placement)
-                yield (cost, found.gpu, stream.rank), candidate
+                cost = (size, *key)
+                yield cost, gpu, stream.rank, Candidate(cost, state, offer, move.placement)

@@ -78,7 +78,8 @@ def _picks(problem: Problem, node: NodeGpus, kinds: Kinds) -> tuple[Pick, ...] |
                 # A claim is given a device once; other claims may look at it as well.
                 del free[gpu.name]
                 device = gpu_name(gpu.minor)
-                picks.append(Pick(want.claim, want.request, gpu.name, device, "", None, admin=True))
+                ref = claim.claim.ref
+                picks.append(Pick(ref, want.request, gpu.name, device, "", None, admin=True))
         if sum(pick.claim == claim.claim.ref for pick in picks) > MAX_RESULTS:
             return None
     return tuple(picks)

@@ -131,6 +131,11 @@ class Geometry:
         return max(ends, default=0)
 
     @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Memory slices of an instance, by profile."""
+        return tuple(p.memory_slices for p in self.profiles)
+
+    @cached_property
     def compute_slices(self) -> int:
         """Compute slices of the GPU: those of its largest profile."""
         return max((p.compute_slices for p in self.profiles), default=0)

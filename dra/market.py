@@ -10,8 +10,6 @@ import heapq
 from bisect import bisect_left, insort
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import groupby
-from operator import itemgetter
 from typing import NamedTuple
 
 from dra.geometry import Profile, Usage
@@ -26,8 +24,7 @@ class GpuId(NamedTuple):
     minor: int
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
+class Offer(NamedTuple):
     """One placement on one GPU. Lower keys are better."""
 
     key: Key
@@ -98,15 +95,19 @@ class Market:
         what the number of distinct states costs. The market must not change meanwhile.
         """
         slices = self.table.geometry.memory_slices
-        ranked: list[tuple[Key, list[GpuId], Move]] = []
+        heap: list[tuple[Key, GpuId, int, int, list[GpuId], Move]] = []
         for group, moves in self._moves[profile.id].values():
             situation = Situation(group.usage, group.instances, slices, weights)
-            ranked += [(policy(situation, move), group.gpus, move) for move in moves]
-        ranked.sort(key=itemgetter(0))
-        for key, equals in groupby(ranked, key=itemgetter(0)):
-            runs = [_run(members, move) for _, members, move in equals]
-            for gpu, _, move in heapq.merge(*runs, key=itemgetter(0, 1)):
-                yield Offer(key, gpu, move)
+            gpus = group.gpus
+            heap += [(policy(situation, m), gpus[0], m.placement.start, 0, gpus, m) for m in moves]
+        heapq.heapify(heap)
+        while heap:
+            key, gpu, start, rank, gpus, move = heap[0]
+            yield Offer(key, gpu, move)
+            if rank + 1 < len(gpus):
+                heapq.heapreplace(heap, (key, gpus[rank + 1], start, rank + 1, gpus, move))
+            else:
+                heapq.heappop(heap)
 
     def _open(self, state: _State) -> _Group:
         """The first GPU gets into a state."""
@@ -122,8 +123,3 @@ class Market:
         del self._groups[state]
         for known in self._moves.values():
             known.pop(state, None)
-
-
-def _run(members: list[GpuId], move: Move) -> Iterator[tuple[GpuId, int, Move]]:
-    for gpu in members:
-        yield gpu, move.placement.start, move

@@ -88,8 +88,7 @@ class Weights(NamedTuple):
     wanted: int
 
 
-@dataclass(frozen=True, slots=True)
-class Situation:
+class Situation(NamedTuple):
     """What a policy may look at besides the move: the GPU before it, and the market it is in.
 
     ``weights`` are those of ``scarcity_weights``; ``instances`` counts those on the GPU.
@@ -111,20 +110,19 @@ def scarcity_weights(census: Census, shares: tuple[float, ...]) -> Weights:
     A placement: the probability that the next requests (a Poisson number for ``HORIZON`` of the
     capacity) are at least as many as the placements left, times the size of the profile.
     """
-    profiles = census.table.geometry.profiles
-    sizes = [p.memory_slices for p in profiles]
-    mean = sum(share * size for share, size in zip(shares, sizes, strict=True))
+    geometry = census.table.geometry
+    sizes = geometry.sizes
+    mean = sum(map(mul, shares, sizes))
     if not mean:
-        return Weights(tuple(0.0 for _ in profiles), census.table.every)
-    requests = HORIZON * census.gpus * census.table.geometry.memory_slices / mean
-    placements = tuple(
-        size * (poisson_tail(requests * share, left) + BASE_WEIGHT * share)
-        for size, share, left in zip(sizes, shares, census.feasible, strict=True)
-    )
-    return Weights(placements, sum(1 << i for i, share in enumerate(shares) if share >= SELDOM))
+        return Weights((0.0,) * len(sizes), census.table.every)
+    requests = HORIZON * census.gpus * geometry.memory_slices / mean
+    placements, wanted = [], 0
+    for index, (size, share, left) in enumerate(zip(sizes, shares, census.feasible, strict=True)):
+        placements.append(size * (poisson_tail(requests * share, left) + BASE_WEIGHT * share))
+        wanted |= (share >= SELDOM) << index
+    return Weights(tuple(placements), wanted)
 
 
-@lru_cache(maxsize=4096)
 def poisson_tail(mean: float, least: int) -> float:
     """``P(X >= least)`` for a Poisson variable with the given mean."""
     if least <= 0:
@@ -188,5 +186,6 @@ def _free_after(situation: Situation, move: Move) -> int:
     return situation.memory_slices - move.after.mask.bit_count()
 
 
+@lru_cache(maxsize=1024)
 def _is_variant(profile: str) -> bool:
     return "+" in profile or "-" in profile

@@ -6,27 +6,31 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
+
 from api import config as opaque
 from api.config import NO_PREFERENCE, NodesConfig, PlacementConfig
 from api.errors import InvalidObjectError
 from dra.allocation import MAX_RESULTS, allocation_config
 from dra.claims import ALL, Claim, Request
 from dra.classes import DeviceClass, looks_ours
-from dra.inventory import ClaimRef
 from dra.reasons import Obstacle, Reason
+from dra.selectors.cache import BoundedCache
 from dra.selectors.cel import SelectorError, Selectors
+
+_SPECS = 2000
+"""Distinct claims that are remembered; those made from one template are alike."""
 
 
 @dataclass(frozen=True, slots=True)
 class Want:
-    """``count`` devices that all ``expressions`` select, for one request of a claim.
+    """``count`` devices that all ``expressions`` select, for one request of claims with that spec.
 
     ``request`` is ``request/subrequest`` where it is one of several alternatives. ``everything``
     asks for all such devices of a node, whatever ``count``. An ``admin`` want looks at devices and
     holds none. ``nodes`` says which node it prefers, ``policy`` what of the nodes preferred.
     """
 
-    claim: ClaimRef
     request: str
     class_name: str
     expressions: tuple[str, ...]
@@ -51,8 +55,8 @@ class Constraint:
     distinct: bool = False
 
     def covers(self, want: Want) -> bool:
-        """Whether ``want`` is bound by it; naming a request names its subrequests."""
-        return want.claim.uid == self.claim_uid and (
+        """Whether it binds ``want`` of its claim; naming a request names its subrequests."""
+        return (
             not self.requests
             or want.request in self.requests
             or want.request.partition("/")[0] in self.requests
@@ -82,6 +86,11 @@ class ClaimWants:
         """Whether it only looks at devices (``adminAccess``): all its requests do, or none."""
         return any(want.admin for alternatives in self.choices for want in alternatives)
 
+    def of(self, claim: Claim) -> ClaimWants:
+        """The same for another claim, whose spec is equal."""
+        bound = tuple(replace(c, claim_uid=claim.ref.uid) for c in self.constraints)
+        return ClaimWants(claim, self.choices, bound, self.class_config)
+
     def choosing(self, choice: Iterable[int]) -> ClaimWants:
         """The claim with one alternative, by its rank, for each request."""
         chosen = ((a[rank],) for a, rank in zip(self.choices, choice, strict=True))
@@ -94,7 +103,10 @@ class ClaimWants:
 
 
 class Reader:
-    """Turns claims into wants. ``classes`` is read anew at every call."""
+    """Turns claims into wants. ``classes`` may change between calls. Not thread-safe.
+
+    What equal claims want is worked out once, as long as the classes stay as they are.
+    """
 
     def __init__(
         self, driver: str, selectors: Selectors, classes: Mapping[str, DeviceClass]
@@ -102,6 +114,8 @@ class Reader:
         self._driver = driver
         self._selectors = selectors
         self._classes = classes
+        self._known: BoundedCache[bytes, ClaimWants | Obstacle | None] = BoundedCache(_SPECS)
+        self._known_of: Mapping[str, DeviceClass] = {}
 
     def read(
         self, claim: Claim, raw_requests: Iterable[Mapping[str, Any]]
@@ -110,6 +124,15 @@ class Reader:
 
         ``raw_requests`` are ``spec.devices.requests`` as JSON.
         """
+        if self._known_of != self._classes:
+            self._known, self._known_of = BoundedCache(_SPECS), dict(self._classes)
+        spec = msgspec.json.encode((claim.requests, claim.constraints, claim.config))
+        found = self._known.get(spec, lambda: self._read(claim, raw_requests))
+        return found.of(claim) if isinstance(found, ClaimWants) else found
+
+    def _read(
+        self, claim: Claim, raw_requests: Iterable[Mapping[str, Any]]
+    ) -> ClaimWants | Obstacle | None:
         found = self._ownership([name for r in raw_requests for name in _class_names(r)])
         if found is None or isinstance(found, Obstacle):
             return found
@@ -208,7 +231,6 @@ class Reader:
     def _want(self, claim: Claim, request: Request) -> Want:
         placement = self._placement(claim, request)
         return Want(
-            claim.ref,
             request.name,
             request.class_name,
             expressions=(

@@ -96,6 +96,14 @@ class Kinds:
         if self.tells_gpus_apart(expressions):
             devices = (describe(o, gpu, inventory) for o in kind.offers)
             return self._select(expressions, zip(kind.offers, devices, strict=True))
+        return self.match_kind(expressions, kind)
+
+    def match_kind(self, expressions: tuple[str, ...], kind: GpuKind) -> Match:
+        """What of any GPU of ``kind`` all ``expressions``, which tell none apart, select.
+
+        Raises:
+            SelectorError: an expression does not compile.
+        """
         return self._matches.get(
             (expressions, kind),
             lambda: self._select(expressions, zip(kind.offers, kind.devices, strict=True)),

@@ -123,6 +123,8 @@ class Bench:
         self.cluster.set_claim(claim)
         self.cluster.set_pod(pod)
         self.cluster.take_effects()
+        for pick in decision.picks:
+            self.cluster.markets.observe(pick.profile)
         self._held.append((pod, claim))
 
     def _remove(self, pod: Obj, claim: Obj) -> None:

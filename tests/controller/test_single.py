@@ -130,11 +130,27 @@ def test_gpus_of_two_markets_that_cost_the_same_are_taken_in_name_order() -> Non
     assert quick.node == "node-b"
 
 
-def test_a_stock_forgets_the_gpus_that_leave() -> None:
+def test_a_stock_forgets_the_gpus_that_leave_and_their_kinds_when_others_come() -> None:
     known = cluster("node-a", "node-b")
     for name in ("node-a", "node-b"):
         known.remove_mignode(name)
     stock = known.fleet.stock
     assert not stock._states
-    assert not any(stock._members.values())
+    assert not any(count for kinds in stock._members.values() for count in kinds.values())
     assert stock.whole == 0
+    known.set_mignode(mignode("node-a", gpu(0, "node-a", geometry=THIRDS)))
+    assert [len(kinds) for kinds in stock._members.values()] == [0, 1]
+
+
+def test_a_kind_of_gpu_that_comes_later_serves_what_was_asked_for_before() -> None:
+    known = cluster("node-a")
+    known.set_class(versioned(device_class("pcie", OWN_CLASSES["pcie"])))
+    wanted = claim("c", request("r", "pcie"))
+    found = problem(known, wanted)
+    allocator = Allocator(known.fleet, known.hosts)
+    assert allocator.decide(found) is None
+    other = replace(gpu(1, "node-a"), product_name="NVIDIA A100-PCIE-40GB")
+    known.set_mignode(mignode("node-a", gpu(0, "node-a"), other))
+    decision = allocator.decide(found)
+    assert decision is not None
+    assert [pick.gpu for pick in decision.picks] == ["gpu-1"]

@@ -143,6 +143,42 @@ def test_constraints_are_understood_and_unknown_ones_refused() -> None:
     assert "matchAttribute or distinctAttribute" in refusal.message
 
 
+def test_claims_that_are_alike_want_the_same_and_are_bound_each_for_itself() -> None:
+    apart = {"distinctAttribute": "mig.dra.dev/parentUUID"}
+    classes = {c["metadata"]["name"]: read_class(c, DRIVER) for c in CLASSES}
+    reader = Reader(DRIVER, Selectors(), classes)
+    first, second = (
+        reader.read(read_claim(versioned(c)), c["spec"]["devices"]["requests"])
+        for c in (claim(name, request("r"), constraints=[apart]) for name in ("c", "d"))
+    )
+    assert isinstance(first, ClaimWants)
+    assert isinstance(second, ClaimWants)
+    assert (first.claim.ref.name, second.claim.ref.name) == ("c", "d")
+    assert first.choices is second.choices
+    assert [w.claim.ref.uid for w in (first, second)] == [
+        constraint.claim_uid for w in (first, second) for constraint in w.constraints
+    ]
+
+
+def test_what_a_claim_wants_changes_with_its_class() -> None:
+    classes = {c["metadata"]["name"]: read_class(c, DRIVER) for c in CLASSES}
+    reader = Reader(DRIVER, Selectors(), classes)
+    wanted = claim("c", request("r", "handmade"))
+
+    def read_again() -> ClaimWants | Obstacle | None:
+        return reader.read(read_claim(versioned(wanted)), wanted["spec"]["devices"]["requests"])
+
+    before = read_again()
+    changed = device_class("handmade", f"device.driver == '{DRIVER}' && false")
+    classes["handmade"] = read_class(changed, DRIVER)
+    after = read_again()
+    assert isinstance(before, ClaimWants)
+    assert isinstance(after, ClaimWants)
+    assert after.wants[0].expressions == (f"device.driver == '{DRIVER}' && false",)
+    del classes["handmade"]
+    assert read_again() is None
+
+
 def test_a_constraint_covers_a_request_with_its_subrequests_or_a_subrequest_alone() -> None:
     both = first_available("r", ("x", "mig-3g.20gb", {}), ("y", "mig-1g.5gb", {}))
     wider = {"matchAttribute": "mig.dra.dev/parentUUID", "requests": ["r"]}
