@@ -14,7 +14,11 @@ IDENTITY = frozenset({"parentUUID", "uuid", PCI_BUS_ID, PCIE_ROOT})
 """Attributes that tell one GPU from another of the same kind."""
 
 _IDENTITY_NAMES = tuple(name.rpartition("/")[2] for name in IDENTITY)
-_ITERATION = re.compile(r"\.\s*(?:exists|exists_one|all|map|filter|transform\w+)\s*\(")
+_ITERATION = re.compile(
+    r"\.\s*(?:exists|exists_one|existsOne|all|map|filter|transform\w+|format)\s*\("
+)
+"""What may get at an attribute without its name: by going through them, or by printing them."""
+
 _LITERAL_INDEX = re.compile(r"""\[\s*\??\s*(?:"([^"\\]*)"|'([^'\\]*)')\s*\]""")
 _DOMAIN_TEST = re.compile(
     r"""(?:"([^"\\]*)"|'([^'\\]*)')\s*in\s+device\s*\.\s*(attributes|capacity)"""

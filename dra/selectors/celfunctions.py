@@ -2,7 +2,7 @@
 
 The runtime carries no types of ours, so a quantity travels as the map ``{"quantity": "<number>"}``
 and a version as ``{"semver": "<version>"}``, both in a canonical form: equal values are equal maps.
-Signatures follow k8s.io/apiserver/pkg/cel/library (quantity, semver, sets).
+Signatures follow k8s.io/apiserver/pkg/cel/library (quantity, semver).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from typing import Any
 from cel_expr_python import cel
 
 from dra.quantity import QuantityError, parse_quantity
-from dra.selectors import cellists, celnetwork, celtext
-from dra.selectors.declaring import BOOL, INT, LIST, MAP, STRING, declare, function, method
+from dra.selectors import celformats, cellists, celnetwork, celoperators, celtext
+from dra.selectors.declaring import BOOL, INT, MAP, STRING, declare, function, method
 from dra.selectors.semver import Semver, SemverError, parse_semver
 
 _QUANTITY = "quantity"
@@ -36,8 +36,9 @@ def semver(text: str) -> Opaque:
 
 def functions() -> list[Any]:
     """Declarations with their implementations, for ``cel.NewEnv``."""
-    own = [*_comparisons(), *_quantities(), *_versions(), *_others()]
-    return [*own, *cellists.functions(), *celnetwork.functions(), *celtext.functions()]
+    own = [*_comparisons(), *_quantities(), *_versions()]
+    modules = (celoperators, cellists, celnetwork, celtext, celformats)
+    return [*own, *(each for module in modules for each in module.functions())]
 
 
 def _quantity_of(number: Fraction) -> Opaque:
@@ -123,18 +124,3 @@ def _versions() -> Iterable[Any]:
     yield declare("major", method(lambda v: _version(v).major, INT, MAP))
     yield declare("minor", method(lambda v: _version(v).minor, INT, MAP))
     yield declare("patch", method(lambda v: _version(v).patch, INT, MAP))
-
-
-def _others() -> Iterable[Any]:
-    def contains(whole: list[Any], part: list[Any]) -> bool:
-        return all(item in whole for item in part)
-
-    yield declare("sets.contains", function(contains, BOOL, LIST, LIST))
-    yield declare(
-        "sets.intersects",
-        function(lambda a, b: any(item in a for item in b), BOOL, LIST, LIST),
-    )
-    yield declare(
-        "sets.equivalent",
-        function(lambda a, b: contains(a, b) and contains(b, a), BOOL, LIST, LIST),
-    )

@@ -66,7 +66,7 @@ def _networks() -> Iterable[Any]:
 
 def _urls() -> Iterable[Any]:
     yield declare("url", function(_url, MAP, STRING))
-    yield declare("isURL", function(_accepts(_url), BOOL, STRING))
+    yield declare("isURL", function(is_url, BOOL, STRING))
     yield declare("getScheme", method(lambda u: urlsplit(u["url"]).scheme, STRING, MAP))
     yield declare("getHost", method(_host, STRING, MAP))
     yield declare("getHostname", method(lambda u: urlsplit(u["url"]).hostname or "", STRING, MAP))
@@ -156,6 +156,11 @@ def _url(text: str) -> Opaque:
     if any(c.isspace() for c in text) or not (parts.scheme or text.startswith("/")):
         raise ValueError(f"URL parse error during conversion from string: {text[:100]!r}")
     return {"url": text}
+
+
+def is_url(text: str) -> bool:
+    """Whether it is a URL, or an absolute path."""
+    return _accepts(_url)(text)
 
 
 def _host(value: Opaque) -> str:

@@ -12,6 +12,9 @@ MAP = cel.Type.Map(cel.Type.STRING, cel.Type.DYN)
 """The type of what the runtime has no type for."""
 LIST = cel.Type.List(cel.Type.DYN)
 
+OWN = "own:"
+"""How the ids of overloads of ours begin."""
+
 Overload = Callable[[str], Any]
 
 
@@ -31,4 +34,6 @@ def function(impl: Callable[..., Any], returns: Any, *parameters: Any) -> Overlo
 
 def declare(name: str, *overloads: Overload) -> Any:
     """The function ``name``, for ``cel.NewEnv``."""
-    return cel.FunctionDecl(name, [overload(f"{name}_{n}") for n, overload in enumerate(overloads)])
+    return cel.FunctionDecl(
+        name, [overload(f"{OWN}{name}_{n}") for n, overload in enumerate(overloads)]
+    )

@@ -19,14 +19,14 @@ from hack.cluster.nodes import add_fake_node, pod
 from hack.cluster.waiting import wait_for
 from tests.controller.objects import DRIVER, gpu, inventory
 from tests.dra.gpus import A100
-from tests.dra.test_cel import FAILING, LIBRARIES, NOT_SELECTED, SELECTED
+from tests.dra.test_cel import FAILING, LIBRARIES, MALFORMED, NOT_SELECTED, SAFE, SELECTED
 
 NODE = "cel-node"
 UNPROCESSABLE = 422
 CASES: list[tuple[str, str]] = [
-    *((expression, "selected") for expression in (*SELECTED, *LIBRARIES)),
+    *((expression, "selected") for expression in (*SELECTED, *LIBRARIES, *SAFE)),
     *((expression, "not selected") for expression in NOT_SELECTED),
-    *((expression, "failed") for expression, _ in FAILING),
+    *((expression, "failed") for expression, _ in (*FAILING, *MALFORMED) if expression),
 ]
 
 
@@ -39,6 +39,8 @@ def served(binaries: Binaries, root: Path) -> Iterator[Api]:
         labels = {"resource.kubernetes.io/admin-access": "true"}
         api.patch("Namespace", "default", {"metadata": {"labels": labels}})
         add_fake_node(api, NODE, cpu="64")
+        room = {"pods": str(len(CASES) + 10)}
+        api.patch("Node", NODE, {"status": {"allocatable": room}}, subresource="status")
         api.create(_object("DeviceClass", "any", {"selectors": []}))
         api.create(_object("ResourceSlice", "slices", _slice()))
         yield api
