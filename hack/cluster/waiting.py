@@ -23,10 +23,13 @@ def wait_for(
 ) -> T:
     """Asks `condition` until its answer is truthy, and returns that answer.
 
+    `interval` is the longest pause between two questions; the first ones follow sooner.
+
     Raises:
         ClusterError: after `timeout` seconds, naming `what`, the last answer and `context()`.
     """
     deadline = time.monotonic() + timeout
+    pause = interval / 32
     while True:
         answer = condition()
         if answer:
@@ -34,4 +37,5 @@ def wait_for(
         if time.monotonic() > deadline:
             more = f"\n{context()}" if context else ""
             raise ClusterError(f"no {what} after {timeout:g} s; last answer: {answer!r}{more}")
-        time.sleep(interval)
+        time.sleep(pause)
+        pause = min(2 * pause, interval)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,8 +12,9 @@ from controller.metrics import ControllerMetrics
 from dra.kube.timing import rfc3339
 from tests.controller.bench import Bench
 from tests.controller.objects import claim, pod, request
-from tests.controller.test_end_to_end import Site, eventually
+from tests.controller.site import Site
 from tests.scrape import Scrape, collected, get, logged_port, scraped
+from tests.waiting import wait_for
 
 CREATED = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -108,38 +107,30 @@ def test_a_claim_that_waits_no_longer_does_not_show(end: str) -> None:
     assert waiting(watched.scrape()) == 0
 
 
-@pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    running = Site(tmp_path)
-    try:
-        yield running
-    finally:
-        running.close()
-
-
 def test_a_running_controller_is_scraped_and_probed(site: Site) -> None:
     site.add_node("node-a")
     site.start("--metrics-address", "127.0.0.1:0")
     logs = [site.folder / "controller-0.log"]
-    eventually(lambda: logged_port(logs), "port")
+    wait_for("port", lambda: logged_port(logs))
     port = logged_port(logs)
     site.wait_classes()
     site.claim("c", WHOLE)
     site.pod("p", "c")
-    eventually(lambda: site.allocation("c"), "allocation")
-    eventually(lambda: scraped(port).value("mig_dra_claim_allocated_seconds_count") == 1, "count")
+    wait_for("allocation", lambda: site.allocation("c"))
+    wait_for("count", lambda: scraped(port).value("mig_dra_claim_allocated_seconds_count") == 1)
+    told = {"kind": "Pod", "reason": "Allocated", "type": "Normal"}
+    wait_for("the event", lambda: scraped(port).value("mig_dra_events_total", **told) == 1)
     found = scraped(port)
     assert found.value("mig_dra_leader") == 1
     writes = found.values(
         "mig_dra_api_requests_total", method="PATCH", resource="resourceclaims/status", code="200"
     )
     assert sum(writes) == 1
-    assert found.value("mig_dra_events_total", kind="Pod", reason="Allocated", type="Normal") == 1
     assert found.value("process_resident_memory_bytes") > 1e6
     assert get(port, "/healthz") == (200, "ok\n")
     assert get(port, "/readyz") == (200, "ok\n")
     # With the API server gone it is no longer of use, but a restart would not mend that.
     site.server.kill()
     site.server.wait()
-    eventually(lambda: scraped(port).value("mig_dra_leader") == 0, "loss of the lease")
+    wait_for("loss of the lease", lambda: scraped(port).value("mig_dra_leader") == 0)
     assert get(port, "/healthz") == (200, "ok\n")

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from api.kubelet.dra.v1 import api_pb2 as v1
-from tests.kubeletplugin.rig import Rig, wait_for, wire
+from tests.kubeletplugin.rig import Rig, wire
+from tests.waiting import wait_for
 
 SOAK = bool(os.environ.get("MIG_SOAK"))
 CYCLES = 10_000 if SOAK else 240
@@ -62,7 +63,7 @@ def program(make_rig: Callable[..., Rig]) -> Iterator[tuple[Rig, int]]:
     ]
     process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
     try:
-        wait_for("the socket", rig.registration_socket.exists, timeout=60)
+        wait_for("the socket", rig.registration_socket.exists)
         yield rig, process.pid
     finally:
         process.terminate()

@@ -5,7 +5,6 @@ import json
 import socket
 import ssl
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 from dra.kube.resources import Obj
+from tests.waiting import wait_for
 
 
 @dataclass(frozen=True, slots=True)
@@ -208,12 +208,9 @@ class Stub:
         self._thread.join()
 
 
-def eventually(condition: Callable[[], Any], timeout: float = 10.0) -> None:
-    """Wait until the condition holds; fails after the timeout."""
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, "this never came true"
-        time.sleep(0.002)
+def eventually(condition: Callable[[], Any]) -> None:
+    """Wait until the condition holds."""
+    wait_for("this", condition)
 
 
 def thing(name: str, *, version: int = 1, uid: str = "", namespace: str = "ns", **more: Any) -> Obj:

@@ -23,6 +23,7 @@ from dra.kube.reflector import Reflector
 from dra.kube.resources import EVENTS, LEASES, NODES, RESOURCE_CLAIMS, Obj
 from dra.kube.transport import KubeApi
 from tests.kube.stub import eventually
+from tests.waiting import PATIENCE
 
 HISTORY = 30
 
@@ -44,7 +45,7 @@ class Server:
         command = [sys.executable, "-m", "sim", "apiserver", "--history", str(HISTORY)]
         command += ["--port", str(port), "--kubeconfig-out", str(self.kubeconfig)]
         self.process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        eventually(self.kubeconfig.exists, timeout=30)
+        eventually(self.kubeconfig.exists)
 
     @property
     def port(self) -> int:
@@ -133,7 +134,7 @@ def test_a_mirror_follows_and_outlives_the_server(
     )
     mirror.start()
     try:
-        assert mirror.wait_synced(10)
+        assert mirror.wait_synced(PATIENCE)
         assert len(mirror.store) == 10
         cluster.patch(
             RESOURCE_CLAIMS, "old-1", {"metadata": {"labels": {"a": "b"}}}, namespace="default"
@@ -145,7 +146,7 @@ def test_a_mirror_follows_and_outlives_the_server(
         server.kill()
         server.process = Server(tmp_path, port).process
         cluster.create(RESOURCE_CLAIMS, claim("new"))
-        eventually(lambda: names(mirror.store.list()) == ["new"], timeout=30)
+        eventually(lambda: names(mirror.store.list()) == ["new"])
         assert sorted(changes[12:]) == sorted(
             [("deleted", f"old-{number}") for number in range(10) if number != 2]
             + [("added", "new")]
@@ -178,7 +179,7 @@ def test_a_watch_ends_after_its_time_with_a_bookmark(cluster: KubeApi) -> None:
 
 
 def test_leadership_passes_between_two_programs(cluster: KubeApi) -> None:
-    times = LeaseTimes(lease_duration=5, renew_deadline=3, retry_period=0.1)
+    times = LeaseTimes(lease_duration=300, renew_deadline=200, retry_period=0.1)
     electors = [
         LeaderElector(cluster, namespace="default", name="ctl", identity=identity, times=times)
         for identity in ("a", "b")
@@ -205,7 +206,7 @@ def test_leadership_passes_between_two_programs(cluster: KubeApi) -> None:
         for elector in electors:
             elector.stop()
         for thread in threads:
-            thread.join(10)
+            thread.join(PATIENCE)
     assert cluster.get(LEASES, "ctl", namespace="default")["spec"]["holderIdentity"] == ""
 
 
@@ -214,7 +215,7 @@ def test_events_are_stored_and_counted(cluster: KubeApi) -> None:
     recorder = EventRecorder(cluster, component="tests", host=os.uname().nodename)
     for _ in range(2):
         recorder.emit(about, "Waiting", "no 1g.5gb is free", warning=True)
-        assert recorder.flush(5)
+        assert recorder.flush(PATIENCE)
     recorder.close()
     assert recorder.dropped == 0
     selector = f"involvedObject.uid={about['metadata']['uid']},involvedObject.kind=ResourceClaim"

@@ -15,7 +15,8 @@ import yaml
 from dra.kube.resources import CUSTOM_RESOURCE_DEFINITIONS
 from dra.kube.transport import KubeApi
 from sim.nvml.machine import GpuSpec, Machine
-from tests.kubeletplugin.rig import Rig, wait_for
+from tests.kubeletplugin.rig import Rig
+from tests.waiting import wait_for
 
 CRD = Path(__file__).parents[2] / "api/crds/mignodes.yaml"
 A100 = "A100-SXM4-40GB"
@@ -28,7 +29,7 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     command = [sys.executable, "-m", "sim", "apiserver", "--port", "0", "--kubeconfig-out"]
     process = subprocess.Popen([*command, str(path)], stdout=subprocess.DEVNULL)
     try:
-        wait_for("the API server", path.exists, timeout=60)
+        wait_for("the API server", path.exists)
         api = KubeApi.connect(str(path), user_agent="tests/1")
         api.create(CUSTOM_RESOURCE_DEFINITIONS, yaml.safe_load(CRD.read_text()))
         api.close()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -29,6 +28,7 @@ from kubeletplugin.options import Options
 from kubeletplugin.roots import Roots
 from kubeletplugin.telemetry import Telemetry
 from sim.nvml.machine import Machine
+from tests.waiting import PATIENCE, wait_for
 
 DRIVER = "mig.dra.dev"
 
@@ -41,7 +41,7 @@ class PluginHttp(HttpClient):
 
     def __init__(self, kubeconfig: Path) -> None:
         connection = open_connection(str(kubeconfig), pool_size=8)
-        super().__init__(connection, user_agent="tests/plugin", timeout_seconds=5.0)
+        super().__init__(connection, user_agent="tests/plugin", timeout_seconds=30.0)
         self.writes: list[tuple[str, str]] = []
         self.down = False
         self.refuse: Callable[[str, str], KubeError | None] = lambda method, path: None
@@ -56,14 +56,6 @@ class PluginHttp(HttpClient):
         return super().call(method, path, **more)
 
 
-def wait_for(what: str, check: Callable[[], object], *, timeout: float = 15.0) -> None:
-    """Wait until ``check`` is true."""
-    end = time.monotonic() + timeout
-    while not check():
-        assert time.monotonic() < end, f"waited {timeout} s for {what}"
-        time.sleep(0.01)
-
-
 class Rig:
     """The node; ``start`` and ``stop`` are the plugin's. Device names are given to ``claim``."""
 
@@ -72,7 +64,7 @@ class Rig:
         self.folder = folder
         self.kubeconfig = kubeconfig
         self.node = f"node-{uuid4().hex[:8]}"
-        self.api = KubeApi.connect(str(kubeconfig), user_agent="tests/1", timeout_seconds=5.0)
+        self.api = KubeApi.connect(str(kubeconfig), user_agent="tests/1", timeout_seconds=30.0)
         self.http = PluginHttp(kubeconfig)
         self.driver_root = Path("/")
         self.allocator = Allocator.CONTROLLER
@@ -113,14 +105,18 @@ class Rig:
         self._thread.start()
         wait_for("the registration socket", self.registration_socket.exists)
         if ready:
-            wait_for("the gate to open", lambda: self.daemon and self.daemon._gate.is_open)
+            wait_for("the gate to open", lambda: self.gate_is_open)
             wait_for("claim statuses", self.statuses_idle)
             wait_for("the MigNode", self.published)
+
+    @property
+    def gate_is_open(self) -> bool:
+        return self.daemon is not None and self.daemon._gate.is_open
 
     def stop(self) -> None:
         if self._thread is not None:
             self._stop.set()
-            self._thread.join(timeout=30)
+            self._thread.join(timeout=PATIENCE)
             assert not self._thread.is_alive()
             self._thread = None
 
@@ -129,7 +125,7 @@ class Rig:
         self.start()
 
     def statuses_idle(self) -> bool:
-        return self.daemon is not None and self.daemon._statuses.wait_idle(5)
+        return self.daemon is not None and self.daemon._statuses.wait_idle(PATIENCE)
 
     def close(self) -> None:
         self.machine.clear_faults()

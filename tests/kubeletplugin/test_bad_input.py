@@ -13,7 +13,8 @@ from kubeletplugin.entries import State
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.conftest import A100
-from tests.kubeletplugin.rig import DRIVER, Rig, wait_for
+from tests.kubeletplugin.rig import DRIVER, Rig
+from tests.waiting import wait_for
 
 GOOD = "gpu-0-mig-1g5gb-19-4"
 

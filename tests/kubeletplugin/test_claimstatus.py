@@ -9,7 +9,8 @@ import pytest
 from dra.inventory import ClaimRef
 from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
 from dra.kube.resources import RESOURCE_CLAIMS, Obj
-from tests.kubeletplugin.rig import DRIVER, Rig, wait_for
+from tests.kubeletplugin.rig import DRIVER, Rig
+from tests.waiting import wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
 

@@ -11,7 +11,8 @@ from dra.inventory import ClaimRef
 from dra.kube.resources import RESOURCE_CLAIMS
 from kubeletplugin.options import Options
 from tests.kubeletplugin import rig as rig_module
-from tests.kubeletplugin.rig import Rig, wait_for
+from tests.kubeletplugin.rig import Rig
+from tests.waiting import PATIENCE, wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
 Wait = Callable[[float], Rig]
@@ -53,7 +54,7 @@ def being_deleted(rig: Rig, *, reserved: bool) -> ClaimRef:
 def looked_at(rig: Rig) -> None:
     assert rig.daemon is not None
     rig.daemon._janitor.tend(everything=True)
-    assert rig.daemon._works.wait_idle(15.0)
+    assert rig.daemon._works.wait_idle(PATIENCE)
 
 
 def test_kubelet_has_time_to_unprepare_a_claim_that_ended(forgets_after: Wait) -> None:

@@ -13,12 +13,13 @@ from api.kubelet.dra_health.v1 import api_pb2_grpc as health_v1_grpc
 from dra.geometry import Placement
 from dra.inventory import ClaimRef, Gpu, Instance, InstanceState
 from dra.kube.resources import EVENTS, Obj
+from kubeletplugin import hardwareloop
 from kubeletplugin.ailments import QUIET_SECONDS, Ailment, Ailments, has_passed
-from kubeletplugin.options import Options
 from kubeletplugin.xids import APPLICATION_XIDS, RESET_XIDS, Scope, XidRules, read_rules
 from sim.nvml.faults import Fault
-from tests.kubeletplugin import rig as rig_module
-from tests.kubeletplugin.rig import Rig, wait_for
+from tests.kubeletplugin.impatience import give_up_hanging_calls
+from tests.kubeletplugin.rig import Rig
+from tests.waiting import wait_for
 
 FIRST = "gpu-0-mig-1g5gb-19-4"
 SECOND = "gpu-0-mig-1g5gb-19-5"
@@ -31,15 +32,21 @@ def gi_of(rig: Rig, ref: ClaimRef) -> int:
     return entry.gi_id
 
 
-def listening(rig: Rig) -> None:
-    """Wait until the plugin has an event set on each GPU."""
-
-    def registered() -> bool:
-        calls = [c for c in rig.machine.calls() if c.function == "nvmlEventSetWait_v2"]
-        return len({c.pid for c in calls}) > 0 and sum(1 for _ in calls) >= 2
-
+@pytest.fixture
+def rig(make_rig: Callable[..., Rig]) -> Rig:
+    """A node with two A100; its plugin is started, and hears their events."""
+    rig = make_rig()
     rig.machine.configure(record_calls=True)
-    wait_for("event sets", registered)
+    rig.start()
+    both = {gpu.uuid for gpu in rig.machine.state().gpus}
+
+    def registered() -> set[str]:
+        calls = [c for c in rig.machine.calls() if c.function == "nvmlDeviceRegisterEvents"]
+        return {c.gpu for c in calls if c.code == 0}
+
+    wait_for("event sets", lambda: registered() == both)
+    rig.machine.configure(record_calls=False)
+    return rig
 
 
 def reason(rig: Rig, gpu: int = 0) -> str:
@@ -85,7 +92,6 @@ def test_an_xid_of_a_slice_concerns_its_claim_and_nobody_else(rig: Rig) -> None:
     sick, well, far = rig.claim(FIRST), rig.claim(SECOND), rig.claim(OTHER_GPU)
     for ref in (sick, well, far):
         rig.prepared(ref)
-    listening(rig)
     mutations = rig.mutations()
     with health(rig) as read:
         rig.machine.raise_event(0, 63, gpu_instance=gi_of(rig, sick), compute_instance=0)
@@ -122,7 +128,6 @@ def test_an_xid_of_the_whole_gpu_takes_it_out_and_leaves_the_other_in(rig: Rig) 
     first, second, far = rig.claim(FIRST), rig.claim(SECOND), rig.claim(OTHER_GPU)
     for ref in (first, second, far):
         rig.prepared(ref)
-    listening(rig)
     rig.machine.raise_event(0, 48)
     ill = ("False", "XidError")
     wait_for("the conditions", lambda: ready(rig, first) == ready(rig, second) == ill)
@@ -143,7 +148,6 @@ def test_an_xid_of_the_whole_gpu_takes_it_out_and_leaves_the_other_in(rig: Rig) 
 def test_a_reset_ends_what_only_a_reset_can_end(rig: Rig) -> None:
     ref = rig.claim(FIRST)
     rig.prepared(ref)
-    listening(rig)
     rig.machine.raise_event(0, 95, gpu_instance=gi_of(rig, ref))
     wait_for("the MigNode", lambda: reason(rig) == "XidError")
     rig.machine.reset_gpu(0)
@@ -157,7 +161,6 @@ def test_a_reset_ends_what_only_a_reset_can_end(rig: Rig) -> None:
 def test_an_xid_of_a_program_says_nothing_of_the_hardware(rig: Rig) -> None:
     ref = rig.claim(FIRST)
     rig.prepared(ref)
-    listening(rig)
     for xid in sorted(APPLICATION_XIDS):
         rig.machine.raise_event(0, xid, gpu_instance=gi_of(rig, ref))
     rig.machine.raise_event(1, 63)
@@ -166,14 +169,18 @@ def test_an_xid_of_a_program_says_nothing_of_the_hardware(rig: Rig) -> None:
     assert ready(rig, ref) == ("True", "Prepared")
 
 
-def test_a_lost_gpu_is_noticed_at_once_and_usable_when_it_is_back(rig: Rig) -> None:
+def test_a_lost_gpu_is_heard_of_and_usable_when_it_is_back(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # What is known of the loss comes from the event set: nobody looks at the hardware.
+    monkeypatch.setattr(hardwareloop, "POLL_SECONDS", 3600.0)
+    rig = make_rig()
+    rig.start()
     lost, far = rig.claim(FIRST), rig.claim(OTHER_GPU)
     for ref in (lost, far):
         rig.prepared(ref)
-    listening(rig)
     rig.machine.lose(0)
-    # The hardware is looked at every ten seconds only: this comes from the event set.
-    wait_for("the MigNode", lambda: reason(rig) == "GpuLost", timeout=6)
+    wait_for("the MigNode", lambda: reason(rig) == "GpuLost")
     wait_for("the condition", lambda: ready(rig, lost) == ("False", "GpuLost"))
     assert reason(rig, 1) == ""
     assert ready(rig, far) == ("True", "Prepared")
@@ -204,9 +211,8 @@ def test_a_wait_for_events_that_hangs_stops_nothing(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    short = lambda *a: replace(Options(*a), nvml_seconds=0.5)  # noqa: E731
-    monkeypatch.setattr(rig_module, "Options", short)
     rig = make_rig()
+    give_up_hanging_calls(monkeypatch, rig.machine)
     rig.start()
     rig.machine.inject(Fault(id="h", function="nvmlEventSetWait_v2", action="hang", times=0))
     wait_for("the hang", lambda: caplog.text.count("are not heard meanwhile") >= 2)

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from dra.inventory import ClaimRef
 from kubeletplugin.entries import State
-from tests.kubeletplugin.rig import Rig, wait_for
+from tests.kubeletplugin.rig import Rig
 from tests.kubeletplugin.test_rebuild import reserve
 from tests.kubeletplugin.test_reclaim import events
+from tests.waiting import wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
 

@@ -16,9 +16,10 @@ from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin import rig as rig_module
 from tests.kubeletplugin.conftest import A100
-from tests.kubeletplugin.rig import Rig, wait_for
+from tests.kubeletplugin.rig import Rig
 from tests.kubeletplugin.test_reclaim import events
 from tests.kubeletplugin.test_verdicts import verdict
+from tests.waiting import wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
 H100 = "H100-80GB-HBM3"
@@ -151,7 +152,7 @@ def test_mig_mode_is_turned_on_where_that_needs_no_reset(
         rig.machine.set_mig_mode(gpu, enabled=False)
     rig.start()
     # A GPU that somebody looks at in that moment is left for the next look, 10 s later.
-    wait_for("only the H100", lambda: reasons(rig) == ["", "MIGDisabled"], timeout=30)
+    wait_for("only the H100", lambda: reasons(rig) == ["", "MIGDisabled"])
     assert mode_changes(rig) == 1
     wait_for("the event", lambda: "MIGModeEnabled" in dict(events(rig, rig.node)))
     rig.prepared(rig.claim("gpu-0-mig-1g10gb-19-0"))
@@ -159,7 +160,7 @@ def test_mig_mode_is_turned_on_where_that_needs_no_reset(
     rig.stop()
     rig.machine.reboot()
     rig.start()
-    wait_for("MIG mode", lambda: reasons(rig)[0] == "", timeout=30)
+    wait_for("MIG mode", lambda: reasons(rig)[0] == "")
     wait_for("the slice", lambda: [s[3] for s in rig.published_slices()] == ["lost"])
 
 
@@ -178,4 +179,4 @@ def test_mig_mode_of_a_gpu_in_use_or_with_a_pending_mode_is_not_changed(
     assert mode_changes(rig) == 0
     rig.machine.end_process(11)
     assert rig.daemon is not None
-    wait_for("the mode", lambda: reasons(rig)[0] == "", timeout=30)
+    wait_for("the mode", lambda: reasons(rig)[0] == "")

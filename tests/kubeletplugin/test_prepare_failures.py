@@ -11,7 +11,8 @@ import pytest
 from cdi import files
 from kubeletplugin import journal as journal_module
 from sim.nvml.faults import Fault
-from tests.kubeletplugin.rig import Rig, wait_for
+from tests.kubeletplugin.rig import Rig
+from tests.waiting import wait_for
 
 TWO_SLICES = ("gpu-0-mig-1g5gb-19-4", "gpu-1-mig-2g10gb-14-0")
 MOST_CALLS = 400

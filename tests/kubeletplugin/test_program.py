@@ -20,8 +20,9 @@ from dra.kube.resources import MIG_NODES
 from sim.nvml.machine import GpuSpec
 from tests.kube.tlsrelay import in_a_pod
 from tests.kubeletplugin.conftest import A100
-from tests.kubeletplugin.rig import Rig, wait_for
+from tests.kubeletplugin.rig import Rig
 from tests.scrape import get, logged_port
+from tests.waiting import wait_for
 
 MOST_KIB = 70 * 1024
 SLICE = "gpu-0-mig-1g5gb-19-4"
@@ -69,7 +70,8 @@ class Process:
 
     def end(self) -> list[str]:
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(30) == 0
+        wait_for("the end", lambda: self.process.poll() is not None, context=self.log.read_text)
+        assert self.process.returncode == 0, self.log.read_text()
         modules: list[str] = json.loads(self._dump.read_text())
         return modules
 
@@ -134,7 +136,7 @@ def test_in_a_pod_it_stays_small_and_imports_neither_typed_models_nor_cel(
             [*command, "--", *flags], rig.folder, ACCOUNT=str(place.account), **place.environment
         ) as plugin,
     ):
-        wait_for("the socket", rig.registration_socket.exists, timeout=60)
+        wait_for("the socket", rig.registration_socket.exists)
         if allocator == "scheduler":
             wait_for("slices", lambda: "True" in conditions(rig).get("SlicesPublished", ""))
         refs = [rig.claim(f"gpu-{i}-mig-1g5gb-19-4") for i in range(8)]
@@ -172,7 +174,7 @@ def test_it_uses_the_library_that_the_loader_finds_and_nothing_of_the_simulator(
     command = [sys.executable, "-m", "kubeletplugin", *arguments(rig)]
     environment = {"LD_LIBRARY_PATH": str(libraries), "MARKER": str(marker)}
     with running(command, rig.folder, **environment) as plugin:
-        wait_for("the socket", rig.registration_socket.exists, timeout=60)
+        wait_for("the socket", rig.registration_socket.exists)
         assert "unlisted code (77)" in rig.refused(rig.claim(SLICE))
         assert marker.exists()
         modules = plugin.end()
@@ -185,7 +187,7 @@ def test_without_any_library_it_says_which_is_missing(make_rig: Callable[..., Ri
     rig = make_rig(GpuSpec(A100))
     command = [sys.executable, "-m", "kubeletplugin", *arguments(rig)]
     with running(command, rig.folder, LD_LIBRARY_PATH="") as plugin:
-        wait_for("the socket", rig.registration_socket.exists, timeout=60)
+        wait_for("the socket", rig.registration_socket.exists)
         error = rig.refused(rig.claim(SLICE))
         if "LIBRARY_NOT_FOUND" not in error:
             pytest.skip("this machine has a real libnvidia-ml.so.1")

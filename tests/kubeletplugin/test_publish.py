@@ -8,10 +8,12 @@ import pytest
 
 from dra.kube.resources import MIG_NODES, NODES, Obj
 from dra.mignode import from_mignode
+from kubeletplugin import daemon, hardwareloop
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.conftest import A100
-from tests.kubeletplugin.rig import DRIVER, Rig, exists, wait_for
+from tests.kubeletplugin.rig import DRIVER, Rig, exists
+from tests.waiting import wait_for
 
 
 def settle(rig: Rig) -> None:
@@ -48,21 +50,22 @@ def test_it_describes_the_hardware_as_nvml_does(make_rig: Callable[..., Rig], pr
     assert inventory.driver_version == rig.machine.state().driver_version
 
 
-def test_it_follows_prepare_and_unprepare_at_once(rig: Rig) -> None:
+def test_it_follows_prepare_and_unprepare_without_another_look(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(hardwareloop, "POLL_SECONDS", 3600.0)
+    rig = make_rig()
+    rig.start()
     ref = rig.claim("gpu-1-mig-2g10gb-14-2")
     rig.prepared(ref)
-    wait_for(
-        "the slice",
-        lambda: rig.published_slices() == [("gpu-1", "2g.10gb", 2, "prepared")],
-        timeout=2,
-    )
+    wait_for("the slice", lambda: rig.published_slices() == [("gpu-1", "2g.10gb", 2, "prepared")])
     [instance] = rig.mignode()["status"]["gpus"][1]["instances"]
     made = rig.machine.gpu(1).gpu_instances[0]
     assert instance["claim"] == {"namespace": "default", "name": ref.name, "uid": ref.uid}
     assert instance["gpuInstanceID"] == made.id
     assert instance["uuid"] == made.compute_instances[0].uuid
     assert rig.unprepare(ref) == ""
-    wait_for("no slice", lambda: rig.published_slices() == [], timeout=2)
+    wait_for("no slice", lambda: rig.published_slices() == [])
 
 
 def test_a_change_made_by_somebody_else_is_seen_by_the_next_look(rig: Rig) -> None:
@@ -98,7 +101,10 @@ def test_at_rest_nothing_is_written(rig: Rig) -> None:
     assert rig.http.writes == []
 
 
-def test_before_the_first_look_at_the_gpus_nothing_is_written(rig: Rig) -> None:
+def test_before_the_first_look_at_the_gpus_nothing_is_written(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(daemon, "_FIRST_LOOK_SECONDS", 0.1)
     rig.prepared(rig.claim("gpu-0-mig-1g5gb-19-4"))
     settle(rig)
     rig.stop()
@@ -178,8 +184,8 @@ def test_what_an_administrator_drains_is_left_as_it_is(rig: Rig) -> None:
     settle(rig)
     drain = {"gpus": ["gpu-1"], "reason": "driver 580"}
     rig.api.patch(MIG_NODES, rig.node, {"spec": {"drain": drain}})
-    daemon = rig.daemon
-    wait_for("the drain", lambda: (known := daemon._known()) and known.is_drained("gpu-1"))
+    known = rig.daemon._known
+    wait_for("the drain", lambda: (now := known()) and now.is_drained("gpu-1"))
     rig.prepared(rig.claim("gpu-0-mig-2g10gb-14-2"))
     wait_for("the slice", lambda: rig.published_slices() == [("gpu-0", "2g.10gb", 2, "prepared")])
     # The plugin writes its part of the spec again, and only that.
@@ -187,4 +193,4 @@ def test_what_an_administrator_drains_is_left_as_it_is(rig: Rig) -> None:
     wait_for("the pool", lambda: rig.mignode()["spec"]["pool"] == rig.node)
     assert rig.mignode()["spec"]["drain"] == drain
     rig.api.patch(MIG_NODES, rig.node, {"spec": {"drain": None}})
-    wait_for("the end", lambda: (known := daemon._known()) and known.drain is None)
+    wait_for("the end", lambda: (now := known()) and now.drain is None)

@@ -16,9 +16,10 @@ from kubeletplugin.entries import Entry, State
 from kubeletplugin.journal import Journal, previous
 from kubeletplugin.journalfile import VERSION, decode, encode
 from kubeletplugin.journalfile import _checksum as checksum
-from tests.kubeletplugin.rig import Rig, wait_for
+from tests.kubeletplugin.rig import Rig
 from tests.kubeletplugin.test_journal import entry
 from tests.kubeletplugin.test_reclaim import events
+from tests.waiting import wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
 POD = {"resource": "pods", "name": "p", "uid": "pod-uid"}

@@ -12,7 +12,8 @@ from dra.kube.resources import EVENTS
 from kubeletplugin import janitor, node
 from kubeletplugin.entries import State
 from sim.nvml.faults import Fault
-from tests.kubeletplugin.rig import Rig, wait_for
+from tests.kubeletplugin.rig import Rig
+from tests.waiting import wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
 PID = 4711
@@ -52,7 +53,7 @@ def test_a_slice_in_use_is_withheld_with_its_processes_named_and_removed_when_th
     ref, late = in_use(rig), rig.claim(SLICE)
     began = time.monotonic()
     assert rig.unprepare(ref) == ""
-    assert 0.3 < time.monotonic() - began < 10
+    assert time.monotonic() - began > 0.3
     assert rig.specs() == []
     assert states(rig) == [State.RECLAIMING]
     error = rig.refused(late)
@@ -71,7 +72,7 @@ def test_a_slice_in_use_is_withheld_with_its_processes_named_and_removed_when_th
 def test_a_process_that_ends_within_the_call_is_waited_for(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node, "_UNPREPARE_PATIENCE", 8.0)
+    monkeypatch.setattr(node, "_UNPREPARE_PATIENCE", 30.0)
     ref = in_use(rig)
     rig.machine.inject(
         Fault(

@@ -16,7 +16,8 @@ from kubeletplugin.ownership import exclusive
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.conftest import A100
-from tests.kubeletplugin.rig import DRIVER, Rig, wait_for
+from tests.kubeletplugin.rig import DRIVER, Rig
+from tests.waiting import wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
 
@@ -137,7 +138,7 @@ def test_a_plugin_killed_while_it_makes_a_slice_leaves_none(
         stderr=subprocess.DEVNULL,
     )
     try:
-        wait_for("the socket", rig.registration_socket.exists, timeout=60)
+        wait_for("the socket", rig.registration_socket.exists)
         with pytest.raises(Exception, match="UNAVAILABLE"):
             rig.prepare(ref)
         assert process.wait(30) == -signal.SIGKILL

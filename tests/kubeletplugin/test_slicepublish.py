@@ -24,7 +24,8 @@ from kubeletplugin import blocking
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
 from tests.kubeletplugin.conftest import A100, CRD
-from tests.kubeletplugin.rig import DRIVER, Rig, wait_for
+from tests.kubeletplugin.rig import DRIVER, Rig
+from tests.waiting import wait_for
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"
 
@@ -111,7 +112,7 @@ def server(*flags: str) -> Iterator[Path]:
     command = [sys.executable, "-m", "sim", "apiserver", "--port", "0", *flags]
     process = subprocess.Popen([*command, "--kubeconfig-out", str(path)], stdout=subprocess.DEVNULL)
     try:
-        wait_for("the API server", path.exists, timeout=60)
+        wait_for("the API server", path.exists)
         api = KubeApi.connect(str(path), user_agent="tests/1")
         api.create(CUSTOM_RESOURCE_DEFINITIONS, yaml.safe_load(CRD.read_text()))
         api.close()

@@ -20,7 +20,8 @@ from kubeletplugin.grpcserver import MAX_SOCKET_PATH
 from kubeletplugin.options import Options
 from kubeletplugin.sockets import remove_stale, sockets
 from kubeletplugin.telemetry import Telemetry
-from tests.kubeletplugin.rig import DRIVER, Rig, wait_for, wire
+from tests.kubeletplugin.rig import DRIVER, Rig, wire
+from tests.waiting import PATIENCE, wait_for
 
 OLD, NEW = "11111111-aaaa-4bbb-8ccc-222222222222", "33333333-aaaa-4bbb-8ccc-444444444444"
 
@@ -49,7 +50,7 @@ class Process:
 
     def stop(self) -> None:
         self._stop.set()
-        self._thread.join(30)
+        self._thread.join(PATIENCE)
         assert not self._thread.is_alive()
 
 

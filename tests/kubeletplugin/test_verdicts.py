@@ -8,7 +8,8 @@ from dra.kube.resources import EVENTS, RESOURCE_CLAIMS, Obj
 from kubeletplugin.errors import BusyError, ClaimError, DeviceError, HardwareError, HostError
 from kubeletplugin.nvml.errors import translate
 from kubeletplugin.verdicts import is_permanent
-from tests.kubeletplugin.rig import DRIVER, Rig, wait_for
+from tests.kubeletplugin.rig import DRIVER, Rig
+from tests.waiting import wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
 

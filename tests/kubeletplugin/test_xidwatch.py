@@ -14,7 +14,7 @@ from dra.kube.timing import SystemClock
 from kubeletplugin.nvml.session import Session
 from kubeletplugin.xidwatch import XidWatch
 from sim.nvml.machine import GpuSpec, Machine
-from tests.kubeletplugin.rig import wait_for
+from tests.waiting import wait_for
 
 
 class RecordedSession(Session):

@@ -1,4 +1,4 @@
-"""A running API server stand-in, objects for it, and waiting."""
+"""A running API server stand-in, and objects for it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from dra.kube.errors import ConflictError, NotFoundError
 from dra.kube.resources import (
@@ -22,11 +22,10 @@ from dra.kube.resources import (
     Obj,
 )
 from dra.kube.transport import KubeApi
+from tests.waiting import PATIENCE, wait_for
 
 DRIVER = "mig.dra.dev"
 CLASS = "mig-1g.5gb"
-_DEADLINE = 15.0
-T = TypeVar("T")
 
 
 @contextmanager
@@ -42,7 +41,7 @@ def api_server(directory: Path) -> Iterator[KubeApi]:
         api.close()
     finally:
         process.terminate()
-        process.wait(10)
+        process.wait(PATIENCE)
 
 
 def wipe(api: KubeApi) -> None:
@@ -65,21 +64,6 @@ def wipe(api: KubeApi) -> None:
                 api.delete(resource, name, namespace=namespace, grace_seconds=0)
             except (NotFoundError, ConflictError):
                 continue
-
-
-def wait_for(what: str, probe: Callable[[], T], *, seconds: float = _DEADLINE) -> T:
-    """The first true result of ``probe``; an object that is not there counts as not yet."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            if result := probe():
-                return result
-            seen: object = result
-        except NotFoundError as error:
-            seen = error
-        if time.monotonic() > deadline:
-            raise AssertionError(f"{what} did not come within {seconds} s; last seen: {seen!r}")
-        time.sleep(0.02)
 
 
 def holds_for(seconds: float, probe: Callable[[], bool]) -> bool:

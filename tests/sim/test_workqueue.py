@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from sim.workqueue import WorkQueue
-from tests.sim.standins import holds_for, wait_for
+from tests.sim.standins import holds_for
+from tests.waiting import wait_for
 
 MakeQueue = Callable[..., WorkQueue]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.cluster.conftest import processes_in
-from tests.sim.standins import wait_for
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(240)
 

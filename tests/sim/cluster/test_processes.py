@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from sim.cluster.processes import Child, ClusterError, Supervisor
-from tests.sim.standins import wait_for
+from tests.waiting import wait_for
 
 _SLEEP = ["-c", "import time; time.sleep(60)"]
 _DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready');"

@@ -17,7 +17,8 @@ from dra.kube.resources import PODS
 from dra.kube.transport import KubeApi
 from tests.sim import standins
 from tests.sim.cluster.conftest import processes_in
-from tests.sim.standins import gone, phase, wait_for
+from tests.sim.standins import gone, phase
+from tests.waiting import wait_for
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -38,7 +39,7 @@ class Up:
             assert text in output or self.process.poll() is None, output
             return text in output
 
-        wait_for(f"{text!r} in the output", said, seconds=60)
+        wait_for(f"{text!r} in the output", said)
 
     def kill(self, command: str) -> None:
         for path in Path("/proc").glob("[0-9]*/cmdline"):
@@ -70,7 +71,7 @@ def up(short_temporary: Path) -> Iterator[Up]:
 
 def _run_pod(api: KubeApi, name: str) -> None:
     api.create(PODS, standins.pod(name, claim={"resourceClaimTemplateName": "one"}))
-    wait_for(f"{name} running", lambda: phase(api, name) == "Running", seconds=60)
+    wait_for(f"{name} running", lambda: phase(api, name) == "Running")
 
 
 def test_a_plugin_that_dies_is_started_again_and_serves_its_node(up: Up) -> None:
@@ -83,7 +84,7 @@ def test_a_plugin_that_dies_is_started_again_and_serves_its_node(up: Up) -> None
     wait_for("registration", lambda: log.read_text().count("registered with kubelet") == 2)
     _run_pod(up.api, "second")
     up.api.delete(PODS, "first", namespace="default")
-    wait_for("first gone", lambda: gone(lambda: standins.get_pod(up.api, "first")), seconds=60)
+    wait_for("first gone", lambda: gone(lambda: standins.get_pod(up.api, "first")))
 
 
 def test_a_stand_in_that_dies_ends_the_cluster_with_the_end_of_its_log(up: Up) -> None:
@@ -112,7 +113,7 @@ def test_a_second_cluster_beside_it_does_not_disturb_it(up: Up, short_temporary:
     ]
     second = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     try:
-        wait_for("second kubeconfig", (other / "kubeconfig").exists, seconds=60)
+        wait_for("second kubeconfig", (other / "kubeconfig").exists)
     finally:
         second.terminate()
         second.wait(60)

@@ -14,8 +14,9 @@ from urllib.parse import urlencode
 import urllib3
 from kubernetes import config
 
+from tests.waiting import PATIENCE
+
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from pathlib import Path
 
 Obj = dict[str, Any]
@@ -67,7 +68,7 @@ class Api:
         if token:
             self._headers["Authorization"] = token
         self._pool = urllib3.PoolManager(
-            maxsize=16, ca_certs=settings.ssl_ca_cert, retries=False, timeout=30.0
+            maxsize=16, ca_certs=settings.ssl_ca_cert, retries=False, timeout=PATIENCE
         )
 
     def close(self) -> None:
@@ -129,7 +130,7 @@ class Api:
             url,
             headers=self._headers | {"Accept": accept},
             preload_content=False,
-            timeout=urllib3.Timeout(connect=5.0, read=40.0),
+            timeout=urllib3.Timeout(connect=PATIENCE, read=PATIENCE),
         )
         assert response.status == 200, response.data
         return Watch(response)
@@ -170,7 +171,7 @@ class Watch:
     def __exit__(self, *_: object) -> None:
         with contextlib.suppress(RuntimeError):  # the server ended it: nothing to shut down
             self._response.shutdown()
-        self._thread.join(timeout=10)
+        self._thread.join(timeout=PATIENCE)
 
     def _read(self) -> None:
         rest = b""
@@ -184,13 +185,13 @@ class Watch:
             pass  # closed while reading
         self._events.put(None)
 
-    def next(self, *, seconds: float = 10.0) -> Event:
+    def next(self, *, seconds: float = PATIENCE) -> Event:
         """The next event; fails if none comes or the watch ends."""
         event = self._events.get(timeout=seconds)
         assert event is not None, "the watch has ended"
         return event
 
-    def rest(self, *, seconds: float = 10.0) -> list[Event]:
+    def rest(self, *, seconds: float = PATIENCE) -> list[Event]:
         """Everything until the server ends the watch."""
         found = []
         deadline = time.monotonic() + seconds
@@ -199,12 +200,3 @@ class Watch:
         ) is not None:
             found.append(event)
         return found
-
-
-def eventually(what: str, holds: Callable[[], Any], *, seconds: float = 15.0) -> Any:
-    """Poll until `holds` gives something true; for what a controller does in the background."""
-    deadline = time.monotonic() + seconds
-    while not (found := holds()):
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.05)
-    return found

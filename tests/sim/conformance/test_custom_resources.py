@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from tests.sim.conformance.client import AS_TABLE, Api, eventually
+from tests.sim.conformance.client import AS_TABLE, Api
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -99,7 +100,7 @@ class Kind:
 def kind(api: Api) -> Iterator[Kind]:
     made = Kind()
     api.post(CRDS, made.crd()).ok()
-    eventually("the resource is served", lambda: api.get(made.path).code == 200, seconds=30)
+    wait_for("the resource is served", lambda: api.get(made.path).code == 200)
     yield made
     api.delete(made.definition).ok()
 
@@ -254,11 +255,11 @@ def test_a_resource_is_discovered_and_watched(api: Api, kind: Kind, trees: str) 
 def test_a_definition_takes_its_objects_with_it(api: Api) -> None:
     made = Kind()
     api.post(CRDS, made.crd()).ok()
-    eventually("served", lambda: api.get(made.path).code == 200, seconds=30)
+    wait_for("served", lambda: api.get(made.path).code == 200)
     api.post(made.path, made.tree()).ok()
     api.delete(made.definition).ok()
-    eventually("the definition is gone", lambda: api.get(made.definition).code == 404, seconds=40)
-    eventually("no longer served", lambda: api.get(made.path).code == 404, seconds=40)
+    wait_for("the definition is gone", lambda: api.get(made.definition).code == 404)
+    wait_for("no longer served", lambda: api.get(made.path).code == 404)
 
 
 def test_a_definition_is_named_after_its_resource(api: Api) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.sim.conformance.builders import DRA, claim, config_map, pod
-from tests.sim.conformance.client import eventually
+from tests.waiting import wait_for
 
 if TYPE_CHECKING:
     from tests.sim.conformance.client import Api
@@ -187,7 +187,7 @@ def test_dependents_go_with_their_owner(api: Api, maps: str) -> None:
     owner = api.post(maps, config_map("owner")).ok()
     api.post(maps, owned_by("child", owner)).ok()
     api.delete(f"{maps}/owner").ok()
-    eventually("the child is collected", lambda: gone(api, f"{maps}/child"))
+    wait_for("the child is collected", lambda: gone(api, f"{maps}/child"))
 
 
 def test_a_child_of_a_pod_with_a_finalizer_waits_for_it(api: Api, pods: str, claims: str) -> None:
@@ -199,18 +199,18 @@ def test_a_child_of_a_pod_with_a_finalizer_waits_for_it(api: Api, pods: str, cla
     }
     api.post(claims, body).ok()
     api.delete(f"{pods}/p").ok()
-    eventually(
+    wait_for(
         "the claim is being deleted",
         lambda: "deletionTimestamp" in api.get(f"{claims}/c").ok()["metadata"],
     )
     api.merge(f"{claims}/c", {"metadata": {"finalizers": None}}).ok()
-    eventually("the claim is gone", lambda: gone(api, f"{claims}/c"))
+    wait_for("the claim is gone", lambda: gone(api, f"{claims}/c"))
 
 
 def test_an_object_whose_owner_never_was_is_collected(api: Api, maps: str) -> None:
     ghost = {"metadata": {"name": "ghost", "uid": "11111111-2222-3333-4444-555555555555"}}
     api.post(maps, owned_by("child", ghost)).ok()
-    eventually("the child is collected", lambda: gone(api, f"{maps}/child"), seconds=30)
+    wait_for("the child is collected", lambda: gone(api, f"{maps}/child"))
 
 
 def test_a_second_owner_keeps_the_child(api: Api, maps: str) -> None:
@@ -220,7 +220,7 @@ def test_a_second_owner_keeps_the_child(api: Api, maps: str) -> None:
     api.post(maps, body).ok()
     api.post(maps, owned_by("witness", first)).ok()
     api.delete(f"{maps}/one").ok()
-    eventually("the collector has been here", lambda: gone(api, f"{maps}/witness"))
+    wait_for("the collector has been here", lambda: gone(api, f"{maps}/witness"))
     assert not gone(api, f"{maps}/child")
 
 
@@ -228,7 +228,7 @@ def test_orphans_stay_and_forget_their_owner(api: Api, maps: str) -> None:
     owner = api.post(maps, config_map("owner")).ok()
     api.post(maps, owned_by("child", owner)).ok()
     api.delete(f"{maps}/owner", {"propagationPolicy": "Orphan"}).ok()
-    eventually("the owner is gone", lambda: gone(api, f"{maps}/owner"))
+    wait_for("the owner is gone", lambda: gone(api, f"{maps}/owner"))
     assert "ownerReferences" not in api.get(f"{maps}/child").ok()["metadata"]
 
 
@@ -239,13 +239,13 @@ def test_in_the_foreground_the_owner_goes_last(api: Api, maps: str) -> None:
     api.post(maps, child).ok()
     waiting = api.delete(f"{maps}/owner", {"propagationPolicy": "Foreground"}).ok()["metadata"]
     assert waiting["finalizers"] == ["foregroundDeletion"]
-    eventually(
+    wait_for(
         "the child is being deleted",
         lambda: "deletionTimestamp" in api.get(f"{maps}/child").ok()["metadata"],
     )
     assert not gone(api, f"{maps}/owner")
     api.merge(f"{maps}/child", {"metadata": {"finalizers": None}}).ok()
-    eventually("the owner is gone", lambda: gone(api, f"{maps}/owner"))
+    wait_for("the owner is gone", lambda: gone(api, f"{maps}/owner"))
 
 
 def test_a_namespace_goes_after_its_content(api: Api, unique: str) -> None:
@@ -258,9 +258,9 @@ def test_a_namespace_goes_after_its_content(api: Api, unique: str) -> None:
     assert leaving["status"]["phase"] == "Terminating"
     refused = api.post(f"{space}/configmaps", config_map("late"))
     assert "because it is being terminated" in refused.refused(403, "Forbidden")
-    eventually(
+    wait_for(
         "the content is being deleted",
         lambda: "deletionTimestamp" in api.get(f"{space}/configmaps/a").ok()["metadata"],
     )
     api.merge(f"{space}/configmaps/a", {"metadata": {"finalizers": None}}).ok()
-    eventually("the namespace is gone", lambda: gone(api, space), seconds=40)
+    wait_for("the namespace is gone", lambda: gone(api, space))

@@ -12,7 +12,8 @@ from dra.kube.transport import KubeApi
 from sim.kcm.controller import ClaimController
 from sim.kcm.decisions import DELETE_PROTECTION, POD_CLAIM
 from tests.sim import standins
-from tests.sim.standins import allocate, get_claim, get_pod, gone, holds_for, wait_for
+from tests.sim.standins import allocate, get_claim, get_pod, gone, holds_for
+from tests.waiting import wait_for
 
 NODE = "node-1"
 OURS = "mig.dra.dev/allocation"

@@ -15,6 +15,7 @@ from sim.kubelet.pods import Retries
 from sim.scheduler.writes import SchedulerWrites
 from tests.sim import standins
 from tests.sim.kubelet.fakeplugin import FakePlugin
+from tests.waiting import wait_for
 
 NODE = "node-1"
 MakePlugin = Callable[..., FakePlugin]
@@ -67,7 +68,7 @@ def make_plugin(settings: Settings) -> Iterator[MakePlugin]:
 def plugin(kubelet: Kubelet, make_plugin: MakePlugin) -> FakePlugin:
     """A registered plugin."""
     plugin = make_plugin()
-    standins.wait_for("registration", lambda: plugin.statuses == [(True, "")])
+    wait_for("registration", lambda: plugin.statuses == [(True, "")])
     return plugin
 
 

@@ -12,7 +12,8 @@ from sim.kubelet.pods import RUN_SECONDS
 from tests.sim import standins
 from tests.sim.kubelet.conftest import NODE, MakePlugin, bind, bind_pod
 from tests.sim.kubelet.fakeplugin import FakePlugin, write_spec
-from tests.sim.standins import get_pod, gone, holds_for, phase, wait_for
+from tests.sim.standins import get_pod, gone, holds_for, phase
+from tests.waiting import wait_for
 
 
 def _runs(api: KubeApi, name: str) -> None:

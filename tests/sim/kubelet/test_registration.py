@@ -8,7 +8,8 @@ from sim.kubelet.agent import Kubelet
 from tests.sim import standins
 from tests.sim.kubelet.conftest import NODE, MakePlugin, bind
 from tests.sim.kubelet.fakeplugin import FakePlugin
-from tests.sim.standins import DRIVER, gone, holds_for, phase, wait_for
+from tests.sim.standins import DRIVER, gone, holds_for, phase
+from tests.waiting import wait_for
 
 
 def _publish(api: KubeApi, name: str, driver: str = DRIVER, node: str = NODE) -> None:

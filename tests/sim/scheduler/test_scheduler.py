@@ -11,7 +11,8 @@ from dra.kube.resources import NODES, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.transport import KubeApi
 from sim.scheduler.scheduler import Scheduler
 from tests.sim import standins
-from tests.sim.standins import allocate, get_claim, get_pod, holds_for, wait_for
+from tests.sim.standins import allocate, get_claim, get_pod, holds_for
+from tests.waiting import wait_for
 
 
 @pytest.fixture

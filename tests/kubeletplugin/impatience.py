@@ -1,0 +1,37 @@
+"""NVML calls that a fault lets hang are given up soon; all others have their usual time.
+
+So a test of hanging calls is quick, and on a slow machine nothing is taken for a hang that is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import pytest
+
+from kubeletplugin.nvml.calls import CallPool
+from sim.nvml.machine import Machine
+
+T = TypeVar("T")
+_FACTOR = 0.05
+"""Of the 10 s that a call has."""
+
+
+def give_up_hanging_calls(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
+    """For all plugins of this process from now on; their GPUs are those of ``machine``."""
+    numbers = {gpu.uuid: number for number, gpu in enumerate(machine.state().gpus)}
+    run = CallPool.run
+
+    def hangs(name: str, label: str) -> bool:
+        uuid = label.partition(" ")[0]  # what waits for events has a label of its own
+        gpu = (uuid, numbers[uuid]) if uuid in numbers else None
+        rules = machine.faults.rules()
+        return any(rule.action == "hang" and rule.matches(name, gpu) for rule in rules)
+
+    def impatient(
+        pool: CallPool, name: str, work: Callable[[], T], *, gpu: str, factor: float = 1.0
+    ) -> T:
+        return run(pool, name, work, gpu=gpu, factor=_FACTOR if hangs(name, gpu) else factor)
+
+    monkeypatch.setattr(CallPool, "run", impatient)
