@@ -10,6 +10,7 @@ from dra.kube.transport import KubeApi
 from tests.kube.clocks import FakeClock
 from tests.kube.mirrors import Seen, Start
 from tests.kube.stub import Stub
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -19,13 +20,33 @@ def stub() -> Iterator[Stub]:
     server.close()
 
 
+Connect = Callable[[float], KubeApi]
+
+
 @pytest.fixture
-def api(stub: Stub, tmp_path: Path) -> Iterator[KubeApi]:
-    client = KubeApi.connect(
-        stub.kubeconfig(tmp_path / "kubeconfig"), user_agent="tests/1", timeout_seconds=1.0
-    )
+def connect(stub: Stub, tmp_path: Path) -> Iterator[Connect]:
+    """Makes clients whose calls have a budget of so many seconds."""
+    made: list[KubeApi] = []
+
+    def client(seconds: float) -> KubeApi:
+        config = stub.kubeconfig(tmp_path / "kubeconfig")
+        made.append(KubeApi.connect(config, user_agent="tests/1", timeout_seconds=seconds))
+        return made[-1]
+
     yield client
-    client.close()
+    for api in made:
+        api.close()
+
+
+@pytest.fixture
+def api(connect: Connect) -> KubeApi:
+    return connect(PATIENCE)
+
+
+@pytest.fixture
+def hasty(connect: Connect) -> KubeApi:
+    """A client whose calls cost at most a second, for servers that do not answer."""
+    return connect(1.0)
 
 
 @pytest.fixture

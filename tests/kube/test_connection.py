@@ -15,6 +15,7 @@ from dra.kube.resources import NODES, PODS, Obj
 from dra.kube.transport import KubeApi
 from tests.kube.certificates import Certificates, inline, make_certificates
 from tests.kube.stub import Stub, events, eventually, reply, thing
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture(scope="session")
@@ -74,7 +75,7 @@ def test_closing_a_watch_over_tls_wakes_its_reader(
     reader.start()
     eventually(lambda: seen == ["ADDED"])
     stream.close()
-    reader.join(5)
+    reader.join(PATIENCE)
     assert not reader.is_alive()
 
 

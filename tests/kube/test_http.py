@@ -36,6 +36,7 @@ from tests.kube.stub import (
     status_object,
     thing,
 )
+from tests.waiting import PATIENCE
 
 
 @pytest.mark.parametrize(
@@ -103,22 +104,23 @@ def test_a_write_is_never_repeated_when_the_connection_drops(stub: Stub, api: Ku
     assert len(stub.requests) == 1
 
 
-def test_a_server_that_says_nothing_costs_the_time_budget_once(stub: Stub, api: KubeApi) -> None:
+def test_a_server_that_says_nothing_costs_the_time_budget_once(stub: Stub, hasty: KubeApi) -> None:
     stub.calls += [hang, hang]
     began = time.monotonic()
     with pytest.raises(UnavailableError, match="GET /api/v1/nodes/n"):
-        api.get(NODES, "n")
-    assert 0.9 < time.monotonic() - began < 1.8
-    assert len(stub.requests) == 1
+        hasty.get(NODES, "n")
+    assert time.monotonic() - began > 0.9
+    assert len(stub.requests) <= 1  # none if the second was over before it was sent
 
 
 def test_no_server_is_unavailable(tmp_path: Path, stub: Stub) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
-    config = stub.kubeconfig(tmp_path / "k", cluster={"server": f"http://127.0.0.1:{port}"})
-    api = KubeApi.connect(config, user_agent="t", timeout_seconds=1)
-    with pytest.raises(UnavailableError, match="refused"):
-        api.get(NODES, "n")
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))  # and nobody listens
+        server = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        config = stub.kubeconfig(tmp_path / "k", cluster={"server": server})
+        api = KubeApi.connect(config, user_agent="t", timeout_seconds=PATIENCE)
+        with pytest.raises(UnavailableError, match="refused"):
+            api.get(NODES, "n")
 
 
 @pytest.mark.parametrize("code", [429, 503])
@@ -131,20 +133,20 @@ def test_a_throttled_call_is_repeated_when_the_server_says(
 
 
 def test_throttling_beyond_the_time_budget_is_the_callers_to_wait(stub: Stub, api: KubeApi) -> None:
-    stub.calls += [refuse(429, retry_after=30)]
+    stub.calls += [refuse(429, retry_after=600)]
     with pytest.raises(UnavailableError) as caught:
         api.create(PODS, thing("p"))
-    assert caught.value.retry_after == 30
+    assert caught.value.retry_after == 600
     assert len(stub.requests) == 1
 
 
 def test_status_details_may_carry_the_pause(stub: Stub, api: KubeApi) -> None:
     stub.calls.append(
-        reply(status_object(500, "ServerTimeout", details={"retryAfterSeconds": 9}), 500)
+        reply(status_object(500, "ServerTimeout", details={"retryAfterSeconds": 900}), 500)
     )
     with pytest.raises(UnavailableError) as caught:
         api.get(EVENTS, "e", namespace="ns")
-    assert caught.value.retry_after == 9
+    assert caught.value.retry_after == 900
 
 
 def test_many_threads_may_use_one_client(stub: Stub, api: KubeApi) -> None:
@@ -174,5 +176,5 @@ def test_closing_ends_the_wait_for_a_throttling_server(stub: Stub, api: KubeApi)
     caller.start()
     eventually(lambda: stub.requests)
     patient.close()
-    caller.join(5)
+    caller.join(PATIENCE)
     assert [error.status for error in errors] == [429]

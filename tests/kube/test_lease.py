@@ -1,8 +1,7 @@
-"""The elector with real threads; its times are short, what it waits for is waited for."""
+"""The elector with real threads; its lease lasts for ever, unless the test skips time."""
 
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -12,12 +11,29 @@ from dra.kube.lease import LeaderElector, LeaseTimes
 from dra.kube.timing import SystemClock
 from tests.kube.leases import LeaseServer
 from tests.kube.stub import eventually
+from tests.waiting import PATIENCE
 
-QUICK = LeaseTimes(lease_duration=2, renew_deadline=0.5, retry_period=0.05)
+TIMES = LeaseTimes(lease_duration=100_000, renew_deadline=80_000, retry_period=0.05)
 
 
-def _wait(event: threading.Event) -> None:
-    assert event.wait(30)
+class SkippingClock(SystemClock):
+    """The machine's clock, but the test may skip time; whoever waits notices."""
+
+    def __init__(self) -> None:
+        self._skipped = 0.0
+
+    def skip(self, seconds: float) -> None:
+        self._skipped += seconds
+
+    def monotonic(self) -> float:
+        return super().monotonic() + self._skipped
+
+    def wait(self, event: threading.Event, seconds: float) -> bool:
+        end = self.monotonic() + seconds
+        while (left := end - self.monotonic()) > 0:
+            if event.wait(min(left, 0.02)):
+                return True
+        return event.is_set()
 
 
 class Replica:
@@ -28,11 +44,11 @@ class Replica:
         server: LeaseServer,
         identity: str,
         *,
+        clock: SkippingClock,
         stubborn: bool = False,
-        times: LeaseTimes = QUICK,
     ) -> None:
         self.elector = LeaderElector(
-            server, namespace="ns", name="controller", identity=identity, times=times
+            server, namespace="ns", name="controller", identity=identity, times=TIMES, clock=clock
         )
         self.may_return = threading.Event()
         if not stubborn:
@@ -55,8 +71,13 @@ class Replica:
     def stop(self) -> None:
         self.may_return.set()
         self.elector.stop()
-        self.thread.join(10)
+        self.thread.join(PATIENCE)
         assert not self.thread.is_alive()
+
+
+def _wait(event: threading.Event) -> None:
+    """For ever: longer than anybody waits for the thread that does it."""
+    event.wait(10 * PATIENCE)
 
 
 Begin = Callable[..., Replica]
@@ -68,11 +89,16 @@ def server() -> LeaseServer:
 
 
 @pytest.fixture
-def replica(server: LeaseServer) -> Iterator[Begin]:
+def clock() -> SkippingClock:
+    return SkippingClock()
+
+
+@pytest.fixture
+def replica(server: LeaseServer, clock: SkippingClock) -> Iterator[Begin]:
     started: list[Replica] = []
 
-    def begin(identity: str, *, stubborn: bool = False, times: LeaseTimes = QUICK) -> Replica:
-        started.append(Replica(server, identity, stubborn=stubborn, times=times))
+    def begin(identity: str, *, stubborn: bool = False) -> Replica:
+        started.append(Replica(server, identity, clock=clock, stubborn=stubborn))
         return started[-1]
 
     yield begin
@@ -92,25 +118,25 @@ def test_one_replica_works_and_the_other_takes_over_when_it_stops(
     assert first.elector.is_leader
     assert not second.elector.is_leader
     assert second.terms == 0
-    began = time.monotonic()
     first.stop()
+    # The lease was given back: nobody waits for its duration.
     eventually(lambda: second.working)
-    # The lease was given back: nobody waited for its duration.
-    assert time.monotonic() - began < QUICK.lease_duration * 0.7
     assert server.spec["holderIdentity"] == "b"
     assert not first.elector.is_leader
 
 
 def test_the_lease_is_renewed_until_the_callback_has_returned(
-    server: LeaseServer, replica: Begin
+    server: LeaseServer, replica: Begin, clock: SkippingClock
 ) -> None:
     first = replica("a", stubborn=True)
     eventually(lambda: first.working)
     second = replica("b")
     first.elector.stop()
-    assert first.told.wait(5)
-    writes = server.writes
-    eventually(lambda: server.writes > writes + 45)  # more than a lease duration
+    assert first.told.wait(PATIENCE)
+    for _ in range(3):  # together more than a lease duration
+        clock.skip(TIMES.lease_duration / 2)
+        writes = server.writes
+        eventually(lambda: server.writes > writes)  # noqa: B023 - called here
     assert second.terms == 0
     assert server.spec["holderIdentity"] == "a"
     first.may_return.set()
@@ -119,18 +145,19 @@ def test_the_lease_is_renewed_until_the_callback_has_returned(
 
 @pytest.mark.parametrize("outage", ["refused", "hanging"])
 def test_the_callback_is_told_in_time_when_the_server_is_gone(
-    server: LeaseServer, replica: Begin, outage: str
+    server: LeaseServer, replica: Begin, clock: SkippingClock, outage: str
 ) -> None:
     first = replica("a")
     eventually(lambda: first.working)
     back = threading.Event()
-    began = time.monotonic()
     if outage == "refused":
         server.fault = "lost request"
     else:
         server.on_request = lambda: _wait(back)
-    assert first.told.wait(5)
-    assert 0.3 < time.monotonic() - began < QUICK.lease_duration
+    clock.skip(TIMES.renew_deadline / 2)
+    assert not first.told.wait(0.1)
+    clock.skip(TIMES.renew_deadline / 2)  # less than the lease duration: nobody else leads yet
+    assert first.told.wait(PATIENCE)
     assert not first.elector.is_leader
     server.fault = ""
     server.on_request = lambda: None
@@ -142,16 +169,16 @@ def test_the_callback_is_told_in_time_when_the_server_is_gone(
 def test_the_callback_is_told_when_another_holds_the_lease(
     server: LeaseServer, replica: Begin
 ) -> None:
-    first = replica("a", times=LeaseTimes(60, renew_deadline=50, retry_period=0.05))
+    first = replica("a")
     eventually(lambda: first.working)
     server.spec["holderIdentity"] = "usurper"
     server.touch()
-    assert first.told.wait(10)
+    assert first.told.wait(PATIENCE)
     assert not first.elector.is_leader
 
 
 def test_run_returns_when_the_callback_does_and_gives_the_lease_back(server: LeaseServer) -> None:
-    elector = LeaderElector(server, namespace="ns", name="controller", identity="a", times=QUICK)
+    elector = LeaderElector(server, namespace="ns", name="controller", identity="a", times=TIMES)
     led: list[bool] = []
     elector.run(lambda lost: led.append(elector.is_leader and not lost.is_set()))
     assert led == [True]
@@ -160,7 +187,7 @@ def test_run_returns_when_the_callback_does_and_gives_the_lease_back(server: Lea
 
 
 def test_a_callback_that_raises_gives_the_lease_back_and_is_heard(server: LeaseServer) -> None:
-    elector = LeaderElector(server, namespace="ns", name="controller", identity="a", times=QUICK)
+    elector = LeaderElector(server, namespace="ns", name="controller", identity="a", times=TIMES)
 
     def fail(_: threading.Event) -> None:
         raise RuntimeError("controller broke")
@@ -171,7 +198,7 @@ def test_a_callback_that_raises_gives_the_lease_back_and_is_heard(server: LeaseS
 
 
 def test_stop_before_run_never_leads(server: LeaseServer) -> None:
-    elector = LeaderElector(server, namespace="ns", name="controller", identity="a", times=QUICK)
+    elector = LeaderElector(server, namespace="ns", name="controller", identity="a", times=TIMES)
     elector.stop()
     elector.run(lambda _: pytest.fail("led after stop"))
     assert server.writes == 0
@@ -187,32 +214,25 @@ def test_stop_does_not_wait_for_a_renewal_that_hangs(
 
     def hang() -> None:
         hanging.set()
-        back.wait(30)
+        _wait(back)
 
     server.on_request = hang
-    assert hanging.wait(5)
-    began = time.monotonic()
-    first.stop()
-    assert time.monotonic() - began < 2
-    back.set()
+    assert hanging.wait(PATIENCE)
+    try:
+        first.stop()
+    finally:
+        back.set()
 
 
 def test_leadership_ends_by_the_clock_even_if_no_thread_of_ours_ran(server: LeaseServer) -> None:
     """As after a suspended machine: whoever asks first gets the truth."""
-
-    class Late(SystemClock):
-        late = 0.0
-
-        def monotonic(self) -> float:
-            return super().monotonic() + self.late
-
-    clock = Late()
+    clock = SkippingClock()
     elector = LeaderElector(server, namespace="ns", name="controller", identity="a", clock=clock)
     answers: list[bool] = []
 
     def work(_: threading.Event) -> None:
         answers.append(elector.is_leader)
-        clock.late = LeaseTimes().renew_deadline
+        clock.skip(LeaseTimes().renew_deadline)
         answers.append(elector.is_leader)
         elector.stop()
 
@@ -226,17 +246,8 @@ def test_a_hold_that_the_answer_came_too_late_for_is_lost_from_the_start(
     # The thread that watches the deadline would notice too, but perhaps after the callback began.
     monkeypatch.setattr(LeaderElector, "_guard_deadline", lambda *_: None)
 
-    class Late(SystemClock):
-        late = 0.0
-
-        def monotonic(self) -> float:
-            return super().monotonic() + self.late
-
-    def answer_late() -> None:
-        clock.late += LeaseTimes().renew_deadline
-
-    clock = Late()
-    server.on_answer = answer_late
+    clock = SkippingClock()
+    server.on_answer = lambda: clock.skip(LeaseTimes().renew_deadline)
     elector = LeaderElector(server, namespace="ns", name="controller", identity="a", clock=clock)
     told: list[bool] = []
 
@@ -259,7 +270,7 @@ def test_a_long_wait_is_told_once(server: LeaseServer, caplog: pytest.LogCapture
         raise ForbiddenError("no get on leases", status=403)
 
     server.on_request = forbid
-    elector = LeaderElector(server, namespace="ns", name="controller", identity="a", times=QUICK)
+    elector = LeaderElector(server, namespace="ns", name="controller", identity="a", times=TIMES)
     elector.run(lambda _: None)
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
     assert "ns/controller" in caplog.text

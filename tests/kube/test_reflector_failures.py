@@ -19,6 +19,7 @@ from tests.kube.stub import (
     refuse,
     thing,
 )
+from tests.waiting import PATIENCE
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def test_a_first_list_that_fails_is_repeated_until_it_succeeds(
 ) -> None:
     stub.calls += [refuse(403, "Forbidden"), refuse(500), drop, drop, listing(thing("a"))]
     reflector = start()
-    assert reflector.wait_synced(5)
+    assert reflector.wait_synced(PATIENCE)
     assert len(reflector.store) == 1
     assert len(clock.waits) == 3
 
@@ -64,11 +65,11 @@ def test_pauses_grow_with_jitter_to_a_limit_and_start_over_after_progress(
 def test_the_pause_that_the_server_asks_for_is_kept(
     stub: Stub, start: Start, clock: FakeClock
 ) -> None:
-    stub.calls += [refuse(429, "TooManyRequests", retry_after=17), listing(version=10)]
-    stub.watches.append(refuse(429, "TooManyRequests", retry_after=23))
+    stub.calls += [refuse(429, "TooManyRequests", retry_after=700), listing(version=10)]
+    stub.watches.append(refuse(429, "TooManyRequests", retry_after=800))
     start()
     eventually(lambda: len(watched_versions(stub)) == 2)
-    assert clock.waits == [17, 23]
+    assert clock.waits == [700, 800]
 
 
 def test_watches_that_end_at_once_are_not_repeated_without_pause(
@@ -105,10 +106,10 @@ def test_a_consumer_that_raises_is_logged_and_the_mirror_goes_on(
         raise RuntimeError("the consumer's own mistake")
 
     reflector = start(failing)
-    eventually(lambda: names == ["a", "b", "c"])
+    eventually(lambda: "handling 'added' of c failed" in caplog.text)
+    assert names == ["a", "b", "c"]
     assert reflector.synced
     assert lists(stub) == 1
-    assert "handling 'added' of c failed" in caplog.text
     assert "the consumer's own mistake" in caplog.text
 
 

@@ -1,6 +1,5 @@
 import random
 import threading
-import time
 from datetime import UTC, datetime, timedelta, timezone
 
 from dra.kube.timing import Backoff, SystemClock, rfc3339, rfc3339_micro
@@ -20,10 +19,8 @@ def test_the_system_clock_sleeps_until_the_event_is_set() -> None:
     assert not clock.wait(event, -1)
     assert clock.monotonic() - before >= 0.05
     threading.Timer(0.05, event.set).start()
-    began = time.monotonic()
-    assert clock.wait(event, 30)
-    assert time.monotonic() - began < 10
-    assert abs(clock.now() - datetime.now(UTC)) < timedelta(seconds=10)
+    assert clock.wait(event, threading.TIMEOUT_MAX)
+    assert datetime.now(UTC) <= clock.now() <= datetime.now(UTC)
 
 
 def test_times_are_written_in_utc_whatever_zone_they_are_in() -> None:

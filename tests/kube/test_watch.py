@@ -20,6 +20,7 @@ from tests.kube.stub import (
     status_object,
     thing,
 )
+from tests.waiting import PATIENCE, wait_for
 
 
 def watch(api: KubeApi, *, seconds: float = 300) -> WatchStream:
@@ -75,11 +76,9 @@ def test_close_wakes_a_reader_and_hangs_up(stub: Stub, api: KubeApi) -> None:
     stream = watch(api)
     reader = threading.Thread(target=lambda: list(stream))
     reader.start()
-    began = time.monotonic()
     stream.close()
-    reader.join(5)
+    reader.join(PATIENCE)
     assert not reader.is_alive()
-    assert time.monotonic() - began < 1
     eventually(stub.hung_up.is_set)
     stream.close()
 
@@ -129,28 +128,27 @@ def test_silence_beyond_the_time_of_the_watch_is_a_broken_connection(
     stub: Stub, api: KubeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "_WATCH_SLACK_SECONDS", 0.2)
-    stub.watches.append(events(("ADDED", thing("a")), then="hang"))
+    stub.watches.append(events(then="hang"))
     stream = watch(api, seconds=0.2)
-    next(stream)
     began = time.monotonic()
     with pytest.raises(UnavailableError, match="timed out"):
         next(stream)
-    assert 0.3 < time.monotonic() - began < 2
+    assert time.monotonic() - began > 0.3
 
 
 def test_a_server_that_never_begins_the_watch_costs_a_calls_time_only(
-    stub: Stub, api: KubeApi
+    stub: Stub, hasty: KubeApi
 ) -> None:
     stub.watches.append(hang)
     began = time.monotonic()
     with pytest.raises(UnavailableError):
-        watch(api)
-    assert 0.9 < time.monotonic() - began < 3
+        watch(hasty)
+    assert 0.9 < time.monotonic() - began < PATIENCE
 
 
 @pytest.mark.parametrize("persistent", [True, False])
 def test_a_watch_that_began_may_be_silent_for_longer_than_a_call(
-    stub: Stub, api: KubeApi, *, persistent: bool
+    stub: Stub, hasty: KubeApi, *, persistent: bool
 ) -> None:
     def late(handler: Handler) -> None:
         handler.close_connection = not persistent
@@ -169,8 +167,15 @@ def test_a_watch_that_began_may_be_silent_for_longer_than_a_call(
         else:
             handler.wfile.write(line)
 
-    stub.watches.append(late)
-    assert [event.type for event in watch(api)] == ["ADDED"]
+    stub.watches += [late] * 10
+
+    def begun() -> WatchStream | None:
+        try:
+            return watch(hasty)
+        except UnavailableError:  # a busy machine took longer for the answer than the budget
+            return None
+
+    assert [event.type for event in wait_for("the watch", begun)] == ["ADDED"]
 
 
 @pytest.mark.parametrize("kind", ["", "BOGUS"])

@@ -61,11 +61,11 @@ def test_a_plugin_is_gone_with_its_socket_and_back_with_a_new_one(
     kubelet: Kubelet, make_plugin: MakePlugin
 ) -> None:
     plugin = make_plugin()
-    wait_for("registration", lambda: kubelet.plugins.get(DRIVER))
+    wait_for("the first word", lambda: plugin.statuses == [(True, "")])
     plugin.stop()
     wait_for("de-registration", lambda: kubelet.plugins.get(DRIVER) is None)
     plugin.start()
-    wait_for("registration", lambda: kubelet.plugins.connected()[DRIVER])
+    wait_for("registration", lambda: kubelet.plugins.connected().get(DRIVER))
     wait_for("the second word", lambda: plugin.statuses == [(True, ""), (True, "")])
 
 
