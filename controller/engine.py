@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from controller.allocate import Allocator, Decision, Problem
+from controller.allocate import Allocator
 from controller.claimwrites import ClaimWrites
 from controller.classsync import ClassSync
 from controller.cleanup import Ender
 from controller.cluster import Cluster, Effects
+from controller.decision import Decision, Problem
 from controller.exclusions import Exclusions
 from controller.explain import explain
 from controller.failures import Failures

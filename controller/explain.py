@@ -8,9 +8,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import islice
 
-from controller.allocate import Allocator, Problem, Search, all_of
+from controller.allocate import Allocator
+from controller.decision import Problem
 from controller.fleet import Fleet, NodeGpus
 from controller.gpustate import GpuState
+from controller.search import Search, all_of
 from controller.views import explain_view, is_view
 from dra.allocation import MAX_RESULTS
 from dra.alternatives import choices
@@ -159,7 +161,7 @@ def _on_node(search: Search, node: NodeGpus) -> str:
     texts: dict[str, list[str]] = {}
     room_for: set[int] = set()
     for state in node.gpus:
-        missing = [i for i in range(len(search.types)) if not _has_room(search, state, i)]
+        missing = [i for i in range(len(search.types)) if not search.has_room(state, i)]
         room_for |= set(range(len(search.types))) - set(missing)
         text = _on_gpu(search, state, missing)
         if text:
@@ -175,18 +177,6 @@ def _on_node(search: Search, node: NodeGpus) -> str:
         everything = any(kind.everything for kind in search.types)
         return "; ".join([told, *(lacking if everything else [])])
     return "; ".join(f"{', '.join(gpus)} {text}" for text, gpus in texts.items())
-
-
-def _has_room(search: Search, state: GpuState, index: int) -> bool:
-    if state.blocked or state.whole_held:
-        return False
-    for offer in search.match(state, index).offers:
-        if offer.profile is None:
-            if not state.holdings:
-                return True
-        elif state.market and state.market.table.moves(state.usage, offer.profile):
-            return True
-    return False
 
 
 def _on_gpu(search: Search, state: GpuState, missing: list[int]) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable
 
-from controller.allocate import Problem
+from controller.decision import Problem
 from dra.podneeds import PodNeeds
 from dra.reasons import Obstacle
 

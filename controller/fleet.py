@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from bisect import bisect_left, insort
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 
 from controller.gpustate import GpuState
@@ -15,7 +16,7 @@ from dra.inventory import Allocator, ClaimRef, Gpu, Inventory
 from dra.names import DeviceNameError, GpuDevice, MigDevice, parse_device
 from dra.selectors.kinds import Kinds
 
-Signature = tuple[tuple[object, ...], ...]
+Signature = tuple[Hashable, ...]
 
 
 @dataclass(slots=True, eq=False)
@@ -46,7 +47,10 @@ class Fleet:
         self.schedulers: set[str] = set()
         """Nodes whose GPUs kube-scheduler allocates."""
         self.stock = Stock(kinds)
+        self.alike: dict[int, list[str]] = {}
+        """The nodes of each shape, in name order."""
         self._shapes: Numbering[Signature] = Numbering()
+        self._forms: Numbering[Hashable] = Numbering()
         self._instances: dict[str, frozenset[str]] = {}
         self._profiles: dict[str, frozenset[str]] = {}
         self._allocations: dict[str, tuple[ClaimRef, Allocation]] = {}
@@ -75,7 +79,7 @@ class Fleet:
             state.recount()
         self._enter(node.gpus)
         self._reshape(node)
-        return before is None or before.signature != node.signature
+        return before is None or _descriptions(before) != _descriptions(node)
 
     def drop_inventory(self, node: str) -> bool:
         """Forget a node; False, because that makes no room."""
@@ -187,27 +191,41 @@ class Fleet:
         self._reshape(node)
 
     def _reshape(self, node: NodeGpus) -> None:
-        signature = tuple(
-            (id(s.kind), s.blocked, s.usage, s.instances, s.whole_held) for s in node.gpus
-        )
-        if node.shape:
-            self._shapes.release(node.signature)
-        node.signature, node.shape = signature, self._shapes.acquire(signature)
+        signature = tuple(state.form for state in node.gpus)
+        if signature != node.signature:
+            self._unshape(node)
+            node.signature, node.shape = signature, self._shapes.acquire(signature)
+            insort(self.alike.setdefault(node.shape, []), node.inventory.node)
+
+    def _unshape(self, node: NodeGpus) -> None:
+        if not node.shape:
+            return
+        names = self.alike[node.shape]
+        del names[bisect_left(names, node.inventory.node)]
+        if not names:
+            del self.alike[node.shape]
+        self._shapes.release(node.signature)
 
     def _remove(self, name: str) -> None:
         self.schedulers.discard(name)
         node = self.nodes.pop(name, None)
         for state in node.gpus if node else ():
             self._leave(state)
-        if node is not None and node.shape:
-            self._shapes.release(node.signature)
+        if node is not None:
+            self._unshape(node)
 
     def _enter(self, states: Iterable[GpuState]) -> None:
         for state in states:
+            state.form = self._forms.acquire(state.description)
             self.stock.enter(state)
 
     def _leave(self, state: GpuState) -> None:
+        self._forms.release(state.description)
         self.stock.leave(state)
+
+
+def _descriptions(node: NodeGpus) -> list[Hashable]:
+    return [state.description for state in node.gpus]
 
 
 def _claim_uids(inventory: Inventory) -> Iterable[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from controller.market import Market
@@ -16,7 +17,8 @@ from dra.selectors.kinds import GpuKind
 class GpuState:
     """One GPU of a node; ``market`` is None where no slices can be made.
 
-    ``blocked`` says why nothing can be placed, empty when something can.
+    ``blocked`` says why nothing can be placed, empty when something can. ``form`` is equal for GPUs
+    that are in equal states: what one could give, so could the other.
     """
 
     gpu: Gpu
@@ -28,6 +30,12 @@ class GpuState:
     holdings: tuple[Holding, ...] = ()
     usage: Usage = EMPTY
     whole_held: bool = False
+    form: Hashable = None
+
+    @property
+    def description(self) -> tuple[Hashable, ...]:
+        """What decides what it could give."""
+        return id(self.kind), self.blocked, self.usage, self.instances, self.whole_held
 
     @property
     def id(self) -> GpuId:

@@ -10,8 +10,8 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from controller.allocate import Decision, Pick
 from controller.cluster import Cluster
+from controller.decision import Decision, Pick
 from controller.flights import Answer, Flights
 from controller.report import Reporter
 from controller.writer import Writer

@@ -11,9 +11,10 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 
-from controller.allocate import Allocator, Problem
+from controller.allocate import Allocator
 from controller.claimwrites import ClaimWrites
 from controller.cluster import Cluster, KnownClaim
+from controller.decision import Problem
 from controller.unit import raw_requests
 from controller.views import is_view
 from controller.writer import Writer

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 
-from controller.allocate import Allocator, Problem
+from controller.allocate import Allocator
 from controller.cluster import Cluster
+from controller.decision import Problem
 from controller.report import Reporter
 from controller.reserve import plan
 from controller.turns import Turns, Urgency

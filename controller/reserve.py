@@ -6,9 +6,11 @@ from collections.abc import Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
-from controller.allocate import Allocator, Asked, Decision, Problem, Search
+from controller.allocate import Allocator
+from controller.decision import Asked, Decision, Problem
 from controller.fleet import Fleet, NodeGpus
 from controller.gpustate import GpuState
+from controller.search import Search
 from dra.alternatives import choices
 
 _GPU_SLICES = 64
@@ -33,13 +35,12 @@ def plan(
     for claims in choices(problem.claims):
         chosen = replace(problem, claims=claims)
         search = Search(chosen, fleet)
-        shapes: dict[object, int] = {}
         best: Plan | None = None
         for name in sorted(fleet.nodes):
             if best is not None and best.blocked == 0:
                 break
             node = fleet.nodes[name]
-            for decision in _on_node(search, node, shapes):
+            for decision in _on_node(search, node):
                 found = Plan(decision, _blocked(decision, node))
                 if best is not None and found.blocked >= best.blocked:
                     continue
@@ -51,17 +52,14 @@ def plan(
     return None
 
 
-def _on_node(search: Search, node: NodeGpus, shapes: dict[object, int]) -> Iterator[Decision]:
+def _on_node(search: Search, node: NodeGpus) -> Iterator[Decision]:
     """What would do on ``node``, with ever more of its GPUs emptied, the least used first."""
     order = sorted(range(len(node.gpus)), key=lambda n: (_held(node.gpus[n]), n))
     gpus = [*node.gpus]
     for index in order:
         gpus[index] = _emptied(node.gpus[index])
-        signature = tuple((id(g.kind), g.blocked, g.usage, g.instances, g.whole_held) for g in gpus)
-        shape = shapes.setdefault(signature, -1 - len(shapes))
-        found = search.solution(NodeGpus(node.inventory, gpus, shape=shape))
-        if found is not None:
-            yield search.decision(node, found[1])
+        if search.solution(gpus) is not None:
+            yield search.decision(node, gpus)
     asked = search.single
     if asked is not None:
         for state in node.gpus:
@@ -88,13 +86,15 @@ def _emptied(state: GpuState) -> GpuState:
     kept = tuple(h for h in state.holdings if not h.claim_uid)
     geometry = state.gpu.geometry
     occupants = [h.occupant for h in kept if h.occupant is not None]
-    return replace(
+    emptied = replace(
         state,
         claims={},
         holdings=kept,
         usage=geometry.usage(occupants) if geometry is not None else state.usage,
         whole_held=any(h.occupant is None for h in kept),
     )
+    emptied.form = emptied.description
+    return emptied
 
 
 def _blocked(decision: Decision, node: NodeGpus) -> int:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from controller.allocate import Problem
 from controller.cluster import Cluster, KnownClaim
+from controller.decision import Problem
 from dra.pods import Key, Pod
 from dra.reasons import Obstacle, Reason
 from dra.wants import ClaimWants, Reader

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Set as AbstractSet
 
-from controller.allocate import Allocator, Decision, Pick, Problem
+from controller.allocate import Allocator
+from controller.decision import Decision, Pick, Problem
 from controller.fleet import Fleet, NodeGpus
 from dra.allocation import MAX_RESULTS
 from dra.inventory import Gpu

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Protocol
 
-from controller.allocate import Pick
+from controller.decision import Pick
 from dra.allocation import AllocatedDevice, write_allocation
 from dra.claims import Claim
 from dra.kube.errors import ConflictError, InvalidError

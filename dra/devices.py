@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from dra.geometry import Placement, Profile
@@ -15,6 +16,7 @@ from dra.inventory import Gpu, Inventory
 from dra.names import GpuDevice, MigDevice, mig_device
 from dra.quantity import mebibytes
 
+PARENT = "parentUUID"
 PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 
@@ -63,7 +65,7 @@ def slice_attributes(gpu: Gpu, profile: Profile, inventory: Inventory) -> dict[s
     return {
         "type": {"string": TYPE_MIG},
         "profile": {"string": profile.name},
-        "parentUUID": {"string": gpu.uuid},
+        PARENT: {"string": gpu.uuid},
         **_common_attributes(gpu, inventory),
     }
 
@@ -113,6 +115,7 @@ def _common_attributes(gpu: Gpu, inventory: Inventory) -> dict[str, Any]:
     return {name: value for name, value in attributes.items() if next(iter(value.values())) != ""}
 
 
+@lru_cache(maxsize=256)
 def _semver(version: str) -> str:
     """A version as Kubernetes wants it: three numbers without leading zeros (570.86.10)."""
     if not version:

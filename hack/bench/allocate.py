@@ -19,8 +19,9 @@ from typing import NamedTuple
 
 import click
 
-from controller.allocate import Allocator, Decision, Problem
+from controller.allocate import Allocator
 from controller.cluster import Cluster
+from controller.decision import Decision, Problem
 from controller.loop import MIRRORED
 from controller.trimming import Trimmer, remembering
 from controller.unit import examine

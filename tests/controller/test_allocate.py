@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from controller.allocate import Allocator, Decision, Problem
+from controller.allocate import Allocator
 from controller.cluster import Cluster
+from controller.decision import Decision, Problem
 from controller.explain import explain
 from controller.unit import examine
 from dra.classes import generated_classes
@@ -29,6 +30,7 @@ from tests.controller.objects import (
     pod,
     request,
     versioned,
+    with_gpus,
 )
 from tests.dra.gpus import A100
 
@@ -138,6 +140,34 @@ def test_an_attribute_of_the_slice_can_be_matched_too() -> None:
         constraints=[{"matchAttribute": "mig.dra.dev/profile"}],
     )
     assert {p.profile for p in decide(known, body).picks} == {"2g.10gb"}  # type: ignore[union-attr]
+
+
+def test_gpus_that_share_a_root_are_told_from_those_of_an_equal_node_that_do_not() -> None:
+    """Both nodes have two empty GPUs; on which they hang by one root only the GPUs can tell."""
+    same = [{"matchAttribute": "resource.kubernetes.io/pcieRoot"}]
+    wanted = claim("c", request("r", "mig-7g.40gb", count=2), constraints=same)
+    roots = {"node-a": ("pci0000:00", "pci0000:80"), "node-b": ("pci0000:00", "pci0000:00")}
+    for names in (("node-a", "node-b"), ("node-b", "node-a")):
+        known = cluster("node-a", "node-b")
+        for name, shared in zip(names, ("node-a", "node-b"), strict=True):
+            gpus = (gpu(n, name, pcie_root=root) for n, root in enumerate(roots[shared]))
+            known.set_mignode(mignode(name, *gpus))
+        decision = decide(known, wanted)
+        assert decision is not None
+        assert decision.node == names[1]
+
+
+def test_a_full_gpu_between_others_changes_neither_what_fits_nor_who_gives_it() -> None:
+    full = instance("7g.40gb", 0)
+    gpus = (gpu(0), gpu(1, instances=(full,)), gpu(2), gpu(3, instances=(full,)), gpu(4))
+    known = with_gpus(*gpus)
+    apart = [{"distinctAttribute": "mig.dra.dev/parentUUID"}]
+    three = claim("c", request("r", "mig-7g.40gb", count=3), constraints=apart)
+    assert devices(decide(known, three)) == [f"gpu-{n}-mig-7g40gb-0-0" for n in (0, 2, 4)]
+    four = claim("d", request("r", "mig-7g.40gb", count=4), constraints=apart)
+    assert decide(known, four) is None
+    two = claim("e", request("r", "mig-1g.5gb", count=2), constraints=apart)
+    assert [name[:5] for name in devices(decide(known, two))] == ["gpu-0", "gpu-2"]
 
 
 def test_an_attribute_that_devices_lack_cannot_be_matched() -> None:

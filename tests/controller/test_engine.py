@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from controller.allocate import Allocator, Decision, Problem
+from controller.allocate import Allocator
+from controller.decision import Decision, Problem
 from controller.engine import LOOK_AGAIN_SECONDS
 from controller.writer import NotLeadingError
 from dra.kube.errors import ConflictError, ForbiddenError, InvalidError, KubeError, UnavailableError

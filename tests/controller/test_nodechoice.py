@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.config import NO_PREFERENCE
-from controller.allocate import Allocator, Problem
+from controller.allocate import Allocator
 from controller.cluster import Cluster
+from controller.decision import Problem
 from dra.inventory import Gpu
 from dra.wants import Want
 from tests.controller.objects import (

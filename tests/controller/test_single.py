@@ -9,8 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.config import API_VERSION, KIND
-from controller.allocate import Allocator, Decision, Search
+from controller.allocate import Allocator
 from controller.cluster import Cluster
+from controller.decision import Decision
+from controller.search import Search
 from dra.geometry import Geometry, Occupant
 from dra.inventory import Gpu, Instance, InstanceState
 from dra.score import POLICIES
