@@ -34,7 +34,6 @@ class _Grant:
 
     wants: ClaimWants
     decision: Decision
-    repeated: bool = False
 
     @property
     def claim(self) -> Claim:
@@ -90,10 +89,9 @@ class Grants:
         claims = self._cluster.claims
         uids = [claims[key].claim.ref.uid for key in pod.claim_keys if key in claims]
         found = [self._unknown.pop(uid) for uid in uids if uid in self._unknown]
-        again = [replace(grant, repeated=True) for grant in found]
-        if again:
-            self._send(pod, again, done, lifting=False)
-        return bool(again)
+        if found:
+            self._send(pod, found, done, lifting=False)
+        return bool(found)
 
     def notice(self, key: Key) -> None:
         """A claim may have changed: if it is not as it was written to, the outcome is known."""
@@ -152,6 +150,7 @@ class Grants:
                 node=grant.decision.node,
                 pool=grant.decision.pool,
                 config=grant.wants.config(p.request for p in grant.picks),
+                pod=pod,
             )
         if lifting:
             self._writer.lift_gate(pod, self._gate)
@@ -170,7 +169,7 @@ class Grants:
                 self._granted(pod, last, grant)
             elif (
                 tried
-                and _may_be_written(grant, answer.error)
+                and _may_be_written(answer.error)
                 and self._cluster.finalizer in claim.finalizers
             ):
                 tried = False
@@ -209,11 +208,9 @@ class Grants:
         self._reporter.allocated(pod, obj, message, profiles=[p.profile for p in grant.picks])
 
 
-def _may_be_written(grant: _Grant, error: Exception | None) -> bool:
-    """Whether a write that ended with ``error`` may have been made, now or when it was first tried.
+def _may_be_written(error: Exception | None) -> bool:
+    """Whether a write that ended with ``error`` may have been made.
 
-    A conflict of a repeated write may be one with itself.
+    A conflict may be one with itself, where something on the way repeats requests.
     """
-    return isinstance(error, UnavailableError) or (
-        grant.repeated and isinstance(error, ConflictError)
-    )
+    return isinstance(error, UnavailableError | ConflictError)

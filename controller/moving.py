@@ -92,7 +92,10 @@ class Mover:
 
 
 def _own_pins(pod: Pod, cluster: Cluster) -> list[KnownClaim]:
-    """Claims of ``pod`` that we allocated and that nobody else uses."""
+    """Claims of ``pod`` that we allocated and that nobody else uses.
+
+    Reserved for it they may be: it lacks another claim, so no scheduler is about to bind it.
+    """
     found = []
     for key in pod.claim_keys:
         known = cluster.claims.get(key)
@@ -103,7 +106,7 @@ def _own_pins(pod: Pod, cluster: Cluster) -> list[KnownClaim]:
             claim.allocation is not None
             and bool(claim.allocation.of_driver(cluster.driver))
             and cluster.finalizer in claim.finalizers
-            and not claim.reserved_for
+            and all(consumer.uid == pod.uid for consumer in claim.reserved_for)
             and not claim.deleting
             and all(p.uid == pod.uid or not p.live for p in cluster.pods_of(key))
         )

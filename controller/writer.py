@@ -90,7 +90,7 @@ class Writer:
         """Take our finalizer off a claim, which ends it when it is being deleted."""
         return self._set_finalizers(claim, [f for f in claim.finalizers if f != self._finalizer])
 
-    def allocate(
+    def allocate(  # noqa: PLR0913 - what an allocation holds
         self,
         claim: Claim,
         picks: Iterable[Pick],
@@ -98,8 +98,12 @@ class Writer:
         node: str,
         pool: str,
         config: Iterable[Mapping[str, Any]],
+        pod: Pod,
     ) -> Obj:
-        """Write an allocation; the claim must have our finalizer.
+        """Write an allocation, reserved for ``pod``; the claim must have our finalizer.
+
+        The scheduler reserves what is not reserved yet before it binds a pod, with a write of its
+        own; what it finds reserved it leaves alone.
 
         Raises:
             RefusedError: a permission is missing.
@@ -118,8 +122,9 @@ class Writer:
             for p in sorted(picks, key=lambda p: order[p.request])
         ]
         allocation = write_allocation(devices, node, timestamp=rfc3339(self._now()), config=config)
+        consumer = {"resource": PODS.plural, "name": pod.key[1], "uid": pod.uid}
         try:
-            return self._set_allocation(claim, allocation)
+            return self._set_allocation(claim, allocation, [consumer])
         except InvalidError as error:
             if "resourceclaims/binding" not in error.message:
                 raise
@@ -130,8 +135,8 @@ class Writer:
             ) from error
 
     def deallocate(self, claim: Claim) -> Obj:
-        """Clear an allocation."""
-        return self._set_allocation(claim, None)
+        """Clear an allocation, and whom it is reserved for: nobody may be about to use it."""
+        return self._set_allocation(claim, None, None)
 
     def lift_gate(self, pod: Pod, gate: str) -> Obj:
         """Remove a scheduling gate.
@@ -208,8 +213,11 @@ class Writer:
                 f"({error.message})"
             ) from error
 
-    def _set_allocation(self, claim: Claim, allocation: Obj | None) -> Obj:
-        return self._patch(claim, {"status": {"allocation": allocation}}, subresource="status")
+    def _set_allocation(
+        self, claim: Claim, allocation: Obj | None, reserved: list[Obj] | None
+    ) -> Obj:
+        status = {"allocation": allocation, "reservedFor": reserved}
+        return self._patch(claim, {"status": status}, subresource="status")
 
     def _patch(self, claim: Claim, body: Obj, *, subresource: str = "") -> Obj:
         self._check()

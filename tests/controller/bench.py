@@ -45,6 +45,19 @@ class FakeApi:
     def get(self, resource: Resource, name: str) -> Obj:
         return self.objects[resource.plural, name]
 
+    def without_stale_reservations(self) -> list[Obj]:
+        """The claims that are reserved for pods which are gone, as they are to be."""
+        present = {o["metadata"]["uid"] for (kind, _), o in self.objects.items() if kind == "pods"}
+        found = []
+        for (plural, _), obj in self.objects.items():
+            reserved = obj.get("status", {}).get("reservedFor", [])
+            left = [c for c in reserved if c["uid"] in present]
+            if plural == RESOURCE_CLAIMS.plural and left != reserved:
+                status = {k: v for k, v in obj["status"].items() if k != "reservedFor"}
+                status |= {"reservedFor": left} if left else {}
+                found.append({**copy.deepcopy(obj), "status": status})
+        return found
+
     def patch(
         self,
         resource: Resource,
@@ -97,6 +110,12 @@ class FakeApi:
             raise error
         self.writes.append(resource.plural)
         return self.put(resource, body)
+
+
+def once(what: str, error: KubeError) -> Callable[[str], KubeError | None]:
+    """Refuses the first write of that kind."""
+    left = [error]
+    return lambda write: left.pop() if left and write == what else None
 
 
 class Inline:
@@ -191,9 +210,19 @@ class Bench:
         self.cluster.set_pod(stored)
         return stored
 
-    def delete_pod(self, name: str) -> None:
+    def remove_pod(self, name: str) -> None:
+        """A pod goes, and nobody has looked at its reservations yet."""
         del self.api.objects["pods", name]
         self.cluster.remove_pod(("default", name))
+
+    def delete_pod(self, name: str) -> None:
+        self.remove_pod(name)
+        self.end_reservations()
+
+    def end_reservations(self) -> None:
+        """Reservations for pods that are gone end, as kube-controller-manager does it."""
+        for obj in self.api.without_stale_reservations():
+            self.claim(obj)
 
     def change_claim(self, name: str, **status: Any) -> None:
         """Somebody else changes a claim's status; None removes a field."""

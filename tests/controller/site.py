@@ -50,6 +50,9 @@ class Site:
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
         )
         self.controllers: list[subprocess.Popen[bytes]] = []
+        command = [sys.executable, "-m", "sim", "kcm", "--kubeconfig", str(self.kubeconfig)]
+        with (folder / "kcm.log").open("wb") as log:
+            self.kcm = subprocess.Popen(command, stderr=log)
 
     def add_node(self, name: str, *gpus: Gpu) -> None:
         body = node(name)
@@ -128,7 +131,7 @@ class Site:
         )
 
     def close(self) -> None:
-        for process in [*self.controllers, self.server]:
+        for process in [*self.controllers, self.kcm, self.server]:
             process.kill()
             process.wait()
         self.api.close()

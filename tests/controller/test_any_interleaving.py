@@ -18,6 +18,10 @@ from tests.dra.gpus import A100
 
 PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb")
 NODES = ("node-a", "node-b", "node-c")
+_CHANCE = 0.1
+_STALE = ConflictError("stale", status=409)
+_NO = InvalidError("no", status=422)
+_SILENCE = UnavailableError("no answer")
 
 
 class Story:
@@ -33,8 +37,8 @@ class Story:
         self.bench.run()
         self.names: list[str] = []
         self.seen: list[Callable[[], None]] = []
-        self.bench.api.refuse = lambda _: self._trouble(0.1)
-        self.bench.api.lost = lambda _: self._trouble(0.1)
+        self.bench.api.refuse = lambda _: self._trouble(_STALE, _NO, _SILENCE)
+        self.bench.api.lost = lambda _: self._trouble(_STALE, _SILENCE)
         stored = self.bench.api.put
 
         def put(resource: object, obj: dict[str, object]) -> dict[str, object]:
@@ -54,6 +58,7 @@ class Story:
             self._tell,
             self._erase,
             self._delete,
+            self._unreserve,
             lambda: self.bench.run(seconds=self.draw.choice((0.0, 0.05, 1.0))),
         ]
         self.draw.choice(steps)()
@@ -79,6 +84,7 @@ class Story:
         """No more trouble: everything comes to rest."""
         self.bench.api.refuse = self.bench.api.lost = lambda _: None
         for _ in range(60):
+            self._unreserve()
             self._everything()
             self.bench.run(seconds=20.0)
             self.check()
@@ -90,16 +96,8 @@ class Story:
                 self.seen.pop(0)()
             self.bench.run()
 
-    def _trouble(self, chance: float) -> KubeError | None:
-        if self.draw.random() > chance:
-            return None
-        return self.draw.choice(
-            (
-                ConflictError("stale", status=409),
-                InvalidError("no", status=422),
-                UnavailableError("no answer"),
-            )
-        )
+    def _trouble(self, *kinds: KubeError) -> KubeError | None:
+        return self.draw.choice(kinds) if self.draw.random() < _CHANCE else None
 
     def _create(self) -> None:
         name = f"c{len(self.names)}"
@@ -121,13 +119,19 @@ class Story:
         held = [n for n in self._present() if self.bench.devices(n)]
         if held:
             obj = copy.deepcopy(self.bench.api.get(RESOURCE_CLAIMS, self.draw.choice(held)))
+            obj["status"].pop("reservedFor", None)
             del obj["status"]["allocation"]
             self.bench.api.put(RESOURCE_CLAIMS, obj)
 
     def _delete(self) -> None:
         pods = [n for n in self.names if ("pods", n) in self.bench.api.objects]
         if pods:
-            self.bench.delete_pod(self.draw.choice(pods))
+            self.bench.remove_pod(self.draw.choice(pods))
+
+    def _unreserve(self) -> None:
+        """What pods that are gone had reserved is free: kube-controller-manager's part."""
+        for obj in self.bench.api.without_stale_reservations():
+            self.bench.api.put(RESOURCE_CLAIMS, obj)
 
     def _present(self) -> list[str]:
         return [n for n in self.names if ("resourceclaims", n) in self.bench.api.objects]

@@ -50,7 +50,7 @@ def test_an_allocation_that_is_taken_back_is_made_on_another_node(served: Site) 
     served.api.patch(
         RESOURCE_CLAIMS,
         "c",
-        {"status": {"allocation": None}},
+        {"status": {"allocation": None, "reservedFor": None}},
         namespace="default",
         subresource="status",
     )

@@ -13,7 +13,7 @@ from controller.engine import LOOK_AGAIN_SECONDS
 from controller.writer import NotLeadingError
 from dra.kube.errors import ConflictError, ForbiddenError, InvalidError, KubeError, UnavailableError
 from dra.kube.resources import PODS, RESOURCE_CLAIMS
-from tests.controller.bench import Bench
+from tests.controller.bench import Bench, once
 from tests.controller.objects import (
     FINALIZER,
     claim,
@@ -29,12 +29,6 @@ from tests.controller.objects import (
 
 Obj = dict[str, Any]
 STATUS = "resourceclaims/status"
-
-
-def once(what: str, error: KubeError) -> Any:
-    """Refuses the first write of that kind."""
-    left = [error]
-    return lambda write: left.pop() if left and write == what else None
 
 
 def test_a_waiting_pod_gets_its_slice_finalizer_first() -> None:
@@ -274,11 +268,10 @@ def test_a_reserved_claim_keeps_its_allocation_although_its_pod_is_unknown() -> 
     bench.claim(claim("c"))
     bench.pod(pod("p", "c"))
     bench.run()
-    bench.change_claim("c", reservedFor=[{"resource": "pods", "name": "p", "uid": "uid-p"}])
-    bench.delete_pod("p")
+    bench.remove_pod("p")
     bench.run(seconds=100)
     assert bench.devices("c")
-    bench.change_claim("c", reservedFor=None)
+    bench.end_reservations()
     bench.run()
     assert bench.devices("c") == []
 
@@ -289,8 +282,8 @@ def test_a_claim_that_somebody_uses_does_not_move() -> None:
         bench.claim(claim(name))
     bench.pod(pod("p", "one", "two"))
     bench.run()
-    consumer = {"resource": "pods", "name": "p", "uid": "uid-p"}
-    bench.change_claim("two", reservedFor=[consumer])
+    consumers = [{"resource": "pods", "name": name, "uid": f"uid-{name}"} for name in ("p", "q")]
+    bench.change_claim("two", reservedFor=consumers)
     bench.change_claim("one", allocation=None)
     bench.run()
     assert bench.node_of("two") == "node-a"
@@ -446,13 +439,17 @@ def test_an_old_state_that_arrives_late_is_ignored() -> None:
 
 
 @pytest.mark.parametrize("written", [True, False])
-def test_a_write_without_an_answer_keeps_its_place_until_the_truth_is_known(
+@pytest.mark.parametrize(
+    "error", [UnavailableError("no answer"), ConflictError("with itself", status=409)]
+)
+def test_a_write_of_unknown_outcome_keeps_its_place_until_the_truth_is_known(
     written: bool,  # noqa: FBT001
+    error: KubeError,
 ) -> None:
     bench = Bench("node-a")
     bench.claim(claim("c", request("r", "mig-7g.40gb")))
     bench.pod(pod("p", "c"))
-    silence = once(STATUS, UnavailableError("no answer"))
+    silence = once(STATUS, error)
     if written:
         bench.api.lost = silence
     else:
@@ -478,6 +475,7 @@ def test_a_pod_that_is_served_half_is_served_as_a_whole_elsewhere() -> None:
     bench.run()
     assert bench.node_of("one") == "node-a"
     bench.api.refuse = lambda _: None
+    bench.change_claim("two")
     taken = gpu(0, instances=(instance("3g.20gb", 0), instance("1g.5gb", 5)))
     bench.cluster.set_mignode(mignode("node-a", taken))
     bench.run(seconds=1)

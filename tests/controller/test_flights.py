@@ -195,6 +195,10 @@ def test_a_pod_that_goes_meanwhile_leaves_a_claim_that_is_freed() -> None:
     bench.delete_pod("c")
     bench.run()
     settle(bench, desk)
+    assert bench.devices("c")
+    bench.end_reservations()
+    bench.run()
+    settle(bench, desk)
     assert bench.api.writes.count(STATUS) == 2
     assert not bench.devices("c")
     assert bench.finalizers("c") == []
@@ -246,6 +250,7 @@ def test_a_deallocation_of_ours_that_is_watched_before_it_is_answered_is_nobodys
     settle(bench, desk)
     assert bench.node_of("one") == "node-a"
     bench.api.refuse = lambda _: None
+    bench.change_claim("two")
     taken = gpu(0, instances=(instance("3g.20gb", 0), instance("1g.5gb", 5)))
     bench.cluster.set_mignode(mignode("node-a", taken))
     bench.run(seconds=1)
