@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice, product
-from typing import NamedTuple
+from dataclasses import dataclass
 
 from controller.gpustate import GpuState
-from controller.joint import Mark, Marks
+from controller.marks import FREE, Mark, Members, Rules
 from dra.devices import gpu_attributes, slice_attributes
 from dra.selectors.kinds import Offer
 from dra.wants import Constraint
 
-_MAX_SETTINGS = 4096
-
 Allowed = Sequence[tuple[Offer, ...]]
 """Per type of want, the offers of one GPU that would do."""
 
-Setting = Mapping[Constraint, object]
-"""A value for each attribute that devices are to have in common."""
+Homes = Mapping[object, set[object]]
+"""By value of an attribute, the GPUs whose devices have it."""
 
 
-class WantType(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class WantType:
     """Wants that the same devices would serve alike: same constraints, same policy."""
 
     expressions: tuple[str, ...]
@@ -44,76 +42,60 @@ class Constrained:
         self._types = types
         self._states = states
         self._driver = driver
-        found = dict.fromkeys(c for kind in types for c in kind.constraints)
-        self._same = [c for c in found if not c.distinct]
-        self._distinct = [c for c in found if c.distinct]
-        self._allowed = [
+        self._constraints = list(dict.fromkeys(c for kind in types for c in kind.constraints))
+        self.allowed: list[Allowed] = [
             [
                 tuple(o for o in group if self._has_all(state, o, kind.constraints))
                 for kind, group in zip(types, offers, strict=True)
             ]
             for state, offers in zip(states, allowed, strict=True)
         ]
-        self._spread = [self._homes(c) for c in self._distinct]
+        """Per GPU, the offers that have all attributes that are compared."""
+        self._homes = [self._homes_of(c) for c in self._constraints]
+        self.members: Members = {
+            number: tuple(i for i, kind in enumerate(types) if constraint in kind.constraints)
+            for number, constraint in enumerate(self._constraints)
+            if not constraint.distinct
+        }
+        """By constraint that wants the same value, the types of want that it covers."""
 
-    def settings(self) -> Iterable[Setting]:
-        """Every choice of one value for each attribute that is to be the same."""
-        if not self._same:
-            return [{}]
-        values = [list(dict.fromkeys(v for _, v in self._values(c))) for c in self._same]
-        choices = (dict(zip(self._same, choice, strict=True)) for choice in product(*values))
-        return islice(choices, _MAX_SETTINGS)
-
-    def allowed(self, gpu: int, setting: Setting) -> list[tuple[Offer, ...]]:
-        """The offers of the GPU with index ``gpu`` that agree with ``setting``."""
+    def rules(self, gpu: int) -> Rules:
+        """What holds for that GPU's part in serving all wants."""
+        if not self._constraints:
+            return FREE
         state = self._states[gpu]
-        return [
-            tuple(
-                o
-                for o in group
-                if all(
-                    self._value(state, o, c) == setting[c] for c in kind.constraints if c in setting
-                )
-            )
-            for kind, group in zip(self._types, self._allowed[gpu], strict=True)
-        ]
-
-    def marks(self, gpu: int) -> dict[tuple[int, Offer], Marks]:
-        """What of that GPU may be given out only once, by type and offer."""
-        if not self._distinct:
-            return {}
-        state = self._states[gpu]
-        marks: dict[tuple[int, Offer], Marks] = {}
-        for index, (kind, group) in enumerate(zip(self._types, self._allowed[gpu], strict=True)):
+        distinct: dict[tuple[int, Offer], frozenset[Mark]] = {}
+        same: dict[tuple[int, Offer], frozenset[Mark]] = {}
+        for index, (kind, group) in enumerate(zip(self._types, self.allowed[gpu], strict=True)):
             for offer in group:
-                marks[index, offer] = frozenset(self._marks(state, offer, kind))
-        return marks
+                marks = list(self._marks(state, offer, kind))
+                distinct[index, offer] = frozenset(
+                    m for m in marks if self._constraints[m.constraint].distinct
+                )
+                same[index, offer] = frozenset(marks) - distinct[index, offer]
+        return Rules(distinct, same, self.members)
 
     def _marks(self, state: GpuState, offer: Offer, kind: WantType) -> Iterator[Mark]:
-        for number, constraint in enumerate(self._distinct):
+        for number, constraint in enumerate(self._constraints):
             if constraint in kind.constraints:
                 value = self._value(state, offer, constraint)
-                local = len(self._spread[number][value]) == 1
+                local = len(self._homes[number][value]) == 1
                 # What only this GPU has is numbered, so that equal GPUs have equal marks.
                 shown = self._rank(state, number, value) if local else value
                 yield Mark(number, shown, local)
 
     def _rank(self, state: GpuState, number: int, value: object) -> int:
-        here = [v for v, homes in self._spread[number].items() if homes == {state.id}]
+        here = [v for v, homes in self._homes[number].items() if homes == {state.id}]
         return here.index(value)
 
-    def _homes(self, constraint: Constraint) -> dict[object, set[object]]:
-        """By value of an attribute, the GPUs whose devices have it."""
+    def _homes_of(self, constraint: Constraint) -> Homes:
         homes: dict[object, set[object]] = {}
-        for state, value in self._values(constraint):
-            homes.setdefault(value, set()).add(state.id)
-        return homes
-
-    def _values(self, constraint: Constraint) -> Iterator[tuple[GpuState, object]]:
-        for state, offers in zip(self._states, self._allowed, strict=True):
+        for state, offers in zip(self._states, self.allowed, strict=True):
             for kind, group in zip(self._types, offers, strict=True):
                 if constraint in kind.constraints:
-                    yield from ((state, self._value(state, o, constraint)) for o in group)
+                    for offer in group:
+                        homes.setdefault(self._value(state, offer, constraint), set()).add(state.id)
+        return homes
 
     def _has_all(self, state: GpuState, offer: Offer, constraints: Iterable[Constraint]) -> bool:
         return all(self._value(state, offer, c) is not None for c in constraints)

@@ -8,33 +8,28 @@ set of placements costs a GPU depends on its state before and after only.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
-from types import MappingProxyType
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
+from controller.marks import (
+    FREE,
+    NO_MEMBERS,
+    UNMARKED,
+    Marks,
+    Members,
+    Rules,
+    Vector,
+    is_complete,
+    joined,
+)
 from dra.geometry import Occupant, Placement, Usage
 from dra.moves import MoveTable
 from dra.score import Key, Policy, Situation, Weights
 from dra.selectors.kinds import Offer
 
 K = TypeVar("K")
-Vector = tuple[int, ...]
-"""How many devices of each type of want."""
-
-
-class Mark(NamedTuple):
-    """A value that only one device may have. ``local``: only devices of one GPU could have it."""
-
-    constraint: int
-    value: object
-    local: bool
-
-
-Marks = frozenset[Mark]
-_UNMARKED: Marks = frozenset()
-_NO_MARKS: Mapping[tuple[int, Offer], Marks] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +45,15 @@ class Grant:
 class Option:
     """What one GPU could give together, and what that costs.
 
-    ``used`` are the marks that no device of another GPU may have then.
+    ``used`` are the marks that no device of another GPU may have then; ``bound`` are those that
+    the other devices of their constraints must have.
     """
 
     take: Vector
     cost: Key
     grants: tuple[Grant, ...]
-    used: Marks = _UNMARKED
+    used: Marks = UNMARKED
+    bound: Marks = UNMARKED
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,22 +77,22 @@ def slice_options(  # noqa: PLR0913 - what the GPU is, and what is wanted of it
     *,
     target: Vector,
     allowed: Sequence[Iterable[Offer]],
-    marks: Mapping[tuple[int, Offer], Marks] = _NO_MARKS,
+    rules: Rules = FREE,
 ) -> list[Option]:
     """Every combination of slices, up to ``target``, that fits a GPU in state ``usage``.
 
-    ``allowed`` are per type the offers that would do; ``marks`` are those that a type gets with an
-    offer. Combinations of equal ``take`` and ``used`` are represented by the cheapest, the one
-    found first (lowest starts) winning ties.
+    ``allowed`` are per type the offers that would do. Of combinations that are alike to other GPUs
+    only the cheapest is returned, the one found first (lowest starts) winning ties.
     """
     offers = [[o for o in group if o.profile is not None] for group in allowed]
-    layer = {(usage, (0,) * len(target), _UNMARKED): nothing(len(target))}
-    best: dict[tuple[Vector, Marks], Option] = {}
+    layer = {(usage, (0,) * len(target), UNMARKED, UNMARKED): nothing(len(target))}
+    best: dict[tuple[Vector, Marks, Marks], Option] = {}
     while layer:
-        following: dict[tuple[Usage, Vector, Marks], Option] = {}
-        for (state, taken, used), option in layer.items():
-            known = _leaving(option)
-            _keep(best, (taken, known.used), known)
+        following: dict[tuple[Usage, Vector, Marks, Marks], Option] = {}
+        for (state, taken, used, bound), option in layer.items():
+            known = _leaving(option, target, rules.members)
+            if known is not None:
+                _keep(best, (taken, known.used, known.bound), known)
             situation = Situation(
                 state,
                 instances + len(option.grants),
@@ -104,23 +101,24 @@ def slice_options(  # noqa: PLR0913 - what the GPU is, and what is wanted of it
             )
             for index, wanted in enumerate(target):
                 for offer in offers[index] if taken[index] < wanted else ():
-                    new = marks.get((index, offer), _UNMARKED)
-                    if new & used:
+                    new = rules.distinct.get((index, offer), UNMARKED)
+                    shared = joined(bound, rules.same.get((index, offer), UNMARKED))
+                    if new & used or shared is None:
                         continue
                     seen = _seen_by(index, option, situation, pricing=pricing, empty=usage)
                     for extended, after in _extended(
                         option, index, offer, situation, seen=seen, pricing=pricing
                     ):
-                        marked = replace(extended, used=used | new) if new else extended
-                        _keep(following, (after, marked.take, marked.used), marked)
+                        marked = extended
+                        if new or shared:
+                            marked = replace(extended, used=used | new, bound=shared)
+                        _keep(following, (after, marked.take, marked.used, shared), marked)
         layer = following
     return list(best.values())
 
 
 def whole_options(
-    target: Vector,
-    allowed: Sequence[Iterable[Offer]],
-    marks: Mapping[tuple[int, Offer], Marks] = _NO_MARKS,
+    target: Vector, allowed: Sequence[Iterable[Offer]], rules: Rules = FREE
 ) -> list[Option]:
     """Giving a whole GPU to each of the types that would take one."""
     options = [nothing(len(target))]
@@ -128,33 +126,48 @@ def whole_options(
         for offer in group:
             if offer.profile is None and target[index]:
                 take = tuple(int(i == index) for i in range(len(target)))
-                used = marks.get((index, offer), _UNMARKED)
+                used = rules.distinct.get((index, offer), UNMARKED)
+                bound = rules.same.get((index, offer), UNMARKED)
                 grants = (Grant(index, offer, None),)
-                options.append(_leaving(Option(take, (_WHOLE,), grants, used)))
+                option = _leaving(
+                    Option(take, (_WHOLE,), grants, used, bound), target, rules.members
+                )
+                options += [] if option is None else [option]
     return options
 
 
-def combine(gpus: Sequence[Sequence[Option]], target: Vector) -> tuple[Key, list[Option]] | None:
+def combine(
+    gpus: Sequence[Sequence[Option]],
+    target: Vector,
+    members: Members = NO_MEMBERS,
+) -> tuple[Key, list[Option]] | None:
     """The cheapest choice of one option per GPU that serves ``target`` exactly, or None.
 
-    Earlier GPUs give as much as possible where the cost is equal. No mark is used twice.
+    Earlier GPUs give as much as possible where the cost is equal. No used mark is used twice, and
+    of the types ``members[c]`` all get the same mark of constraint ``c``.
     """
-    start = ((0,) * len(target), _UNMARKED)
-    reached: dict[tuple[Vector, Marks], tuple[Key, tuple[Option, ...]]] = {start: ((), ())}
+    start = ((0,) * len(target), UNMARKED, UNMARKED)
+    reached: dict[tuple[Vector, Marks, Marks], tuple[Key, tuple[Option, ...]]] = {start: ((), ())}
     for options in gpus:
-        following: dict[tuple[Vector, Marks], tuple[Key, tuple[Option, ...]]] = {}
-        for (served, used), (cost, chosen) in sorted(reached.items(), key=_most_served_first):
+        following: dict[tuple[Vector, Marks, Marks], tuple[Key, tuple[Option, ...]]] = {}
+        for (served, used, bound), (cost, chosen) in sorted(
+            reached.items(), key=_most_served_first
+        ):
             for option in options:
                 total = tuple(a + b for a, b in zip(served, option.take, strict=True))
                 if option.used & used or any(a > b for a, b in zip(total, target, strict=True)):
                     continue
-                key = (total, used | option.used if option.used else used)
+                shared = joined(bound, option.bound)
+                if shared is None:
+                    continue
+                open_ = frozenset(m for m in shared if not is_complete(m, total, target, members))
+                key = (total, used | option.used if option.used else used, open_)
                 price = add(cost, option.cost)
                 known = following.get(key)
                 if known is None or price < known[0]:
                     following[key] = (price, (*chosen, option))
         reached = following
-    found = [solution for (total, _), solution in reached.items() if total == target]
+    found = [solution for (total, *_), solution in reached.items() if total == target]
     if not found:
         return None
     cost, chosen = min(found, key=lambda solution: solution[0])
@@ -206,7 +219,8 @@ def _extended(  # noqa: PLR0913 - one step of the search
     for move in pricing.table.moves(situation.usage, offer.profile):
         price = (offer.size, *pricing.policies[index](seen, judged[move.placement]))
         grants = (*option.grants, Grant(index, offer, move.placement))
-        yield Option(take, add(option.cost, price), grants, option.used), move.after
+        cost = add(option.cost, price)
+        yield Option(take, cost, grants, option.used, option.bound), move.after
 
 
 def _seen_by(
@@ -236,14 +250,21 @@ def _seen_by(
     )
 
 
-def _leaving(option: Option) -> Option:
-    """``option`` with only the marks that matter to other GPUs."""
-    if not option.used:
+def _leaving(option: Option, target: Vector, members: Members) -> Option | None:
+    """``option`` with only the marks that matter to other GPUs.
+
+    None where it binds others to a mark that they cannot have.
+    """
+    if not option.used and not option.bound:
         return option
-    return replace(option, used=frozenset(m for m in option.used if not m.local))
+    bound = {m for m in option.bound if not is_complete(m, option.take, target, members)}
+    if any(mark.local for mark in bound):
+        return None
+    used = frozenset(m for m in option.used if not m.local)
+    return replace(option, used=used, bound=frozenset(bound))
 
 
-def _most_served_first(entry: tuple[tuple[Vector, Marks], object]) -> int:
+def _most_served_first(entry: tuple[tuple[Vector, Marks, Marks], object]) -> int:
     return -sum(entry[0][0])
 
 

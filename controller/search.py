@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from controller.constraints import Constrained, WantType
+from controller.constraints import Allowed, Constrained, WantType
 from controller.decision import Asked, Decision, Problem
 from controller.fleet import Fleet, NodeGpus
 from controller.gpustate import GpuState
 from controller.joint import (
-    Marks,
     Option,
     Pricing,
-    Vector,
     combine,
     nothing,
     segmented,
     slice_options,
     whole_options,
 )
+from controller.marks import Rules, Vector
 from controller.nodechoice import preference
 from dra.allocation import MAX_RESULTS
 from dra.devices import PARENT, PCIE_ROOT
@@ -188,18 +187,12 @@ class Search:
         if target is None:
             return None
         constrained = Constrained(self.types, gpus, allowed, driver=self._fleet.driver)
-        best: Solution | None = None
-        for setting in constrained.settings():
-            options = [
-                self._gpu_options(
-                    state, constrained.allowed(i, setting), constrained.marks(i), target
-                )
-                for i, state in enumerate(gpus)
-            ]
-            found = combine(options, target)
-            if found is not None and (best is None or found[0] < best.cost):
-                best = Solution(*found)
-        return best
+        options = [
+            self._gpu_options(state, constrained.allowed[i], constrained.rules(i), target)
+            for i, state in enumerate(gpus)
+        ]
+        found = combine(options, target, constrained.members)
+        return Solution(*found) if found is not None else None
 
     def _target_of(self, allowed: list[list[tuple[Offer, ...]]]) -> Vector | None:
         """How many devices of each type a node is to give, None where it cannot."""
@@ -233,17 +226,13 @@ class Search:
         return Decision(node.inventory.node, node.inventory.pool, tuple(picks))
 
     def _gpu_options(
-        self,
-        state: GpuState,
-        allowed: list[tuple[Offer, ...]],
-        marks: Mapping[tuple[int, Offer], Marks],
-        target: Vector,
+        self, state: GpuState, allowed: Allowed, rules: Rules, target: Vector
     ) -> list[Option]:
         if state.blocked or state.whole_held or not any(allowed):
             return [nothing(len(target))]
         if state.market is None:
             return (
-                [nothing(len(target))] if state.holdings else whole_options(target, allowed, marks)
+                [nothing(len(target))] if state.holdings else whole_options(target, allowed, rules)
             )
         market = state.market
         key = (
@@ -252,7 +241,7 @@ class Search:
             state.instances,
             tuple(allowed),
             target,
-            tuple(marks.items()),
+            rules.key,
         )
         known = self._options.get(key)
         if known is None:
@@ -263,7 +252,7 @@ class Search:
                 pricing,
                 target=target,
                 allowed=allowed,
-                marks=marks,
+                rules=rules,
             )
         return known
 
