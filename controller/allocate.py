@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from controller.decision import Asked, Decision, Problem
 from controller.fleet import Fleet
-from controller.nodechoice import node_tiers
+from controller.nodechoice import node_tiers, preference
 from controller.search import Search
 from dra.alternatives import choices
 from dra.hosts import Hosts
@@ -38,6 +38,12 @@ class Allocator:
             return problem.excluded[node]
         used = self._hosts.used(node, without=pod.key)
         return misfit(pod.needs, facts, used, delegated=delegated)
+
+    def preferred(self, problem: Problem) -> Iterator[str]:
+        """The names of the nodes, those first that the claims prefer, then by name."""
+        nodes = preference(problem.claims)
+        for names in node_tiers(nodes, self._fleet, self._hosts, pod=problem.pod.key):
+            yield from names
 
     def decide(
         self, problem: Problem, delegated: AbstractSet[str] = frozenset()

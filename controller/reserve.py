@@ -30,13 +30,15 @@ def plan(
 ) -> Plan | None:
     """The devices that would serve ``problem`` once the fewest memory slices become free.
 
-    None where no node would serve it even if it were empty of claims. What nobody claims stays.
+    None where no node would serve it even if it were empty of claims. What nobody claims stays. A
+    preference of nodes only decides between equals: how full they are when it has become free,
+    nobody knows.
     """
     for claims in choices(problem.claims):
         chosen = replace(problem, claims=claims)
         search = Search(chosen, fleet)
         best: Plan | None = None
-        for name in sorted(fleet.nodes):
+        for name in allocator.preferred(chosen):
             if best is not None and best.blocked == 0:
                 break
             node = fleet.nodes[name]

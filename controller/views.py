@@ -39,8 +39,8 @@ def decide(
 def _decide_view(
     problem: Problem, allocator: Allocator, fleet: Fleet, delegated: AbstractSet[str]
 ) -> Decision | None:
-    """The first node, by name, with GPUs that all claims may look at, and where the pod fits."""
-    for name in sorted(fleet.nodes):
+    """The preferred node with GPUs that all claims may look at, and where the pod fits."""
+    for name in allocator.preferred(problem):
         node = fleet.nodes[name]
         picks = _picks(problem, node, fleet.kinds)
         if picks is not None and not allocator.node_misfit(problem, name, delegated):

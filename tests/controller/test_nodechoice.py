@@ -10,9 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.config import NO_PREFERENCE
+from controller import views
 from controller.allocate import Allocator
 from controller.cluster import Cluster
 from controller.decision import Problem
+from controller.reserve import plan
 from dra.inventory import Gpu
 from dra.wants import Want
 from tests.controller.objects import (
@@ -51,6 +53,12 @@ def running(known: Cluster, name: str, *, cpu: str = "0", memory: str = "0") -> 
     requests = {"cpu": cpu, "memory": memory}
     body["spec"]["containers"][0]["resources"]["requests"] = requests
     known.set_pod(versioned(body))
+
+
+def full_of(known: Cluster, node: str, device: str) -> None:
+    """A claim that holds a slice of the node's first GPU."""
+    body = allocated(claim(f"on-{node}"), node, device)
+    known.set_claim(versioned(body))
 
 
 def chosen(known: Cluster, *claims: Obj, **spec: Any) -> str:
@@ -270,3 +278,44 @@ def test_it_is_what_the_placement_policy_decides_on_the_best_nodes_that_would_do
     wished = (max if policy == "binpack" else min)(full.values(), default=0.0)
     best = {n for n in would_do if full[n] == pytest.approx(wished)}
     assert allocator.decide(found) == allocator.decide(only(found, best, known))
+
+
+@pytest.mark.parametrize(("policy", "node"), [("binpack", "node-b"), ("spread", "node-c")])
+def test_a_view_heeds_the_preference_of_its_claim(policy: str, node: str) -> None:
+    known = cluster(*NAMES)
+    for name, cpu in zip(NAMES, ("2", "4", "1"), strict=True):
+        running(known, name, cpu=cpu)
+    look = request("look", "gpu.dra.dev", adminAccess=True, allocationMode="All")
+    found = problem(known, claim("c", look, config=[preferring(policy, "cpu")]))
+    allocator = Allocator(known.fleet, known.hosts)
+    decision = views.decide(found, allocator, known.fleet, frozenset())
+    assert decision is not None
+    assert decision.node == node
+
+
+@pytest.mark.parametrize(("policy", "node"), [("binpack", "node-b"), ("spread", "node-c")])
+def test_what_is_held_back_is_on_the_preferred_of_nodes_that_are_alike(
+    policy: str, node: str
+) -> None:
+    known = cluster(*NAMES)
+    for name, cpu in zip(NAMES, ("2", "4", "1"), strict=True):
+        known.set_mignode(mignode(name, gpu(0, name)))
+        full_of(known, name, "gpu-0-mig-7g40gb-0-0")
+        running(known, name, cpu=cpu)
+    whole = request("r", "mig-7g.40gb")
+    found = problem(known, claim("c", whole, config=[preferring(policy, "cpu")]))
+    planned = plan(found, Allocator(known.fleet, known.hosts), known.fleet)
+    assert planned is not None
+    assert planned.decision.node == node
+
+
+def test_a_node_that_becomes_free_sooner_goes_before_one_that_is_preferred() -> None:
+    known = cluster("node-a", "node-b")
+    full_of(known, "node-a", "gpu-0-mig-1g5gb-19-0")
+    full_of(known, "node-b", "gpu-0-mig-7g40gb-0-0")
+    running(known, "node-b", cpu="4")
+    whole = request("r", "mig-7g.40gb")
+    found = problem(known, claim("c", whole, config=[preferring("binpack", "cpu")]))
+    planned = plan(found, Allocator(known.fleet, known.hosts), known.fleet)
+    assert planned is not None
+    assert planned.decision.node == "node-a"
