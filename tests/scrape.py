@@ -13,6 +13,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.waiting import PATIENCE
+
 
 @dataclass(frozen=True)
 class Scrape:
@@ -57,7 +59,7 @@ def collected(registry: CollectorRegistry) -> Scrape:
 def get(port: int, path: str, host: str = "127.0.0.1") -> tuple[int, str]:
     """Status and text of one answer."""
     try:
-        with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{host}:{port}{path}", timeout=PATIENCE) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

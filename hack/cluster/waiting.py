@@ -29,7 +29,7 @@ def wait_for(
         ClusterError: after `timeout` seconds, naming `what`, the last answer and `context()`.
     """
     deadline = time.monotonic() + timeout
-    pause = interval / 32
+    pause = interval / 5
     while True:
         answer = condition()
         if answer:

@@ -36,7 +36,7 @@ _API_WAVE = 0
 _KUBELET_WAVE = 1
 _DAEMON_WAVE = 2
 _POLL_SECONDS = 0.05
-_START_SECONDS = 60.0
+_START_SECONDS = 180.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ NAMESPACE = "default"
 LATE, LEAVER, SHARER = "solver-c", "solver-a", "server-a"
 _CONTROLLER = f"{DEFAULT_DRIVER}/controller"
 _RESOURCES = {"Pod": PODS, "ResourceClaimTemplate": RESOURCE_CLAIM_TEMPLATES}
-_STEP_SECONDS = 30.0
+_STEP_SECONDS = 120.0
 
 
 class Tour:

@@ -16,6 +16,7 @@ from dra.kube.resources import MIG_NODES, PODS, RESOURCE_CLAIMS
 from tests.cli.conftest import Mig
 from tests.cli.world import World
 from tests.controller.objects import gpu, instance
+from tests.waiting import PATIENCE
 
 
 @pytest.fixture
@@ -95,7 +96,7 @@ def test_wait_ends_when_nobody_uses_it_any_more(node: World) -> None:
         while drain_of(node) is None:
             assert process.poll() is None
         node.api.delete(RESOURCE_CLAIMS, "idle", namespace="default")
-        assert process.wait(60) == 0
+        assert process.wait(PATIENCE) == 0
         assert process.stdout is not None
         assert "nothing of this driver is in use there" in process.stdout.read()
 

@@ -11,7 +11,7 @@ import pytest
 from dra.inventory import Allocator, ClaimRef, Instance
 from dra.kube.resources import PODS, RESOURCE_CLAIMS, Obj
 from tests.cli.conftest import Mig
-from tests.cli.world import World
+from tests.cli.world import LEASE_SECONDS, World
 from tests.controller.objects import gpu, instance, request
 from tests.dra.gpus import A100
 
@@ -171,7 +171,7 @@ def no_leader(world: World) -> None:
 
 
 def lease_ran_out(world: World) -> None:
-    world.lead(seconds_ago=60)
+    world.lead(seconds_ago=2 * LEASE_SECONDS)
     no_leader(world)
 
 

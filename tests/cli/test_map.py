@@ -19,6 +19,7 @@ from tests.cli.conftest import Mig
 from tests.cli.golden import check
 from tests.cli.world import World
 from tests.controller.objects import gpu, instance
+from tests.waiting import PATIENCE
 
 
 def ref(world: World, name: str) -> ClaimRef:
@@ -132,7 +133,7 @@ def _on_terminal(world: World, **environ: str) -> str:
     env = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
     env |= {"KUBECONFIG": str(world.kubeconfig), "TERM": "xterm", "COLUMNS": "90", **environ}
     ended = subprocess.run(
-        [sys.executable, "-m", "cli", "map"], stdout=writer, env=env, check=True, timeout=60
+        [sys.executable, "-m", "cli", "map"], stdout=writer, env=env, check=True, timeout=PATIENCE
     )
     assert ended.returncode == 0
     os.close(writer)
@@ -161,7 +162,7 @@ def test_watch_draws_again_when_something_changes(world: World) -> None:
             pass
         assert slots[0]["claim"]["name"] == "c"
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 130
+        assert process.wait(PATIENCE) == 130
 
 
 def _document(stream: IO[str]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ from tests.cli.conftest import Mig
 from tests.cli.world import World
 from tests.kube.certificates import Certificates, inline, make_certificates
 from tests.kube.stub import Stub, reply, thing
+from tests.waiting import PATIENCE
 
 
 def config(path: Path, *, server: str = "http://127.0.0.1:1", **parts: Any) -> Path:
@@ -159,7 +160,7 @@ def tls_stub(certificates: Certificates) -> Iterator[Stub]:
 
 def api(path: Path) -> KubeApi:
     connection = DirectConnection(read(path))
-    return KubeApi(HttpClient(connection, user_agent="test", timeout_seconds=5))
+    return KubeApi(HttpClient(connection, user_agent="test", timeout_seconds=PATIENCE))
 
 
 def client_user(certificates: Certificates) -> Obj:

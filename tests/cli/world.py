@@ -31,6 +31,8 @@ from dra.mignode import to_mignode
 from tests.controller.objects import DRIVER, allocated, claim, gpu, inventory, node, pod, request
 
 NAMESPACE = "mig-dra-driver"
+LEASE_SECONDS = 3600
+"""Of a controller that leads; it does not expire while a slow machine runs a test."""
 CRD = Path(__file__).parents[2] / "api/crds/mignodes.yaml"
 _EMPTIED = (
     EVENTS,
@@ -149,7 +151,7 @@ class World:
             "metadata": {"name": f"{DRIVER}-controller", "namespace": NAMESPACE},
             "spec": {
                 "holderIdentity": holder,
-                "leaseDurationSeconds": 15,
+                "leaseDurationSeconds": LEASE_SECONDS,
                 "renewTime": renewed.strftime("%Y-%m-%dT%H:%M:%S.%fZ"),
             },
         }

@@ -31,6 +31,7 @@ from tests.controller.objects import (
     pod,
     request,
 )
+from tests.waiting import PATIENCE
 
 Obj = dict[str, Any]
 STATUS = "resourceclaims/status"
@@ -361,16 +362,16 @@ def test_senders_finish_what_they_began_and_drop_the_rest() -> None:
 
     def slow() -> None:
         begun.set()
-        go_on.wait(30)
+        go_on.wait(PATIENCE)
         done.append("slow")
 
     senders.send(slow)
     senders.send(lambda: done.append("never"))
-    assert begun.wait(30)
+    assert begun.wait(PATIENCE)
     closing = threading.Thread(target=senders.close)
     closing.start()
     go_on.set()
-    closing.join(30)
+    closing.join(PATIENCE)
     assert done == ["slow"]
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from hack.cluster.chart import REPOSITORY, pod_spec, render
+from tests.waiting import PATIENCE
 
 SCRIPT = REPOSITORY / "hack/images.sh"
 REGISTRY = "registry.example:5000/gpu"
@@ -21,7 +22,7 @@ def images(*arguments: str, path: str = "/usr/bin:/bin") -> subprocess.Completed
         text=True,
         check=False,
         env={"PATH": path},
-        timeout=60,
+        timeout=PATIENCE,
     )
 
 

@@ -14,6 +14,7 @@ import yaml
 
 from hack.cluster.chart import REPOSITORY, render
 from sim.nvml.products import load_product, product_names
+from tests.waiting import PATIENCE
 
 KIND = REPOSITORY / "hack/kind"
 SCRIPTS = ("up.sh", "demo.sh", "down.sh")
@@ -59,7 +60,7 @@ class Terminal:
             capture_output=True,
             text=True,
             check=False,
-            timeout=30,
+            timeout=PATIENCE,
             env={"PATH": str(self._path), "CALLS": str(self.calls), **environment},
         )
         return done.returncode, done.stdout + done.stderr
@@ -91,7 +92,7 @@ def test_the_scripts_are_clean() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE,
     )
     assert (done.returncode, done.stdout) == (0, "")
 

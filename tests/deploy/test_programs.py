@@ -22,6 +22,7 @@ from kubeletplugin.roots import Roots
 from kubeletplugin.sockets import sockets
 from sim.__main__ import main as simulator
 from sim.nvml.machine import Machine
+from tests.waiting import PATIENCE
 
 DOCKERFILE = REPOSITORY / "deploy/Dockerfile"
 
@@ -118,7 +119,7 @@ def script(container: Obj, replaced: dict[str, str], **environment: str) -> None
         check=True,
         cwd=REPOSITORY,
         env={"PATH": path, **environment},
-        timeout=60,
+        timeout=PATIENCE,
     )
 
 
@@ -187,7 +188,7 @@ def test_each_node_gets_its_simulated_gpus_once(tmp_path: Path) -> None:
 def test_the_dockerfile_is_clean() -> None:
     hadolint = Path(sys.executable).with_name("hadolint")
     done = subprocess.run(
-        [hadolint, DOCKERFILE], capture_output=True, text=True, check=False, timeout=60
+        [hadolint, DOCKERFILE], capture_output=True, text=True, check=False, timeout=PATIENCE
     )
     assert (done.returncode, done.stdout) == (0, "")
 
@@ -224,7 +225,7 @@ def test_the_image_holds_what_its_program_imports(tmp_path: Path, stage: str, mo
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        timeout=60,
+        timeout=PATIENCE,
     )
     loaded = set(done.stdout.split())
     assert copied <= loaded

@@ -15,8 +15,7 @@ import pytest
 
 from sim.cluster.cluster import ClusterShape, running_cluster
 from tests.docs.blocks import PAGES, ROOT, Block, blocks
-
-pytestmark = pytest.mark.timeout(400)
+from tests.waiting import PATIENCE
 
 RUNNABLE = [
     page
@@ -43,8 +42,10 @@ class Terminal:
     kubeconfig: Path
 
     def run(self, block: Block) -> None:
+        # What is enough for a reader may be too little on a machine that does more than this.
+        text = block.text.replace("--timeout=60s", f"--timeout={5 * PATIENCE:.0f}s")
         done = subprocess.run(
-            ["bash", "-euo", "pipefail", "-c", block.text],
+            ["bash", "-euo", "pipefail", "-c", text],
             cwd=self.directory,
             env=os.environ
             | {
@@ -54,7 +55,7 @@ class Terminal:
             },
             capture_output=True,
             text=True,
-            timeout=180,
+            timeout=5 * PATIENCE,
             check=False,
         )
         assert done.returncode == 0, f"{block.place}\n{block.text}\n{done.stdout}\n{done.stderr}"

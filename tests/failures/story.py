@@ -14,9 +14,9 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine
 from dra.geometry import Placement
 from dra.inventory import ClaimRef
 from dra.names import MigDevice, parse_device
-from tests.failures.conftest import MEMORY
 from tests.failures.plant import WITHIN_SECONDS, Plant, Site
 from tests.failures.steps import Recorder, hooked
+from tests.folders import MEMORY
 
 GPUS = 3
 SHAPES = {

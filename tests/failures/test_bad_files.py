@@ -70,8 +70,8 @@ class Bench:
 
 
 @pytest.fixture
-def bench(short_folder: Path) -> Iterator[Bench]:
-    bench = Bench(short_folder)
+def bench(folder: Path) -> Iterator[Bench]:
+    bench = Bench(folder)
     with hooked(bench.recorder):
         yield bench
     logging.disable(logging.NOTSET)
@@ -96,12 +96,12 @@ def flipped(data: bytes, at: int) -> bytes:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("damage", [truncated, flipped])
 def test_a_journal_that_is_damaged_anywhere_loses_nothing(
-    bench: Bench, short_folder: Path, damage: Callable[[bytes, int], bytes]
+    bench: Bench, folder: Path, damage: Callable[[bytes, int], bytes]
 ) -> None:
     data = bench.journal.read_bytes()
-    bench.site.save(short_folder / "kept")
+    bench.site.save(folder / "kept")
     for at in offsets(len(data)):
-        bench.site.restore(short_folder / "kept")
+        bench.site.restore(folder / "kept")
         bench.journal.write_bytes(damage(data, at))
         plant = bench.start()
         plant.tend()
@@ -220,20 +220,20 @@ def test_a_file_in_place_of_the_cdi_directory_is_an_error_that_names_it(bench: B
 
 
 def test_a_spec_that_is_a_symbolic_link_is_replaced_and_never_followed(
-    bench: Bench, short_folder: Path
+    bench: Bench, folder: Path
 ) -> None:
-    outside = short_folder / "precious"
+    outside = folder / "precious"
     outside.write_text("precious")
     [ref, *_] = bench.claims
     spec = bench.site.roots.cdi / f"k8s.{DRIVER}-claim_{ref.uid}.yaml"
-    for target in (outside, short_folder / "nowhere", spec.parent, spec):
+    for target in (outside, folder / "nowhere", spec.parent, spec):
         spec.unlink()
         spec.symlink_to(target)
         plant = bench.start()
         assert not plant.prepare(ref).error
         assert not spec.is_symlink(), f"the link to {target} was kept"
         bench.agrees()
-    same = short_folder / "same"
+    same = folder / "same"
     same.write_bytes(spec.read_bytes())
     for target in (same, outside):
         spec.unlink()
@@ -245,14 +245,14 @@ def test_a_spec_that_is_a_symbolic_link_is_replaced_and_never_followed(
     assert not plant.unprepare(ref).error
     assert not spec.is_symlink()
     assert outside.read_text() == "precious"
-    assert not (short_folder / "nowhere").exists()
+    assert not (folder / "nowhere").exists()
 
 
 @pytest.mark.parametrize("name", ["journal.json", "journal.json.previous", "gpus.json"])
 def test_a_file_of_the_state_that_is_a_symbolic_link_is_never_written_through(
-    bench: Bench, short_folder: Path, name: str
+    bench: Bench, folder: Path, name: str
 ) -> None:
-    outside = short_folder / "precious"
+    outside = folder / "precious"
     outside.write_text("precious")
     path = bench.site.roots.state / name
     path.unlink()

@@ -50,9 +50,9 @@ def forks() -> Iterator[Forks]:
 @pytest.mark.timeout(3600 if EVERY_STEP else 600)
 @pytest.mark.parametrize("name", scenarios.SCENARIOS)
 def test_killed_after_any_step_a_new_process_makes_everything_agree(
-    forks: Forks, name: str, short_folder: Path
+    forks: Forks, name: str, folder: Path
 ) -> None:
-    root, before, kept = (short_folder / n for n in ("node", "before", "kept"))
+    root, before, kept = (folder / n for n in ("node", "before", "kept"))
     scene = forks.run(scenarios.set_scene, str(root), name)
     scene.site.save(before)
     taken = forks.run(scenarios.record, scene, name)

@@ -21,9 +21,9 @@ CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
 
 
 @pytest.fixture
-def plant(short_folder: Path) -> Iterator[Plant]:
+def plant(folder: Path) -> Iterator[Plant]:
     with hooked(Recorder()) as recorder:
-        plant = Plant(Site.create(short_folder / "n"), recorder)
+        plant = Plant(Site.create(folder / "n"), recorder)
         plant.start()
         yield plant
 

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import yaml
 from dra.kube.resources import CUSTOM_RESOURCE_DEFINITIONS
 from dra.kube.transport import KubeApi
 from sim.nvml.machine import GpuSpec, Machine
+from tests.folders import short_folder
 from tests.kubeletplugin.rig import Rig
 from tests.waiting import wait_for
 
@@ -42,9 +41,8 @@ def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture
 def folder() -> Iterator[Path]:
     """A folder whose path is short enough for sockets in it."""
-    path = Path(tempfile.mkdtemp(prefix="kp-"))
-    yield path
-    shutil.rmtree(path, ignore_errors=True)
+    with short_folder() as path:
+        yield path
 
 
 @pytest.fixture

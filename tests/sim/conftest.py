@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dra.kube.transport import KubeApi
+from tests.folders import short_folder
 from tests.sim.standins import api_server, wipe
 
 
@@ -26,9 +27,5 @@ def api(_server: KubeApi) -> Iterator[KubeApi]:
 @pytest.fixture
 def short_path() -> Iterator[Path]:
     """A directory whose path leaves room for the names of sockets."""
-    import shutil
-    import tempfile
-
-    directory = Path(tempfile.mkdtemp(prefix="mk", dir="/tmp"))
-    yield directory
-    shutil.rmtree(directory)
+    with short_folder() as directory:
+        yield directory

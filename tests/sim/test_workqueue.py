@@ -10,7 +10,7 @@ import pytest
 
 from sim.workqueue import WorkQueue
 from tests.sim.standins import holds_for
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE, wait_for
 
 MakeQueue = Callable[..., WorkQueue]
 
@@ -36,11 +36,11 @@ def test_a_key_added_while_it_is_handled_is_handled_once_more(make: MakeQueue) -
     def handle(key: str) -> None:
         seen.append(key)
         entered.set()
-        leave.wait(5)
+        leave.wait(PATIENCE)
 
     queue = make(handle, workers=2)
     queue.add("a")
-    entered.wait(5)
+    entered.wait(PATIENCE)
     for _ in range(3):
         queue.add("a")
     assert holds_for(0.1, lambda: seen == ["a"])
@@ -51,11 +51,19 @@ def test_a_key_added_while_it_is_handled_is_handled_once_more(make: MakeQueue) -
 
 def test_a_key_that_waits_is_handled_once(make: MakeQueue) -> None:
     seen: list[str] = []
-    queue = make(seen.append)
+    both_added = threading.Event()
+
+    def handle(key: str) -> None:
+        assert both_added.wait(PATIENCE)
+        seen.append(key)
+
+    queue = make(handle)
+    queue.add("before")
     queue.add_after("a", 0.1)
     queue.add("a")
-    wait_for("one", lambda: seen == ["a"])
-    assert holds_for(0.2, lambda: seen == ["a"])
+    both_added.set()
+    wait_for("one", lambda: seen == ["before", "a"])
+    assert holds_for(0.2, lambda: seen == ["before", "a"])
 
 
 def test_a_returned_delay_brings_the_key_back(make: MakeQueue) -> None:
@@ -73,8 +81,10 @@ def test_a_returned_delay_brings_the_key_back(make: MakeQueue) -> None:
 
 def test_a_failing_key_is_retried_and_does_not_hold_up_others(make: MakeQueue) -> None:
     seen: list[str] = []
+    both_added = threading.Event()
 
     def handle(key: str) -> None:
+        assert both_added.wait(PATIENCE)
         seen.append(key)
         if key == "bad" and seen.count("bad") < 3:
             raise RuntimeError("no")
@@ -82,5 +92,6 @@ def test_a_failing_key_is_retried_and_does_not_hold_up_others(make: MakeQueue) -
     queue = make(handle)
     queue.add("bad")
     queue.add("good")
+    both_added.set()
     wait_for("both", lambda: seen.count("bad") == 3 and "good" in seen)
     assert seen.index("good") < 2

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import yaml
+
+from tests.waiting import PATIENCE, wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,16 +40,17 @@ def running_server(directory: Path, *flags: str, port: int = 0) -> Iterator[Serv
     with errors.open("wb") as stderr:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr)
         try:
-            deadline = time.monotonic() + 30
-            while not kubeconfig.exists():
+
+            def listens() -> bool:
                 assert process.poll() is None, errors.read_text()
-                assert time.monotonic() < deadline, "the server does not listen"
-                time.sleep(0.02)
+                return kubeconfig.exists()
+
+            wait_for("the server", listens)
             yield Server(kubeconfig, process)
         finally:
             process.terminate()
             try:
-                code = process.wait(timeout=10)
+                code = process.wait(timeout=PATIENCE)
             except subprocess.TimeoutExpired:
                 process.kill()
                 raise

@@ -9,6 +9,7 @@ import pytest
 import urllib3
 
 from tests.sim.conformance.builders import DRA, claim, config_map, counters, device, resource_slice
+from tests.waiting import PATIENCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -103,9 +104,9 @@ def test_a_request_is_delayed_and_others_are_not(api: Api) -> None:
     began = time.monotonic()
     api.get(MAPS).ok()
     assert time.monotonic() - began >= 0.5
-    began = time.monotonic()
+    # It is longer than the client waits for an answer.
+    fault(api, method="GET", path="/secrets$", delay=10 * PATIENCE)
     api.get(MAPS).ok()
-    assert time.monotonic() - began < 0.5
 
 
 def test_faults_are_called_off(api: Api) -> None:
@@ -123,7 +124,7 @@ def test_a_watch_from_before_the_history_gets_a_gone_event(api: Api) -> None:
     version = api.get(MAPS).ok()["metadata"]["resourceVersion"]
     api.post(MAPS, config_map("a")).ok()
     api.post("/debug/compact", {}).ok()
-    with api.watch(MAPS, resourceVersion=version, timeoutSeconds=30) as watch:
+    with api.watch(MAPS, resourceVersion=version, timeoutSeconds=900) as watch:
         (event,) = watch.rest()
     assert event.type == "ERROR"
     assert (event.object["code"], event.object["reason"]) == (410, "Expired")
@@ -145,9 +146,9 @@ def test_the_history_has_a_length(start: Callable[..., Api]) -> None:
     version = int(api.get(MAPS).ok()["metadata"]["resourceVersion"])
     for index in range(4):
         api.post(MAPS, config_map(f"m{index}")).ok()
-    with api.watch(MAPS, resourceVersion=version, timeoutSeconds=30) as watch:
+    with api.watch(MAPS, resourceVersion=version, timeoutSeconds=900) as watch:
         assert watch.next().type == "ERROR"
-    with api.watch(MAPS, resourceVersion=version + 1, timeoutSeconds=30) as watch:
+    with api.watch(MAPS, resourceVersion=version + 1, timeoutSeconds=900) as watch:
         assert [watch.next().name for _ in range(3)] == ["m1", "m2", "m3"]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,10 +20,8 @@ if TYPE_CHECKING:
 def test_it_ends_on_sigterm_although_clients_watch(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
         api = Api(server.kubeconfig)
-        watches = [api.watch("/api/v1/pods", timeoutSeconds=60) for _ in range(3)]
-        began = time.monotonic()
-    # Leaving the block asserts exit code 0 and an empty standard error.
-    assert time.monotonic() - began < 10
+        watches = [api.watch("/api/v1/pods", timeoutSeconds=900) for _ in range(3)]
+    # Leaving the block asserts that it ends in time, with exit code 0 and an empty standard error.
     for watch in watches:
         assert watch.rest() == []
 
@@ -60,7 +57,7 @@ def test_a_taken_port_is_an_error(tmp_path: Path) -> None:
         taken.listen()
         port = str(taken.getsockname()[1])
         command = [sys.executable, "-m", "sim", "apiserver", "--port", port]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert f"127.0.0.1:{port}" in done.stderr
     assert "Traceback" not in done.stderr
@@ -68,7 +65,7 @@ def test_a_taken_port_is_an_error(tmp_path: Path) -> None:
 
 def test_a_gate_needs_a_value(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "sim", "apiserver", "--feature-gates", "DRADeviceTaints"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "DRADeviceTaints=true" in done.stderr
 
@@ -78,12 +75,12 @@ def test_many_watches_and_writes_are_served_at_once(tmp_path: Path) -> None:
     with running_server(tmp_path) as server:
         api = Api(server.kubeconfig)
         path = "/api/v1/namespaces/default/configmaps"
-        watches = [api.watch(path, timeoutSeconds=60) for _ in range(50)]
+        watches = [api.watch(path, timeoutSeconds=900) for _ in range(50)]
         names = [f"m{index:03}" for index in range(60)]
         for name in names:
             api.post(path, {"metadata": {"name": name}}).ok()
         for watch in watches:
-            seen = [watch.next(seconds=60).name for _ in names]
+            seen = [watch.next().name for _ in names]
             assert seen == names
         for watch in watches:
             watch.__exit__()

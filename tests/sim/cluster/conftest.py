@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.folders import short_folder
+
 
 @pytest.fixture
 def short_temporary() -> Iterator[Path]:
-    directory = Path(tempfile.mkdtemp(prefix="md", dir="/tmp"))
-    yield directory
-    shutil.rmtree(directory)
+    with short_folder() as directory:
+        yield directory
 
 
 def processes_in(temporary: Path) -> list[str]:

@@ -11,9 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.sim.cluster.conftest import processes_in
-from tests.waiting import wait_for
-
-pytestmark = pytest.mark.timeout(240)
+from tests.waiting import PATIENCE, wait_for
 
 
 def _start(temporary: Path) -> subprocess.Popen[str]:
@@ -31,7 +29,7 @@ def test_the_demo_shows_the_whole_way_of_a_slice_and_leaves_nothing(
     short_temporary: Path,
 ) -> None:
     process = _start(short_temporary)
-    output, _ = process.communicate(timeout=200)
+    output, _ = process.communicate(timeout=5 * PATIENCE)
     assert process.returncode == 0, output
     assert "\x1b[" not in output
     for text in (
@@ -65,11 +63,11 @@ def test_an_interrupted_demo_leaves_no_process_and_no_file(
         if moment in line:
             break
     else:
-        process.communicate(timeout=60)
+        process.communicate(timeout=PATIENCE)
         pytest.fail(f"the demo ended before {moment!r}:\n{''.join(seen)}")
     wait_for("processes", lambda: processes_in(short_temporary))
     process.send_signal(number)
-    process.communicate(timeout=60)
+    process.communicate(timeout=PATIENCE)
     assert process.returncode == (130 if number != signal.SIGKILL else -signal.SIGKILL)
     wait_for("end of all processes", lambda: not processes_in(short_temporary))
     wait_for("removal of all files", lambda: not list(short_temporary.iterdir()))

@@ -13,11 +13,11 @@ from pathlib import Path
 import pytest
 
 from sim.cluster.processes import Child, ClusterError, Supervisor
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE, wait_for
 
-_SLEEP = ["-c", "import time; time.sleep(60)"]
+_SLEEP = ["-c", "import time; time.sleep(600)"]
 _DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready');"
-_STUBBORN = ["-c", f"{_DEAF} time.sleep(60)"]
+_STUBBORN = ["-c", f"{_DEAF} time.sleep(600)"]
 
 
 def _alive(pid: int) -> bool:
@@ -59,7 +59,7 @@ def test_a_directory_with_a_path_too_long_for_sockets_is_refused(tmp_path: Path)
 def test_a_child_that_ended_is_reported_with_the_end_of_its_log() -> None:
     with Supervisor() as supervisor:
         child = supervisor.spawn("broken", ["-c", "print('the cause'); raise SystemExit(3)"])
-        child.process.wait(10)
+        child.process.wait(PATIENCE)
         with pytest.raises(ClusterError, match=r"broken exited with 3(.|\n)*the cause"):
             supervisor.check()
 
@@ -76,7 +76,7 @@ def test_later_waves_end_before_earlier_ones() -> None:
     note = (
         "import signal, sys, time; signal.signal(15, lambda *_: sys.exit(print(time.monotonic())))"
     )
-    note += "; print('ready'); time.sleep(60)"
+    note += "; print('ready'); time.sleep(600)"
     with Supervisor() as supervisor:
         children = [supervisor.spawn(f"w{wave}", ["-c", note], wave=wave) for wave in (0, 2, 1)]
         for child in children:
@@ -92,9 +92,9 @@ def test_nothing_survives_a_supervisor_that_is_killed() -> None:
         import time
         from sim.cluster.processes import Supervisor
         with Supervisor() as supervisor:
-            child = supervisor.spawn("stubborn", ["-c", "import time; time.sleep(60)"])
+            child = supervisor.spawn("stubborn", ["-c", "import time; time.sleep(600)"])
             print(child.process.pid, supervisor.directory, flush=True)
-            time.sleep(60)
+            time.sleep(600)
         """
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)

@@ -247,7 +247,7 @@ def test_a_resource_is_discovered_and_watched(api: Api, kind: Kind, trees: str) 
     assert found.keys() == {"trees", "trees/status"}
     assert found["trees"]["shortNames"] == ["tr"]
     assert found["trees"]["namespaced"] is False
-    with api.watch(trees, timeoutSeconds=30) as watch:
+    with api.watch(trees, timeoutSeconds=900) as watch:
         api.post(trees, kind.tree("w")).ok()
         assert watch.next().seen == ("ADDED", "w")
 

@@ -13,9 +13,10 @@ import pytest
 import yaml
 
 from tests.sim.conformance.builders import claim, config_map, pod
+from tests.waiting import PATIENCE, wait_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from tests.sim.conformance.client import Api
 
@@ -23,24 +24,58 @@ Run = "Callable[..., str]"
 
 
 @pytest.fixture(scope="session")
-def kubectl(kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
-    """Run kubectl with some arguments; gives what it prints."""
+def command(kubeconfig: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
+    """How kubectl is called for the server."""
     beside = Path(sys.executable).with_name("kubectl")
     binary = str(beside) if beside.exists() else shutil.which("kubectl")
     if binary is None:
         pytest.skip("no kubectl")
     cache = tmp_path_factory.mktemp("kubectl-cache")
+    return [binary, f"--kubeconfig={kubeconfig}", f"--cache-dir={cache}"]
+
+
+@pytest.fixture(scope="session")
+def kubectl(command: list[str]) -> Callable[..., str]:
+    """Run kubectl with some arguments; gives what it prints."""
 
     def run(*arguments: str, stdin: Any = None, fails: bool = False) -> str:
-        command = [binary, f"--kubeconfig={kubeconfig}", f"--cache-dir={cache}", *arguments]
         text = None if stdin is None else yaml.safe_dump_all(stdin)
         done = subprocess.run(
-            command, input=text, capture_output=True, text=True, timeout=60, check=False
+            [*command, *arguments],
+            input=text,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
         )
         assert (done.returncode != 0) == fails, done.stderr
         return done.stdout + (done.stderr if fails else "")
 
     return run
+
+
+@pytest.fixture
+def following(command: list[str]) -> Iterator[Callable[..., Iterator[str]]]:
+    """Start kubectl with some arguments; gives its lines as they come, and ends it at last."""
+    started: list[subprocess.Popen[str]] = []
+
+    def run(*arguments: str) -> Iterator[str]:
+        started.append(
+            subprocess.Popen(
+                [*command, *arguments],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+        output = started[-1].stdout
+        assert output is not None
+        return output
+
+    yield run
+    for process in started:
+        process.kill()
+        process.communicate()
 
 
 def test_apply_creates_configures_and_leaves_alone(
@@ -132,7 +167,7 @@ def test_wait_sees_conditions_and_deletions(
     api.post(path, pod("p")).ok()
     ready = {"status": {"conditions": [{"type": "Ready", "status": "True"}]}}
     api.strategic(f"{path}/p/status", ready).ok()
-    target = ("-n", namespace, "pod/p", "--timeout=20s")
+    target = ("-n", namespace, "pod/p", "--timeout=90s")
     assert kubectl("wait", *target, "--for=condition=Ready") == "pod/p condition met\n"
     phase = kubectl("wait", *target, "--for=jsonpath={.status.phase}=Pending")
     assert phase == "pod/p condition met\n"
@@ -145,19 +180,21 @@ def test_delete_waits_until_the_object_is_gone(
 ) -> None:
     path = f"/api/v1/namespaces/{namespace}/configmaps"
     api.post(path, config_map("m")).ok()
-    said = kubectl("delete", "-n", namespace, "cm", "m", "--timeout=20s")
+    said = kubectl("delete", "-n", namespace, "cm", "m", "--timeout=90s")
     assert 'configmap "m" deleted' in said
     api.get(f"{path}/m").refused(404)
     assert "not found" in kubectl("delete", "-n", namespace, "cm", "m", fails=True)
 
 
 def test_watching_prints_rows_as_they_come(
-    api: Api, kubectl: Callable[..., str], namespace: str
+    api: Api, following: Callable[..., Iterator[str]], namespace: str
 ) -> None:
     path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims"
     api.post(path, claim("c")).ok()
-    said = kubectl("get", "-n", namespace, "resourceclaims", "-w", "--request-timeout=2s")
-    assert [line.split()[0] for line in said.splitlines()] == ["NAME", "c"]
+    lines = following("get", "-n", namespace, "resourceclaims", "-w")
+    assert [next(lines).split()[0] for _ in range(2)] == ["NAME", "c"]
+    api.post(path, claim("d")).ok()
+    assert next(lines).split()[0] == "d"
 
 
 def test_api_resources_lists_ours(kubectl: Callable[..., str]) -> None:
@@ -200,15 +237,18 @@ def test_simple_kinds_are_created_from_flags(
 
 
 def test_drain_cordons_and_evicts(
-    api: Api, kubectl: Callable[..., str], namespace: str, unique: str
+    api: Api, following: Callable[..., Iterator[str]], namespace: str, unique: str
 ) -> None:
     api.post("/api/v1/nodes", {"metadata": {"name": unique}}).ok()
     path = f"/api/v1/namespaces/{namespace}/pods"
     api.post(path, pod("p", nodeName=unique, terminationGracePeriodSeconds=5)).ok()
-    said = kubectl("drain", unique, "--force", "--timeout=3s", fails=True)
-    assert f"evicting pod {namespace}/p" in said
-    leaving = api.get(f"{path}/p").ok()["metadata"]
-    assert leaving["deletionGracePeriodSeconds"] == 5
+    said = following("drain", unique, "--force")
+    assert any(f"evicting pod {namespace}/p" in line for line in said)
+    leaving = wait_for(
+        "the eviction",
+        lambda: api.get(f"{path}/p").ok()["metadata"].get("deletionGracePeriodSeconds"),
+    )
+    assert leaving == 5
     assert api.get(f"/api/v1/nodes/{unique}").ok()["spec"]["unschedulable"] is True
     api.delete(f"{path}/p", {"gracePeriodSeconds": 0}).ok()
     api.delete(f"/api/v1/nodes/{unique}").ok()

@@ -19,7 +19,7 @@ def path(namespace: str) -> str:
 
 def watch_from_now(api: Api, path: str, **params: str | int | bool) -> Watch:
     version = api.get(path).ok()["metadata"]["resourceVersion"]
-    return api.watch(path, **{"resourceVersion": version, "timeoutSeconds": 30} | params)
+    return api.watch(path, **{"resourceVersion": version, "timeoutSeconds": 900} | params)
 
 
 def label(api: Api, path: str, value: str | None) -> None:
@@ -52,7 +52,7 @@ def test_a_watch_resumes_where_another_ended(api: Api, path: str) -> None:
     version = api.get(f"{path}/a").ok()["metadata"]["resourceVersion"]
     for name in ("b", "c"):
         api.post(path, claim(name)).ok()
-    with api.watch(path, resourceVersion=version, timeoutSeconds=30) as watch:
+    with api.watch(path, resourceVersion=version, timeoutSeconds=900) as watch:
         assert [watch.next().seen, watch.next().seen] == [("ADDED", "b"), ("ADDED", "c")]
 
 
@@ -60,7 +60,7 @@ def test_a_watch_resumes_where_another_ended(api: Api, path: str) -> None:
 def test_a_watch_from_anywhere_begins_with_what_is_there(api: Api, path: str, version: str) -> None:
     for name in ("a", "b"):
         api.post(path, claim(name)).ok()
-    with api.watch(path, resourceVersion=version, timeoutSeconds=30) as watch:
+    with api.watch(path, resourceVersion=version, timeoutSeconds=900) as watch:
         assert {watch.next().seen, watch.next().seen} == {("ADDED", "a"), ("ADDED", "b")}
         api.post(path, claim("c")).ok()
         assert watch.next().seen == ("ADDED", "c")
@@ -122,9 +122,10 @@ def test_a_watch_ends_after_its_time(api: Api, path: str) -> None:
 
 
 def test_a_bookmark_comes_before_the_end(api: Api, path: str) -> None:
-    api.post(path, claim("a")).ok()
-    with watch_from_now(api, path, timeoutSeconds=4, allowWatchBookmarks=True) as watch:
-        api.post(path, claim("b")).ok()
+    version = api.post(path, claim("a")).ok()["metadata"]["resourceVersion"]
+    api.post(path, claim("b")).ok()
+    after = {"resourceVersion": version, "timeoutSeconds": 4, "allowWatchBookmarks": True}
+    with api.watch(path, **after) as watch:
         events = watch.rest()
     assert events[0].seen == ("ADDED", "b")
     bookmark = events[-1]
@@ -146,7 +147,7 @@ def test_initial_events_end_with_a_marked_bookmark(api: Api, path: str) -> None:
         sendInitialEvents=True,
         allowWatchBookmarks=True,
         resourceVersionMatch="NotOlderThan",
-        timeoutSeconds=30,
+        timeoutSeconds=900,
     ) as watch:
         assert watch.next().seen == ("ADDED", "a")
         marked = watch.next()
@@ -165,7 +166,7 @@ def test_initial_events_need_their_match(api: Api, path: str) -> None:
 def test_rows_are_watched_as_tables(api: Api, path: str) -> None:
     accept = "application/json;as=Table;v=v1;g=meta.k8s.io"
     api.post(path, claim("a")).ok()
-    with api.watch(path, accept=accept, resourceVersion="0", timeoutSeconds=30) as watch:
+    with api.watch(path, accept=accept, resourceVersion="0", timeoutSeconds=900) as watch:
         event = watch.next()
     assert event.type == "ADDED"
     assert event.object["kind"] == "Table"

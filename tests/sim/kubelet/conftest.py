@@ -9,16 +9,24 @@ import pytest
 
 from dra.kube.resources import PODS, Obj
 from dra.kube.transport import KubeApi
+from sim.kubelet import registration
 from sim.kubelet.agent import Kubelet, Settings
 from sim.kubelet.node import NodeShape
 from sim.kubelet.pods import Retries
 from sim.scheduler.writes import SchedulerWrites
 from tests.sim import standins
 from tests.sim.kubelet.fakeplugin import FakePlugin
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE, wait_for
 
 NODE = "node-1"
 MakePlugin = Callable[..., FakePlugin]
+
+
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plugin that answers slowly is not asked again: the tests count the calls."""
+    monkeypatch.setattr(registration, "GET_INFO_SECONDS", PATIENCE)
+    monkeypatch.setattr(registration, "NOTIFY_SECONDS", PATIENCE)
 
 
 @pytest.fixture

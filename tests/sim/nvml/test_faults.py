@@ -13,6 +13,7 @@ from sim.nvml.faults import Action, Fault
 from sim.nvml.machine import Machine
 from tests.sim.nvml.calls import create_at, device, gpu_instances, refused
 from tests.sim.nvml.conftest import Start
+from tests.waiting import PATIENCE, wait_for
 
 CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
 
@@ -95,13 +96,12 @@ def test_a_hanging_call_goes_on_when_released_and_holds_up_no_other(a100: Machin
     fault = a100.inject(Fault(function=CREATE, action="hang"))
     thread = threading.Thread(target=create_at, args=(gpu, 19, 0, 1))
     thread.start()
-    while a100.faults.seen(fault) == 0:
-        time.sleep(0.001)
+    wait_for("the hang", lambda: a100.faults.seen(fault))
     pynvml.nvmlDeviceCreateGpuInstance(gpu, 9)
     assert gpu_instances(gpu, 19) == []
     assert thread.is_alive()
     a100.clear_faults(fault)
-    thread.join(timeout=10)
+    thread.join(timeout=PATIENCE)
     assert len(gpu_instances(gpu, 19)) == 1
 
 

@@ -84,7 +84,7 @@ def test_a_waiting_event_set_wakes_up(a100: Machine) -> None:
     events = listen(0)
     timer = threading.Timer(0.05, a100.raise_event, (0, 48))
     timer.start()
-    assert pynvml.nvmlEventSetWait_v2(events, 10_000).eventData == 48
+    assert pynvml.nvmlEventSetWait_v2(events, 90_000).eventData == 48
     timer.join()
 
 
