@@ -3,7 +3,8 @@
 Run as a program in a session of its own, with orders on standard input, one per line: ``watch
 <pid>``, ``remove <path>``, ``done``. At the end of the input (the asker is gone, however it went)
 it kills and removes unless the last order was ``done``. Imports nothing of ours: it must be small.
-An argument only tells readers of a process list whose janitor this is.
+The argument is the directory, with a slash at its end: whoever has his standard output below it is
+killed as well, as the asker may have died between starting a process and telling of it.
 """
 
 from __future__ import annotations
@@ -14,8 +15,13 @@ import select
 import shutil
 import signal
 import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
 _WAIT_MILLISECONDS = 5000
+_ROUNDS = 10
+_PAUSE_SECONDS = 0.1
 
 
 def main() -> None:
@@ -27,13 +33,32 @@ def main() -> None:
     for line in sys.stdin:
         order, _, argument = line.rstrip("\n").partition(" ")
         if order == "watch":
-            # A descriptor keeps meaning the same process when its number is used again.
-            with contextlib.suppress(ProcessLookupError):
-                processes.append(os.pidfd_open(int(argument)))
+            processes.extend(_descriptor(int(argument)))
         elif order == "remove":
             paths.append(argument)
         elif order == "done":
             return
+    for _ in range(_ROUNDS):
+        _kill([*processes, *_strays(sys.argv[1])])
+        for path in paths:
+            shutil.rmtree(path, ignore_errors=True)
+        time.sleep(_PAUSE_SECONDS)
+
+
+def _descriptor(pid: int) -> Iterator[int]:
+    """It keeps meaning the same process when its number is used again; none if it is gone."""
+    with contextlib.suppress(ProcessLookupError):
+        yield os.pidfd_open(pid)
+
+
+def _strays(place: str) -> Iterator[int]:
+    for output in Path("/proc").glob("[0-9]*/fd/1"):
+        with contextlib.suppress(OSError):
+            if str(output.readlink()).startswith(place):
+                yield from _descriptor(int(output.parts[2]))
+
+
+def _kill(processes: list[int]) -> None:
     for process in processes:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(process, signal.SIGKILL)
@@ -41,8 +66,6 @@ def main() -> None:
         ended = select.poll()
         ended.register(process, select.POLLIN)
         ended.poll(_WAIT_MILLISECONDS)
-    for path in paths:
-        shutil.rmtree(path, ignore_errors=True)
 
 
 if __name__ == "__main__":

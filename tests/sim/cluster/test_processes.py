@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sim.cluster import janitor
 from sim.cluster.processes import Child, ClusterError, Supervisor
 from tests.waiting import PATIENCE, wait_for
 
@@ -106,3 +107,14 @@ def test_nothing_survives_a_supervisor_that_is_killed() -> None:
     process.stdout.close()
     wait_for("end of the child", lambda: not _alive(int(pid)))
     wait_for("end of the directory", lambda: not Path(directory).exists())
+
+
+def test_a_process_that_the_janitor_was_not_told_of_ends_too(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    (place / "logs").mkdir(parents=True)
+    with (place / "logs" / "stray.log").open("w") as log:
+        stray = subprocess.Popen([sys.executable, *_SLEEP], stdout=log)
+    command = [sys.executable, "-I", "-S", janitor.__file__, f"{place}/"]
+    subprocess.run(command, input=f"remove {place}\n", text=True, check=True)
+    assert stray.wait(PATIENCE) == -signal.SIGKILL
+    assert not place.exists()
