@@ -90,6 +90,10 @@ class Fleet:
 
     def hold(self, ref: ClaimRef, allocation: Allocation) -> None:
         """Count what a claim holds; an earlier allocation of the same claim is replaced."""
+        before = self._allocations.get(ref.uid)
+        if before is not None and self._holds(before[1]) == self._holds(allocation):
+            self._allocations[ref.uid] = (ref, allocation)
+            return
         self.release(ref.uid)
         self._allocations[ref.uid] = (ref, allocation)
         self._by_node.setdefault(allocation.node, set()).add(ref.uid)
@@ -165,6 +169,11 @@ class Fleet:
             market=self.markets.of(gpu.geometry) if sliceable and gpu.geometry else None,
             blocked=why_blocked(gpu, inventory),
         )
+
+    def _holds(self, allocation: Allocation) -> tuple[str, frozenset[str]]:
+        """The node, and the names of the devices that nobody else may have."""
+        devices = allocation.of_driver(self.driver)
+        return allocation.node, frozenset(d.device for d in devices if not d.admin_access)
 
     def _attach(self, node: NodeGpus, ref: ClaimRef, allocation: Allocation) -> list[GpuState]:
         """Enter a claim at the GPUs that it holds; returns those."""

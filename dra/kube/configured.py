@@ -8,6 +8,8 @@ do not know.
 
 import os
 import threading
+import time
+from collections.abc import Callable
 
 import urllib3
 from kubernetes.client import ApiClient, Configuration
@@ -16,14 +18,20 @@ from kubernetes.config import ConfigException, load_kube_config
 from dra.kube.errors import KubeConfigError
 
 _DEFAULT_KUBECONFIG = "~/.kube/config"
+_GOOD_SECONDS = 1.0
+"""So long credentials are used again: asking for them takes as long as a request, and
+``kubernetes.config`` renews them minutes before they expire."""
 
 
 class ConfiguredConnection:
     """The pool, the server's base URL and the credentials of one cluster. Thread-safe."""
 
-    def __init__(self, configuration: Configuration) -> None:
+    def __init__(self, configuration: Configuration, now: Callable[[], float]) -> None:
         self._configuration = configuration
+        self._now = now
         self._renewing = threading.Lock()
+        self._headers: dict[str, str] = {}
+        self._good_until = float("-inf")
         self.host: str = str(configuration.host).rstrip("/")
         self.pool: urllib3.PoolManager = ApiClient(configuration).rest_client.pool_manager
 
@@ -33,10 +41,16 @@ class ConfiguredConnection:
         Raises:
             KubeConfigError: the token file or the exec credential plugin failed.
         """
+        # An exec plugin may run for a second: once is enough for all threads.
+        with self._renewing:
+            if self._now() >= self._good_until:
+                self._headers = self._ask()
+                self._good_until = self._now() + _GOOD_SECONDS
+            return dict(self._headers)
+
+    def _ask(self) -> dict[str, str]:
         try:
-            # An exec plugin may run for a second: once is enough for all threads.
-            with self._renewing:
-                settings = self._configuration.auth_settings()
+            settings = self._configuration.auth_settings()
         except (ConfigException, OSError) as error:
             raise KubeConfigError(f"cannot renew the credentials for {self.host}: {error}") from (
                 error
@@ -49,10 +63,12 @@ class ConfiguredConnection:
         self.pool.clear()
 
 
-def open_connection(kubeconfig: str | None, *, pool_size: int) -> ConfiguredConnection:
+def open_connection(
+    kubeconfig: str | None, *, pool_size: int, now: Callable[[], float] = time.monotonic
+) -> ConfiguredConnection:
     """Connect with a kubeconfig path; without, by KUBECONFIG or ~/.kube/config.
 
-    Nothing is sent yet.
+    Nothing is sent yet. ``now`` gives monotonic seconds.
 
     Raises:
         KubeConfigError: nothing usable was found; the message names where it was looked for.
@@ -66,7 +82,7 @@ def open_connection(kubeconfig: str | None, *, pool_size: int) -> ConfiguredConn
         load_kube_config(  # type: ignore[no-untyped-call]
             path, client_configuration=configuration, persist_config=False
         )
-        return ConfiguredConnection(configuration)
+        return ConfiguredConnection(configuration, now)
     # A kubeconfig is anyone's YAML: what the loader trips over has no common base class.
     except Exception as error:
         raise KubeConfigError(

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from dra.kube.configured import open_connection
 from dra.kube.errors import KubeConfigError, UnavailableError
 from dra.kube.resources import NODES, PODS, Obj
 from dra.kube.transport import KubeApi
@@ -179,12 +180,11 @@ def test_an_expired_exec_credential_is_fetched_again(stub: Stub, tmp_path: Path)
             "interactiveMode": "Never",
         }
     }
-    stub.calls += [reply(thing("n")), reply(thing("n"))]
-    api = KubeApi.connect(stub.kubeconfig(tmp_path / "k", user=user), user_agent="t")
-    api.get(NODES, "n")
-    api.get(NODES, "n")
-    sent = [request.headers["authorization"] for request in stub.requests]
-    assert sent == ["Bearer token-2", "Bearer token-3"]
+    path = stub.kubeconfig(tmp_path / "k", user=user)
+    clock = iter([0.0, 0.0, 0.5, 1.5, 1.5])
+    connection = open_connection(path, pool_size=1, now=lambda: next(clock))
+    given = [connection.credentials()["authorization"] for _ in range(3)]
+    assert given == ["Bearer token-2", "Bearer token-2", "Bearer token-3"]
 
 
 @pytest.mark.parametrize(
