@@ -1,0 +1,183 @@
+"""Writes that are refused, lost or out of date, and claims that are never written."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from controller.writer import NotLeadingError
+from dra.kube.errors import ConflictError, ForbiddenError, InvalidError, KubeError, UnavailableError
+from dra.kube.resources import RESOURCE_CLAIMS
+from tests.controller.bench import Bench, once
+from tests.controller.objects import (
+    claim,
+    device_class,
+    gpu,
+    instance,
+    mignode,
+    pod,
+    request,
+    versioned,
+)
+
+Obj = dict[str, Any]
+STATUS = "resourceclaims/status"
+
+
+def test_claims_that_are_not_ours_are_never_written() -> None:
+    bench = Bench("node-a")
+    bench.cluster.set_class(versioned(device_class("net", "device.driver == 'net.example.com'")))
+    bench.claim(claim("foreign", request("r", "net")))
+    bench.claim(claim("mixed", request("a"), request("b", "net")))
+    for name in ("foreign", "mixed"):
+        bench.pod(pod(name, name))
+    bench.run()
+    assert bench.api.writes == []
+    assert bench.recorder.reasons("foreign") == []
+    assert bench.recorder.reasons("mixed") == ["MixedDrivers", "MixedDrivers"]
+    foreign = versioned(claim("other", request("r", "net")))
+    foreign["status"] = {
+        "allocation": {
+            "devices": {
+                "results": [
+                    {"request": "r", "driver": "net.example.com", "pool": "x", "device": "y"}
+                ]
+            }
+        }
+    }
+    bench.claim(foreign)
+    bench.run(seconds=100)
+    assert bench.api.writes == ["pods/status"]
+    assert bench.condition("mixed")["reason"] == "MixedDrivers"
+
+
+def test_a_claim_of_another_driver_does_not_keep_ours_from_its_slice() -> None:
+    bench = Bench("node-a")
+    bench.cluster.set_class(versioned(device_class("net", "device.driver == 'net.example.com'")))
+    bench.claim(claim("foreign", request("r", "net")))
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "foreign", "c"))
+    bench.run()
+    assert bench.devices("c")
+
+
+def test_a_stale_write_is_tried_again_on_the_new_state() -> None:
+    bench = Bench("node-a")
+    stored = bench.claim(claim("c"))
+    bench.api.put(RESOURCE_CLAIMS, stored)  # a change that was not watched yet
+    bench.pod(pod("p", "c"))
+    bench.run()
+    assert bench.devices("c") == []
+    bench.cluster.set_claim(bench.api.get(RESOURCE_CLAIMS, "c"))
+    bench.run(seconds=1)
+    assert bench.devices("c")
+
+
+def test_an_old_state_that_arrives_late_is_ignored() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    late = copy.deepcopy(bench.api.get(RESOURCE_CLAIMS, "c"))
+    late["metadata"]["resourceVersion"] = str(int(late["metadata"]["resourceVersion"]) - 1)
+    del late["status"]  # the answer to the finalizer, which the watch brings last
+    bench.cluster.set_claim(late)
+    bench.run()
+    assert bench.recorder.reasons("c") == ["Allocated"]
+    assert bench.cluster.claims["default", "c"].claim.allocation is not None
+
+
+@pytest.mark.parametrize("written", [True, False])
+@pytest.mark.parametrize(
+    "error", [UnavailableError("no answer"), ConflictError("with itself", status=409)]
+)
+def test_a_write_of_unknown_outcome_keeps_its_place_until_the_truth_is_known(
+    written: bool,  # noqa: FBT001
+    error: KubeError,
+) -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c", request("r", "mig-7g.40gb")))
+    bench.pod(pod("p", "c"))
+    silence = once(STATUS, error)
+    if written:
+        bench.api.lost = silence
+    else:
+        bench.api.refuse = silence
+    bench.run()
+    bench.claim(claim("d", request("r", "mig-7g.40gb")))
+    bench.pod(pod("q", "d"))
+    bench.run()
+    assert bench.devices("d") == []
+    if written:
+        bench.cluster.set_claim(bench.api.get(RESOURCE_CLAIMS, "c"))
+    bench.run(seconds=1)
+    assert bench.devices("c") == ["gpu-0-mig-7g40gb-0-0"]
+    assert bench.devices("d") == []
+
+
+def test_a_pod_that_is_served_half_is_served_as_a_whole_elsewhere() -> None:
+    bench = Bench("node-a", "node-b")
+    for name in ("one", "two"):
+        bench.claim(claim(name, request("r", "mig-3g.20gb")))
+    bench.pod(pod("p", "one", "two"))
+    bench.api.refuse = _second_status(ConflictError("somebody was faster", status=409))
+    bench.run()
+    assert bench.node_of("one") == "node-a"
+    bench.api.refuse = lambda _: None
+    bench.change_claim("two")
+    taken = gpu(0, instances=(instance("3g.20gb", 0), instance("1g.5gb", 5)))
+    bench.cluster.set_mignode(mignode("node-a", taken))
+    bench.run(seconds=1)
+    assert bench.node_of("one") == bench.node_of("two") == "node-b"
+
+
+def _second_status(error: KubeError) -> Any:
+    seen: list[str] = []
+
+    def refuse(what: str) -> KubeError | None:
+        seen.append(what)
+        return error if what == STATUS and seen.count(STATUS) > 1 else None
+
+    return refuse
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            InvalidError('requires resource="resourceclaims/binding"', status=422),
+            "ClusterRole with the verb patch on resourceclaims/binding",
+        ),
+        (InvalidError("status.allocation: too long", status=422), "too long"),
+        (ForbiddenError("cannot patch resourceclaims/status", status=403), "resourceclaims/status"),
+    ],
+)
+def test_a_refused_write_says_what_is_missing_and_is_tried_ever_more_rarely(
+    error: KubeError, told: str
+) -> None:
+    bench = Bench("node-a")
+    attempts = []
+
+    def refuse(what: str) -> KubeError | None:
+        attempts.append(what)
+        return error if what == STATUS else None
+
+    bench.api.refuse = refuse
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c"))
+    for _ in range(120):
+        bench.run(seconds=1)
+    assert attempts.count(STATUS) < 15
+    assert any(r == "AllocationRefused" and told in m for _, _, r, m in bench.recorder.events)
+
+
+def test_nothing_is_written_by_one_who_does_not_lead() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c"))
+    bench.leads = False
+    with pytest.raises(NotLeadingError):
+        bench.run()
+    assert bench.api.writes == []
