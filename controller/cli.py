@@ -35,7 +35,8 @@ _log = logging.getLogger(__name__)
 
 REQUEST_SECONDS = 4.0
 """Shorter than the margin between losing a lease and somebody else getting it (5 s), so that no
-write of a former leader is under way when the next one starts."""
+former leader is waiting for a write when the next one starts. What may arrive even later is fenced
+off: ``controller.fence``."""
 
 
 @click.command(context_settings={"auto_envvar_prefix": "MIG_CONTROLLER"})

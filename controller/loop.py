@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import gc
 import logging
+import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from controller.cluster import Cluster
 from controller.engine import Engine
+from controller.fence import Fence
+from controller.flights import Flights
 from controller.inbox import Inbox
 from controller.observer import Observer
 from controller.outbox import Outbox, Senders
@@ -31,7 +34,7 @@ from dra.kube.resources import (
     Obj,
     Resource,
 )
-from dra.kube.timing import Clock
+from dra.kube.timing import Clock, rfc3339
 from dra.kube.transport import KubeApi
 from dra.monitoring.probes import Probes, Pulse
 from dra.selectors.cel import Selectors
@@ -155,11 +158,17 @@ class Controller:
             self._serve(inbox, stop, senders)
         finally:
             stop.set()
-            senders.close()  # whoever leads next may rely on it that nothing is under way
+            senders.close()  # whoever leads next may rely on it that nothing more is sent
 
     def _serve(self, inbox: Inbox, stop: threading.Event, outbox: Outbox) -> None:
-        cluster, engine = self._engine(inbox, stop, outbox)
+        selectors, writer = Selectors(), self._writer(stop)
+        cluster = Cluster(self._names.driver, self._names.finalizer, Kinds(selectors))
+        reader = Reader(self._names.driver, selectors, cluster.classes)
+        engine = self._engine(inbox, cluster, reader, writer=writer, outbox=outbox)
         _apply(cluster, inbox.take())
+        fence = self._fence(inbox, cluster, writer=writer, outbox=outbox)
+        while not (fence.stands() or stop.is_set()):
+            self._turn(fence, cluster, inbox)
         cluster.learn_demand()
         engine.absorb()
         _log.info(
@@ -176,31 +185,45 @@ class Controller:
         gc.collect()
         gc.freeze()
         while not stop.is_set():
-            self._pulse.beat()
-            if not engine.work():
-                due = engine.next_due()
-                wait = _IDLE_SECONDS if due is None else due - self._clock.monotonic()
-                changes = inbox.take(min(_IDLE_SECONDS, max(0.0, wait)))
-            else:
-                changes = inbox.take()
-            _apply(cluster, changes)
-            engine.absorb()
+            self._turn(engine, cluster, inbox)
 
-    def _engine(
-        self, inbox: Inbox, stop: threading.Event, outbox: Outbox
-    ) -> tuple[Cluster, Engine]:
-        names, selectors = self._names, Selectors()
-        cluster = Cluster(names.driver, names.finalizer, Kinds(selectors))
-        writer = Writer(
+    def _turn(self, worker: Engine | Fence, cluster: Cluster, inbox: Inbox) -> None:
+        """Have a piece of work done, or wait for what brings some."""
+        self._pulse.beat()
+        if not worker.work():
+            due = worker.next_due()
+            wait = _IDLE_SECONDS if due is None else due - self._clock.monotonic()
+            changes = inbox.take(min(_IDLE_SECONDS, max(0.0, wait)))
+        else:
+            changes = inbox.take()
+        _apply(cluster, changes)
+        worker.absorb()
+
+    def _writer(self, stop: threading.Event) -> Writer:
+        return Writer(
             self._api,
-            driver=names.driver,
-            finalizer=names.finalizer,
+            driver=self._names.driver,
+            finalizer=self._names.finalizer,
             now=self._clock.now,
             leads=lambda: self._leads() and not stop.is_set(),
         )
-        engine = Engine(
+
+    def _fence(self, inbox: Inbox, cluster: Cluster, *, writer: Writer, outbox: Outbox) -> Fence:
+        return Fence(
             cluster,
-            Reader(names.driver, selectors, cluster.classes),
+            writer,
+            Flights(outbox, inbox.wake),
+            mark=f"{rfc3339(self._clock.now())} {secrets.token_hex(4)}",
+            now=self._clock.monotonic,
+        )
+
+    def _engine(
+        self, inbox: Inbox, cluster: Cluster, reader: Reader, *, writer: Writer, outbox: Outbox
+    ) -> Engine:
+        names = self._names
+        return Engine(
+            cluster,
+            reader,
             writer=writer,
             outbox=outbox,
             reporter=Reporter(
@@ -214,7 +237,6 @@ class Controller:
             wake=inbox.wake,
             observer=self._observer,
         )
-        return cluster, engine
 
 
 def _deliver(inbox: Inbox, resource: Resource) -> Callable[[Change], None]:

@@ -1,8 +1,8 @@
 """What the controller writes on claims, pods and classes, and nothing else does.
 
 The finalizer goes first, by a patch of the object: a status update carries no metadata. Every
-write to a claim names the resourceVersion that the decision was made on, so that whoever was
-faster wins.
+write to a claim that was decided names the resourceVersion that the decision was made on, so that
+whoever was faster wins.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from controller.decision import Pick
 from dra.allocation import AllocatedDevice, write_allocation
 from dra.claims import Claim
-from dra.kube.errors import ConflictError, InvalidError
+from dra.kube.errors import ConflictError, InvalidError, NotFoundError
 from dra.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.timing import rfc3339
 from dra.kube.transport import PatchContent
@@ -137,6 +137,28 @@ class Writer:
     def deallocate(self, claim: Claim) -> Obj:
         """Clear an allocation, and whom it is reserved for: nobody may be about to use it."""
         return self._set_allocation(claim, None, None)
+
+    def fence(self, claim: Claim, mark: str) -> Obj:
+        """Change a claim in whatever state it is, so that no write fits that was made before.
+
+        Raises:
+            NotFoundError: the claim is gone; there may be another of its name.
+        """
+        self._check()
+        annotations = {f"{self._driver}/fence": mark}
+        try:
+            return self._api.patch(
+                RESOURCE_CLAIMS,
+                claim.ref.name,
+                {"metadata": {"uid": claim.ref.uid, "annotations": annotations}},
+                namespace=claim.ref.namespace,
+                field_manager=self._manager,
+            )
+        except InvalidError as error:
+            causes = error.details.get("causes") or ()
+            if any(cause.get("field") == "metadata.uid" for cause in causes):
+                raise NotFoundError(f"claim {claim.ref} is another: {error.message}") from error
+            raise
 
     def lift_gate(self, pod: Pod, gate: str) -> Obj:
         """Remove a scheduling gate.

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from http import HTTPStatus
 from pathlib import Path
 
 import pytest
@@ -16,15 +17,16 @@ from hack.cluster.api import Api, ApiError, Obj
 from hack.cluster.binaries import Binaries
 from hack.cluster.chart import NAMESPACE, REPOSITORY
 from hack.cluster.controlplane import ControlPlane
+from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from tests.cluster.conftest import USERS
-from tests.cluster.harness.churn import SHARED, Churn
+from tests.cluster.harness.churn import COMMAND, SHARED, Churn
 from tests.cluster.harness.daemons import DRIVER
 from tests.cluster.harness.ledger import Ledger
 from tests.cluster.harness.replicas import Replicas
 from tests.cluster.harness.standins import StandIns
 from tests.cluster.harness.watcher import Watcher
-from tests.controller.objects import gpu, inventory
+from tests.controller.objects import FINALIZER, allocated, gpu, inventory
 
 SECONDS = float(os.environ.get("MIG_CHURN_SECONDS", "180"))
 SEED = int(os.environ.get("MIG_SEED", "4"))
@@ -168,6 +170,47 @@ def test_a_leader_that_ends_in_a_burst_gives_no_slice_twice(arena: Arena, how: s
             replicas.wait_for_leader(other_than=first)
             done = ledger.allocations
             wait_for("the successor's allocations", lambda: ledger.allocations > done)
+        arena.drain(replicas)
+    arena.check()
+
+
+def test_an_allocation_that_a_former_leader_sent_is_refused_once_the_next_has_decided(
+    arena: Arena,
+) -> None:
+    api, node = arena.api, NODES[0]
+    with Replicas(arena.control_plane, arena.logs, "former"):
+        _classes(api)
+
+    def create(name: str, where: str) -> None:
+        claims = {"gpu": {"resourceClaimTemplateName": "whole"}}
+        selector = {"kubernetes.io/hostname": where}
+        api.create(pod(name, COMMAND, claims=claims, nodeSelector=selector))
+
+    def made() -> Obj | None:
+        claims = api.list("ResourceClaim")
+        return next((c for c in claims if c["metadata"]["name"].startswith("former-")), None)
+
+    create("former", "no-such-node")
+    name = wait_for("claim", made)["metadata"]["name"]
+    ours = api.patch("ResourceClaim", name, {"metadata": {"finalizers": [FINALIZER]}})
+    late = {
+        "metadata": {key: ours["metadata"][key] for key in ("uid", "resourceVersion")},
+        "status": allocated(ours, node, "gpu-0-mig-7g40gb-0-0")["status"],
+    }
+    before = arena.ledger.allocations
+    with Replicas(arena.control_plane, arena.logs, "next") as replicas:
+        for number in range(GPUS):
+            create(f"next-{number}", node)
+        allocations = f"allocation of all GPUs of {node}"
+        wait_for(
+            allocations,
+            lambda: arena.ledger.allocations == before + GPUS,
+            context=replicas.tails,
+        )
+        with pytest.raises(ApiError) as refused:
+            api.patch("ResourceClaim", name, late, subresource="status")
+        assert refused.value.status == HTTPStatus.CONFLICT
+        api.delete("Pod", "former", grace=0)
         arena.drain(replicas)
     arena.check()
 

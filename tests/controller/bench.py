@@ -9,12 +9,14 @@ from typing import Any
 
 from controller.cluster import Cluster
 from controller.engine import Engine
+from controller.fence import Fence
+from controller.flights import Flights
 from controller.observer import Observer
 from controller.outbox import Outbox
 from controller.podconditions import PodConditions
 from controller.report import Reporter
 from controller.writer import Writer
-from dra.kube.errors import ConflictError, KubeError, NotFoundError
+from dra.kube.errors import ConflictError, InvalidError, KubeError, NotFoundError
 from dra.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Resource
 from dra.kube.transport import PatchContent
 from dra.selectors.cel import Selectors
@@ -81,16 +83,9 @@ class FakeApi:
         elif content == "strategic":
             _set_conditions(obj, body["status"]["conditions"])
         else:
-            metadata = dict(body["metadata"])
-            if metadata.pop("resourceVersion") != obj["metadata"]["resourceVersion"]:
-                raise ConflictError(f"{name} has been modified", status=409)
-            if metadata.pop("uid") != obj["metadata"]["uid"]:
-                raise ConflictError(f"{name} is another", status=409)
-            obj["metadata"] |= {k: v for k, v in metadata.items() if v is not None}
-            for key in [k for k, v in metadata.items() if v is None]:
-                obj["metadata"].pop(key, None)
-            status = {**obj.get("status", {}), **body.get("status", {})}
-            obj["status"] = {k: v for k, v in status.items() if v is not None}
+            _merge(obj, body)
+            if obj == found:
+                return obj
         stored = self.put(resource, obj)
         self.writes.append(what)
         if error := self.lost(what):
@@ -125,6 +120,24 @@ class Inline:
         job()
 
 
+def _merge(obj: Obj, body: Obj) -> None:
+    """Apply a merge patch of metadata and status, and refuse it as the API server does."""
+    known, metadata = obj["metadata"], dict(body["metadata"])
+    if metadata.pop("resourceVersion", known["resourceVersion"]) != known["resourceVersion"]:
+        raise ConflictError(f"{known['name']} has been modified", status=409)
+    if metadata.pop("uid") != known["uid"]:
+        causes = [{"field": "metadata.uid", "message": "field is immutable"}]
+        raise InvalidError("metadata.uid: immutable", status=422, details={"causes": causes})
+    if added := metadata.pop("annotations", None):
+        known["annotations"] = known.get("annotations", {}) | added
+    known |= {k: v for k, v in metadata.items() if v is not None}
+    for key in [k for k, v in metadata.items() if v is None]:
+        known.pop(key, None)
+    if "status" in body:
+        status = {**obj.get("status", {}), **body["status"]}
+        obj["status"] = {k: v for k, v in status.items() if v is not None}
+
+
 def _remove_gates(obj: Obj, steps: list[Obj]) -> None:
     for step in steps:
         if step["op"] == "remove":
@@ -154,16 +167,20 @@ class Bench:
     """An engine with nodes that each have one empty A100."""
 
     def __init__(
-        self, *nodes: str, outbox: Outbox | None = None, observer: Observer | None = None
+        self,
+        *nodes: str,
+        outbox: Outbox | None = None,
+        observer: Observer | None = None,
+        api: FakeApi | None = None,
     ) -> None:
         self.outbox = outbox or Inline()
         self.time = 1000.0
-        self.api = FakeApi()
+        self.api = api or FakeApi()
         self.recorder = Recorder()
         self.leads = True
         selectors = Selectors()
         self.cluster = Cluster(DRIVER, FINALIZER, Kinds(selectors))
-        writer = Writer(
+        self.writer = Writer(
             self.api,
             driver=DRIVER,
             finalizer=FINALIZER,
@@ -173,10 +190,10 @@ class Bench:
         self.engine = Engine(
             self.cluster,
             Reader(DRIVER, selectors, self.cluster.classes),
-            writer=writer,
+            writer=self.writer,
             reporter=Reporter(
                 self.recorder,
-                PodConditions(writer, self.outbox, driver=DRIVER, now=lambda: self.time),
+                PodConditions(self.writer, self.outbox, driver=DRIVER, now=lambda: self.time),
                 lambda: self.time,
                 observer=observer,
             ),
@@ -190,6 +207,22 @@ class Bench:
             self.cluster.set_mignode(mignode(name))
         self.run()
         self.api.writes.clear()
+
+    def succeeded_by(self, *nodes: str, outbox: Outbox | None = None) -> Bench:
+        """The next leader, with these nodes: it has listed everything and decided nothing."""
+        self.leads = False
+        new = Bench(*nodes, outbox=outbox, api=self.api)
+        for (plural, _), obj in self.api.objects.items():
+            if plural == RESOURCE_CLAIMS.plural:
+                new.cluster.set_claim(obj)
+            elif plural == PODS.plural:
+                new.cluster.set_pod(obj)
+        return new
+
+    def fence(self, mark: str = "fence") -> Fence:
+        """The fence that this leader raises around the claims that it knows."""
+        flights = Flights(self.outbox, lambda: None)
+        return Fence(self.cluster, self.writer, flights, mark=mark, now=lambda: self.time)
 
     def run(self, *, seconds: float = 0.0) -> None:
         """Let time pass, then do all work that is due; the answers of writes are watched."""

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import random
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pytest
 
@@ -50,7 +53,12 @@ class Story:
         self.bench.api.put = put  # type: ignore[method-assign]
 
     def act(self) -> None:
-        steps: list[Callable[[], None]] = [
+        self.draw.choice(self.steps())()
+        self.check()
+
+    def steps(self) -> list[Callable[[], None]]:
+        """What may happen next; what is named twice happens twice as often."""
+        return [
             self._create,
             self._answer,
             self._answer,
@@ -61,8 +69,6 @@ class Story:
             self._unreserve,
             lambda: self.bench.run(seconds=self.draw.choice((0.0, 0.05, 1.0))),
         ]
-        self.draw.choice(steps)()
-        self.check()
 
     def check(self) -> None:
         """No two claims hold the same memory slice."""
@@ -137,9 +143,62 @@ class Story:
         return [n for n in self.names if ("resourceclaims", n) in self.bench.api.objects]
 
 
+class Succession(Story):
+    """Leaders come and go besides; what one of them sent last arrives at any time later."""
+
+    def __init__(self, seed: int) -> None:
+        self.late: list[Callable[[], object]] = []
+        super().__init__(seed)
+
+    def steps(self) -> list[Callable[[], None]]:
+        return [*super().steps(), self._succeed, self._arrive]
+
+    def end(self) -> None:
+        while self.late:
+            self._arrive()
+        super().end()
+
+    def _succeed(self) -> None:
+        """The leader ends with any of its requests on their way, and the next one begins."""
+        self._leave()
+        self.seen.clear()
+        self.desk = Desk()
+        self.bench = self.bench.succeeded_by(*NODES, outbox=self.desk)
+        fence = self.bench.fence(f"fence {self.draw.random()}")
+        trouble = self.bench.api.refuse
+        self.bench.api.refuse = lambda _: self._trouble(_STALE, _SILENCE)
+        while not fence.stands():
+            fence.work()
+            self.draw.choice((self._answer, self._answer, self._arrive, self._tell))()
+            fence.absorb()
+            self.bench.time += 1
+        self.bench.api.refuse = trouble
+
+    def _leave(self) -> None:
+        api, send = self.bench.api, self.bench.api.patch
+
+        def patch(*args: Any, **more: Any) -> Any:
+            if self.draw.random() < 0.5:
+                return send(*args, **more)
+            self.late.append(partial(send, *args, **more))
+            raise _SILENCE
+
+        api.patch = patch  # type: ignore[method-assign]
+        for job in self.desk.jobs:
+            job()
+        api.patch = send  # type: ignore[method-assign]
+
+    def _arrive(self) -> None:
+        if self.late:
+            request = self.late.pop(self.draw.randrange(len(self.late)))
+            with contextlib.suppress(KubeError):
+                request()
+
+
+@pytest.mark.parametrize("kind", [Story, Succession], ids=["one-leader", "succession"])
 @pytest.mark.parametrize("seed", range(12))
-def test_no_slice_is_given_out_twice_and_none_is_lost(seed: int) -> None:
-    story = Story(seed)
+def test_no_slice_is_given_out_twice_and_none_is_lost(seed: int, kind: type[Story]) -> None:
+    story = kind(seed)
     for _ in range(250):
         story.act()
     story.end()

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from dra.inventory import Instance
+from dra.kube.errors import ConflictError
 from dra.kube.resources import EVENTS, PODS, RESOURCE_CLAIMS
-from tests.controller.objects import FINALIZER, gpu, instance, request
+from tests.controller.objects import FINALIZER, allocated, gpu, instance, request
 from tests.controller.site import Obj, Site
 from tests.waiting import PATIENCE, wait_for
 
@@ -169,6 +170,37 @@ def test_a_second_controller_takes_over_without_allocating_anything_twice(site: 
     assert len(held) == count
     assert len(set(held)) == count
     assert "leads" in (site.folder / "controller-1.log").read_text()
+
+
+def test_an_allocation_that_a_former_leader_sent_is_refused_once_the_next_has_decided(
+    site: Site,
+) -> None:
+    site.add_node("node-a")
+    former = site.start("--no-leader-elect")
+    site.wait_classes()
+    former.kill()
+    former.wait()
+    for name, fits in (("former", {"there": "is no such node"}), ("next", {})):
+        site.claim(name, request("r", "mig-7g.40gb"))
+        site.pod(name, name, nodeSelector=fits)
+    ours = {"metadata": {"finalizers": [FINALIZER]}}
+    stored = site.api.patch(RESOURCE_CLAIMS, "former", ours, namespace="default")
+    late = allocated(stored, "node-a", "gpu-0-mig-7g40gb-0-0")
+
+    def mark() -> str:
+        metadata = site.api.get(RESOURCE_CLAIMS, "former", namespace="default")["metadata"]
+        return str(metadata.get("annotations", {}).get("mig.dra.dev/fence", ""))
+
+    site.start("--no-leader-elect")
+    wait_for("allocation", lambda: site.allocation("next"))
+    with pytest.raises(ConflictError):
+        site.api.replace(RESOURCE_CLAIMS, late, subresource="status")
+    assert site.held() == [("node-a", "gpu-0-mig-7g40gb-0-0")]
+    before = mark()
+    assert before
+    site.controllers[-1].kill()
+    site.start("--no-leader-elect")
+    wait_for("another fence", lambda: mark() not in ("", before))
 
 
 def test_without_a_kubeconfig_it_says_so_and_ends(tmp_path: Path) -> None:
