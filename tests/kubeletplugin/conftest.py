@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import yaml
 
+from dra.inventory import Allocator
 from dra.kube.resources import CUSTOM_RESOURCE_DEFINITIONS
 from dra.kube.transport import KubeApi
 from sim.nvml.machine import GpuSpec, Machine
 from tests.folders import short_folder
+from tests.kubeletplugin.publishedslices import published
 from tests.kubeletplugin.rig import Rig
+from tests.sim.apiserver.running import running_server
 from tests.waiting import wait_for
 
 CRD = Path(__file__).parents[2] / "api/crds/mignodes.yaml"
 A100 = "A100-SXM4-40GB"
 
 
-@pytest.fixture(scope="session")
-def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An embedded API server with our CRD."""
-    path = tmp_path_factory.mktemp("api") / "kubeconfig"
-    command = [sys.executable, "-m", "sim", "apiserver", "--port", "0", "--kubeconfig-out"]
-    process = subprocess.Popen([*command, str(path)], stdout=subprocess.DEVNULL)
-    try:
-        wait_for("the API server", path.exists)
-        api = KubeApi.connect(str(path), user_agent="tests/1")
+@contextmanager
+def api_server(folder: Path, *flags: str) -> Iterator[Path]:
+    """An embedded API server with our CRD; its kubeconfig."""
+    with running_server(folder, *flags) as server:
+        api = KubeApi.connect(str(server.kubeconfig), user_agent="tests/1")
         api.create(CUSTOM_RESOURCE_DEFINITIONS, yaml.safe_load(CRD.read_text()))
         api.close()
+        yield server.kubeconfig
+
+
+@pytest.fixture(scope="session")
+def kubeconfig(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """That of the API server of most tests."""
+    with api_server(tmp_path_factory.mktemp("api")) as path:
         yield path
-    finally:
-        process.kill()
-        process.wait()
 
 
 @pytest.fixture
@@ -67,4 +69,14 @@ def rig(make_rig: Callable[..., Rig]) -> Rig:
     """A node with two A100, its plugin started."""
     rig = make_rig()
     rig.start()
+    return rig
+
+
+@pytest.fixture
+def scheduled(make_rig: Callable[..., Rig]) -> Rig:
+    """A node with two A100 that kube-scheduler allocates."""
+    rig = make_rig()
+    rig.allocator = Allocator.SCHEDULER
+    rig.start()
+    wait_for("slices", lambda: published(rig))
     return rig

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -22,7 +20,7 @@ from dra.kube.resources import (
     Obj,
 )
 from dra.kube.transport import KubeApi
-from tests.waiting import PATIENCE, wait_for
+from tests.sim.apiserver.running import running_server
 
 DRIVER = "mig.dra.dev"
 CLASS = "mig-1g.5gb"
@@ -30,18 +28,10 @@ CLASS = "mig-1g.5gb"
 
 @contextmanager
 def api_server(directory: Path) -> Iterator[KubeApi]:
-    kubeconfig = directory / "kubeconfig"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "sim", "apiserver", "--port", "0", "--kubeconfig-out", kubeconfig]
-    )
-    try:
-        wait_for("the API server", kubeconfig.exists)
-        api = KubeApi.connect(str(kubeconfig), user_agent="test")
+    with running_server(directory) as server:
+        api = KubeApi.connect(str(server.kubeconfig), user_agent="test")
         yield api
         api.close()
-    finally:
-        process.terminate()
-        process.wait(PATIENCE)
 
 
 def wipe(api: KubeApi) -> None:
