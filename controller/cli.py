@@ -18,7 +18,7 @@ from controller.loop import Controller, Names
 from controller.metrics import ControllerMetrics
 from controller.report import Recorder
 from dra.kube.errors import KubeConfigError, NotServedError
-from dra.kube.events import EventRecorder
+from dra.kube.events import EventLimits, EventRecorder
 from dra.kube.lease import LeaderElector
 from dra.kube.served import check_served
 from dra.kube.timing import SystemClock
@@ -37,6 +37,8 @@ REQUEST_SECONDS = 4.0
 """Shorter than the margin between losing a lease and somebody else getting it (5 s), so that no
 former leader is waiting for a write when the next one starts. What may arrive even later is fenced
 off: ``controller.fence``."""
+EVENT_LIMITS = EventLimits(pause_seconds=0.1, delay_seconds=0.5)
+"""A pod that was just allocated is about to be bound: its events can wait for that."""
 
 
 @click.command(context_settings={"auto_envvar_prefix": "MIG_CONTROLLER"})
@@ -101,7 +103,7 @@ def main(  # noqa: PLR0913 - one parameter per flag
         check_served(api)
     except NotServedError as error:
         raise click.ClickException(str(error)) from error
-    events = EventRecorder(api, component=f"{driver_name}/controller")
+    events = EventRecorder(api, component=f"{driver_name}/controller", limits=EVENT_LIMITS)
     recorder = CountingRecorder(events, registry)
     program = _Program(
         api,

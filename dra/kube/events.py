@@ -48,6 +48,7 @@ class EventApi(Protocol):
 class _Waiting:
     first: datetime
     last: datetime
+    at: float  # monotonic
     count: int = 1
 
 
@@ -65,8 +66,8 @@ class EventLimits:
     Equal events within ``window_seconds`` of the last one are counted up instead of repeated. At
     most ``pending`` different ones wait to be sent; the oldest is dropped. An object may have
     ``burst`` different events at once, then one every ``refill_seconds``. Of all objects together
-    ``at_once`` are sent in a row, then one every ``pause_seconds``: what is reported about has the
-    API server first.
+    ``at_once`` are sent in a row, then one every ``pause_seconds``, and none before it is
+    ``delay_seconds`` old: what is reported about has the API server first.
     """
 
     window_seconds: float = 600.0
@@ -75,6 +76,7 @@ class EventLimits:
     refill_seconds: float = 60.0
     at_once: int = 20
     pause_seconds: float = 0.05
+    delay_seconds: float = 0.0
 
 
 class EventRecorder:
@@ -141,7 +143,7 @@ class EventRecorder:
             if self._closed.is_set() or not self._allowance.take(occurrence.regarding, at):
                 self._drop()
                 return
-            self._waiting[occurrence] = _Waiting(first=now, last=now)
+            self._waiting[occurrence] = _Waiting(first=now, last=now, at=at)
             if len(self._waiting) > self._limits.pending:
                 self._waiting.popitem(last=False)
                 self._drop()
@@ -211,7 +213,16 @@ class EventRecorder:
                 )
 
     def _keep_pace(self) -> None:
-        """Pause when many events have been sent, unless somebody waits for the rest."""
+        """Pause before what is new, and when many events have been sent.
+
+        Not if somebody waits for the rest.
+        """
+        with self._changed:
+            oldest = next(iter(self._waiting.values()), None)
+        if oldest is not None and not self._closed.is_set():
+            wait = oldest.at + self._limits.delay_seconds - self._clock.monotonic()
+            if wait > 0:
+                self._clock.wait(self._hurried, wait)
         while not self._hurried.is_set() and not self._closed.is_set():
             if self._pace.take("", self._clock.monotonic()):
                 return

@@ -357,9 +357,24 @@ def test_many_events_are_sent_in_pauses_of_other_work(
     assert clock.waits == [0.5] * 5
 
 
+def test_an_event_waits_until_what_it_reports_has_had_its_time(
+    stub: Stub, make: Make, clock: FakeClock
+) -> None:
+    stub.calls.extend([OK] * 2)
+    recorder = make(limits=EventLimits(delay_seconds=0.5))
+    for number in range(2):
+        recorder.emit(thing(f"pod-{number}", namespace="team"), "Allocated", "a slice")
+    eventually(lambda: len(stub.requests) == 2)
+    assert clock.waits[0] == 0.5
+    assert sum(clock.waits) <= 1.0  # the second may have been emitted during the wait for the first
+
+
 def test_whoever_waits_for_the_events_does_not_wait_for_pauses(stub: Stub, make: Make) -> None:
     stub.calls.extend([OK] * 8)
-    recorder = make(limits=EventLimits(at_once=1, pause_seconds=3600.0), clock=SystemClock())
+    recorder = make(
+        limits=EventLimits(at_once=1, pause_seconds=3600.0, delay_seconds=3600.0),
+        clock=SystemClock(),
+    )
     for number in range(8):
         recorder.emit(thing(f"pod-{number}", namespace="team"), "Allocated", "a slice")
     assert recorder.flush(PATIENCE)
