@@ -38,15 +38,23 @@ class Bindings:
     """Makes pods, each with a claim of its own for one slice, and watches them being bound.
 
     ``profiles`` is what claims draw from, each with its weight. With ``templates`` the claims are
-    made from templates, by kube-controller-manager; without, they are there before their pods.
+    made from templates, by kube-controller-manager; without, they are there before their pods, and
+    ``made`` is called with the name of each.
     """
 
     def __init__(
-        self, api: KubeApi, profiles: dict[str, float], *, templates: bool, seed: int
+        self,
+        api: KubeApi,
+        profiles: dict[str, float],
+        *,
+        templates: bool,
+        seed: int,
+        made: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._api = api
         self._profiles = profiles
         self._templates = templates
+        self._made = made
         self._draw = random.Random(seed)
         self._numbers = itertools.count()
         self._bound: dict[str, float] = {}
@@ -131,8 +139,12 @@ class Bindings:
                 objects.pod(name, gated=gated, resourceClaimTemplateName=_template(profile))
                 for name, profile in named
             ]
-        self._each(lambda n: self._api.create(RESOURCE_CLAIMS, objects.claim(*n)), named)
+        self._each(lambda n: self._make(*n), named)
         return [objects.pod(name, gated=gated, resourceClaimName=name) for name, _ in named]
+
+    def _make(self, name: str, profile: str) -> None:
+        self._api.create(RESOURCE_CLAIMS, objects.claim(name, profile))
+        self._made(name)
 
     def _each(self, act: Callable[..., object], things: Iterable[object]) -> None:
         for _ in self._creators.map(act, things):

@@ -15,6 +15,9 @@ FINALIZER = f"{DEFAULT_DRIVER}/allocation"
 
 GPUS_PER_NODE = 8
 
+REQUEST = "r"
+"""The name of the only request of a claim."""
+
 
 def inventory(node: str, shape: Geometry) -> Inventory:
     """Eight empty A100 of 80 GB with the profiles of ``shape``."""
@@ -48,7 +51,7 @@ def node(name: str) -> Obj:
 
 def claim_spec(profile: str) -> dict[str, Any]:
     """The ``spec`` of a claim for one slice of ``profile``."""
-    request = {"name": "r", "exactly": {"deviceClassName": class_name(profile)}}
+    request = {"name": REQUEST, "exactly": {"deviceClassName": class_name(profile)}}
     return {"devices": {"requests": [request]}}
 
 

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from datetime import UTC, datetime
 from pathlib import Path
 
 import yaml
 
+from dra.allocation import AllocatedDevice, write_allocation
 from dra.geometry import Geometry
 from dra.kube.errors import KubeError
 from dra.kube.resources import (
@@ -19,11 +22,13 @@ from dra.kube.resources import (
     MIG_NODES,
     NAMESPACES,
     NODES,
+    RESOURCE_CLAIMS,
     RESOURCE_SLICES,
 )
+from dra.kube.timing import rfc3339
 from dra.kube.transport import KubeApi
 from dra.mignode import to_mignode
-from dra.names import class_name
+from dra.names import DEFAULT_DRIVER, class_name
 from hack.bench import objects
 from hack.bench.bindings import CREATORS
 from hack.bench.slices import partitionable
@@ -47,6 +52,7 @@ class Site:
         kubeconfig = str(control_plane.kubeconfig(credentials.ADMIN))
         self.api = KubeApi.connect(kubeconfig, user_agent="bench", timeout_seconds=60)
         self._inventories = [objects.inventory(f"node-{n:04}", shape) for n in range(nodes)]
+        self._turns = itertools.cycle(i.node for i in self._inventories)
         self._logs = control_plane.root / "controller"
         self._logs.mkdir()
 
@@ -102,6 +108,20 @@ class Site:
         yield
         _each(lambda s: self.api.delete(RESOURCE_SLICES, s["metadata"]["name"]), slices)
 
+    def allocate(self, claim: str) -> None:
+        """Allocate a claim on the node whose turn it is; which device does not matter there."""
+        device = AllocatedDevice(objects.REQUEST, DEFAULT_DRIVER, "bench", "gpu-0")
+        allocation = write_allocation(
+            [device], next(self._turns), timestamp=rfc3339(datetime.now(UTC))
+        )
+        self.api.patch(
+            RESOURCE_CLAIMS,
+            claim,
+            {"status": {"allocation": allocation}},
+            namespace="default",
+            subresource="status",
+        )
+
     def _ready(self) -> bool:
         return all(is_ready(node) for node in self.api.list(NODES).items)
 
@@ -122,9 +142,8 @@ def running(
     with tempfile.TemporaryDirectory(prefix="migbench", dir="/tmp") as folder:
         flags = {"kube_api_qps": str(scheduler_qps), "kube_api_burst": str(2 * scheduler_qps)}
         users = (credentials.MIG_CONTROLLER,)
-        with ControlPlane(
-            binaries, Path(folder), users=users, setup=Setup(scheduler_flags=flags)
-        ) as control_plane:
+        setup = Setup(scheduler_flags=flags, auditing=False)
+        with ControlPlane(binaries, Path(folder), users=users, setup=setup) as control_plane:
             site = Site(control_plane, shape, nodes=nodes)
             site.make_nodes()
             yield site

@@ -40,11 +40,11 @@ class AuditLog:
     """Reads the log that an API server is appending to."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
 
     def mark(self) -> int:
         """A position: `writes(since=mark)` leaves out what was logged before."""
-        return self._path.stat().st_size if self._path.exists() else 0
+        return self.path.stat().st_size if self.path.exists() else 0
 
     def writes(self, *, since: int = 0, user: str = "") -> list[Request]:
         """The writes in order, of one user or of all."""
@@ -53,7 +53,7 @@ class AuditLog:
 
     def requests(self, *, since: int = 0) -> list[Request]:
         """All that is logged, in order."""
-        with self._path.open("rb") as log:
+        with self.path.open("rb") as log:
             log.seek(since)
             lines = log.read().splitlines(keepends=True)
         events = (json.loads(line) for line in lines if line.endswith(b"\n"))

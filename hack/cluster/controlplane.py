@@ -39,6 +39,7 @@ class Setup:
         scheduler_flags: further flags of the scheduler, without their dashes.
         emulated: an older version of Kubernetes, such as `1.34`, whose API and gates are served;
             a binary emulates up to three versions back.
+        auditing: whether every write is logged, for tests that ask who made it.
     """
 
     controllers: tuple[str, ...] = ("*",)
@@ -46,6 +47,7 @@ class Setup:
     gates: Mapping[str, bool] = field(default_factory=dict)
     scheduler_flags: Mapping[str, str] = field(default_factory=dict)
     emulated: str = ""
+    auditing: bool = True
 
     def flags(self) -> list[str]:
         """What every program but etcd is given."""
@@ -204,8 +206,11 @@ class ControlPlane:
         )
 
     def _apiserver(self) -> Process:
-        policy = self.root / "audit-policy.json"
-        policy.write_text(json.dumps(audit.POLICY))
+        auditing = {}
+        if self.setup.auditing:
+            policy = self.root / "audit-policy.json"
+            policy.write_text(json.dumps(audit.POLICY))
+            auditing = {"audit_policy_file": str(policy), "audit_log_path": str(self.audit.path)}
         return self._process(
             "kube-apiserver",
             etcd_servers=f"http://127.0.0.1:{self._client_port}",
@@ -221,9 +226,8 @@ class ControlPlane:
             service_account_issuer="https://kubernetes.default.svc",
             service_account_key_file=str(self._key),
             service_account_signing_key_file=str(self._key),
-            audit_policy_file=str(policy),
-            audit_log_path=str(self.root / "audit.log"),
             allow_privileged="true",
+            **auditing,
         )
 
     def _controller_manager(self) -> Process:
