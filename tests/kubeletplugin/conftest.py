@@ -12,6 +12,7 @@ import yaml
 from dra.inventory import Allocator
 from dra.kube.resources import CUSTOM_RESOURCE_DEFINITIONS
 from dra.kube.transport import KubeApi
+from kubeletplugin import hardwareloop, janitor, node, prepare, xidwatch
 from sim.nvml.machine import GpuSpec, Machine
 from tests.folders import short_folder
 from tests.kubeletplugin.publishedslices import published
@@ -48,9 +49,13 @@ def folder() -> Iterator[Path]:
 
 
 @pytest.fixture
-def make_rig(folder: Path, kubeconfig: Path) -> Iterator[Callable[..., Rig]]:
+def make_rig(
+    folder: Path, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Callable[..., Rig]]:
     """Builds a node with the given GPUs; the plugin is not started."""
     made: list[Rig] = []
+    # For so long a plugin that is to stop may wait for an event.
+    monkeypatch.setattr(xidwatch, "_WAIT_SECONDS", 0.05)
 
     def make(*gpus: GpuSpec) -> Rig:
         place = folder / str(len(made))
@@ -70,6 +75,20 @@ def rig(make_rig: Callable[..., Rig]) -> Rig:
     rig = make_rig()
     rig.start()
     return rig
+
+
+@pytest.fixture
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For what a call waits for seconds, it waits for tenths."""
+    monkeypatch.setattr(prepare, "_PATIENCE", 0.5)
+    monkeypatch.setattr(node, "_UNPREPARE_PATIENCE", 0.5)
+    monkeypatch.setattr(janitor, "ROUND_SECONDS", 0.1)
+
+
+@pytest.fixture
+def frequent_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plugin looks at the hardware every half second."""
+    monkeypatch.setattr(hardwareloop, "POLL_SECONDS", 0.5)
 
 
 @pytest.fixture

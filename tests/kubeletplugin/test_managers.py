@@ -143,6 +143,7 @@ def test_mig_mode_is_left_alone_unless_asked_for(make_rig: Callable[..., Rig]) -
     assert mode_changes(rig) == 0
 
 
+@pytest.mark.usefixtures("frequent_looks")
 def test_mig_mode_is_turned_on_where_that_needs_no_reset(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -151,7 +152,7 @@ def test_mig_mode_is_turned_on_where_that_needs_no_reset(
     for gpu in (0, 1):
         rig.machine.set_mig_mode(gpu, enabled=False)
     rig.start()
-    # A GPU that somebody looks at in that moment is left for the next look, 10 s later.
+    # A GPU that somebody looks at in that moment is left for the next look.
     wait_for("only the H100", lambda: reasons(rig) == ["", "MIGDisabled"])
     assert mode_changes(rig) == 1
     wait_for("the event", lambda: "MIGModeEnabled" in dict(events(rig, rig.node)))
@@ -164,6 +165,7 @@ def test_mig_mode_is_turned_on_where_that_needs_no_reset(
     wait_for("the slice", lambda: [s[3] for s in rig.published_slices()] == ["lost"])
 
 
+@pytest.mark.usefixtures("frequent_looks")
 def test_mig_mode_of_a_gpu_in_use_or_with_a_pending_mode_is_not_changed(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -191,6 +191,7 @@ def test_a_lost_slice_and_one_that_is_found_again_are_actions(rig: Rig) -> None:
     assert actions(rig) == {"lost": 1, "found": 1}
 
 
+@pytest.mark.usefixtures("short_patience")
 def test_what_is_reclaimed_later_is_an_action(rig: Rig) -> None:
     ref = in_use(rig)
     rig.unprepare(ref)

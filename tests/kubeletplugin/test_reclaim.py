@@ -9,7 +9,7 @@ import pytest
 
 from dra.inventory import ClaimRef
 from dra.kube.resources import EVENTS
-from kubeletplugin import janitor, node
+from kubeletplugin import node
 from kubeletplugin.entries import State
 from sim.nvml.faults import Fault
 from tests.kubeletplugin.rig import Rig
@@ -19,11 +19,7 @@ SLICE = "gpu-0-mig-1g5gb-19-4"
 PID = 4711
 
 
-@pytest.fixture(autouse=True)
-def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What takes seconds in a call takes tenths here."""
-    monkeypatch.setattr(node, "_UNPREPARE_PATIENCE", 0.5)
-    monkeypatch.setattr(janitor, "ROUND_SECONDS", 0.1)
+pytestmark = pytest.mark.usefixtures("short_patience")
 
 
 def in_use(rig: Rig) -> ClaimRef:

@@ -135,6 +135,7 @@ def test_a_foreign_instance_takes_its_room_away_until_it_is_gone(scheduled: Rig)
     wait_for("the room", lambda: "gpu-0-mig-7g40gb-0-0" in devices(rig))
 
 
+@pytest.mark.usefixtures("short_patience")
 def test_a_slice_that_cannot_be_removed_is_withheld(
     scheduled: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 import pytest
 
@@ -31,7 +32,12 @@ def test_a_plugin_that_serves_is_alive_and_ready(rig: Rig) -> None:
     assert dead(rig) == ()
 
 
-def test_no_gpu_and_no_api_server_make_it_unready_and_not_dead(rig: Rig) -> None:
+@pytest.mark.usefixtures("frequent_looks")
+def test_no_gpu_and_no_api_server_make_it_unready_and_not_dead(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig()
+    rig.start()
     wait_for("readiness", lambda: not unready(rig))
     rig.http.down = True
     rig.machine.inject(Fault(id="gone", function="*", action="return", code=9, times=0))
