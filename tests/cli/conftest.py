@@ -12,7 +12,10 @@ import pytest
 
 from cli.program import main
 from tests.cli.world import World
+from tests.kube.conftest import certificates, tls_stub
 from tests.sim.apiserver.running import running_server
+
+__all__ = ["certificates", "tls_stub"]
 
 
 @dataclass(frozen=True)

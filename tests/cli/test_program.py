@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +18,11 @@ from cli.kubeconfig import load_access
 from cli.program import main
 from dra.kube.errors import UnavailableError
 from dra.kube.http import HttpClient
-from dra.kube.resources import NODES, Obj
+from dra.kube.resources import NODES
 from dra.kube.transport import KubeApi
 from tests.cli.conftest import Mig
 from tests.cli.world import World
-from tests.kube.certificates import Certificates, inline, make_certificates
+from tests.kube.certificates import Certificates
 from tests.kube.stub import Stub, reply, thing
 from tests.waiting import PATIENCE
 
@@ -146,36 +145,16 @@ def test_no_kubeconfig_at_all_says_where_it_was_looked_for(tmp_path: Path) -> No
 # -- connections
 
 
-@pytest.fixture(scope="session")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return make_certificates(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture
-def tls_stub(certificates: Certificates) -> Iterator[Stub]:
-    server = Stub(context=certificates.server_context())
-    yield server
-    server.close()
-
-
 def api(path: Path) -> KubeApi:
     connection = DirectConnection(read(path))
     return KubeApi(HttpClient(connection, user_agent="test", timeout_seconds=PATIENCE))
-
-
-def client_user(certificates: Certificates) -> Obj:
-    return {
-        "client-certificate-data": inline(certificates.path("client.crt")),
-        "client-key-data": inline(certificates.path("client.key")),
-    }
 
 
 def test_client_certificates_are_shown_and_the_server_is_verified(
     tls_stub: Stub, certificates: Certificates, tmp_path: Path
 ) -> None:
     tls_stub.calls.append(reply(thing("n")))
-    authority = {"certificate-authority-data": inline(certificates.path("ca.crt"))}
-    user = client_user(certificates)
+    authority, user = certificates.cluster(), certificates.user()
     path = config(tmp_path / "k", server=tls_stub.url, cluster=authority, user=user)
     assert api(path).get(NODES, "n") == thing("n")
     stranger = config(tmp_path / "s", server=tls_stub.url, user=user)
@@ -191,7 +170,7 @@ def test_verification_can_be_turned_off(
         tmp_path / "k",
         server=tls_stub.url,
         cluster={"insecure-skip-tls-verify": True},
-        user=client_user(certificates),
+        user=certificates.user(),
     )
     assert api(path).get(NODES, "n") == thing("n")
 

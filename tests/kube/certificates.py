@@ -25,6 +25,17 @@ class Certificates:
         context.verify_mode = ssl.CERT_REQUIRED
         return context
 
+    def cluster(self) -> dict[str, str]:
+        """What a kubeconfig says of a cluster whose server is to be verified."""
+        return {"certificate-authority-data": inline(self.path("ca.crt"))}
+
+    def user(self) -> dict[str, str]:
+        """What a kubeconfig says of a user who shows a certificate."""
+        return {
+            "client-certificate-data": inline(self.path("client.crt")),
+            "client-key-data": inline(self.path("client.key")),
+        }
+
 
 def make_certificates(folder: Path) -> Certificates:
     openssl = shutil.which("openssl")

@@ -7,10 +7,23 @@ import pytest
 from dra.kube.reflector import Change, Reflector
 from dra.kube.resources import PODS
 from dra.kube.transport import KubeApi
+from tests.kube.certificates import Certificates, make_certificates
 from tests.kube.clocks import FakeClock
 from tests.kube.mirrors import Seen, Start
 from tests.kube.stub import Stub
 from tests.waiting import PATIENCE
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture
+def tls_stub(certificates: Certificates) -> Iterator[Stub]:
+    server = Stub(context=certificates.server_context())
+    yield server
+    server.close()
 
 
 @pytest.fixture

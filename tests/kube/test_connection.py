@@ -5,7 +5,6 @@ import ssl
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -14,40 +13,20 @@ from dra.kube.configured import open_connection
 from dra.kube.errors import KubeConfigError, UnavailableError
 from dra.kube.resources import NODES, PODS, Obj
 from dra.kube.transport import KubeApi
-from tests.kube.certificates import Certificates, inline, make_certificates
+from tests.kube.certificates import Certificates, make_certificates
 from tests.kube.stub import Stub, events, eventually, reply, thing
 from tests.waiting import PATIENCE
 
 
-@pytest.fixture(scope="session")
-def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
-    return make_certificates(tmp_path_factory.mktemp("certificates"))
-
-
-@pytest.fixture
-def tls_stub(certificates: Certificates) -> Iterator[Stub]:
-    server = Stub(context=certificates.server_context())
-    yield server
-    server.close()
-
-
 def tls_kubeconfig(stub: Stub, certificates: Certificates, path: Path, *, user: Obj) -> str:
-    authority = {"certificate-authority-data": inline(certificates.path("ca.crt"))}
-    return stub.kubeconfig(path, user=user, cluster=authority)
-
-
-def client_user(certificates: Certificates) -> Obj:
-    return {
-        "client-certificate-data": inline(certificates.path("client.crt")),
-        "client-key-data": inline(certificates.path("client.key")),
-    }
+    return stub.kubeconfig(path, user=user, cluster=certificates.cluster())
 
 
 def test_client_certificates_of_a_kubeconfig_are_shown_and_the_server_is_verified(
     tls_stub: Stub, certificates: Certificates, tmp_path: Path
 ) -> None:
     tls_stub.calls.append(reply(thing("n")))
-    user = client_user(certificates)
+    user = certificates.user()
     config = tls_kubeconfig(tls_stub, certificates, tmp_path / "k", user=user)
     api = KubeApi.connect(config, user_agent="t")
     assert api.get(NODES, "n") == thing("n")
@@ -57,7 +36,7 @@ def test_client_certificates_of_a_kubeconfig_are_shown_and_the_server_is_verifie
 def test_a_server_with_an_unknown_certificate_is_refused(
     tls_stub: Stub, certificates: Certificates, tmp_path: Path
 ) -> None:
-    config = tls_stub.kubeconfig(tmp_path / "k", user=client_user(certificates))
+    config = tls_stub.kubeconfig(tmp_path / "k", user=certificates.user())
     with pytest.raises(UnavailableError, match="CERTIFICATE_VERIFY_FAILED"):
         KubeApi.connect(config, user_agent="t").get(NODES, "n")
     assert not tls_stub.requests
@@ -67,7 +46,7 @@ def test_closing_a_watch_over_tls_wakes_its_reader(
     tls_stub: Stub, certificates: Certificates, tmp_path: Path
 ) -> None:
     tls_stub.watches.append(events(("ADDED", thing("a")), then="hang"))
-    user = client_user(certificates)
+    user = certificates.user()
     config = tls_kubeconfig(tls_stub, certificates, tmp_path / "k", user=user)
     api = KubeApi.connect(config, user_agent="t")
     stream = api.watch(PODS, resource_version="1", timeout_seconds=300)
