@@ -176,7 +176,7 @@ class Hardware:
             DriverUnavailableError: the driver is gone.
             HostError: names cannot be kept.
         """
-        if not self._look_at(self.units()) or self.problems:
+        if self.problems or not self._look_at(self.units()):
             self.discover()
 
     def observe(self, unit: GpuUnit) -> None:

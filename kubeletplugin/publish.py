@@ -41,29 +41,19 @@ class MigNodePublisher(Republisher):
         on_drain: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(f"MigNode {node_name}", clock=clock)
+        reflector = Reflector(
+            api,
+            MIG_NODES,
+            field_selector=f"metadata.name={node_name}",
+            on_event=self._changed,
+        )
+        super().__init__(f"MigNode {node_name}", reflector, clock=clock)
         self._api = api
         self._node_name = node_name
         self._manager = field_manager
         self._inventory = inventory
         self._on_drain = on_drain
         self.drain: Drain | None = None
-        self._reflector = Reflector(
-            api,
-            MIG_NODES,
-            field_selector=f"metadata.name={node_name}",
-            on_event=self._changed,
-        )
-
-    def start(self) -> None:
-        """Publish, and go on publishing."""
-        self._reflector.start()
-        super().start()
-
-    def stop(self) -> None:
-        """Stop publishing; the object stays as it is."""
-        self._reflector.stop()
-        super().stop()
 
     def _changed(self, change: Change) -> None:
         drain = _readable_drain(change.new) if change.new is not None else None

@@ -8,6 +8,7 @@ import threading
 from abc import ABC, abstractmethod
 
 from dra.kube.errors import KubeError
+from dra.kube.reflector import Reflector
 from dra.kube.timing import Backoff, Clock, SystemClock
 
 _log = logging.getLogger(__name__)
@@ -16,11 +17,17 @@ _log = logging.getLogger(__name__)
 class Republisher(ABC):
     """Calls ``_publish`` after every wish; many wishes while it works are one wish.
 
-    What ``_publish`` raises is logged, and it is tried again after a growing pause.
+    What ``_publish`` raises is logged, and it is tried again after a growing pause. ``reflector``
+    tells what others do to the objects; it is not started where they are nobody's, with
+    ``follow=False``.
     """
 
-    def __init__(self, what: str, *, clock: Clock | None = None) -> None:
+    def __init__(
+        self, what: str, reflector: Reflector, *, follow: bool = True, clock: Clock | None = None
+    ) -> None:
         self._what = what
+        self._reflector = reflector
+        self._follow = follow
         self._clock = clock or SystemClock()
         self._wake = threading.Event()
         self._stopping = threading.Event()
@@ -29,11 +36,14 @@ class Republisher(ABC):
 
     def start(self) -> None:
         """Publish, and go on publishing."""
+        if self._follow:
+            self._reflector.start()
         self._wake.set()
         self._thread.start()
 
     def stop(self) -> None:
         """Stop publishing; what is published stays as it is."""
+        self._reflector.stop()
         self._stopping.set()
         self._wake.set()
         if self._thread.is_alive():

@@ -1,6 +1,6 @@
 """Kubelet's DRA services over the one Node: DRAPlugin v1 and v1beta1.
 
-The two protocols differ in the names of their messages only; each class below translates one.
+The two protocols differ in the package of their messages only.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol
+from typing import Any, ClassVar, Protocol
 
 import grpc
 
@@ -18,6 +18,7 @@ from api.kubelet.dra.v1beta1 import api_pb2 as v1beta1
 from api.kubelet.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
 from dra.inventory import ClaimRef
 from kubeletplugin.node import Node, Outcome
+from kubeletplugin.prepare import Prepared
 
 _log = logging.getLogger(__name__)
 _AT_ONCE = 16
@@ -43,93 +44,61 @@ def serve_claims(
         return dict(zip(refs, outcomes, strict=True))
 
 
-class PluginV1(v1_grpc.DRAPluginServicer):
+class _Plugin:
+    """The calls of a DRAPlugin service, in the messages of one version of the protocol."""
+
+    messages: ClassVar[Any]
+    """The module with the version's messages."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+
+    def NodePrepareResources(  # noqa: N802 - the protocol's name
+        self,
+        request: Any,
+        context: grpc.ServicerContext,  # noqa: ARG002 - the protocol's signature
+    ) -> Any:
+        """Prepare every claim of the request."""
+        outcomes = serve_claims(request.claims, self._node.prepare, self._node)
+        return self.messages.NodePrepareResourcesResponse(
+            claims={
+                uid: self.messages.NodePrepareResourceResponse(
+                    error=outcome.error, devices=[self._device(d) for d in outcome.devices]
+                )
+                for uid, outcome in outcomes.items()
+            }
+        )
+
+    def NodeUnprepareResources(  # noqa: N802 - the protocol's name
+        self,
+        request: Any,
+        context: grpc.ServicerContext,  # noqa: ARG002 - the protocol's signature
+    ) -> Any:
+        """Unprepare every claim of the request."""
+        outcomes = serve_claims(request.claims, self._node.unprepare, self._node)
+        return self.messages.NodeUnprepareResourcesResponse(
+            claims={
+                uid: self.messages.NodeUnprepareResourceResponse(error=outcome.error)
+                for uid, outcome in outcomes.items()
+            }
+        )
+
+    def _device(self, prepared: Prepared) -> Any:
+        return self.messages.Device(
+            request_names=prepared.requests,
+            pool_name=prepared.pool,
+            device_name=prepared.device,
+            cdi_device_ids=prepared.cdi_ids,
+        )
+
+
+class PluginV1(_Plugin, v1_grpc.DRAPluginServicer):
     """k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    def NodePrepareResources(  # noqa: N802 - the protocol's name
-        self,
-        request: v1.NodePrepareResourcesRequest,
-        context: grpc.ServicerContext,  # noqa: ARG002 - the protocol's signature
-    ) -> v1.NodePrepareResourcesResponse:
-        """Prepare every claim of the request."""
-        outcomes = serve_claims(request.claims, self._node.prepare, self._node)
-        return v1.NodePrepareResourcesResponse(
-            claims={
-                uid: v1.NodePrepareResourceResponse(
-                    error=outcome.error,
-                    devices=[
-                        v1.Device(
-                            request_names=d.requests,
-                            pool_name=d.pool,
-                            device_name=d.device,
-                            cdi_device_ids=d.cdi_ids,
-                        )
-                        for d in outcome.devices
-                    ],
-                )
-                for uid, outcome in outcomes.items()
-            }
-        )
-
-    def NodeUnprepareResources(  # noqa: N802 - the protocol's name
-        self,
-        request: v1.NodeUnprepareResourcesRequest,
-        context: grpc.ServicerContext,  # noqa: ARG002 - the protocol's signature
-    ) -> v1.NodeUnprepareResourcesResponse:
-        """Unprepare every claim of the request."""
-        outcomes = serve_claims(request.claims, self._node.unprepare, self._node)
-        return v1.NodeUnprepareResourcesResponse(
-            claims={
-                uid: v1.NodeUnprepareResourceResponse(error=outcome.error)
-                for uid, outcome in outcomes.items()
-            }
-        )
+    messages: ClassVar[Any] = v1
 
 
-class PluginV1Beta1(v1beta1_grpc.DRAPluginServicer):
+class PluginV1Beta1(_Plugin, v1beta1_grpc.DRAPluginServicer):
     """k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin, for kubelets before 1.34."""
 
-    def __init__(self, node: Node) -> None:
-        self._node = node
-
-    def NodePrepareResources(  # noqa: N802 - the protocol's name
-        self,
-        request: v1beta1.NodePrepareResourcesRequest,
-        context: grpc.ServicerContext,  # noqa: ARG002 - the protocol's signature
-    ) -> v1beta1.NodePrepareResourcesResponse:
-        """Prepare every claim of the request."""
-        outcomes = serve_claims(request.claims, self._node.prepare, self._node)
-        return v1beta1.NodePrepareResourcesResponse(
-            claims={
-                uid: v1beta1.NodePrepareResourceResponse(
-                    error=outcome.error,
-                    devices=[
-                        v1beta1.Device(
-                            request_names=d.requests,
-                            pool_name=d.pool,
-                            device_name=d.device,
-                            cdi_device_ids=d.cdi_ids,
-                        )
-                        for d in outcome.devices
-                    ],
-                )
-                for uid, outcome in outcomes.items()
-            }
-        )
-
-    def NodeUnprepareResources(  # noqa: N802 - the protocol's name
-        self,
-        request: v1beta1.NodeUnprepareResourcesRequest,
-        context: grpc.ServicerContext,  # noqa: ARG002 - the protocol's signature
-    ) -> v1beta1.NodeUnprepareResourcesResponse:
-        """Unprepare every claim of the request."""
-        outcomes = serve_claims(request.claims, self._node.unprepare, self._node)
-        return v1beta1.NodeUnprepareResourcesResponse(
-            claims={
-                uid: v1beta1.NodeUnprepareResourceResponse(error=outcome.error)
-                for uid, outcome in outcomes.items()
-            }
-        )
+    messages: ClassVar[Any] = v1beta1

@@ -44,7 +44,10 @@ _GATE_OFF = (
 
 
 class SlicePublisher(Republisher):
-    """Keeps the slices true, or takes them away. ``inventory`` is as in MigNodePublisher."""
+    """Keeps the slices true, or takes them away. ``inventory`` is as in MigNodePublisher.
+
+    When it is stopped the slices stay, for a plugin that is back within 30 s.
+    """
 
     def __init__(  # noqa: PLR0913 - what it needs of the program
         self,
@@ -56,7 +59,19 @@ class SlicePublisher(Republisher):
         reports: Reports,
         clock: Clock | None = None,
     ) -> None:
-        super().__init__(f"ResourceSlices of {options.node_name}", clock=clock)
+        reflector = Reflector(
+            api,
+            RESOURCE_SLICES,
+            field_selector=f"spec.nodeName={options.node_name},spec.driver={options.driver_name}",
+            on_event=self._changed,
+            keep=lambda obj: {"metadata": obj["metadata"]},
+        )
+        super().__init__(
+            f"ResourceSlices of {options.node_name}",
+            reflector,
+            follow=mode.wanted is Allocator.SCHEDULER,
+            clock=clock,
+        )
         self._api = api
         self._options = options
         self._mode = mode
@@ -76,24 +91,6 @@ class SlicePublisher(Republisher):
         self._last: Offered | None = None
         self._disturbed = False
         self._given_up: Publication | None = None
-        self._reflector = Reflector(
-            api,
-            RESOURCE_SLICES,
-            field_selector=f"spec.nodeName={options.node_name},spec.driver={options.driver_name}",
-            on_event=self._changed,
-            keep=lambda obj: {"metadata": obj["metadata"]},
-        )
-
-    def start(self) -> None:
-        """Publish, and go on publishing."""
-        if self._mode.wanted is Allocator.SCHEDULER:
-            self._reflector.start()
-        super().start()
-
-    def stop(self) -> None:
-        """Stop publishing; the slices stay, for a plugin that is back within 30 s."""
-        self._reflector.stop()
-        super().stop()
 
     def _changed(self, change: Change) -> None:
         if change.new is None or not self._writer.is_own(change.new):

@@ -10,6 +10,7 @@ from dra.inventory import ClaimRef
 from dra.kube.errors import ForbiddenError
 from dra.kube.resources import RESOURCE_CLAIMS, Obj
 from kubeletplugin.entries import State
+from kubeletplugin.hardware import GpuUnit
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.conftest import A100
@@ -249,6 +250,27 @@ def test_a_gpu_that_cannot_be_read_hides_no_other_and_keeps_its_claims(
     rig.restart()
     assert ref not in {e.claim for e in rig.journal()}
     assert rig.slices() == [(1, "1g.5gb", 4, True)]
+
+
+def test_while_a_gpu_cannot_be_read_the_others_are_looked_at_once_a_round(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig = make_rig()
+    fault = Fault(id="dead", function="nvmlDeviceGetUUID", action="return", gpu=0, times=0)
+    rig.machine.inject(fault)
+    rig.start()
+    assert rig.daemon is not None
+    rig.daemon._loop.stop()
+    hardware, looks = rig.daemon._hardware, list[str]()
+    see = hardware._see
+
+    def noted(unit: GpuUnit) -> None:
+        looks.append(unit.uuid)
+        see(unit)
+
+    monkeypatch.setattr(hardware, "_see", noted)
+    hardware.poll()
+    assert looks == [rig.machine.gpu(1).uuid]
 
 
 def test_a_gpu_that_is_lost_is_shown_with_its_claims_and_the_other_goes_on(rig: Rig) -> None:
