@@ -80,6 +80,11 @@ class SliceLayout:
             for index in range(len(self))
         ]
 
+    def check(self) -> None:
+        """Raise LayoutError when a limit of the API is exceeded."""
+        for index in range(len(self)):
+            self.spec(index, generation=0)
+
     def spec(self, index: int, *, generation: int) -> Spec:
         """``spec`` of a slice in a pool of that generation.
 

@@ -25,6 +25,7 @@ from kubeletplugin.options import Options
 from kubeletplugin.publish import node_owner
 from kubeletplugin.reports import Reports
 from kubeletplugin.republisher import Republisher
+from kubeletplugin.secondtry import SecondTry
 from kubeletplugin.sliceprobe import probe
 from kubeletplugin.slicewriter import DroppedFieldsError, SliceWriter
 
@@ -39,7 +40,8 @@ HANDOVER_SECONDS = 2.0
 _ANNOUNCE_SECONDS = 0.2
 _GATE_OFF = (
     "the API server drops the fields of partitionable devices (feature gate "
-    "DRAPartitionableDevices); turn the gate on in API server and scheduler and restart the plugin"
+    "DRAPartitionableDevices); turn the gate on in API server and scheduler: the plugin looks "
+    "again every now and then, and at once when it is restarted"
 )
 
 
@@ -91,6 +93,7 @@ class SlicePublisher(Republisher):
         self._last: Offered | None = None
         self._disturbed = False
         self._given_up: Publication | None = None
+        self._second_try = SecondTry(self._clock)
 
     def _changed(self, change: Change) -> None:
         if change.new is None or not self._writer.is_own(change.new):
@@ -98,11 +101,13 @@ class SlicePublisher(Republisher):
             self._wake.set()
 
     def _publish(self) -> float | None:
-        if self._mode.allocator is Allocator.CONTROLLER:
-            return None
         if self._mode.wanted is Allocator.CONTROLLER or self._given_up is not None:
-            self._withdraw()
-            return None
+            if self._mode.allocator is not Allocator.CONTROLLER:
+                self._withdraw()
+            if self._given_up is None:
+                return None
+            if self._second_try.due() or not self._resume():
+                return self._second_try.due()
         inventory = self._inventory()
         if inventory is None:
             return None
@@ -114,6 +119,31 @@ class SlicePublisher(Republisher):
             self._mode.report(Publication(done=False, reason="WriteFailed", message=str(error)))
             raise
         return self._blocking.due()
+
+    def _resume(self) -> bool:
+        """Whether what was given up is possible after all; if so, the controller is told.
+
+        It is handed over as by a plugin that is restarted with another mode: what the controller
+        allocated is among the devices that are published, and counts.
+        """
+        self._second_try.later()
+        inventory = self._inventory()
+        if inventory is None:
+            return False
+        try:
+            features = probe(self._api, inventory, field_manager=self._options.field_manager)
+            if features is None:
+                return False
+            SliceLayout(self._offered(inventory, features), features).check()
+        except (KubeError, LayoutError) as error:
+            _log.info("--allocator=scheduler is not possible yet: %s", error)
+            return False
+        _log.info("--allocator=scheduler has become possible: kube-scheduler is to allocate")
+        self._features = features
+        self._given_up = self._last = None
+        self._announced, self._was_controllers = False, True
+        self._mode.resumed()
+        return True
 
     def _announce(self) -> bool:
         """Whether the controller knows that it does not allocate here."""
@@ -139,7 +169,7 @@ class SlicePublisher(Republisher):
         if features is None:
             self._give_up("GateOff", _GATE_OFF)
             return
-        wanted = offered(inventory, self._blocking.look(inventory.gpus), taints=features.taints)
+        wanted = self._offered(inventory, features)
         if wanted == self._last and not disturbed:
             return
         self._last = None
@@ -159,11 +189,16 @@ class SlicePublisher(Republisher):
         self._last = wanted
         self._mode.report(Publication(done=True, reason="Published"))
 
+    def _offered(self, inventory: Inventory, features: Features) -> Offered:
+        blocked = self._blocking.look(inventory.gpus)
+        return offered(inventory, blocked, taints=features.taints)
+
     def _give_up(self, reason: str, message: str) -> None:
-        """Publish nothing from now on; the controller is to allocate."""
+        """Publish nothing until further notice; the controller is to allocate."""
         text = f"{message}. Until then the controller allocates this node's GPUs"
         _log.error("--allocator=scheduler is not possible: %s", text)
         self._reports.node(NodeReason.NO_SLICES, text, warning=True)
+        self._second_try.gave_up()
         self._given_up = Publication(done=False, reason=reason, message=text)
         self._mode.report(self._given_up)
         self._withdraw()
@@ -177,5 +212,4 @@ class SlicePublisher(Republisher):
             count = 0
         if count:
             _log.info("%d ResourceSlices withdrawn: the controller allocates", count)
-        self._reflector.stop()
         self._mode.withdrawn()
