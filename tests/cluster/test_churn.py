@@ -20,12 +20,13 @@ from hack.cluster.controlplane import ControlPlane
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from tests.cluster.conftest import USERS
-from tests.cluster.harness.churn import COMMAND, SHARED, Churn
+from tests.cluster.harness.churn import SHARED, Churn
 from tests.cluster.harness.daemons import DRIVER
 from tests.cluster.harness.ledger import Ledger
 from tests.cluster.harness.replicas import Replicas
 from tests.cluster.harness.standins import StandIns
 from tests.cluster.harness.watcher import Watcher
+from tests.cluster.harness.workload import SLEEPING
 from tests.controller.objects import FINALIZER, allocated, gpu, inventory
 
 SECONDS = float(os.environ.get("MIG_CHURN_SECONDS", "180"))
@@ -184,7 +185,7 @@ def test_an_allocation_that_a_former_leader_sent_is_refused_once_the_next_has_de
     def create(name: str, where: str) -> None:
         claims = {"gpu": {"resourceClaimTemplateName": "whole"}}
         selector = {"kubernetes.io/hostname": where}
-        api.create(pod(name, COMMAND, claims=claims, nodeSelector=selector))
+        api.create(pod(name, SLEEPING, claims=claims, nodeSelector=selector))
 
     def made() -> Obj | None:
         claims = api.list("ResourceClaim")

@@ -21,9 +21,9 @@ from hack.cluster.nodes import add_fake_node, pod
 from hack.cluster.waiting import wait_for
 from tests.cluster.conftest import USERS
 from tests.cluster.harness.daemons import Driver
+from tests.cluster.harness.workload import SLEEPING
 
 NODES = ("feature-a", "feature-b")
-COMMAND = {"main": ["sleep", "1000000"]}
 PARENT = "mig.dra.dev/parentUUID"
 AT_LEAST_12GI = "device.capacity['mig.dra.dev'].memory.compareTo(quantity('12Gi')) >= 0"
 TOLERATION = {"key": "example.com/hot", "operator": "Exists", "effect": "NoExecute"}
@@ -111,7 +111,7 @@ def serve(served: Api) -> Iterator[Serve]:
         )
         made.append(name)
         claims = {"gpu": {"resourceClaimName": name}}
-        api.create(pod(name, COMMAND, claims=claims, nodeSelector={"test/features": "yes"}))
+        api.create(pod(name, SLEEPING, claims=claims, nodeSelector={"test/features": "yes"}))
 
         def seen() -> str:
             events = api.list("Event", fieldSelector=f"involvedObject.name={name}")
@@ -226,7 +226,7 @@ def test_a_pod_says_why_it_waits_until_it_does_not(served: Api, serve: Serve) ->
             "spec": {"devices": {"requests": held}},
         }
     )
-    served.create(pod("waits", COMMAND, claims={"gpu": {"resourceClaimName": "waits"}}))
+    served.create(pod("waits", SLEEPING, claims={"gpu": {"resourceClaimName": "waits"}}))
 
     def told(status: str) -> Obj | None:
         conditions = served.get("Pod", "waits")["status"].get("conditions", [])
@@ -258,7 +258,7 @@ def test_parameters_that_were_stored_with_white_space_are_named(served: Api) -> 
     )
     context = ssl.create_default_context(cafile=served._certificate)
     urllib.request.urlopen(request, context=context).close()
-    served.create(pod("blanks", COMMAND, claims={"gpu": {"resourceClaimName": "blanks"}}))
+    served.create(pod("blanks", SLEEPING, claims={"gpu": {"resourceClaimName": "blanks"}}))
 
     def told() -> list[str]:
         events = served.list("Event", fieldSelector="involvedObject.name=blanks")

@@ -9,13 +9,11 @@ import pytest
 
 from hack.cluster.api import Api
 from hack.cluster.kubelet import KubeletNode
-from hack.cluster.nodes import pod
 from hack.cluster.processes import Process
 from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import Driver, start_registered
 from tests.cluster.harness.workload import Workload
 
-COMMAND = {"main": ["sleep", "1000000"]}
 GRACE = ("--forgotten-after", "15")
 
 GONE_SECONDS = 90.0
@@ -47,9 +45,7 @@ def test_a_claim_that_kubelet_has_forgotten_leaves_the_node_once_it_has_ended(
     where: dict[str, Any],
 ) -> None:
     claims = {"gpu": workload.template("forgotten", device_class="mig-1g.5gb")}
-    for name in ("forced", "stays"):
-        workload.create(pod(name, COMMAND, claims=claims, **where))
-        workload.wait_for_phase(name, "Running")
+    workload.run("forced", "stays", claims=claims, **where)
     held = agreement.settle(context=workload.describe)
     forced, stays = workload.claim_of("forced"), workload.claim_of("stays")
     assert forced is not None

@@ -10,17 +10,15 @@ from hack.cluster.credentials import MIG_CONTROLLER
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from tests.cluster.conftest import FAKE
-from tests.cluster.harness.workload import Workload, node_of
-
-COMMAND = {"main": ["sleep", "1000000"]}
+from tests.cluster.harness.workload import SLEEPING, Workload, node_of
 
 
 def test_a_node_without_free_cpu_is_not_chosen(api: Api, workload: Workload) -> None:
     claims = {"gpu": workload.template("avoid", device_class="mig-1g.5gb")}
-    workload.create(pod("filler", COMMAND, cpu="2", nodeName="fake-a"))
+    workload.create(pod("filler", SLEEPING, cpu="2", nodeName="fake-a"))
     for number in range(3):
         workload.create(
-            pod(f"avoid-{number}", COMMAND, cpu="100m", claims=claims, nodeSelector=FAKE)
+            pod(f"avoid-{number}", SLEEPING, cpu="100m", claims=claims, nodeSelector=FAKE)
         )
     nodes = {workload.wait_for_node(f"avoid-{number}") for number in range(3)}
     assert nodes == {"fake-b"}
@@ -32,10 +30,10 @@ def test_an_allocation_taken_back_by_the_scheduler_moves_to_another_node(
     claims = {"gpu": workload.template("move", device_class="mig-1g.5gb")}
     mark = control_plane.audit.mark()
     with control_plane.without_scheduler():
-        workload.create(pod("move", COMMAND, cpu="500m", claims=claims, nodeSelector=FAKE))
+        workload.create(pod("move", SLEEPING, cpu="500m", claims=claims, nodeSelector=FAKE))
         claim = workload.wait_for_allocation("move")
         full = node_of(claim)
-        workload.create(pod("filler", COMMAND, cpu="2", nodeName=full))
+        workload.create(pod("filler", SLEEPING, cpu="2", nodeName=full))
 
     bound = workload.wait_for_node("move")
     assert bound != full
@@ -56,8 +54,8 @@ def test_a_pod_that_fits_nowhere_gets_its_slice_once_a_node_has_room(
 ) -> None:
     claims = {"gpu": workload.template("late", device_class="mig-1g.5gb")}
     for node in ("fake-a", "fake-b"):
-        workload.create(pod(f"filler-{node}", COMMAND, cpu="2", nodeName=node))
-    workload.create(pod("late", COMMAND, cpu="500m", claims=claims, nodeSelector=FAKE))
+        workload.create(pod(f"filler-{node}", SLEEPING, cpu="2", nodeName=node))
+    workload.create(pod("late", SLEEPING, cpu="500m", claims=claims, nodeSelector=FAKE))
     claim = wait_for("claim", lambda: workload.claim_of("late"))
     name = claim["metadata"]["name"]
     wait_for(

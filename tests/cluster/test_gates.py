@@ -28,10 +28,9 @@ from hack.cluster.processes import Process
 from hack.cluster.waiting import wait_for
 from tests.cluster.conftest import USERS
 from tests.cluster.harness.daemons import Driver
-from tests.cluster.harness.workload import Workload
+from tests.cluster.harness.workload import SLEEPING, Workload
 
 NODE = "sole"
-COMMAND = {"main": ["sleep", "1000000"]}
 GRACE: dict[str, Any] = {"terminationGracePeriodSeconds": 5}
 """Without it pods vanish behind the kubelet's back, which then looks for their claims later."""
 ALL_OFF = dict.fromkeys(
@@ -147,7 +146,7 @@ def one_of(*profiles: str) -> Obj:
 def run(site: Site, name: str) -> Obj:
     """Runs a pod with a slice and returns its claim."""
     claims = {"gpu": site.workload.template(name, device_class="mig-1g.5gb")}
-    site.workload.create(pod(name, COMMAND, claims=claims, **GRACE))
+    site.workload.create(pod(name, SLEEPING, claims=claims, **GRACE))
     site.workload.wait_for_phase(name, "Running")
     claim = site.workload.claim_of(name)
     assert claim is not None
@@ -170,7 +169,7 @@ def test_alternatives_work_on_every_version(version: Site) -> None:
     run(version, "neighbour")  # so that no whole GPU is left
     version.workload.create(one_of("7g.40gb", "3g.20gb"))
     version.workload.create(
-        pod("either", COMMAND, claims={"gpu": {"resourceClaimName": "one-of"}}, **GRACE)
+        pod("either", SLEEPING, claims={"gpu": {"resourceClaimName": "one-of"}}, **GRACE)
     )
     version.workload.wait_for_phase("either", "Running")
     status = version.api.get("ResourceClaim", "one-of")["status"]

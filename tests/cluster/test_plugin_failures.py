@@ -12,14 +12,11 @@ import pytest
 
 from hack.cluster.api import Api
 from hack.cluster.kubelet import KubeletNode
-from hack.cluster.nodes import pod
 from hack.cluster.processes import Process
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import DRIVER, Driver, registrations
 from tests.cluster.harness.workload import Workload
-
-COMMAND = {"main": ["sleep", "1000000"]}
 
 GONE_SECONDS = 90.0
 """Kubelet looks every 60 s for claims whose pods are gone; here it is not alone."""
@@ -65,9 +62,7 @@ def test_the_slice_of_a_pod_deleted_by_force_goes_when_the_plugin_is_back(
     where: dict[str, Any],
 ) -> None:
     claims = {"gpu": workload.template("forced", device_class="mig-1g.5gb")}
-    for name in ("forced", "stays"):
-        workload.create(pod(name, COMMAND, claims=claims, **where))
-        workload.wait_for_phase(name, "Running")
+    workload.run("forced", "stays", claims=claims, **where)
     held = agreement.settle(context=workload.describe)
     claim = workload.claim_of("forced")
     assert claim is not None
@@ -88,8 +83,7 @@ def test_the_slice_of_a_pod_deleted_by_force_goes_when_the_plugin_is_back(
     left = agreement.settle(timeout=GONE_SECONDS, context=workload.describe)
     assert len(left) == 1
     assert left.items() <= held.items()
-    workload.create(pod("next", COMMAND, claims=claims, **where))
-    workload.wait_for_phase("next", "Running")
+    workload.run("next", claims=claims, **where)
     assert len(agreement.settle(context=workload.describe)) == 2
 
 
@@ -127,8 +121,7 @@ def test_an_update_of_the_plugin_leaves_pods_alone(
     updated: Callable[[], Process],
 ) -> None:
     claims = {"gpu": workload.template("update", device_class="mig-1g.5gb")}
-    workload.create(pod("before", COMMAND, claims=claims, **where))
-    workload.wait_for_phase("before", "Running")
+    workload.run("before", claims=claims, **where)
     held = agreement.settle(context=workload.describe)
     container = workload.container("before")
     mark = len(agreement.machine.mutations())
@@ -139,8 +132,7 @@ def test_an_update_of_the_plugin_leaves_pods_alone(
     registry, service = live_sockets(kubelet)
     assert (registry.endswith("reg.sock"), service.startswith("dra")) == (True, True)
 
-    workload.create(pod("after", COMMAND, claims=claims, **where))
-    workload.wait_for_phase("after", "Running")
+    workload.run("after", claims=claims, **where)
     now = agreement.settle(context=workload.describe)
     assert len(now) == 2
     assert held.items() <= now.items()

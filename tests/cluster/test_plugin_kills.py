@@ -14,9 +14,7 @@ from hack.cluster.waiting import wait_for
 from sim.nvml.faults import Fault
 from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import Driver, start_registered
-from tests.cluster.harness.workload import Workload
-
-COMMAND = {"main": ["sleep", "1000000"]}
+from tests.cluster.harness.workload import SLEEPING, Workload
 
 RETRY_SECONDS = 60.0
 """Kubelet repeats a failed Prepare after up to 7.5 s here, and an Unprepare after 2 s."""
@@ -54,7 +52,7 @@ def test_kubelet_tries_again_after_the_plugin_was_killed_in_a_prepare(
     claims = {"gpu": workload.template("killed", device_class="mig-2g.10gb")}
     agreement.machine.inject(Fault(function=function, action=action))
 
-    workload.create(pod("killed", COMMAND, claims=claims, **where))
+    workload.create(pod("killed", SLEEPING, claims=claims, **where))
     restart(driver.plugins[kubelet.name])
 
     workload.wait_for_phase("killed", "Running", timeout=RETRY_SECONDS)
@@ -74,9 +72,7 @@ def test_a_pod_ends_although_the_plugin_was_killed_in_an_unprepare(
     where: dict[str, Any],
 ) -> None:
     claims = {"gpu": workload.template("ended", device_class="mig-2g.10gb")}
-    for name in ("ended", "stays"):
-        workload.create(pod(name, COMMAND, claims=claims, **where))
-        workload.wait_for_phase(name, "Running")
+    workload.run("ended", "stays", claims=claims, **where)
     held = agreement.settle(context=workload.describe)
     agreement.machine.inject(Fault(function=function, action=action))
 

@@ -14,7 +14,6 @@ from hack.cluster.chart import NAMESPACE
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.credentials import MIG_CONTROLLER, MIG_PLUGIN
 from hack.cluster.kubelet import KubeletNode
-from hack.cluster.nodes import pod
 from hack.cluster.processes import Process
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.daemons import Driver
@@ -22,8 +21,6 @@ from tests.cluster.harness.workload import Workload
 
 REST_SECONDS = 10.0
 """How long the restarted daemons are watched once the controller leads again."""
-
-COMMAND = {"main": ["sleep", "1000000"]}
 
 
 def writes(control_plane: ControlPlane, *, since: int) -> list[Request]:
@@ -65,8 +62,7 @@ def test_restarting_both_daemons_at_rest_writes_nothing(
 ) -> None:
     claims = {"gpu": workload.template("rest", device_class="mig-1g.5gb")}
     where: dict[str, Any] = {"nodeSelector": {"kubernetes.io/hostname": kubelet.name}}
-    workload.create(pod("before", COMMAND, claims=claims, **where))
-    workload.wait_for_phase("before", "Running")
+    workload.run("before", claims=claims, **where)
     settle(control_plane)
     hardware = driver.hardware[kubelet.name].contents()
     specs = {file.name: file.stat().st_mtime_ns for file in kubelet.cdi_root.iterdir()}
@@ -86,8 +82,7 @@ def test_restarting_both_daemons_at_rest_writes_nothing(
     assert driver.hardware[kubelet.name].contents() == hardware
     assert {file.name: file.stat().st_mtime_ns for file in kubelet.cdi_root.iterdir()} == specs
 
-    workload.create(pod("after", COMMAND, claims=claims, **where))
-    workload.wait_for_phase("after", "Running")
+    workload.run("after", claims=claims, **where)
 
 
 def test_a_slice_outlives_the_crash_of_both_daemons_and_is_removed_with_its_pod(
@@ -96,8 +91,7 @@ def test_a_slice_outlives_the_crash_of_both_daemons_and_is_removed_with_its_pod(
     before = driver.hardware[kubelet.name].contents()
     claims = {"gpu": workload.template("crash", device_class="mig-1g.5gb")}
     where: dict[str, Any] = {"nodeSelector": {"kubernetes.io/hostname": kubelet.name}}
-    workload.create(pod("crash", COMMAND, claims=claims, **where))
-    workload.wait_for_phase("crash", "Running")
+    workload.run("crash", claims=claims, **where)
     assert driver.hardware[kubelet.name].contents() != before
 
     for process in driver.processes():

@@ -22,10 +22,9 @@ from hack.cluster.nodes import add_fake_node, pod
 from hack.cluster.waiting import wait_for
 from tests.cluster.conftest import USERS
 from tests.cluster.harness.daemons import DRIVER, Driver
-from tests.cluster.harness.workload import node_of
+from tests.cluster.harness.workload import SLEEPING, node_of
 
 A100 = "A100-SXM4-40GB"
-COMMAND = {"main": ["sleep", "1000000"]}
 FINALIZER = f"{DRIVER}/allocation"
 PROFILES = ("1g.5gb", "3g.20gb", "2g.10gb", "1g.5gb.me", "1g.10gb", "4g.20gb", "1g.5gb")
 GATE_OFF = {"DRAPartitionableDevices": False}
@@ -155,7 +154,7 @@ def template(api: Api, device_class: str) -> None:
 
 def start(api: Api, name: str, profile: str, **selector: str) -> str:
     claims = {"gpu": {"resourceClaimTemplateName": f"mig-{profile}"}}
-    api.create(pod(name, COMMAND, claims=claims, nodeSelector=selector))
+    api.create(pod(name, SLEEPING, claims=claims, nodeSelector=selector))
     return name
 
 
@@ -203,7 +202,7 @@ def test_a_mix_fills_the_gpus_and_nothing_overlaps(mixed: Site, pods: list[str])
 def test_unmodified_pods_with_limits_are_bound(mixed: Site, pods: list[str]) -> None:
     api = mixed.api
     for index in range(3):
-        body = pod(f"limits-{index}", COMMAND)
+        body = pod(f"limits-{index}", SLEEPING)
         (container,) = body["spec"]["containers"]
         container["resources"] = {"limits": {"nvidia.com/mig-1g.5gb": "1"}}
         api.create(body)

@@ -10,7 +10,7 @@ from hack.cluster.kubelet import KubeletNode
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.daemons import DRIVER, Driver
-from tests.cluster.harness.workload import Workload, node_of
+from tests.cluster.harness.workload import SLEEPING, Workload, node_of
 
 SHOW = (
     'echo "devices=$NVIDIA_VISIBLE_DEVICES"; '
@@ -80,9 +80,7 @@ def test_the_status_of_the_claim_describes_the_slice(
     api: Api, kubelet: KubeletNode, workload: Workload
 ) -> None:
     claims = {"gpu": workload.template("status", device_class="mig-1g.5gb")}
-    commands = {"main": ["sleep", "1000000"]}
-    workload.create(pod("status", commands, claims=claims, **real_node(kubelet)))
-    workload.wait_for_phase("status", "Running")
+    workload.run("status", claims=claims, **real_node(kubelet))
 
     def described() -> Obj | None:
         claim = workload.claim_of("status")
@@ -122,9 +120,7 @@ def test_a_deleted_pod_leaves_no_slice_no_spec_and_no_claim(
 ) -> None:
     before = driver.hardware[kubelet.name].contents()
     claims = {"gpu": workload.template("leaving", device_class="mig-3g.20gb")}
-    commands = {"main": ["sleep", "1000000"]}
-    workload.create(pod("leaving", commands, claims=claims, **real_node(kubelet)))
-    workload.wait_for_phase("leaving", "Running")
+    workload.run("leaving", claims=claims, **real_node(kubelet))
     claim = workload.claim_of("leaving")
     assert claim is not None
     assert instances_of(api, kubelet.name, claim)
@@ -153,10 +149,8 @@ def test_a_claim_waits_with_a_reason_while_nothing_is_free(
     api: Api, kubelet: KubeletNode, workload: Workload
 ) -> None:
     claims = {"gpu": workload.template("whole", device_class="mig-7g.40gb")}
-    commands = {"main": ["sleep", "1000000"]}
-    workload.create(pod("first", commands, claims=claims, **real_node(kubelet)))
-    workload.wait_for_phase("first", "Running")
-    workload.create(pod("second", commands, claims=claims, **real_node(kubelet)))
+    workload.run("first", claims=claims, **real_node(kubelet))
+    workload.create(pod("second", SLEEPING, claims=claims, **real_node(kubelet)))
     claim = wait_for("claim of the second pod", lambda: workload.claim_of("second"))
     name = claim["metadata"]["name"]
     wait_for(

@@ -6,11 +6,11 @@ import random
 from typing import TYPE_CHECKING, Any
 
 from hack.cluster.nodes import pod
+from tests.cluster.harness.workload import SLEEPING
 
 if TYPE_CHECKING:
     from hack.cluster.api import Api, Obj
 
-COMMAND = {"main": ["sleep", "1000000"]}
 GATE = {"name": "mig.dra.dev/allocation"}
 SHARED = 8
 """Stand-alone claims, each for as many pods as happen to use it."""
@@ -79,7 +79,7 @@ class Churn:
         if self._random.random() < 0.3:
             gates["schedulingGates"] = [GATE]
         more = {"terminationGracePeriodSeconds": 5, **gates}
-        self._api.create(pod(name, COMMAND, claims={"gpu": source}, **more))
+        self._api.create(pod(name, SLEEPING, claims={"gpu": source}, **more))
         return name
 
     def delete(self, name: str, *, roughly: bool = False) -> None:

@@ -5,13 +5,18 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from hack.cluster.nodes import pod as pod_body
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.daemons import DRIVER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from hack.cluster.api import Api, Obj
+
+
+SLEEPING = {"main": ["sleep", "1000000"]}
+"""The container of a pod that stays."""
 
 
 class Workload:
@@ -49,6 +54,12 @@ class Workload:
         return (
             self._api.find("ResourceClaim", statuses[0]["resourceClaimName"]) if statuses else None
         )
+
+    def run(self, *names: str, claims: Mapping[str, dict[str, str]], **where: Any) -> None:
+        """Creates pods that stay, each when the one before it runs."""
+        for name in names:
+            self.create(pod_body(name, SLEEPING, claims=claims, **where))
+            self.wait_for_phase(name, "Running")
 
     def wait_for_phase(self, pod: str, phase: str, *, timeout: float = 60.0) -> Obj:
         """The pod, once it is in that phase."""
