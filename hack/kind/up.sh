@@ -92,9 +92,8 @@ EOF
     done
 }
 
-build() {
-    docker build --quiet --file "$REPOSITORY/deploy/Dockerfile" --target "$1" \
-        --tag "dra-driver-nvidia-mig/$1:$version" "$REPOSITORY"
+image_id() {
+    docker image inspect --format '{{.Id}}' "dra-driver-nvidia-mig/$1:$version"
 }
 
 while [ $# -gt 0 ]; do
@@ -126,8 +125,9 @@ require kind kubectl helm
 chart="$REPOSITORY/deploy/helm/dra-driver-nvidia-mig"
 version=$(sed -n 's/^appVersion: *//p' "$chart/Chart.yaml")
 echo "building the images"
-controller_id=$(build controller)
-simulator_id=$(build simulator)
+"$REPOSITORY/hack/images.sh" controller simulator
+controller_id=$(image_id controller)
+simulator_id=$(image_id simulator)
 
 if kind get clusters 2>/dev/null | grep -qx "$CLUSTER"; then
     echo "cluster $CLUSTER exists already; only the driver is installed anew"

@@ -24,7 +24,7 @@ STAND_IN = """#!/bin/sh
 program=${0##*/}
 echo "$program $*" >> "$CALLS"
 case "$program $*" in
-"docker build "*) echo sha256:0123 ;;
+"docker image inspect "*) echo sha256:0123 ;;
 "kind create "*) cat > "$CALLS.config" ;;
 "helm upgrade "*) cat > "$CALLS.values" ;;
 "kubectl "*"get mignodes --output name") printf 'one\\ntwo\\nthree\\n' ;;
@@ -170,12 +170,15 @@ def test_up_builds_creates_loads_and_installs_in_this_order(equipped: Terminal) 
     status, text = equipped.run("up.sh", "--name", "lab", "--kubernetes", "1.34")
     assert status == 0, text
     steps = [call for call in equipped.called() if not call.startswith("kubectl")]
-    beginnings = ["docker info", "docker build", "docker build", "kind get", "kind create"]
+    beginnings = ["docker info", "docker info", "docker build", "docker build"]
+    beginnings += ["docker image", "docker image", "kind get", "kind create"]
     beginnings += ["kind load", "helm upgrade"]
     assert [" ".join(call.split()[:2]) for call in steps] == beginnings
     made = yaml.safe_load(equipped.calls.with_name("calls.config").read_text())
     assert made["name"] == "lab"
-    targets = [call.split("--target ")[1].split()[0] for call in steps[1:3]]
+    builds = [call for call in steps if call.startswith("docker build")]
+    [load] = [call for call in steps if call.startswith("kind load")]
+    targets = [call.split("--target ")[1].split()[0] for call in builds]
     dockerfile = (REPOSITORY / "deploy/Dockerfile").read_text()
     assert all(f" AS {target}\n" in dockerfile for target in targets)
 
@@ -187,8 +190,8 @@ def test_up_builds_creates_loads_and_installs_in_this_order(equipped: Terminal) 
         if each["kind"] in {"Deployment", "DaemonSet"}
         for container in each["spec"]["template"]["spec"]["containers"]
     }
-    built = {call.split("--tag ")[1].split()[0] for call in steps[1:3]}
-    assert images == built == set(steps[5].split()[-2:])
+    built = {call.split("--tag ")[1].split()[0] for call in builds}
+    assert images == built == set(load.split()[-2:])
     products = list(values["simulated"]["nodes"].values())
     assert list(values["simulated"]["nodes"]) == ["lab-worker", "lab-worker2", "lab-worker3"]
     assert len({gpus[0] for gpus in products}) == 3
