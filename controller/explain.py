@@ -22,6 +22,9 @@ from dra.selectors.kinds import Offer
 
 _LIMIT = 1000
 _EXPLAINED = 8
+_TOLD_NODES = 8
+"""Of so many nodes that suit the pod it is told GPU by GPU who is in the way; a message has no room
+for more."""
 _NAMED_NODES = 3
 _NAMED_HOLDERS = 4
 _PROFILE = re.compile(r"['\"](\d+g\.\d+gb[\w.+-]*)['\"]")
@@ -60,9 +63,14 @@ def _explain_chosen(
     if impossible is not None:
         return impossible
     texts: dict[str, list[str]] = {}
+    briefs = _Briefs(search)
+    told = 0
     for name in sorted(fleet.nodes):
-        misfit = allocator.node_misfit(problem, name, delegated)
-        text = misfit or _on_node(search, fleet.nodes[name])
+        text, node = allocator.node_misfit(problem, name, delegated), fleet.nodes[name]
+        if not text and told < _TOLD_NODES:
+            text, told = _on_node(search, node), told + 1
+        elif not text:
+            text = briefs.of(node)
         texts.setdefault(text, []).append(name)
     message = _joined(texts, len(fleet.nodes))
     return Obstacle(Reason.WAITING, message + _schedulers(fleet))
@@ -161,25 +169,61 @@ def _on_node(search: Search, node: NodeGpus) -> str:
     texts: dict[str, list[str]] = {}
     room_for: set[int] = set()
     for state in node.gpus:
-        missing = [i for i in range(len(search.types)) if not search.has_room(state, i)]
-        room_for |= set(range(len(search.types))) - set(missing)
+        missing = [i for i in search.indices if not search.has_room(state, i)]
+        room_for |= set(search.indices) - set(missing)
         text = _on_gpu(search, state, missing)
         if text:
             texts.setdefault(text, []).append(state.gpu.name)
     if len(room_for) == len(search.types):
-        wanted = ", ".join(_wanted(search, node, i) for i in range(len(search.types)))
-        bound = "".join(
-            f" with {'different' if c.distinct else 'the same'} {c.attribute}"
-            for c in search.constraints
-        )
-        told = f"no room for {wanted} together{bound}"
+        told = _not_together(search, node)
         lacking = [f"{', '.join(gpus)} {text}" for text, gpus in texts.items()]
         everything = any(kind.everything for kind in search.types)
         return "; ".join([told, *(lacking if everything else [])])
     return "; ".join(f"{', '.join(gpus)} {text}" for text, gpus in texts.items())
 
 
-def _on_gpu(search: Search, state: GpuState, missing: list[int]) -> str:
+class _Briefs:
+    """What is told of nodes without room to say more: no GPUs and no claims are named."""
+
+    def __init__(self, search: Search) -> None:
+        self._search = search
+        self._nodes: dict[int, str] = {}
+        self._gpus: dict[object, tuple[list[int], str]] = {}
+
+    def of(self, node: NodeGpus) -> str:
+        """Why ``node`` does not serve the search now; kept for nodes of its shape."""
+        if not self._search.by_shape:
+            return self._told(node)
+        if node.shape not in self._nodes:
+            self._nodes[node.shape] = self._told(node)
+        return self._nodes[node.shape]
+
+    def _told(self, node: NodeGpus) -> str:
+        gpus = [self._gpu(state) for state in node.gpus]
+        lacking = set.intersection({*self._search.indices}, *(missing for missing, _ in gpus))
+        if gpus and not lacking:
+            return _not_together(self._search, node)
+        return "; ".join(dict.fromkeys(text for _, text in gpus if text)) or "no GPU"
+
+    def _gpu(self, state: GpuState) -> tuple[list[int], str]:
+        key = state.form if self._search.by_shape else state.id
+        if key not in self._gpus:
+            missing = [i for i in self._search.indices if not self._search.has_room(state, i)]
+            self._gpus[key] = missing, _on_gpu(self._search, state, missing, naming=False)
+        return self._gpus[key]
+
+
+def _not_together(search: Search, node: NodeGpus) -> str:
+    wanted = ", ".join(_wanted(search, node, i) for i in search.indices)
+    bound = "".join(
+        f" with {'different' if c.distinct else 'the same'} {c.attribute}"
+        for c in search.constraints
+    )
+    return f"no room for {wanted} together{bound}"
+
+
+def _on_gpu(search: Search, state: GpuState, missing: list[int], *, naming: bool = True) -> str:
+    """Why a GPU gives nothing for the wants ``missing``, ``naming`` who is in the way."""
     if state.blocked:
         return state.blocked
     if not missing:
@@ -188,7 +232,7 @@ def _on_gpu(search: Search, state: GpuState, missing: list[int]) -> str:
     offers = [o for group in matching.values() for o in group]
     if not offers:
         return "has no such device" if state.gpu.mig_enabled else "has no such device (MIG is off)"
-    holders = _blockers(state, offers)
+    holders = _blockers(state, offers) if naming else []
     blocked_by = f" (blocked by {_listed(holders)})" if holders else ""
     return f"no room for {_names(offers)}{blocked_by}"
 

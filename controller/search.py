@@ -99,7 +99,8 @@ class Search:
         )
 
     @cached_property
-    def _indices(self) -> range:
+    def indices(self) -> range:
+        """The indices of ``types``."""
         return range(len(self.types))
 
     @property
@@ -163,7 +164,7 @@ class Search:
             form = state.form
             gives = self._gives.get(form)
             if gives is None:
-                rooms = (self.has_room(state, i) for i in self._indices)
+                rooms = (self.has_room(state, i) for i in self.indices)
                 gives = self._gives[form] = all(rooms) if self._together else any(rooms)
             if gives and sum(form == other.form for other in useful) < most:
                 useful.append(state)
@@ -182,7 +183,7 @@ class Search:
         return False
 
     def _solve(self, gpus: Sequence[GpuState]) -> Solution | None:
-        allowed = [[self.match(state, i).offers for i in self._indices] for state in gpus]
+        allowed = [[self.match(state, i).offers for i in self.indices] for state in gpus]
         target = self._target_of(allowed)
         if target is None:
             return None

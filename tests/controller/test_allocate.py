@@ -334,6 +334,25 @@ def test_a_long_story_is_cut_short() -> None:
     assert len(message) <= 1000
 
 
+def test_of_many_nodes_a_few_are_told_gpu_by_gpu_and_the_others_in_short() -> None:
+    names = [f"node-{n:02}" for n in range(40)]
+    known = cluster(*names)
+    full = instance("7g.40gb", 0, uid="other")
+    half = instance("4g.20gb", 0, uid="other")
+    for number, name in enumerate(names):
+        held = (full if number % 2 else half,)
+        known.set_mignode(mignode(name, gpu(0, name, instances=held), gpu(1, name, mig=False)))
+    message = why(known, claim("c", request("r", "mig-7g.40gb"))).message
+    assert message.startswith("40 nodes - 32 nodes: no room for 7g.40gb; has no such device (MIG")
+    assert "; 8 nodes: gpu-0 no room for 7g.40gb (blocked by claim" in message
+    together = request("r", "mig-4g.20gb", count=2)
+    same = [{"matchAttribute": "mig.dra.dev/parentUUID"}]
+    for name in names:
+        known.set_mignode(mignode(name, gpu(0, name)))
+    message = why(known, claim("c", together, constraints=same)).message
+    assert message.startswith("40 nodes - 40 nodes: no room for 2 x 4g.20gb together with the same")
+
+
 def test_a_driver_that_is_not_ready_gets_nothing() -> None:
     known = cluster("node-a")
     body = mignode("node-a")
