@@ -7,9 +7,15 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from controller.cluster import Cluster
+from dra.kube.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS
 from dra.moves import MoveTable
-from hack.bench import allocate, cluster, objects, order, placement
+from dra.names import DEFAULT_DRIVER
+from dra.selectors.cel import Selectors
+from dra.selectors.kinds import Kinds
+from hack.bench import allocate, cluster, memory, objects, order, placement
 from hack.bench.fleet import NAMES, Fleet, geometry
+from hack.bench.fullcluster import FullCluster
 from hack.bench.scenarios import MIXES, fill, queue
 from hack.bench.slices import partitionable
 
@@ -58,8 +64,37 @@ def test_decisions_are_timed_per_size_of_the_cluster() -> None:
     result = CliRunner().invoke(allocate.main, arguments, catch_exceptions=False)
     assert result.exit_code == 0
     rows = [line.split() for line in result.output.splitlines()[1:]]
-    assert [row[0] for row in rows] == ["1", "2"]
+    kinds = ["slice", "together", "apart", "either", "by-size", "refused"]
+    assert [(row[0], row[3]) for row in rows] == [(n, kind) for n in "12" for kind in kinds]
     assert all(int(row[1]) > 0 for row in rows)
+    placed = {row[3]: row[4] for row in rows[len(kinds) :]}
+    assert placed["refused"] == "0%"
+    assert placed["slice"] == placed["by-size"] == placed["either"] == "100%"
+
+
+def test_the_memory_of_the_controller_is_measured_in_a_process_of_its_own() -> None:
+    arguments = ["--nodes", "2", "--claims", "80", "--settle", "0"]
+    result = CliRunner().invoke(memory.main, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    first, _, *rows = result.output.splitlines()
+    assert first.startswith("2 nodes, 80 claims, ready after")
+    assert [row.split()[0] for row in rows] == ["mirrored", "changed"]
+    assert all(0 < int(row.split()[1]) <= int(row.split()[2]) for row in rows)
+
+
+def test_a_full_cluster_is_one_that_the_controller_understands() -> None:
+    full = FullCluster(TABLE.geometry, nodes=2, claims=80)
+    known = Cluster(DEFAULT_DRIVER, objects.FINALIZER, Kinds(Selectors()))
+    for node in range(2):
+        known.set_node(full.body(NODES, node))
+        known.set_mignode(full.body(MIG_NODES, node))
+    for number in range(80):
+        known.set_claim(full.body(RESOURCE_CLAIMS, number))
+        known.set_pod(full.body(PODS, number))
+    states = [state for node in known.fleet.nodes.values() for state in node.gpus]
+    assert [len(state.holdings) for state in states] == [5] * 16, "claims have their instances"
+    assert all(h.claim_uid for state in states for h in state.holdings)
+    assert all(pod.claim_keys[0] in known.claims for pod in known.pods.values())
 
 
 def test_without_a_control_planes_binaries_the_cluster_benchmark_says_what_is_missing(
