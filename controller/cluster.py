@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from api.errors import ApiError
 from controller.fleet import Fleet
 from controller.market import Markets
+from controller.sharing import Sharing
 from controller.trimming import Trimmer
 from dra.allocation import Allocation
 from dra.claims import Claim, read_claim
@@ -81,6 +82,7 @@ class Cluster:
         self._claim_of_uid: dict[str, Key] = {}
         self._writing: dict[str, Allocation | None] = {}
         self._trimmer = Trimmer(RESOURCE_CLAIMS)
+        self._sharing = Sharing()
         self._effects = Effects()
 
     def take_effects(self) -> Effects:
@@ -156,7 +158,7 @@ class Cluster:
 
     def set_pod(self, obj: Obj) -> None:
         """A pod was added or changed."""
-        pod = read_pod(obj)
+        pod = read_pod(obj, self._sharing.needs)
         before = self.pods.get(pod.key)
         if before is not None and before.uid != pod.uid:
             self.remove_pod(pod.key)
@@ -186,7 +188,7 @@ class Cluster:
         An older state than the known one is ignored: the answers to our writes may be known
         before the watch reports them.
         """
-        claim = read_claim(obj)
+        claim = read_claim(obj, self._sharing.requests)
         key = (claim.ref.namespace, claim.ref.name)
         known = self.claims.get(key)
         if known is not None and known.claim.ref.uid != claim.ref.uid:

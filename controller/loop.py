@@ -114,8 +114,9 @@ class Controller:
             for mirror in mirrors:
                 mirror.start()
             self._mirrors = mirrors
-            if self._synced(mirrors, stop):
-                self._work(inbox, stop)
+            cluster = self._mirrored(mirrors, inbox, stop)
+            if cluster is not None:
+                self._work(cluster, inbox, stop)
         except NotLeadingError:
             _log.warning("no longer leading: nothing more is written")
         finally:
@@ -134,35 +135,41 @@ class Controller:
         missing = ", ".join(str(m.resource) for m in self._mirrors if not m.synced)
         return f"not listed yet: {missing}" if missing else ""
 
-    def _synced(self, mirrors: list[Reflector], stop: threading.Event) -> bool:
-        """Wait until everything is mirrored; complains about what is missing."""
+    def _mirrored(
+        self, mirrors: list[Reflector], inbox: Inbox, stop: threading.Event
+    ) -> Cluster | None:
+        """The cluster once everything is mirrored, None when stopped before.
+
+        What is listed is taken at once, so that it need not be held whole. Complains about what is
+        missing.
+        """
+        names = self._names
+        cluster = Cluster(names.driver, names.finalizer, Kinds(Selectors()))
         complain_at = self._clock.monotonic() + _PATIENCE_SECONDS
         while not stop.is_set():
             missing = [m.resource for m in mirrors if not m.synced]
+            _apply(cluster, inbox.take(0.01))
             if not missing:
-                return True
+                return cluster
             if self._clock.monotonic() >= complain_at:
                 complain_at += _PATIENCE_SECONDS
-                names = ", ".join(str(r) for r in missing)
                 _log.warning(
                     "nothing is allocated before these can be listed; "
                     "is the CRD installed and does RBAC allow list and watch?",
-                    extra={"missing": names},
+                    extra={"missing": ", ".join(str(r) for r in missing)},
                 )
-            stop.wait(0.01)
-        return False
+        return None
 
-    def _work(self, inbox: Inbox, stop: threading.Event) -> None:
+    def _work(self, cluster: Cluster, inbox: Inbox, stop: threading.Event) -> None:
         senders = Senders()
         try:
-            self._serve(inbox, stop, senders)
+            self._serve(cluster, inbox, stop, senders)
         finally:
             stop.set()
             senders.close()  # whoever leads next may rely on it that nothing more is sent
 
-    def _serve(self, inbox: Inbox, stop: threading.Event, outbox: Outbox) -> None:
-        selectors, writer = Selectors(), self._writer(stop)
-        cluster = Cluster(self._names.driver, self._names.finalizer, Kinds(selectors))
+    def _serve(self, cluster: Cluster, inbox: Inbox, stop: threading.Event, outbox: Outbox) -> None:
+        selectors, writer = cluster.fleet.kinds.selectors, self._writer(stop)
         reader = Reader(self._names.driver, selectors, cluster.classes)
         engine = self._engine(inbox, cluster, reader, writer=writer, outbox=outbox)
         _apply(cluster, inbox.take())

@@ -1,15 +1,18 @@
 """What is kept of the objects that the controller mirrors: 40,000 pods as they come are gigabytes.
 
-What many have in common, such as the resources of the pods of a Job, is kept once.
+What many have in common, such as the resources of the pods of a Job, is kept once, and so are the
+names and UIDs by which objects refer to each other.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 
+from dra.conditions import PREPARED
 from dra.kube.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.selectors.cache import BoundedCache
 
@@ -22,6 +25,7 @@ _POD_SPEC = (
     *("overhead", "resources", "nodeSelector", "affinity", "tolerations", "priority"),
     *("schedulingGates", "resourceClaims", "nodeName"),
 )
+_OWNER = ("kind", "controller")
 _CONTAINER = ("name", "resources", "restartPolicy")
 _SHARED = 20_000
 
@@ -54,22 +58,35 @@ class Trimmer:
         for field in ("containers", "initContainers"):
             if field in spec:
                 slim[field] = self._shared([_picked(c, _CONTAINER) for c in spec[field]])
-        said: Obj = _picked(status, ("phase", "resourceClaimStatuses"))
+        said: Obj = _interned(_picked(status, ("phase", "resourceClaimStatuses")))
         # What Kubernetes says of a pod is nothing to us, unlike what we said ourselves.
         if own := [c for c in status.get("conditions") or () if "/" in c["type"]]:
             said["conditions"] = own
-        return {"metadata": self._metadata(obj), "spec": slim, "status": said}
+        metadata = self._metadata(obj)
+        if owners := metadata.get("ownerReferences"):
+            metadata["ownerReferences"] = self._shared([_picked(o, _OWNER) for o in owners])
+        return {"metadata": metadata, "spec": slim, "status": said}
 
     def _claim(self, obj: Obj) -> Obj:
         slim: Obj = {"metadata": self._metadata(obj), "spec": self._shared(obj.get("spec") or {})}
+        metadata = slim["metadata"]
+        if owners := metadata.get("ownerReferences"):
+            metadata["ownerReferences"] = [_picked(o, (*_OWNER, "uid")) for o in owners]
         if status := obj.get("status"):
-            slim["status"] = dict(status)
-            if allocation := status.get("allocation"):
-                slim["status"]["allocation"] = {k: self._shared(v) for k, v in allocation.items()}
+            slim["status"] = said = {k: v for k, v in status.items() if k != "devices"}
+            if allocation := said.pop("allocation", None):
+                said["allocation"] = kept = _interned(allocation)
+                if "nodeSelector" in kept:
+                    kept["nodeSelector"] = self._shared(kept["nodeSelector"])
+            if "reservedFor" in said:
+                said["reservedFor"] = _interned(said["reservedFor"])
+            # Devices that are as they should be say nothing that the allocation does not.
+            if told := [d for d in status.get("devices") or () if not _is_prepared(d)]:
+                said["devices"] = told
         return slim
 
     def _metadata(self, obj: Obj) -> Obj:
-        kept = _picked(obj["metadata"], _METADATA)
+        kept: Obj = _interned(_picked(obj["metadata"], _METADATA))
         if "finalizers" in kept:
             kept["finalizers"] = self._shared(kept["finalizers"])
         return kept
@@ -84,6 +101,21 @@ class Trimmer:
 def remembering(resource: Resource) -> Callable[[Obj], Obj]:
     """What the mirror itself holds, to know what has changed: nodes are in the index already."""
     return identity if resource in (NODES, MIG_NODES) else lambda obj: obj
+
+
+def _is_prepared(device: Obj) -> bool:
+    return all(c.get("reason") == PREPARED for c in device.get("conditions") or ())
+
+
+def _interned(value: Any) -> Any:
+    """``value`` with each of its strings kept once, whatever else has it."""
+    if isinstance(value, str):
+        return sys.intern(value)
+    if isinstance(value, list):
+        return [_interned(v) for v in value]
+    if isinstance(value, dict):
+        return {key: _interned(v) for key, v in value.items()}
+    return value
 
 
 def _picked(mapping: Obj, fields: Iterable[str]) -> Obj:

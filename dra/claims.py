@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,8 +66,16 @@ class Claim:
     created: str = ""
 
 
-def read_claim(obj: Mapping[str, Any]) -> Claim:
-    """The claim in ``obj``, as the API server returned it."""
+def read_requests(raw: Iterable[Mapping[str, Any]]) -> tuple[Request, ...]:
+    """The requests in ``spec.devices.requests``."""
+    return tuple(_read_request(entry) for entry in raw)
+
+
+def read_claim(
+    obj: Mapping[str, Any],
+    requests: Callable[[Iterable[Mapping[str, Any]]], tuple[Request, ...]] = read_requests,
+) -> Claim:
+    """The claim in ``obj``, as the API server returned it; ``requests`` reads its requests."""
     metadata = obj["metadata"]
     spec = obj.get("spec", {}).get("devices", {})
     status = obj.get("status", {})
@@ -75,7 +83,7 @@ def read_claim(obj: Mapping[str, Any]) -> Claim:
     return Claim(
         ref=ClaimRef(metadata["namespace"], metadata["name"], metadata["uid"]),
         resource_version=metadata.get("resourceVersion", ""),
-        requests=tuple(_read_request(r) for r in spec.get("requests", ())),
+        requests=requests(spec.get("requests", ())),
         constraints=tuple(spec.get("constraints", ())),
         config=tuple(spec.get("config", ())),
         allocation=None if allocation is None else read_allocation(allocation),

@@ -19,6 +19,13 @@ CPU = "cpu"
 PODS = "pods"
 
 
+READ_FIELDS = (
+    *("containers", "initContainers", "overhead", "resources"),
+    *("nodeSelector", "affinity", "tolerations"),
+)
+"""The fields of a pod's spec that decide its needs."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class PodNeeds:
     """The part of a pod's spec that decides where it may run.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,14 +52,14 @@ class Pod:
         return f"{self.key[0]}/{self.key[1]}"
 
 
-def read_pod(obj: Obj) -> Pod:
-    """The pod in ``obj``."""
+def read_pod(obj: Obj, needs: Callable[[Obj], PodNeeds] = read_needs) -> Pod:
+    """The pod in ``obj``; ``needs`` reads what its spec asks of a node."""
     metadata, spec = obj["metadata"], obj.get("spec") or {}
     return Pod(
         key=(metadata["namespace"], metadata["name"]),
         uid=metadata["uid"],
         obj=obj,
-        needs=read_needs(spec),
+        needs=needs(spec),
         claims=claim_names(obj),
         node=spec.get("nodeName") or "",
         gates=tuple(g["name"] for g in spec.get("schedulingGates") or ()),

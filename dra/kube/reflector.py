@@ -122,10 +122,11 @@ class Reflector:
             label_selector=self._label_selector,
             field_selector=self._field_selector,
             page_size=self._page_size,
+            keep=self._keep,
         )
         if self._stopping.is_set():
             return
-        self._report(self.store.replace(map(self._keep, listed.items)))
+        self._report(self.store.replace(listed.items))
         self._version = listed.resource_version
         if not self._synced.is_set():
             self._synced.set()

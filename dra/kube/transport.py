@@ -5,7 +5,7 @@ read-modify-write.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -94,7 +94,7 @@ class KubeApi:
         """Read what is no object of a resource, such as ``/version`` or ``/apis/<group>``."""
         return self._http.call("GET", path)
 
-    def list(
+    def list(  # noqa: PLR0913 - the API's own parameters, and what to keep
         self,
         resource: Resource,
         *,
@@ -102,16 +102,25 @@ class KubeApi:
         label_selector: str = "",
         field_selector: str = "",
         page_size: int = 500,
+        keep: Callable[[Obj], Obj] = lambda obj: obj,
     ) -> ObjectList:
         """Read all matching objects, page by page; namespace "" reads all namespaces.
 
-        Every item carries ``apiVersion`` and ``kind``, which servers leave out of lists.
+        Every item carries ``apiVersion`` and ``kind``, which servers leave out of lists. Of each,
+        ``keep`` says what is returned, so that no more than a page is held whole.
         """
+
+        def kept(page: Obj) -> Iterator[Obj]:
+            for item in page.get("items") or ():
+                item.setdefault("apiVersion", resource.api_version)
+                item.setdefault("kind", resource.kind)
+                yield keep(item)
+
         path = resource.path(namespace)
         query = {"labelSelector": label_selector, "fieldSelector": field_selector}
         page = self._http.call("GET", path, query=query | {"limit": str(page_size)})
         version = _list_meta(page, "resourceVersion")
-        items: list[Obj] = page.get("items") or []
+        items = [*kept(page)]
         while token := _list_meta(page, "continue"):
             try:
                 page = self._http.call(
@@ -122,10 +131,7 @@ class KubeApi:
                 page = self._http.call("GET", path, query=query)
                 version = _list_meta(page, "resourceVersion")
                 items = []
-            items += page.get("items") or []
-        for item in items:
-            item.setdefault("apiVersion", resource.api_version)
-            item.setdefault("kind", resource.kind)
+            items += kept(page)
         return ObjectList(items, version)
 
     def create(

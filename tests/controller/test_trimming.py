@@ -14,7 +14,16 @@ from dra.kube.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS
 from dra.kube.store import Store
 from dra.pods import Pod, read_pod
 from hack.bench.objects import as_stored
-from tests.controller.objects import DRIVER, allocated, claim, mignode, node, pod
+from tests.controller.objects import (
+    DRIVER,
+    allocated,
+    claim,
+    cluster,
+    mignode,
+    node,
+    pod,
+    versioned,
+)
 
 Obj = dict[str, Any]
 
@@ -82,6 +91,57 @@ def test_a_trimmed_claim_is_read_as_the_whole_one() -> None:
     assert failed_prepare(trimmed, driver=DRIVER) == "why"
     assert trimmed["status"] == whole["status"]
     assert "managedFields" not in trimmed["metadata"]
+
+
+def test_of_devices_that_are_as_they_should_be_the_allocation_alone_is_kept() -> None:
+    body = allocated(claim("c"), "node-a", "gpu-0-mig-1g5gb-19-4")
+    ready = {"type": "Ready", "status": "True", "reason": "Prepared"}
+    lost = {"type": "Ready", "status": "False", "reason": "XidError"}
+    for conditions, kept in (([ready], False), ([], False), ([ready, lost], True)):
+        device = {"driver": DRIVER, "pool": "p", "device": "d", "conditions": conditions}
+        body["status"]["devices"] = [device]
+        trimmed = Trimmer(RESOURCE_CLAIMS)(as_stored(RESOURCE_CLAIMS, body, 1))
+        assert ("devices" in trimmed["status"]) == kept
+        assert trimmed["status"]["allocation"] == body["status"]["allocation"]
+
+
+def test_the_pod_that_owns_a_claim_is_kept_and_the_rest_of_its_owner_is_not() -> None:
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": True}
+    body = claim("c")
+    body["metadata"]["ownerReferences"] = [owner]
+    trimmed = Trimmer(RESOURCE_CLAIMS)(as_stored(RESOURCE_CLAIMS, body, 1))
+    assert trimmed["metadata"]["ownerReferences"] == [
+        {"kind": "Pod", "uid": "u", "controller": True}
+    ]
+    assert read_claim(trimmed).owner_pod_uid == "u"
+
+
+def test_names_by_which_objects_refer_to_each_other_are_kept_once() -> None:
+    user = {"resource": "pods", "name": "a-pod", "uid": "uid-of-a-pod"}
+    used = claim("c")
+    used["status"] = {"reservedFor": [user]}
+    body = pod("a-pod", "c")
+    body["metadata"]["uid"] = "uid-of-a-pod"
+    in_claim = Trimmer(RESOURCE_CLAIMS)(as_stored(RESOURCE_CLAIMS, used, 1))
+    in_pod = Trimmer(PODS)(as_stored(PODS, body, 2))
+    (shown,) = in_claim["status"]["reservedFor"]
+    assert shown == user
+    assert shown["uid"] is in_pod["metadata"]["uid"]
+    assert shown["name"] is in_pod["metadata"]["name"]
+
+
+def test_what_many_pods_and_claims_ask_for_is_read_once() -> None:
+    known = cluster("node-a")
+    for name in ("a", "b"):
+        known.set_claim(versioned(claim(name)))
+        known.set_pod(versioned(pod(name, name)))
+    first, second = (known.pods["default", name] for name in ("a", "b"))
+    assert first.needs is second.needs
+    one, other = (known.claims["default", name].claim for name in ("a", "b"))
+    assert one.requests is other.requests
+    assert one.ref != other.ref
+    known.set_pod(versioned(pod("c", "a", cpu="2")))
+    assert known.pods["default", "c"].needs.requests["cpu"] == 2000
 
 
 def test_what_many_pods_have_in_common_is_kept_once() -> None:

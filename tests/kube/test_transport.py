@@ -172,6 +172,19 @@ def test_list_follows_pages_and_names_the_kind_of_each_item(stub: Stub, api: Kub
     assert [request.query for request in stub.requests] == [asked, asked | {"continue": "more"}]
 
 
+def test_of_a_list_no_more_than_a_page_is_held_whole(stub: Stub, api: KubeApi) -> None:
+    stub.calls += [listing(thing("a"), version=5, token="more"), listing(thing("b"), version=5)]
+    asked_by_then = []
+
+    def keep(obj: Obj) -> Obj:
+        asked_by_then.append(len(stub.requests))
+        return {"kind": obj["kind"], "metadata": {"name": obj["metadata"]["name"]}}
+
+    listed = api.list(PODS, namespace="ns", keep=keep)
+    assert listed.items == [{"kind": "Pod", "metadata": {"name": name}} for name in "ab"]
+    assert asked_by_then == [1, 2], "each page is let go before the next is asked for"
+
+
 def test_list_takes_everything_at_once_when_the_continue_token_expired(
     stub: Stub, api: KubeApi
 ) -> None:
