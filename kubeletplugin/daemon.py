@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
 from functools import partial
 
 import grpc
@@ -14,7 +13,7 @@ from api.kubelet.dra.v1beta1 import api_pb2_grpc as dra_v1beta1
 from api.kubelet.dra_health.v1 import api_pb2_grpc as health_v1
 from api.kubelet.dra_health.v1alpha1 import api_pb2_grpc as health_v1alpha1
 from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_v1
-from dra.inventory import ClaimRef, Inventory
+from dra.inventory import ClaimRef
 from dra.kube.events import EventRecorder
 from dra.kube.transport import KubeApi
 from dra.monitoring.events import CountingRecorder
@@ -34,11 +33,13 @@ from kubeletplugin.hardwareloop import HardwareLoop
 from kubeletplugin.health import HealthBoard, HealthV1, HealthV1Alpha1, Problem
 from kubeletplugin.janitor import Janitor
 from kubeletplugin.journal import Journal
+from kubeletplugin.listeners import Listeners
 from kubeletplugin.lookup import read_devices
 from kubeletplugin.migmode import MigMode
 from kubeletplugin.minors import GpuNames
 from kubeletplugin.monitor import HealthMonitor
 from kubeletplugin.node import Node
+from kubeletplugin.nodeinventory import NodeInventory
 from kubeletplugin.nodewatch import NodeWatch
 from kubeletplugin.nvml.session import Session
 from kubeletplugin.occupancy import Occupancy
@@ -92,7 +93,7 @@ class Daemon:
         self._sockets = sockets(options)
         roots = options.roots
         driver = options.driver_name
-        changed = _Listeners()
+        changed = Listeners()
         self._events = EventRecorder(api, component=driver, host=options.node_name)
         recorder = CountingRecorder(self._events, telemetry.registry)
         reports = self._reports = Reports(recorder, options.node_name)
@@ -191,14 +192,23 @@ class Daemon:
         )
         self._health = HealthBoard(self._monitor.devices)
         self._mode = AllocatorMode(options.allocator, on_change=changed)
+        self._inventory = NodeInventory(
+            options,
+            self._mode,
+            self._gate,
+            hardware=self._hardware,
+            journal=self._journal,
+            gpus=self._monitor.gpus,
+            drain=lambda: self._publisher.drain,
+        )
         self._slice_publisher = SlicePublisher(
-            api, options, self._mode, inventory=self._known, reports=reports
+            api, options, self._mode, inventory=self._inventory.known, reports=reports
         )
         self._publisher = MigNodePublisher(
             api,
             options.node_name,
             field_manager=options.field_manager,
-            inventory=self._inventory,
+            inventory=self._inventory.of_mignode,
             on_drain=changed,
         )
         telemetry.watch(self._monitor.gpus, self._journal, self._gate)
@@ -282,51 +292,9 @@ class Daemon:
             self._statuses.failed(ref, str(error), pool=self._options.pool)
             self._reports.claim(ref, NodeReason.PREPARE_FAILED, str(error), warning=True)
 
-    def _inventory(self) -> Inventory | None:
-        """What the MigNode is to say; None also while it is open who allocates."""
-        return None if self._mode.allocator is None else self._known()
-
-    def _known(self) -> Inventory | None:
-        """What is known; None until the first look at the GPUs has ended, well or not."""
-        hardware, is_open, reason = self._hardware, self._gate.is_open, self._gate.reason
-        if not is_open and not reason:
-            return None
-        gpus = self._monitor.gpus()
-        message = reason or self._journal.failure or "; ".join(hardware.problems)
-        if not message and not gpus:
-            message = "no NVIDIA GPU was found on this node"
-        return Inventory(
-            node=self._options.node_name,
-            pool=self._options.pool,
-            driver=self._options.driver_name,
-            gpus=gpus,
-            allocator=self._mode.allocator or self._options.allocator,
-            driver_version=hardware.driver_version,
-            cuda_driver_version=hardware.cuda_version,
-            ready=is_open and bool(gpus) and not self._journal.failure,
-            message=message,
-            publication=self._mode.publication,
-            drain=self._publisher.drain,
-        )
-
     def _add_registration(self, server: grpc.Server) -> None:
         registration = Registration(self._options.driver_name, self._sockets.service)
         registration_v1.add_RegistrationServicer_to_server(registration, server)
-
-
-class _Listeners:
-    """Calls everybody who wants to know that something may have changed."""
-
-    def __init__(self) -> None:
-        self._listeners: list[Callable[[], None]] = []
-
-    def add(self, listener: Callable[[], None]) -> None:
-        """One more; before any thread runs."""
-        self._listeners.append(listener)
-
-    def __call__(self) -> None:
-        for listener in self._listeners:
-            listener()
 
 
 def _add_services(node: Node, board: HealthBoard, server: grpc.Server) -> None:

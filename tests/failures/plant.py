@@ -206,7 +206,7 @@ class Plant:
 
     def inventory(self) -> Inventory | None:
         """What would be published."""
-        return self.run(self.daemon._known)
+        return self.run(self.daemon._inventory.known)
 
 
 class _RecordedApi:

@@ -278,7 +278,7 @@ class Rig:
     def published(self) -> bool:
         """Whether the MigNode says what the plugin knows."""
         assert self.daemon is not None
-        inventory = self.daemon._inventory()
+        inventory = self.daemon._inventory.of_mignode()
         found = self.api.list(MIG_NODES, field_selector=f"metadata.name={self.node}").items
         if not found or inventory is None:
             return False

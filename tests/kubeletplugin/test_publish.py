@@ -184,7 +184,7 @@ def test_what_an_administrator_drains_is_left_as_it_is(rig: Rig) -> None:
     settle(rig)
     drain = {"gpus": ["gpu-1"], "reason": "driver 580"}
     rig.api.patch(MIG_NODES, rig.node, {"spec": {"drain": drain}})
-    known = rig.daemon._known
+    known = rig.daemon._inventory.known
     wait_for("the drain", lambda: (now := known()) and now.is_drained("gpu-1"))
     rig.prepared(rig.claim("gpu-0-mig-2g10gb-14-2"))
     wait_for("the slice", lambda: rig.published_slices() == [("gpu-0", "2g.10gb", 2, "prepared")])

@@ -1,0 +1,65 @@
+"""What the program knows of its node: the state that MigNode and ResourceSlices are to show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dra.inventory import Drain, Gpu, Inventory
+from kubeletplugin.allocatormode import AllocatorMode
+from kubeletplugin.gate import Gate
+from kubeletplugin.hardware import Hardware
+from kubeletplugin.journal import Journal
+from kubeletplugin.options import Options
+
+
+class NodeInventory:
+    """Puts it together anew whenever it is asked. Thread-safe.
+
+    ``gpus`` are all GPUs with what ails them, ``drain`` is what an administrator drains.
+    """
+
+    def __init__(  # noqa: PLR0913 - whoever knows a part of it
+        self,
+        options: Options,
+        mode: AllocatorMode,
+        gate: Gate,
+        *,
+        hardware: Hardware,
+        journal: Journal,
+        gpus: Callable[[], tuple[Gpu, ...]],
+        drain: Callable[[], Drain | None],
+    ) -> None:
+        self._options = options
+        self._mode = mode
+        self._gate = gate
+        self._hardware = hardware
+        self._journal = journal
+        self._gpus = gpus
+        self._drain = drain
+
+    def of_mignode(self) -> Inventory | None:
+        """What the MigNode is to say; None also while it is open who allocates."""
+        return None if self._mode.allocator is None else self.known()
+
+    def known(self) -> Inventory | None:
+        """What is known; None until the first look at the GPUs has ended, well or not."""
+        hardware, is_open, reason = self._hardware, self._gate.is_open, self._gate.reason
+        if not is_open and not reason:
+            return None
+        gpus = self._gpus()
+        message = reason or self._journal.failure or "; ".join(hardware.problems)
+        if not message and not gpus:
+            message = "no NVIDIA GPU was found on this node"
+        return Inventory(
+            node=self._options.node_name,
+            pool=self._options.pool,
+            driver=self._options.driver_name,
+            gpus=gpus,
+            allocator=self._mode.allocator or self._options.allocator,
+            driver_version=hardware.driver_version,
+            cuda_driver_version=hardware.cuda_version,
+            ready=is_open and bool(gpus) and not self._journal.failure,
+            message=message,
+            publication=self._mode.publication,
+            drain=self._drain(),
+        )
