@@ -77,7 +77,7 @@ class Engine:
         self._observer = observer or Observer()
         self._flights = Flights(outbox, wake)
         self._grants = Grants(cluster, writer, reporter, self._flights, gate=gate)
-        self._writes = writes = ClaimWrites(cluster, self._flights, self._settle_claim)
+        writes = ClaimWrites(cluster, self._flights, self._settle_claim)
         self._allocator = Allocator(cluster.fleet, cluster.hosts)
         self._ender = Ender(cluster, writer, writes, now)
         self._mover = Mover(cluster, reader, writer, writes=writes, allocator=self._allocator)
@@ -130,7 +130,6 @@ class Engine:
         for uid in effects.gone_claims:
             self._reporter.forget(claim_uid=uid)
             self._grants.forget_claim(uid)
-            self._writes.forget(uid)
         for key in effects.claims:
             self._grants.notice(key)
             self._claims.add(key, 0)
@@ -200,7 +199,6 @@ class Engine:
             self._held_up[0].add(key)
         elif not (
             self._grants.repeat(pod, lambda error: self._settle_pod(key, error))
-            or self._writes.repeat(pod.claim_keys)
             or any(self._stranded.look_at(k) for k in pod.claim_keys)
         ):
             self._examine(pod)

@@ -1,27 +1,23 @@
 """A fence against late writes of a former leader, raised before the first decision of the next.
 
 A leader sends nothing after its time is up. What it sent before may still lie in a kernel's buffer
-or with a slow server, and land when the next leader has decided otherwise. Its resourceVersion
-stops it if the claim has changed since. So the next leader changes every claim, with our finalizer,
+or with a slow server, and land when the next leader has given the same slices to somebody else. Its
+resourceVersion stops it if the claim has changed since, so the next leader changes every claim that
+an allocation may be on its way to: those with our finalizer and without an allocation. None is
+missed, as the finalizer is stored before an allocation is sent, and the mirrors list after the
+former leader's time. Usually there are few: claims wait without the finalizer, it comes with the
+decision.
 
-- that has no allocation: one may be on its way, of slices that somebody else has by then. None is
-  missed, as the finalizer is stored before an allocation is sent, and the mirrors list after the
-  former leader's time;
-- whose allocation is reserved for a pod that still lacks another claim: the former leader may have
-  taken it away, to serve that pod elsewhere, and the pod would run without it. A leader gives such
-  a pod nothing more before it knows (:mod:`controller.claimwrites`).
-
-Usually these are few: claims wait without the finalizer, it comes with the decision.
-
-The fence names no resourceVersion: it holds whatever the claim has become. The answer shows what
-was faster, which then counts.
+The fence names no resourceVersion: it holds whatever the claim has become. The answer shows an
+allocation that was faster, which then counts like any other.
 
 Nothing else needs a fence:
 
 - Our finalizer, added late, gives nothing away: the allocation is only sent when the finalizer's
   answer has come, by whoever still leads.
-- Any other deallocation fits only a claim that nobody has reserved since it was found unused. Who
-  wants to use it reserves it first, and is refused if that is too late.
+- A late deallocation fits only a claim that is as it was when a leader found it unused: nobody has
+  reserved it since. Its slices are given to others only when the watch has shown it without them,
+  as after kube-scheduler takes an allocation back.
 - A late removal of our finalizer fits only a claim without an allocation, or one that is being
   deleted and that nobody may use any more.
 - A scheduling gate lifted late, a pod's condition and a DeviceClass decide about no slice.
@@ -32,7 +28,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 
-from controller.cluster import Cluster, KnownClaim
+from controller.cluster import Cluster
 from controller.flights import Answer, Flights
 from controller.worklist import WorkList
 from controller.writer import NotLeadingError, Writer
@@ -76,8 +72,7 @@ class Fence:
         self._open = {
             key: known.claim
             for key, known in cluster.claims.items()
-            if cluster.finalizer in known.claim.finalizers
-            and (known.claim.allocation is None or _may_be_given_up(known, key, cluster))
+            if known.claim.allocation is None and cluster.finalizer in known.claim.finalizers
         }
         for key in self._open:
             self._work.add(key, 0)
@@ -85,7 +80,7 @@ class Fence:
             _log.info("fencing claims", extra={"claims": len(self._open)})
 
     def stands(self) -> bool:
-        """Whether no late write can do harm any more."""
+        """Whether no late allocation is possible any more."""
         return not self._open
 
     def absorb(self) -> None:
@@ -130,8 +125,8 @@ class Fence:
                 return
             case _:
                 _log.error(
-                    "claim not fenced: what a former leader sent may still change it; slices that "
-                    "overlap are refused by their node",
+                    "claim not fenced: a former leader's allocation of it may still come, and the "
+                    "node then refuses what overlaps",
                     extra=fields,
                 )
         del self._open[key]
@@ -141,16 +136,3 @@ class Fence:
     def _may_pass(self, error: KubeError) -> bool:
         """Whether the server serves nobody, or has not been refusing one claim for long."""
         return error.status in _NO_ANSWER or self._now() < self._began + PATIENCE_SECONDS
-
-
-def _may_be_given_up(known: KnownClaim, key: Key, cluster: Cluster) -> bool:
-    """Whether the claim is reserved and a pod that is to run with it lacks another one."""
-    return bool(known.claim.reserved_for) and any(
-        pod.pending and not pod.node and any(_lacks(k, cluster) for k in pod.claim_keys)
-        for pod in cluster.pods_of(key)
-    )
-
-
-def _lacks(key: Key, cluster: Cluster) -> bool:
-    known = cluster.claims.get(key)
-    return known is None or known.claim.allocation is None

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import partial
 from typing import Any
 
 from controller.cluster import Cluster
@@ -18,30 +16,13 @@ from controller.outbox import Outbox
 from controller.podconditions import PodConditions
 from controller.report import Reporter
 from controller.writer import Writer
-from dra.kube.errors import (
-    ConflictError,
-    InvalidError,
-    KubeError,
-    NotFoundError,
-    UnavailableError,
-)
+from dra.kube.errors import ConflictError, InvalidError, KubeError, NotFoundError
 from dra.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Resource
 from dra.kube.transport import PatchContent
 from dra.selectors.cel import Selectors
 from dra.selectors.kinds import Kinds
 from dra.wants import Reader
-from tests.controller.objects import (
-    DRIVER,
-    FINALIZER,
-    claim,
-    gpu,
-    instance,
-    mignode,
-    node,
-    pod,
-    request,
-    versioned,
-)
+from tests.controller.objects import DRIVER, FINALIZER, mignode, node, versioned
 
 Obj = dict[str, Any]
 
@@ -130,23 +111,6 @@ def once(what: str, error: KubeError) -> Callable[[str], KubeError | None]:
     """Refuses the first write of that kind."""
     left = [error]
     return lambda write: left.pop() if left and write == what else None
-
-
-@contextlib.contextmanager
-def on_the_way(api: FakeApi) -> Iterator[list[Callable[[], Obj]]]:
-    """Writes of a status within are sent and not answered; yields what makes them arrive."""
-    kept: list[Callable[[], Obj]] = []
-    send = api.patch
-
-    def patch(resource: Resource, name: str, body: Any, **more: Any) -> Obj:
-        if resource is not RESOURCE_CLAIMS or more.get("subresource") != "status":
-            return send(resource, name, body, **more)
-        kept.append(partial(send, resource, name, copy.deepcopy(body), **more))
-        raise UnavailableError("no answer")
-
-    api.patch = patch  # type: ignore[method-assign]
-    yield kept
-    api.patch = send  # type: ignore[method-assign]
 
 
 class Inline:
@@ -254,34 +218,6 @@ class Bench:
             elif plural == PODS.plural:
                 new.cluster.set_pod(obj)
         return new
-
-    def gives_up_half(self) -> Callable[[], Obj]:
-        """Pod ``p`` has claim ``one`` on node-a, and ``two`` fits there only when this returns.
-
-        ``one`` was to be taken away meanwhile, to serve both on node-b; returns what makes that
-        request arrive.
-        """
-        for name in ("node-a", "node-b"):
-            self.cluster.set_node(node(name))
-        self.cluster.set_mignode(mignode("node-a"))
-        for name in ("one", "two"):
-            self.claim(claim(name, request("r", "mig-3g.20gb")))
-        self.pod(pod("p", "one", "two"))
-        stale = ConflictError("stale", status=409)
-        self.api.refuse = lambda what: (
-            stale if what == "resourceclaims/status" and self.devices("one") else None
-        )
-        self.run()
-        self.api.refuse = lambda _: None
-        assert self.devices("one") == ["gpu-0-mig-3g20gb-9-0"]
-        self.cluster.set_mignode(mignode("node-a", gpu(instances=(instance("1g.5gb", 5),))))
-        self.cluster.set_claim(self.api.put(RESOURCE_CLAIMS, self.api.get(RESOURCE_CLAIMS, "two")))
-        self.cluster.set_mignode(mignode("node-b"))
-        with on_the_way(self.api) as kept:
-            self.run(seconds=1)
-        self.cluster.set_mignode(mignode("node-a"))
-        (late,) = kept
-        return late
 
     def fence(self, mark: str = "fence") -> Fence:
         """The fence that this leader raises around the claims that it knows."""

@@ -10,7 +10,7 @@ import pytest
 from controller.writer import NotLeadingError
 from dra.kube.errors import ConflictError, ForbiddenError, InvalidError, KubeError, UnavailableError
 from dra.kube.resources import RESOURCE_CLAIMS
-from tests.controller.bench import Bench, on_the_way, once
+from tests.controller.bench import Bench, once
 from tests.controller.objects import (
     claim,
     device_class,
@@ -181,25 +181,3 @@ def test_nothing_is_written_by_one_who_does_not_lead() -> None:
     with pytest.raises(NotLeadingError):
         bench.run()
     assert bench.api.writes == []
-
-
-def test_a_pod_gets_nothing_more_while_something_may_still_be_taken_away_from_it() -> None:
-    bench = Bench()
-    late = bench.gives_up_half()
-    with on_the_way(bench.api) as again:
-        bench.run(seconds=1)
-    assert len(again) == 1
-    bench.run(seconds=60)
-    with pytest.raises(ConflictError):
-        late()
-    assert bench.node_of("one") == bench.node_of("two")
-
-
-def test_a_deallocation_that_was_made_unanswered_is_not_made_again() -> None:
-    bench = Bench()
-    bench.gives_up_half()()
-    bench.cluster.set_claim(bench.api.get(RESOURCE_CLAIMS, "one"))
-    before = bench.api.writes.count(STATUS)
-    bench.run(seconds=60)
-    assert bench.node_of("one") == bench.node_of("two")
-    assert bench.api.writes.count(STATUS) == before + 2
