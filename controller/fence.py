@@ -18,6 +18,8 @@ Nothing else needs a fence:
 - A late deallocation fits only a claim that is as it was when a leader found it unused: nobody has
   reserved it since. Its slices are given to others only when the watch has shown it without them,
   as after kube-scheduler takes an allocation back.
+- A late withdrawal of a reservation gives nothing away, and kube-controller-manager reserves again
+  for a pod that is bound.
 - A late removal of our finalizer fits only a claim without an allocation, or one that is being
   deleted and that nobody may use any more.
 - A scheduling gate lifted late, a pod's condition and a DeviceClass decide about no slice.

@@ -45,7 +45,9 @@ class Mover:
     def move(self, pod: Pod, problem: Problem, delegated: AbstractSet[str]) -> bool:
         """Deallocate claims of ``pod`` if all its claims then fit together; True when under way.
 
-        ``problem`` is what the pod still lacks.
+        ``problem`` is what the pod still lacks. What is reserved for the pod is deallocated in two
+        steps, each when the pod is looked at: in between, whoever is about to bind it after all
+        has to reserve the claim again, and then it stays.
         """
         pins = _own_pins(pod, self._cluster)
         if (
@@ -56,10 +58,12 @@ class Mover:
             return False
         for known in pins:
             fields = {"claim": str(known.claim.ref), "pod": str(pod)}
-            what = "deallocated, to serve the pod as a whole on another node"
-            self._writes.send(
-                known, self._writer.deallocate, partial(_log.info, what, extra=fields)
-            )
+            if known.claim.reserved_for:
+                write, what = self._writer.unreserve, "no longer reserved for the pod"
+            else:
+                write, what = self._writer.deallocate, "deallocated"
+            message = f"{what}, to serve the pod as a whole on another node"
+            self._writes.send(known, write, partial(_log.info, message, extra=fields))
         return True
 
     def _fits_whole(
@@ -92,10 +96,7 @@ class Mover:
 
 
 def _own_pins(pod: Pod, cluster: Cluster) -> list[KnownClaim]:
-    """Claims of ``pod`` that we allocated and that nobody else uses.
-
-    Reserved for it they may be: it lacks another claim, so no scheduler is about to bind it.
-    """
+    """Claims of ``pod`` that we allocated and that are reserved for nobody else."""
     found = []
     for key in pod.claim_keys:
         known = cluster.claims.get(key)

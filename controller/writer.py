@@ -124,7 +124,7 @@ class Writer:
         allocation = write_allocation(devices, node, timestamp=rfc3339(self._now()), config=config)
         consumer = {"resource": PODS.plural, "name": pod.key[1], "uid": pod.uid}
         try:
-            return self._set_allocation(claim, allocation, [consumer])
+            return self._set_status(claim, {"allocation": allocation, "reservedFor": [consumer]})
         except InvalidError as error:
             if "resourceclaims/binding" not in error.message:
                 raise
@@ -134,9 +134,17 @@ class Writer:
                 f"resourceclaims/status, bound by a ClusterRoleBinding ({error.message})"
             ) from error
 
+    def unreserve(self, claim: Claim) -> Obj:
+        """Take back that an allocation is reserved; it stays.
+
+        From then on kube-scheduler reserves the claim itself before it binds a pod, and what was
+        decided before that no longer fits.
+        """
+        return self._set_status(claim, {"reservedFor": None})
+
     def deallocate(self, claim: Claim) -> Obj:
-        """Clear an allocation, and whom it is reserved for: nobody may be about to use it."""
-        return self._set_allocation(claim, None, None)
+        """Clear an allocation that nobody has reserved."""
+        return self._set_status(claim, {"allocation": None})
 
     def fence(self, claim: Claim, mark: str) -> Obj:
         """Change a claim in whatever state it is, so that no write fits that was made before.
@@ -235,10 +243,7 @@ class Writer:
                 f"({error.message})"
             ) from error
 
-    def _set_allocation(
-        self, claim: Claim, allocation: Obj | None, reserved: list[Obj] | None
-    ) -> Obj:
-        status = {"allocation": allocation, "reservedFor": reserved}
+    def _set_status(self, claim: Claim, status: Obj) -> Obj:
         return self._patch(claim, {"status": status}, subresource="status")
 
     def _patch(self, claim: Claim, body: Obj, *, subresource: str = "") -> Obj:

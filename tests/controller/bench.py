@@ -86,6 +86,8 @@ class FakeApi:
             _merge(obj, body)
             if obj == found:
                 return obj
+            if "reservedFor" in obj.get("status", {}) and "allocation" not in obj["status"]:
+                raise InvalidError(f"{name} is reserved", status=422)
         stored = self.put(resource, obj)
         self.writes.append(what)
         if error := self.lost(what):

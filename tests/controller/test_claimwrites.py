@@ -21,6 +21,7 @@ from tests.controller.objects import (
     request,
     versioned,
 )
+from tests.controller.test_flights import at_desk, settle
 
 Obj = dict[str, Any]
 STATUS = "resourceclaims/status"
@@ -131,6 +132,27 @@ def test_a_pod_that_is_served_half_is_served_as_a_whole_elsewhere() -> None:
     bench.cluster.set_mignode(mignode("node-a", taken))
     bench.run(seconds=1)
     assert bench.node_of("one") == bench.node_of("two") == "node-b"
+
+
+def test_what_is_reserved_for_a_pod_is_not_moved_before_it_has_to_be_reserved_again() -> None:
+    bench, desk = at_desk("node-a", "node-b")
+    for name in ("one", "two"):
+        bench.claim(claim(name, request("r", "mig-3g.20gb")))
+    bench.pod(pod("p", "one", "two"))
+    bench.run()
+    settle(bench, desk)
+    bench.change_claim("two", allocation=None, reservedFor=None)
+    bench.run()
+    desk.work_off()
+    assert "reservedFor" not in bench.api.get(RESOURCE_CLAIMS, "one")["status"]
+    bench.run()
+    # The scheduler, which has not seen that yet, is about to bind the pod and reserves the claim.
+    consumer = {"resource": "pods", "name": "p", "uid": "uid-p"}
+    reserved = copy.deepcopy(bench.api.get(RESOURCE_CLAIMS, "one"))
+    reserved["status"]["reservedFor"] = [consumer]
+    bench.api.put(RESOURCE_CLAIMS, reserved)
+    desk.work_off()
+    assert bench.node_of("one") == "node-a"
 
 
 def _second_status(error: KubeError) -> Any:
