@@ -7,6 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from controller.decision import Asked, Decision, Problem
+from controller.effort import Effort
 from controller.fleet import Fleet
 from controller.nodechoice import node_tiers, preference
 from controller.search import Search
@@ -16,6 +17,8 @@ from dra.nodefit import misfit
 from dra.nodeselector import matches_selector
 from dra.score import POLICIES
 
+_REMEMBERED = 1000
+
 
 class Allocator:
     """Decides on the state of ``fleet`` and ``hosts`` at the time of the call; changes nothing."""
@@ -23,6 +26,7 @@ class Allocator:
     def __init__(self, fleet: Fleet, hosts: Hosts) -> None:
         self._fleet = fleet
         self._hosts = hosts
+        self._given_up: set[frozenset[str]] = set()
 
     def node_misfit(self, problem: Problem, node: str, delegated: AbstractSet[str]) -> str:
         """Why the pod cannot go to ``node`` whatever its GPUs; empty when it can."""
@@ -50,17 +54,36 @@ class Allocator:
     ) -> Decision | None:
         """The best allocation, or None when no node has one.
 
-        An earlier alternative of a request goes before anything that speaks for a later one.
+        An earlier alternative of a request goes before anything that speaks for a later one. None
+        also where the search was given up: ``gave_up`` tells.
         """
+        effort = Effort()
+        decision = self._decide_first(problem, delegated, effort)
+        self._given_up.discard(_claim_uids(problem))
+        if decision is None and effort.exceeded:
+            if len(self._given_up) >= _REMEMBERED:
+                self._given_up.clear()
+            self._given_up.add(_claim_uids(problem))
+        return decision
+
+    def gave_up(self, problem: Problem) -> bool:
+        """Whether the last search for the devices of these claims was given up."""
+        return _claim_uids(problem) in self._given_up
+
+    def _decide_first(
+        self, problem: Problem, delegated: AbstractSet[str], effort: Effort
+    ) -> Decision | None:
         for claims in choices(problem.claims):
             chosen = problem if claims is problem.claims else replace(problem, claims=claims)
-            decision = self._decide_chosen(chosen, delegated)
+            decision = self._decide_chosen(chosen, delegated, effort)
             if decision is not None:
                 return decision
         return None
 
-    def _decide_chosen(self, problem: Problem, delegated: AbstractSet[str]) -> Decision | None:
-        search = Search(problem, self._fleet)
+    def _decide_chosen(
+        self, problem: Problem, delegated: AbstractSet[str], effort: Effort
+    ) -> Decision | None:
+        search = Search(problem, self._fleet, effort)
         asked = search.single
         if asked is not None and search.nodes.policy == "none":
             return self._decide_single(asked, search, problem, delegated)
@@ -100,3 +123,7 @@ class Allocator:
             return
         for names in node_tiers(search.nodes, self._fleet, self._hosts, pod=problem.pod.key):
             yield [[name] for name in names]
+
+
+def _claim_uids(problem: Problem) -> frozenset[str]:
+    return frozenset(claim.claim.ref.uid for claim in problem.claims)

@@ -7,15 +7,17 @@ from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import islice
+from math import prod
 
 from controller.allocate import Allocator
 from controller.decision import Problem
+from controller.effort import MOST_STEPS
 from controller.fleet import Fleet, NodeGpus
 from controller.gpustate import GpuState
 from controller.search import Search, all_of
 from controller.views import explain_view, is_view
 from dra.allocation import MAX_RESULTS
-from dra.alternatives import choices
+from dra.alternatives import MAX_CHOICES, choices
 from dra.holdings import Holding
 from dra.reasons import Obstacle, Reason
 from dra.selectors.kinds import Offer
@@ -50,9 +52,30 @@ def explain(
         if found.reason is Reason.WAITING:
             first = found
             break
-    if first is None or all(len(a) == 1 for c in problem.claims for a in c.choices):
+    if first is not None and allocator.gave_up(problem):
+        return Obstacle(
+            Reason.UNSUPPORTED,
+            f"{_too_hard(problem)}; as far as is known: {first.message}"[:_LIMIT],
+        )
+    number = prod(len(a) for c in problem.claims for a in c.choices)
+    if first is None or number == 1:
         return first or Obstacle(Reason.WAITING, "nothing is asked for")
-    return replace(first, message=f"{first.message}; no other alternative fits either")
+    others = "no other alternative fits either"
+    if number > MAX_CHOICES:
+        others = (
+            f"of {number} combinations of alternatives the first {MAX_CHOICES} were tried: "
+            "state fewer alternatives, or put requests into claims of other pods"
+        )
+    return replace(first, message=f"{first.message}; {others}")
+
+
+def _too_hard(problem: Problem) -> str:
+    wanted = sum(len(claim.choices) for claim in problem.claims)
+    return (
+        f"the search for devices that serve the pod's {wanted} requests together was given up, "
+        f"after {MOST_STEPS} steps: make the requests more alike (by count), name one profile in "
+        "each, or put those that need not be on one node into claims of other pods"
+    )
 
 
 def _explain_chosen(

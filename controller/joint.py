@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from itertools import zip_longest
 from typing import TypeVar
 
+from controller.effort import Effort
 from controller.marks import (
     FREE,
     NO_MEMBERS,
@@ -25,7 +26,7 @@ from controller.marks import (
     joined,
 )
 from dra.geometry import Occupant, Placement, Usage
-from dra.moves import MoveTable
+from dra.moves import Move, MoveTable
 from dra.score import Key, Policy, Situation, Weights
 from dra.selectors.kinds import Offer
 
@@ -78,12 +79,18 @@ def slice_options(  # noqa: PLR0913 - what the GPU is, and what is wanted of it
     target: Vector,
     allowed: Sequence[Iterable[Offer]],
     rules: Rules = FREE,
+    effort: Effort | None = None,
 ) -> list[Option]:
     """Every combination of slices, up to ``target``, that fits a GPU in state ``usage``.
 
     ``allowed`` are per type the offers that would do. Of combinations that are alike to other GPUs
     only the cheapest is returned, the one found first (lowest starts) winning ties.
+
+    Raises:
+        TooHardError: there are more of them than ``effort`` suffices for.
     """
+    prices = _Prices(pricing)
+    effort = effort or Effort()
     offers = [[o for o in group if o.profile is not None] for group in allowed]
     layer = {(usage, (0,) * len(target), UNMARKED, UNMARKED): nothing(len(target))}
     best: dict[tuple[Vector, Marks, Marks], Option] = {}
@@ -106,13 +113,15 @@ def slice_options(  # noqa: PLR0913 - what the GPU is, and what is wanted of it
                     if new & used or shared is None:
                         continue
                     seen = _seen_by(index, option, situation, pricing=pricing, empty=usage)
-                    for extended, after in _extended(
-                        option, index, offer, situation, seen=seen, pricing=pricing
-                    ):
-                        marked = extended
-                        if new or shared:
-                            marked = replace(extended, used=used | new, bound=shared)
-                        _keep(following, (after, marked.take, marked.used, shared), marked)
+                    moves = prices.of(index, offer, situation, seen)
+                    effort.spend(len(moves))
+                    more = tuple(n + (i == index) for i, n in enumerate(taken))
+                    marked = used | new if new else used
+                    for price, move in moves:
+                        grants = (*option.grants, Grant(index, offer, move.placement))
+                        cost = add(option.cost, price)
+                        extended = Option(more, cost, grants, marked, shared)
+                        _keep(following, (move.after, more, marked, shared), extended)
         layer = following
     return list(best.values())
 
@@ -140,12 +149,17 @@ def combine(
     gpus: Sequence[Sequence[Option]],
     target: Vector,
     members: Members = NO_MEMBERS,
+    effort: Effort | None = None,
 ) -> tuple[Key, list[Option]] | None:
     """The cheapest choice of one option per GPU that serves ``target`` exactly, or None.
 
     Earlier GPUs give as much as possible where the cost is equal. No used mark is used twice, and
     of the types ``members[c]`` all get the same mark of constraint ``c``.
+
+    Raises:
+        TooHardError: there are more choices than ``effort`` suffices for.
     """
+    effort = effort or Effort()
     start = ((0,) * len(target), UNMARKED, UNMARKED)
     reached: dict[tuple[Vector, Marks, Marks], tuple[Key, tuple[Option, ...]]] = {start: ((), ())}
     for options in gpus:
@@ -153,6 +167,7 @@ def combine(
         for (served, used, bound), (cost, chosen) in sorted(
             reached.items(), key=_most_served_first
         ):
+            effort.spend(len(options))
             for option in options:
                 total = tuple(a + b for a, b in zip(served, option.take, strict=True))
                 if option.used & used or any(a > b for a, b in zip(total, target, strict=True)):
@@ -202,25 +217,33 @@ _WHOLE = 1e6
 """A whole GPU costs more than any set of slices, where either would do."""
 
 
-def _extended(  # noqa: PLR0913 - one step of the search
-    option: Option,
-    index: int,
-    offer: Offer,
-    situation: Situation,
-    *,
-    seen: Situation,
-    pricing: Pricing,
-) -> Iterable[tuple[Option, Usage]]:
-    """``option`` with one more slice for type ``index``, and the GPU's usage then."""
-    if offer.profile is None:
-        return
-    take = tuple(n + (i == index) for i, n in enumerate(option.take))
-    judged = {m.placement: m for m in pricing.table.moves(seen.usage, offer.profile)}
-    for move in pricing.table.moves(situation.usage, offer.profile):
-        price = (offer.size, *pricing.policies[index](seen, judged[move.placement]))
-        grants = (*option.grants, Grant(index, offer, move.placement))
-        cost = add(option.cost, price)
-        yield Option(take, cost, grants, option.used, option.bound), move.after
+class _Prices:
+    """What the moves on one GPU cost, worked out once for every state that it may come to."""
+
+    def __init__(self, pricing: Pricing) -> None:
+        self._pricing = pricing
+        self._known: dict[tuple[object, ...], tuple[tuple[Key, Move], ...]] = {}
+
+    def of(
+        self, index: int, offer: Offer, situation: Situation, seen: Situation
+    ) -> tuple[tuple[Key, Move], ...]:
+        """The moves that make ``offer``, as the policy of type ``index`` judges them."""
+        policy = self._pricing.policies[index]
+        key = (policy, offer, situation.usage, seen.usage, seen.instances)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = tuple(self._judged(policy, offer, situation, seen))
+        return known
+
+    def _judged(
+        self, policy: Policy, offer: Offer, situation: Situation, seen: Situation
+    ) -> Iterable[tuple[Key, Move]]:
+        if offer.profile is None:
+            return
+        moves = self._pricing.table.moves
+        judged = {m.placement: m for m in moves(seen.usage, offer.profile)}
+        for move in moves(situation.usage, offer.profile):
+            yield (offer.size, *policy(seen, judged[move.placement])), move
 
 
 def _seen_by(

@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from controller.constraints import Allowed, Constrained, WantType
 from controller.decision import Asked, Decision, Problem
+from controller.effort import Effort, TooHardError
 from controller.fleet import Fleet, NodeGpus
 from controller.gpustate import GpuState
 from controller.joint import (
@@ -38,7 +39,7 @@ class Solution(NamedTuple):
 class Search:
     """One problem on many nodes: what is worked out for a state of a GPU is kept for its equals."""
 
-    def __init__(self, problem: Problem, fleet: Fleet) -> None:
+    def __init__(self, problem: Problem, fleet: Fleet, effort: Effort | None = None) -> None:
         self._problem = problem
         self._fleet = fleet
         self.constraints = [c for claim in problem.claims for c in claim.constraints]
@@ -46,6 +47,7 @@ class Search:
         self._options: dict[tuple[object, ...], list[Option]] = {}
         self._solutions: dict[tuple[object, ...], Solution | None] = {}
         self._gives: dict[object, bool] = {}
+        self._effort = effort or Effort()
 
     @cached_property
     def wanted(self) -> dict[WantType, list[Asked]]:
@@ -148,10 +150,10 @@ class Search:
         if not useful:
             return None
         if not self.by_shape:
-            return self._solve(useful)
+            return self._try(useful)
         forms = tuple(state.form for state in useful)
         if forms not in self._solutions:
-            self._solutions[forms] = self._solve(useful)
+            self._solutions[forms] = self._try(useful)
         return self._solutions[forms]
 
     def _useful(self, gpus: Sequence[GpuState]) -> Sequence[GpuState]:
@@ -182,6 +184,12 @@ class Search:
                 return True
         return False
 
+    def _try(self, gpus: Sequence[GpuState]) -> Solution | None:
+        try:
+            return self._solve(gpus)
+        except TooHardError:
+            return None  # the effort tells
+
     def _solve(self, gpus: Sequence[GpuState]) -> Solution | None:
         allowed = [[self.match(state, i).offers for i in self.indices] for state in gpus]
         target = self._target_of(allowed)
@@ -192,7 +200,7 @@ class Search:
             self._gpu_options(state, constrained.allowed[i], constrained.rules(i), target)
             for i, state in enumerate(gpus)
         ]
-        found = combine(options, target, constrained.members)
+        found = combine(options, target, constrained.members, self._effort)
         return Solution(*found) if found is not None else None
 
     def _target_of(self, allowed: list[list[tuple[Offer, ...]]]) -> Vector | None:
@@ -254,6 +262,7 @@ class Search:
                 target=target,
                 allowed=allowed,
                 rules=rules,
+                effort=self._effort,
             )
         return known
 

@@ -1,0 +1,80 @@
+"""A search that would take too long ends, and it is said that it did."""
+
+from __future__ import annotations
+
+import pytest
+
+from controller import effort
+from controller.allocate import Allocator
+from controller.explain import explain
+from dra.alternatives import MAX_CHOICES
+from dra.reasons import Reason
+from tests.controller.bench import Bench
+from tests.controller.objects import claim, filled, first_available, gpu, pod, request, with_gpus
+from tests.controller.test_allocate import problem, why
+
+UNLIKE = [request(f"r{n}", "mig-min-5gb", f"device.driver != 'x{n}'") for n in range(4)]
+
+
+def test_it_is_given_up_and_said_and_found_with_more_effort(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = with_gpus(gpu(0), gpu(1))
+    found = problem(known, claim("c", *UNLIKE))
+    allocator = Allocator(known.fleet, known.hosts)
+    with monkeypatch.context() as patch:
+        patch.setattr(effort, "MOST_STEPS", 50)
+        assert allocator.decide(found) is None
+    assert allocator.gave_up(found)
+    obstacle = explain(found, allocator, known.fleet)
+    assert obstacle.reason is Reason.UNSUPPORTED
+    assert "4 requests together was given up" in obstacle.message
+    assert "name one profile in each" in obstacle.message
+    assert allocator.decide(found) is not None
+    assert not allocator.gave_up(found)
+
+
+def test_what_is_searched_to_the_end_is_only_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = with_gpus(filled(0, *range(7)))
+    found = problem(known, claim("c", *UNLIKE))
+    allocator = Allocator(known.fleet, known.hosts)
+    monkeypatch.setattr(effort, "MOST_STEPS", 50)
+    assert allocator.decide(found) is None
+    assert not allocator.gave_up(found)
+    assert explain(found, allocator, known.fleet).reason is Reason.WAITING
+
+
+def test_combining_gpus_is_an_effort_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = with_gpus(*(gpu(n, mig=False) for n in range(8)))
+    asked = [request(f"r{n}", "gpu.dra.dev", f"device.driver != 'x{n}'") for n in range(6)]
+    found = problem(known, claim("c", *asked))
+    allocator = Allocator(known.fleet, known.hosts)
+    with monkeypatch.context() as patch:
+        patch.setattr(effort, "MOST_STEPS", 50)
+        assert allocator.decide(found) is None
+    assert allocator.gave_up(found)
+    assert allocator.decide(found) is not None
+
+
+def test_a_pod_is_told_and_others_are_served(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(effort, "MOST_STEPS", 50)
+    bench = Bench("node-a")
+    bench.claim(claim("hard", *UNLIKE))
+    bench.pod(pod("p-hard", "hard"))
+    bench.claim(claim("easy"))
+    bench.pod(pod("p-easy", "easy"))
+    bench.run()
+    assert "UnsupportedRequest" in bench.recorder.reasons("hard")
+    assert bench.devices("easy")
+
+
+def test_combinations_of_alternatives_that_were_not_tried_are_owned_up_to() -> None:
+    either = [
+        first_available(f"r{n}", ("a", "mig-1g.5gb", {}), ("b", "mig-2g.10gb", {}))
+        for n in range(10)
+    ]
+    found = why(with_gpus(filled(0, *range(7))), claim("c", *either))
+    assert (
+        f"of 1024 combinations of alternatives the first {MAX_CHOICES} were tried" in found.message
+    )
+    assert "state fewer alternatives" in found.message
