@@ -1,15 +1,18 @@
+import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from dra.kube.events import EventRecorder
 from dra.kube.reflector import Change, Reflector
 from dra.kube.resources import PODS
 from dra.kube.transport import KubeApi
 from tests.kube.certificates import Certificates, make_certificates
 from tests.kube.clocks import FakeClock
 from tests.kube.mirrors import Seen, Start
+from tests.kube.recorders import Make
 from tests.kube.stub import Stub
 from tests.waiting import PATIENCE
 
@@ -86,3 +89,21 @@ def start(api: KubeApi, clock: FakeClock) -> Iterator[Start]:
     yield begin
     for reflector in started:
         reflector.stop()
+
+
+@pytest.fixture
+def make(api: KubeApi, clock: FakeClock) -> Iterator[Make]:
+    made: list[EventRecorder] = []
+
+    def create(**options: Any) -> EventRecorder:
+        defaults: dict[str, Any] = {
+            "component": "mig.dra.dev/controller",
+            "clock": clock,
+            "rng": random.Random(1),
+        }
+        made.append(EventRecorder(api, **defaults | options))
+        return made[-1]
+
+    yield create
+    for recorder in made:
+        recorder.close(0)

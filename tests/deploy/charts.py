@@ -1,0 +1,73 @@
+"""The chart with values that together turn everything on and off."""
+
+from __future__ import annotations
+
+import functools
+
+from hack.cluster.chart import Obj, find, pod_spec, render
+
+VALUES: dict[str, Obj] = {
+    "defaults": {},
+    "simulated": {
+        "simulated": {"enabled": True, "nodes": {"one": ["A30"], "two": ["B200", "A30"]}},
+        "image": {"registry": "registry.example:5000/gpu", "pullSecrets": ["pull"]},
+    },
+    "scheduler": {"allocator": "scheduler", "driverName": "other.example.com"},
+    "everything": {
+        "fullnameOverride": "gpu-slices",
+        "controller": {
+            "tolerations": [{"key": "infra", "operator": "Exists", "effect": "NoSchedule"}],
+            "affinity": {"podAntiAffinity": {}},
+            "nodeSelector": {"role": "infra"},
+            "podLabels": {"team": "gpu", "app.kubernetes.io/name": "mine"},
+            "podAnnotations": {"note": "1"},
+            "podDisruptionBudget": {"maxUnavailable": "50%"},
+        },
+        "kubeletPlugin": {
+            "driverRoot": "/run/nvidia/driver",
+            "kubeletRoot": "/srv/kubelet",
+            "nodeSelector": {"gpu": "yes"},
+            "podLabels": {"team": "gpu"},
+            "podAnnotations": {"note": "1"},
+            "maxSurge": "10%",
+            "image": {"tag": "v1"},
+        },
+        "metrics": {"port": 9400, "podMonitor": {"enabled": True, "labels": {"release": "prom"}}},
+        "networkPolicy": {
+            "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
+        },
+    },
+    "webhook": {"webhook": {"enabled": True}, "driverName": "other.example.com"},
+    "bare": {
+        "crd": {"install": False},
+        "admissionPolicies": {"enabled": False},
+        "networkPolicy": {"enabled": False},
+        "controller": {"podDisruptionBudget": {"enabled": False}, "replicas": 1},
+        "kubeletPlugin": {
+            "nodeSelectorTerms": [],
+            "tolerations": [],
+            "maxSurge": 0,
+            "maxUnavailable": "25%",
+        },
+    },
+}
+
+MONITORING = "monitoring.coreos.com/v1"
+COMPONENTS = ("controller", "kubelet-plugin")
+
+
+@functools.cache
+def rendered(name: str) -> list[Obj]:
+    return render(VALUES[name])
+
+
+def containers(objects: list[Obj]) -> list[Obj]:
+    specs = [pod_spec(objects, component) for component in COMPONENTS]
+    return [
+        each for spec in specs for each in [*spec.get("initContainers", []), *spec["containers"]]
+    ]
+
+
+def rules(objects: list[Obj], component: str) -> list[Obj]:
+    found: list[Obj] = find(objects, "ClusterRole", component)["rules"]
+    return found
