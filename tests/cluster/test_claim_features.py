@@ -157,6 +157,15 @@ def test_devices_of_one_gpu_are_bound(serve: Serve) -> None:
     assert len(set(gpus(results))) == 1
 
 
+def test_pairs_each_on_one_gpu_are_bound(serve: Serve) -> None:
+    requests = [exactly(n, "mig-4g.20gb") for n in ("a", "b")]
+    requests += [exactly(n, "mig-3g.20gb") for n in ("c", "d")]
+    pairs = [{"matchAttribute": PARENT, "requests": pair} for pair in (["a", "d"], ["b", "c"])]
+    results = serve("pairs", *requests, constraints=pairs)
+    on = {r["request"]: r["device"].partition("-mig-")[0] for r in results}
+    assert on["a"] == on["d"] != on["b"] == on["c"]
+
+
 def test_devices_of_different_gpus_are_bound(served: Api, serve: Serve) -> None:
     try:
         results = serve(
@@ -277,3 +286,54 @@ def test_the_smallest_slice_with_enough_memory_is_bound(serve: Serve) -> None:
     assert "-mig-3g20gb-" in result["device"]
     (result,) = serve("round", exactly("r", "mig-min-10gb"))
     assert "-mig-1g10gb-" in result["device"]
+
+
+def test_selectors_with_what_kubernetes_adds_to_cel_are_bound(serve: Serve) -> None:
+    expressions = [
+        (
+            "device.attributes['mig.dra.dev'].transformMap(k, v, k == 'profile', v)"
+            " == {'profile': '2g.10gb'}"
+        ),
+        "[2, 1].sortBy(n, n)[0] == 1 && [1, 2].indexOf(2) == 1 && 1 < 1.5",
+        "!format.uuid().validate(device.attributes['mig.dra.dev'].parentUUID.substring(4)).hasValue()",
+    ]
+    selectors = [{"cel": {"expression": expression}} for expression in expressions]
+    (result,) = serve("cel", exactly("r", "mig.dra.dev", selectors=selectors))
+    assert "-mig-2g10gb-" in result["device"]
+
+
+@pytest.mark.parametrize(
+    ("name", "expression", "told"),
+    [
+        ("sum", "[duration('1s')].sum() == duration('1s')", "sum() of durations is not supported"),
+        ("hidden", "[dyn(optional.of(1))].isSorted()", "optional in a list"),
+    ],
+)
+def test_a_selector_that_only_kubernetes_supports_is_named(
+    served: Api, name: str, expression: str, told: str
+) -> None:
+    selectors = [{"cel": {"expression": expression}}]
+    request = exactly("r", "mig.dra.dev", selectors=selectors)
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": {"devices": {"requests": [request]}},
+    }
+    served.create(body)
+    served.create(pod(name, SLEEPING, claims={"gpu": {"resourceClaimName": name}}))
+    message = wait_for(
+        "the reason",
+        lambda: next(
+            (
+                str(e["message"])
+                for e in served.list("Event", fieldSelector=f"involvedObject.name={name}")
+                if e["reason"] == "InvalidSelector"
+            ),
+            "",
+        ),
+    )
+    assert told in message
+    assert "request 'r'" in message
+    served.delete("Pod", name, grace=0)
+    served.delete("ResourceClaim", name)

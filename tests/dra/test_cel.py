@@ -139,6 +139,7 @@ LIBRARIES = [
     "timestamp('2020-01-01T00:00:00Z').getHours('Asia/Tokyo') == 9",
     "duration('90s').getMinutes() == 1 && duration('1h') > duration('59m')",
     "sets.contains([quantity('1'), quantity('2')], [quantity('1')])",
+    "sets.contains([optional.of(1)], [optional.of(1)])",  # once ended the process
     "!format.dns1123Label().validate('a-1').hasValue()",
     (
         "format.dns1123Label().validate('A.b').hasValue() "
