@@ -37,7 +37,7 @@ REQUEST_SECONDS = 4.0
 """Shorter than the margin between losing a lease and somebody else getting it (5 s), so that no
 former leader is waiting for a write when the next one starts. What may arrive even later is fenced
 off: ``controller.fence``."""
-EVENT_LIMITS = EventLimits(pause_seconds=0.1, delay_seconds=0.5)
+EVENT_LIMITS = EventLimits(at_once=5, pause_seconds=0.1, delay_seconds=0.5)
 """A pod that was just allocated is about to be bound: its events can wait for that."""
 
 

@@ -19,6 +19,7 @@ from dra.kube.errors import KubeError
 from dra.kube.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DEVICE_CLASSES,
+    EVENTS,
     MIG_NODES,
     NAMESPACES,
     NODES,
@@ -52,6 +53,7 @@ class Site:
         kubeconfig = str(control_plane.kubeconfig(credentials.ADMIN))
         self.api = KubeApi.connect(kubeconfig, user_agent="bench", timeout_seconds=60)
         self._inventories = [objects.inventory(f"node-{n:04}", shape) for n in range(nodes)]
+        self._events = 0
         self._turns = itertools.cycle(i.node for i in self._inventories)
         self._logs = control_plane.root / "controller"
         self._logs.mkdir()
@@ -65,6 +67,7 @@ class Site:
         names = [i.node for i in self._inventories]
         _each(lambda name: self.api.create(NODES, objects.node(name)), names)
         wait_for("nodes without taints", self._ready, timeout=120)
+        wait_for("rest", self._told, interval=2, timeout=120)
 
     @contextlib.contextmanager
     def controller(self) -> Iterator[Process]:
@@ -121,6 +124,11 @@ class Site:
             namespace="default",
             subresource="status",
         )
+
+    def _told(self) -> bool:
+        """Whether the control plane has written its events about the new nodes."""
+        before, self._events = self._events, len(self.api.list(EVENTS).items)
+        return before == self._events > 0
 
     def _ready(self) -> bool:
         return all(is_ready(node) for node in self.api.list(NODES).items)
