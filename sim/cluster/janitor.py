@@ -1,10 +1,11 @@
 """Ends processes and removes directories when the process that asked for it dies without doing so.
 
 Run as a program in a session of its own, with orders on standard input, one per line: ``watch
-<pid>``, ``remove <path>``, ``done``. At the end of the input (the asker is gone, however it went)
-it kills and removes unless the last order was ``done``. Imports nothing of ours: it must be small.
-The argument is the directory, with a slash at its end: whoever has his standard output below it is
-killed as well, as the asker may have died between starting a process and telling of it.
+<pid>``, ``done``. At the end of the input (the asker is gone, however it went) it kills and removes
+unless the last order was ``done``. Imports nothing of ours: it must be small. The first argument is
+the directory, with a slash at its end: whoever has his standard output below it is killed as well,
+as the asker may have died between starting a process and telling of it. For the same reason what is
+to be removed is not told but given, as the arguments that follow.
 """
 
 from __future__ import annotations
@@ -29,18 +30,15 @@ def main() -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     processes: list[int] = []
-    paths: list[str] = []
     for line in sys.stdin:
         order, _, argument = line.rstrip("\n").partition(" ")
         if order == "watch":
             processes.extend(_descriptor(int(argument)))
-        elif order == "remove":
-            paths.append(argument)
         elif order == "done":
             return
     for _ in range(_ROUNDS):
         _kill([*processes, *_strays(sys.argv[1])])
-        for path in paths:
+        for path in sys.argv[2:]:
             shutil.rmtree(path, ignore_errors=True)
         time.sleep(_PAUSE_SECONDS)
 

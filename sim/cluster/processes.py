@@ -85,16 +85,15 @@ class Supervisor:
                 f"{self.directory} is too long a path: sockets below it allow at most "
                 f"{_LONGEST_DIRECTORY} characters. Choose a shorter one with --dir."
             )
+        removed = [str(self.directory)] if self._given is None else []
         self._janitor = subprocess.Popen(
-            [sys.executable, "-I", "-S", janitor.__file__, f"{self.directory}/"],
+            [sys.executable, "-I", "-S", janitor.__file__, f"{self.directory}/", *removed],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
             text=True,
         )
-        if self._given is None:
-            self._order(f"remove {self.directory}")
         (self.directory / "logs").mkdir(exist_ok=True)
         return self
 

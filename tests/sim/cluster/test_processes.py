@@ -109,12 +109,12 @@ def test_nothing_survives_a_supervisor_that_is_killed() -> None:
     wait_for("end of the directory", lambda: not Path(directory).exists())
 
 
-def test_a_process_that_the_janitor_was_not_told_of_ends_too(tmp_path: Path) -> None:
+def test_a_janitor_that_was_told_nothing_ends_all_processes_and_removes_the_directory(tmp_path: Path) -> None:
     place = tmp_path / "place"
     (place / "logs").mkdir(parents=True)
     with (place / "logs" / "stray.log").open("w") as log:
         stray = subprocess.Popen([sys.executable, *_SLEEP], stdout=log)
-    command = [sys.executable, "-I", "-S", janitor.__file__, f"{place}/"]
-    subprocess.run(command, input=f"remove {place}\n", text=True, check=True)
+    command = [sys.executable, "-I", "-S", janitor.__file__, f"{place}/", str(place)]
+    subprocess.run(command, input="", text=True, check=True)
     assert stray.wait(PATIENCE) == -signal.SIGKILL
     assert not place.exists()
