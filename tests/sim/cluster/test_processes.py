@@ -109,7 +109,9 @@ def test_nothing_survives_a_supervisor_that_is_killed() -> None:
     wait_for("end of the directory", lambda: not Path(directory).exists())
 
 
-def test_a_janitor_that_was_told_nothing_ends_all_processes_and_removes_the_directory(tmp_path: Path) -> None:
+def test_a_janitor_that_was_told_nothing_ends_all_processes_and_removes_the_directory(
+    tmp_path: Path,
+) -> None:
     place = tmp_path / "place"
     (place / "logs").mkdir(parents=True)
     with (place / "logs" / "stray.log").open("w") as log:
