@@ -20,7 +20,7 @@ def check_served(api: KubeApi) -> None:
     """
     group, wanted = RESOURCE_CLAIMS.group, RESOURCE_CLAIMS.version
     try:
-        served = [each["version"] for each in api.discover(f"/apis/{group}")["versions"]]
+        served = [each["version"] for each in api.read(f"/apis/{group}")["versions"]]
     except NotFoundError:
         served = []
     except KubeError as error:
@@ -37,5 +37,5 @@ def check_served(api: KubeApi) -> None:
 
 def _named(api: KubeApi) -> str:
     with contextlib.suppress(KubeError):
-        return f" ({api.discover('/version').get('gitVersion', 'unknown version')})"
+        return f" ({api.read('/version').get('gitVersion', 'unknown version')})"
     return ""

@@ -82,10 +82,6 @@ class KubeApi:
         """Close idle connections and end waits for a throttling server."""
         self._http.close()
 
-    def discover(self, path: str) -> Obj:
-        """Read what is no object of a resource: ``/version``, ``/apis/<group>``."""
-        return self._http.call("GET", path)
-
     def get(self, resource: Resource, name: str, *, namespace: str = "") -> Obj:
         """Read one object."""
         return self._http.call("GET", resource.path(namespace, name))
