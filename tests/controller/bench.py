@@ -115,6 +115,17 @@ def once(what: str, error: KubeError) -> Callable[[str], KubeError | None]:
     return lambda write: left.pop() if left and write == what else None
 
 
+def from_the_second(what: str, error: KubeError) -> Callable[[str], KubeError | None]:
+    """Refuses all writes of that kind but the first."""
+    seen: list[str] = []
+
+    def refuse(write: str) -> KubeError | None:
+        seen.append(write)
+        return error if write == what and seen.count(what) > 1 else None
+
+    return refuse
+
+
 class Inline:
     """An outbox for programs of one thread: what is sent is done at once."""
 

@@ -10,7 +10,7 @@ import pytest
 from controller.writer import NotLeadingError
 from dra.kube.errors import ConflictError, ForbiddenError, InvalidError, KubeError, UnavailableError
 from dra.kube.resources import RESOURCE_CLAIMS
-from tests.controller.bench import Bench, once
+from tests.controller.bench import Bench, from_the_second, once
 from tests.controller.objects import (
     claim,
     device_class,
@@ -123,7 +123,7 @@ def test_a_pod_that_is_served_half_is_served_as_a_whole_elsewhere() -> None:
     for name in ("one", "two"):
         bench.claim(claim(name, request("r", "mig-3g.20gb")))
     bench.pod(pod("p", "one", "two"))
-    bench.api.refuse = _second_status(ConflictError("somebody was faster", status=409))
+    bench.api.refuse = from_the_second(STATUS, ConflictError("somebody was faster", status=409))
     bench.run()
     assert bench.node_of("one") == "node-a"
     bench.api.refuse = lambda _: None
@@ -153,16 +153,6 @@ def test_what_is_reserved_for_a_pod_is_not_moved_before_it_has_to_be_reserved_ag
     bench.api.put(RESOURCE_CLAIMS, reserved)
     desk.work_off()
     assert bench.node_of("one") == "node-a"
-
-
-def _second_status(error: KubeError) -> Any:
-    seen: list[str] = []
-
-    def refuse(what: str) -> KubeError | None:
-        seen.append(what)
-        return error if what == STATUS and seen.count(STATUS) > 1 else None
-
-    return refuse
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from dra.kube.errors import (
     UnavailableError,
 )
 from dra.kube.resources import PODS, RESOURCE_CLAIMS
-from tests.controller.bench import Bench
+from tests.controller.bench import Bench, from_the_second
 from tests.controller.objects import (
     FINALIZER,
     claim,
@@ -240,14 +240,7 @@ def test_a_deallocation_of_ours_that_is_watched_before_it_is_answered_is_nobodys
         bench.claim(claim(name, request("r", "mig-3g.20gb")))
     bench.pod(pod("p", "one", "two"))
     bench.run()
-    statuses: list[str] = []
-
-    def refuse(what: str) -> KubeError | None:
-        statuses.extend([what] if what == STATUS else [])
-        second = what == STATUS and len(statuses) > 1
-        return ConflictError("somebody was faster", status=409) if second else None
-
-    bench.api.refuse = refuse
+    bench.api.refuse = from_the_second(STATUS, ConflictError("somebody was faster", status=409))
     settle(bench, desk)
     assert bench.node_of("one") == "node-a"
     bench.api.refuse = lambda _: None
