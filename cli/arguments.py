@@ -29,6 +29,7 @@ def parser() -> argparse.ArgumentParser:
     _lint(commands)
     _drain(commands)
     _resume(commands)
+    _release(commands)
     return top
 
 
@@ -152,3 +153,25 @@ def _resume(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> No
     )
     command.add_argument("node", help="the node")
     command.add_argument("gpu", nargs="*", help="only these GPUs; default: all")
+
+
+def _release(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = _command(
+        commands,
+        "release",
+        "Take the driver's finalizer off claims that nothing holds, where no controller does it.",
+        examples="  kubectl mig release trainer-0-gpu-x7f2k -n research\n"
+        "  kubectl mig release --all --all-namespaces --dry-run\n",
+    )
+    command.add_argument("name", nargs="*", help="of the claims")
+    command.add_argument("-n", "--namespace", help="default: that of the context")
+    command.add_argument("--all", action="store_true", help="all claims of the namespace")
+    command.add_argument(
+        "-A", "--all-namespaces", action="store_true", help="with --all: of every namespace"
+    )
+    command.add_argument("--dry-run", action="store_true", help="only say what would be done")
+    command.add_argument(
+        "--force",
+        action="store_true",
+        help="also what its node still has a slice of, or cannot tell; not what pods use",
+    )

@@ -124,6 +124,15 @@ class Site:
         """Those of all nodes."""
         return tuple(g for n in self.nodes for g in n.gpus)
 
+    def instances_of(self, claim_uid: str) -> list[tuple[GpuView, Slot]]:
+        """What is on the nodes of a claim, in whatever state."""
+        return [
+            (v, s)
+            for v in self.gpus
+            for s in v.slots
+            if s.claim is not None and s.claim.uid == claim_uid and s.state != ALLOCATED
+        ]
+
 
 def survey(
     inventories: Iterable[Inventory],

@@ -37,6 +37,7 @@ from dra.kube.resources import (
 from dra.kube.timing import Clock, rfc3339
 from dra.kube.transport import KubeApi
 from dra.monitoring.probes import Probes, Pulse
+from dra.names import finalizer
 from dra.selectors.cel import Selectors
 from dra.selectors.kinds import Kinds
 from dra.wants import Reader
@@ -60,7 +61,7 @@ class Names:
     @property
     def finalizer(self) -> str:
         """Our finalizer on claims, and the scheduling gate that we lift."""
-        return f"{self.driver}/allocation"
+        return finalizer(self.driver)
 
 
 class Controller:

@@ -17,6 +17,11 @@ _MIG_DEVICE = re.compile(
 _GPU_DEVICE = re.compile(r"gpu-(?P<minor>\d{1,5})")
 
 
+def finalizer(driver: str) -> str:
+    """Our finalizer on claims, and the scheduling gate that we lift: ``mig.dra.dev/allocation``."""
+    return f"{driver}/allocation"
+
+
 class DeviceNameError(ValueError):
     """A device name that is not one of ours."""
 

@@ -9,6 +9,8 @@ from cli.doctoring.checks import Check, fail, named, ok, warn
 from cli.doctoring.evidence import Evidence
 from cli.drawing import remark
 from cli.explaining.facts import KnownClaim
+from cli.releasing import blocker
+from dra.names import finalizer
 
 PATIENCE = timedelta(minutes=2)
 """How long a claim may take to go, or to get its pod, before it is worth a word."""
@@ -17,10 +19,10 @@ PATIENCE = timedelta(minutes=2)
 def claims(evidence: Evidence) -> Iterator[Check]:
     """No claim is held up in going, and none holds a slice for nobody."""
     facts, found = evidence.facts, False
-    finalizer = f"{facts.driver}/allocation"
+    ours = finalizer(facts.driver)
     for key, known in sorted(facts.claims.items()):
         name = "/".join(key)
-        if known.claim.deleting and finalizer in known.claim.finalizers:
+        if known.claim.deleting and ours in known.claim.finalizers:
             if _age(known, "deletionTimestamp", evidence.now) > PATIENCE:
                 found = True
                 yield fail("claims", f"claim {name} {_why_it_stays(known, evidence)}", _REMOVE)
@@ -52,8 +54,8 @@ def claims(evidence: Evidence) -> Iterator[Check]:
 
 
 _REMOVE = (
-    "see to what holds it; only if the node is gone for good, take the finalizer away: "
-    'kubectl patch resourceclaim <name> --type merge -p \'{"metadata":{"finalizers":null}}\''
+    "see to what holds it; if its node is gone for good, delete the Node; without a controller: "
+    "kubectl mig release <name> -n <namespace>"
 )
 
 
@@ -78,20 +80,11 @@ def instances(evidence: Evidence) -> Iterator[Check]:
 
 
 def _why_it_stays(known: KnownClaim, evidence: Evidence) -> str:
-    allocation = known.claim.allocation
-    if known.claim.reserved_for:
-        users = named([c.name for c in known.claim.reserved_for])
-        return f"is being deleted and still reserved for {users}"
-    uid = known.claim.ref.uid
-    for view in evidence.facts.site.gpus:
-        for slot in view.slots:
-            if slot.claim is not None and slot.claim.uid == uid:
-                where = f"{view.inventory.node} {view.gpu.name}"
-                why = f"{slot.state}: {slot.message}" if slot.message else slot.state
-                return f"is being deleted, but {where} still has its {slot.where}, {why}"
-    if allocation is not None and evidence.facts.site.node(allocation.node) is None:
-        return f"is being deleted; its node {allocation.node} has no MigNode that shows it gone"
-    return "is being deleted; the controller has not taken its finalizer away"
+    site = evidence.facts.site
+    nodes = {n["metadata"]["name"] for n in evidence.nodes} or {n.name for n in site.nodes}
+    held = blocker(known.claim, site, nodes, driver=evidence.facts.driver)
+    why = held.message if held else "the controller has not taken its finalizer away"
+    return f"is being deleted; {why}"
 
 
 def _age(known: KnownClaim, field: str, now: datetime) -> timedelta:

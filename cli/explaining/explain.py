@@ -13,6 +13,7 @@ from cli.explaining.room import Room
 from cli.explaining.seats import find_seated, seats_of
 from cli.explaining.waiting import find_waiting, finding
 from dra.kube.resources import Obj
+from dra.names import finalizer
 from dra.pods import Key, Pod
 from dra.reasons import Obstacle, Reason
 from dra.selectors.cel import SelectorError, Selectors
@@ -79,7 +80,7 @@ class Explainer:
     def _unserved(self, pod: Pod, made: list[KnownClaim], told: tuple[Told, ...]) -> Verdict | None:
         """Why claims of a pod are not allocated; None when all are that are ours."""
         wants, pins, obstacles = self._read(made)
-        gates = [g for g in pod.gates if g != f"{self._facts.driver}/allocation"]
+        gates = [g for g in pod.gates if g != finalizer(self._facts.driver)]
         going = [str(w.claim.ref) for w in wants if w.claim.deleting]
         if gates and wants:
             text = f"scheduling gates are set: {', '.join(gates)}"

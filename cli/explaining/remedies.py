@@ -34,7 +34,7 @@ REMEDIES: Mapping[str, str] = {
     Why.CLAIM_NOT_MADE: "kube-controller-manager makes claims from templates: its event says why "
     "it does not; a quota has to be raised, or something that counts in it deleted",
     Why.CLAIM_GOING: "wait until it is gone; what holds it are its finalizers and the pods that "
-    "use it",
+    "use it (kubectl mig release says more, and takes our finalizer off)",
     Why.OTHER_OWNER: "name the claim that belongs to this pod",
     Why.GATED: "whoever set the gate has to lift it",
     Why.NO_CONSUMER: "create a pod that uses it: claims are allocated for pods",

@@ -9,7 +9,7 @@ from cli.explaining.model import Finding, Seat, State, Told, Why
 from cli.explaining.waiting import finding
 from cli.occupancy import Slot
 from dra.conditions import READY
-from dra.names import DeviceNameError, GpuDevice, parse_device
+from dra.names import DeviceNameError, GpuDevice, finalizer, parse_device
 from dra.pods import Pod
 
 _SCHEDULER = "default-scheduler"
@@ -45,7 +45,7 @@ def find_seated(
 
 
 def _unbound(pod: Pod, facts: Facts, told: Sequence[Told]) -> Finding:
-    ours = f"{facts.driver}/allocation"
+    ours = finalizer(facts.driver)
     others = [g for g in pod.gates if g != ours]
     if others:
         return finding(Why.GATED, f"scheduling gates are set: {', '.join(others)}")

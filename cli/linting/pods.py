@@ -9,9 +9,9 @@ from typing import Any
 from cli.linting.claims import ClaimSpec
 from cli.linting.documents import Document, Level, Path, Remark
 from cli.linting.fields import entries, mapping, text
-from dra.names import DEFAULT_DRIVER
+from dra.names import DEFAULT_DRIVER, finalizer
 
-GATE = f"{DEFAULT_DRIVER}/allocation"
+GATE = finalizer(DEFAULT_DRIVER)
 _EXTENDED = "nvidia.com/mig-"
 _TEMPLATES: Mapping[str, Path] = {
     "Pod": ("spec",),

@@ -8,9 +8,9 @@ from typing import Any
 from dra.geometry import Geometry
 from dra.inventory import Gpu, Inventory
 from dra.kube.resources import NODES, PODS, RESOURCE_CLAIMS, Obj, Resource
-from dra.names import DEFAULT_DRIVER, class_name
+from dra.names import DEFAULT_DRIVER, class_name, finalizer
 
-FINALIZER = f"{DEFAULT_DRIVER}/allocation"
+FINALIZER = finalizer(DEFAULT_DRIVER)
 """The controller's finalizer on claims, and the name of its scheduling gate."""
 
 GPUS_PER_NODE = 8

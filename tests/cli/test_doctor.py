@@ -219,6 +219,14 @@ def test_a_claim_that_cannot_go_says_what_holds_it(healthy: World, mig: Mig) -> 
     assert "default/c is being deleted; the controller has not taken its finalizer" in message
 
 
+def test_a_claim_that_somebody_holds_says_who(healthy: World) -> None:
+    healthy.hold("c", "node-a", "gpu-0-mig-1g5gb-19-0", pod_name="trainer")
+    healthy.set_finalizers("c")
+    healthy.api.delete(RESOURCE_CLAIMS, "c", namespace="default")
+    ((_, message),) = later(healthy)
+    assert message == "claim default/c is being deleted; in use by pod trainer"
+
+
 def test_a_slice_that_nobody_uses_is_told_after_a_while(healthy: World, mig: Mig) -> None:
     healthy.hold("idle", "node-a", "gpu-0-mig-1g5gb-19-0")
     assert checks(mig)[1]["claims"][0][0] == "ok", "its pod may be on its way"

@@ -35,7 +35,8 @@ def test_every_exit_code_is_explained() -> None:
 
 def test_every_command_is_in_the_table() -> None:
     commands = next(a.choices for a in parser()._actions if isinstance(a.choices, dict))
-    assert set(commands) == {"map", "explain", "profiles", "doctor", "lint", "drain", "resume"}
+    looking = {"map", "explain", "profiles", "doctor", "lint"}
+    assert set(commands) == {*looking, "drain", "resume", "release"}
     assert not {c for c in commands if f"`{c}" not in PAGE}
 
 
@@ -50,6 +51,7 @@ def test_every_command_is_in_the_table() -> None:
         ["lint", __file__],
         ["drain", "node-a"],
         ["resume", "node-a"],
+        ["release", "c", "wanted"],
         ["map", "nowhere"],
     ],
     ids=" ".join,
@@ -60,6 +62,8 @@ def test_every_field_of_the_json_is_in_the_table(world: World, mig: Mig, line: l
     world.add_node("node-a", gpu(0, "node-a", instances=(made,)))
     world.hold("c", "node-a", "gpu-0-mig-1g5gb-19-0", pod_name="runner")
     world.add_claim("wanted")
+    for name in ("c", "wanted"):
+        world.set_finalizers(name)
     made_pod = world.add_pod("waiting", "wanted")
     world.tell(made_pod, "WaitingForSlice", "it waits")
     shown = mig(*line, "-o", "json").json

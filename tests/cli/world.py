@@ -28,7 +28,17 @@ from dra.kube.resources import (
 )
 from dra.kube.transport import KubeApi
 from dra.mignode import to_mignode
-from tests.controller.objects import DRIVER, allocated, claim, gpu, inventory, node, pod, request
+from tests.controller.objects import (
+    DRIVER,
+    FINALIZER,
+    allocated,
+    claim,
+    gpu,
+    inventory,
+    node,
+    pod,
+    request,
+)
 
 NAMESPACE = "mig-dra-driver"
 LEASE_SECONDS = 3600
@@ -186,6 +196,11 @@ class World:
         if pod_name:
             self.add_pod(pod_name, name, running=True, nodeName=node_name)
         return body
+
+    def set_finalizers(self, claim_name: str, *finalizers: str) -> None:
+        """Give a claim finalizers; ours, unless some are named."""
+        body = {"metadata": {"finalizers": [*finalizers] or [FINALIZER]}}
+        self.api.patch(RESOURCE_CLAIMS, claim_name, body, namespace="default")
 
     def set_status(self, resource: Resource, body: Obj, status: Obj) -> Obj:
         found = self.api.get(
