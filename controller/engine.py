@@ -283,13 +283,15 @@ class Engine:
             self._settle(work, key, error)
 
     def _settle_pod(self, key: Key, error: Exception | None) -> None:
-        """What was written for a pod was answered."""
-        self._held_up[0].discard(key)
+        """What was written for a pod was answered; what happened meanwhile is looked at next."""
+        if error is not None:
+            self._held_up[0].discard(key)  # it is retried, after a pause
         self._settle(self._pods, key, error)
 
     def _settle_claim(self, key: Key, error: Exception | None) -> None:
         """What was written to a claim was answered; its pods may wait for that."""
-        self._held_up[1].discard(key)
+        if error is not None:
+            self._held_up[1].discard(key)
         pause = self._settle(self._claims, key, error)
         for pod in self._cluster.pods_of(key) if error is not None else ():
             self._add(pod.key, at=self._now() + pause)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from controller.fence import Fence
 from dra.kube.errors import ConflictError, InvalidError, KubeError, UnavailableError
 from dra.kube.resources import RESOURCE_CLAIMS
 from dra.names import MigDevice, parse_device
@@ -21,7 +22,7 @@ from tests.dra.gpus import A100
 
 PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb")
 NODES = ("node-a", "node-b", "node-c")
-_CHANCE = 0.1
+_CHANCE, _OFTEN = 0.1, 0.5
 _STALE = ConflictError("stale", status=409)
 _NO = InvalidError("no", status=422)
 _SILENCE = UnavailableError("no answer")
@@ -41,7 +42,7 @@ class Story:
         self.names: list[str] = []
         self.seen: list[Callable[[], None]] = []
         self.bench.api.refuse = lambda _: self._trouble(_STALE, _NO, _SILENCE)
-        self.bench.api.lost = lambda _: self._trouble(_STALE, _SILENCE)
+        self.bench.api.lost = self._meanwhile
         stored = self.bench.api.put
 
         def put(resource: object, obj: dict[str, object]) -> dict[str, object]:
@@ -105,6 +106,19 @@ class Story:
     def _trouble(self, *kinds: KubeError) -> KubeError | None:
         return self.draw.choice(kinds) if self.draw.random() < _CHANCE else None
 
+    def _meanwhile(self, _: str) -> KubeError | None:
+        """A request was made, and its answer is on the way."""
+        if self.draw.random() < _CHANCE:
+            self._erase()
+        if self.draw.random() < _OFTEN:
+            self._tell()
+            self._look()
+        return self._trouble(_STALE, _SILENCE)
+
+    def _look(self) -> None:
+        """Whoever leads takes what was told."""
+        self.bench.run()
+
     def _create(self) -> None:
         name = f"c{len(self.names)}"
         self.names.append(name)
@@ -148,6 +162,7 @@ class Succession(Story):
 
     def __init__(self, seed: int) -> None:
         self.late: list[Callable[[], object]] = []
+        self.fence: Fence | None = None
         super().__init__(seed)
 
     def steps(self) -> list[Callable[[], None]]:
@@ -164,7 +179,7 @@ class Succession(Story):
         self.seen.clear()
         self.desk = Desk()
         self.bench = self.bench.succeeded_by(*NODES, outbox=self.desk)
-        fence = self.bench.fence(f"fence {self.draw.random()}")
+        self.fence = fence = self.bench.fence(f"fence {self.draw.random()}")
         trouble = self.bench.api.refuse
         self.bench.api.refuse = lambda _: self._trouble(_STALE, _SILENCE)
         while not fence.stands():
@@ -172,7 +187,12 @@ class Succession(Story):
             self.draw.choice((self._answer, self._answer, self._arrive, self._tell))()
             fence.absorb()
             self.bench.time += 1
+        self.fence = None
         self.bench.api.refuse = trouble
+
+    def _look(self) -> None:
+        if self.fence is None:
+            super()._look()
 
     def _leave(self) -> None:
         api, send = self.bench.api, self.bench.api.patch

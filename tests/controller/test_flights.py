@@ -97,6 +97,17 @@ def on_write(
     bench.api.refuse = refuse
 
 
+def after_write(bench: Bench, what: str, act: Callable[[], None]) -> None:
+    """Something happens between the first write of that kind and its answer."""
+    left = [act]
+
+    def stored(write: str) -> None:
+        if write == what and left:
+            left.pop()()
+
+    bench.api.lost = stored
+
+
 def test_what_is_being_written_is_given_to_nobody_else() -> None:
     bench, desk = at_desk("node-a")
     wants(bench, "c")
@@ -232,6 +243,38 @@ def test_an_allocation_that_is_taken_back_before_it_is_answered_goes_elsewhere()
     settle(bench, desk)
     assert bench.node_of("c") == "node-b"
     assert bench.recorder.reasons("c").count("AllocationTakenBack") == 1
+
+
+def test_what_is_taken_back_and_looked_at_before_the_answer_goes_elsewhere() -> None:
+    bench, desk = at_desk("node-a", "node-b")
+    wants(bench, "c")
+    bench.run()
+
+    def meanwhile() -> None:
+        watch(bench, "c")
+        bench.change_claim("c", allocation=None, reservedFor=None)
+        bench.run()
+
+    after_write(bench, STATUS, meanwhile)
+    settle(bench, desk)
+    assert bench.node_of("c") == "node-b"
+
+
+def test_a_claim_that_is_deleted_before_its_deallocation_is_answered_is_released() -> None:
+    bench, desk = at_desk("node-a")
+    wants(bench, "c")
+    settle(bench, desk)
+    bench.delete_pod("c")
+
+    def deleted() -> None:
+        obj = copy.deepcopy(bench.api.get(RESOURCE_CLAIMS, "c"))
+        obj["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        bench.claim(obj)
+        bench.run()
+
+    after_write(bench, STATUS, deleted)
+    settle(bench, desk)
+    assert bench.finalizers("c") == []
 
 
 def test_a_deallocation_of_ours_that_is_watched_before_it_is_answered_is_nobodys_refusal() -> None:
