@@ -4,6 +4,12 @@ The CEL runtime of this process does not know how to hand them to Python: it end
 calls with garbage. So an expression that both puts an optional into a list, a map or a ``dyn``, and
 calls a function of ours, is not run. Read off the type-checked expression (cel-spec, checked.proto
 and syntax.proto), in which nothing is hidden behind macros any more.
+
+It is decoded here and not by the protobuf library. No package has these messages: the
+googleapis-common-protos lack google.api.expr, and cel-spec publishes none. With a schema of our own
+the library, which neither controller nor command line has otherwise, takes 1.5 MiB and 0.1 s at the
+start, and refuses messages of more than 100 levels: macros nested 24 deep, which the runtime takes.
+Decoding here takes below 1 ms an expression, once.
 """
 
 from __future__ import annotations
