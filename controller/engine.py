@@ -26,6 +26,7 @@ from controller.outbox import Outbox
 from controller.overtaking import Overtaking
 from controller.report import Reporter
 from controller.stranded import Stranded
+from controller.turns import urgency
 from controller.unit import Blocked, Satisfied, examine, without_nodes
 from controller.views import decide
 from controller.worklist import WorkList
@@ -176,7 +177,7 @@ class Engine:
     def _add(self, key: Key, *, at: float | None = None) -> None:
         pod = self._cluster.pods.get(key)
         if pod is not None and pod.claims:
-            self._pods.add(key, _urgency(pod), at=at)
+            self._pods.add(key, urgency(pod), at=at)
         elif key in self._waiting:
             self._waiting.discard(key)
 
@@ -194,6 +195,7 @@ class Engine:
             # Whoever holds another gate may still change where the pod can go.
             if pod is not None:
                 self._reporter.left(pod)
+                self._overtaking.leaves(pod.uid)
             return False
         if self._flights.concern(pod.claim_keys):
             self._held_up[0].add(key)
@@ -206,9 +208,10 @@ class Engine:
 
     def _examine(self, pod: Pod) -> None:
         found = examine(pod, self._cluster, self._reader)
+        if not isinstance(found, Problem):
+            self._overtaking.leaves(pod.uid)
         if isinstance(found, Satisfied):
             self._reporter.served(pod)
-            self._overtaking.leaves(pod.uid)
             if found.ours and self._grants.is_gated(pod):
                 self._grants.lift_gate(pod, lambda error: self._settle_pod(pod.key, error))
         elif isinstance(found, Blocked):
@@ -227,9 +230,9 @@ class Engine:
                 self._failures.add(problem, obstacle)
         if decision is None and obstacle is not None:
             if obstacle.reason is Reason.WAITING:
-                self._overtaking.waits(
-                    pod, _urgency(pod), problem=problem, delegated=self._delegated
-                )
+                self._overtaking.waits(pod, problem, self._delegated)
+            else:
+                self._overtaking.leaves(pod.uid)
             refs = [c.claim.ref for c in problem.claims]
             self._wait(pod, obstacle, [(r.namespace, r.name) for r in refs])
         if decision is None:
@@ -237,7 +240,7 @@ class Engine:
 
         def done(error: Exception | None) -> None:
             if error is None:
-                self._overtaking.served(pod, _urgency(pod))
+                self._overtaking.served(pod)
             self._settle_pod(pod.key, error)
 
         self._grants.make(pod, decision, problem.claims, done)
@@ -330,19 +333,15 @@ class Engine:
         if work is self._claims:
             return work.retry(key, 0)
         if pod is not None:
-            return work.retry(key, _urgency(pod))
+            return work.retry(key, urgency(pod))
         work.succeeded(key)  # gone: nobody is left to fail
         return 0.0
 
     def _refused(self, key: Key, message: str, pod: Pod | None) -> None:
         _log.error("write refused", extra={"key": "/".join(key), "error": message})
         if pod is not None:
+            self._overtaking.leaves(pod.uid)
             claims = [
                 self._cluster.claims[k].obj for k in pod.claim_keys if k in self._cluster.claims
             ]
             self._reporter.waiting(pod, Obstacle(Reason.REFUSED, message), claims)
-
-
-def _urgency(pod: Pod) -> tuple[int, str, str, str]:
-    """Higher priority first, then older, then by name."""
-    return (-pod.priority, pod.created, *pod.key)

@@ -22,17 +22,17 @@ class Failures:
 
     def get(self, problem: Problem) -> Obstacle | None:
         """Why an equal problem failed, None when none did."""
-        key = _key(problem)
+        key = alike(problem)
         return None if key is None else self._known.get(key)
 
     def add(self, problem: Problem, obstacle: Obstacle) -> None:
         """``problem`` failed."""
-        key = _key(problem)
+        key = alike(problem)
         if key is not None:
             self._known[key] = obstacle
 
 
-def _key(problem: Problem) -> Hashable | None:
+def alike(problem: Problem) -> Hashable | None:
     """Equal for problems that fail alike; None for one that is tied to what its pod has already."""
     if problem.pins:
         return None

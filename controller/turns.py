@@ -33,6 +33,11 @@ _WATCHED = 16
 Urgency = tuple[int, str, str, str]
 
 
+def urgency(pod: Pod) -> Urgency:
+    """Higher priority first, then older, then by name."""
+    return (-pod.priority, pod.created, *pod.key)
+
+
 @dataclass(slots=True)
 class _Waiting:
     uid: str
@@ -70,20 +75,20 @@ class Turns:
         """The UID of the pod for which slices are held back, empty when there is none."""
         return self._held.pod.uid if self._held else ""
 
-    def wait(self, pod: Pod, urgency: Urgency) -> None:
+    def wait(self, pod: Pod) -> None:
         """``pod`` waits until something becomes free."""
-        known = self._waiting.get(pod.uid)
-        if known is not None and known.urgency == urgency:
+        known, place = self._waiting.get(pod.uid), urgency(pod)
+        if known is not None and known.urgency == place:
             return
         if known is not None:
             self._drop(known)
-        self._waiting[pod.uid] = _Waiting(pod.uid, urgency, self._now())
-        insort(self._line, (urgency, pod.uid))
+        self._waiting[pod.uid] = _Waiting(pod.uid, place, self._now())
+        insort(self._line, (place, pod.uid))
 
-    def served(self, urgency: Urgency) -> None:
-        """A pod was served, before those that are ahead of it."""
+    def served(self, pod: Pod) -> None:
+        """``pod`` was served, before those that are ahead of it."""
         for ahead, uid in self._line[:_WATCHED]:
-            if ahead >= urgency:
+            if ahead >= urgency(pod):
                 break
             self._waiting[uid].overtaken += 1
 

@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import pytest
+
 from controller.turns import OVERTAKEN, PATIENCE_SECONDS, REPLAN_SECONDS
+from dra.kube.errors import InvalidError
+from dra.kube.resources import PODS
 from tests.controller.bench import Bench
-from tests.controller.objects import claim, gpu, mignode, pod, request
+from tests.controller.objects import (
+    claim,
+    device_class,
+    gpu,
+    mignode,
+    node,
+    pod,
+    request,
+)
 
 
 class Stream:
@@ -107,6 +120,121 @@ def test_nothing_is_held_back_for_a_pod_that_is_gone() -> None:
     bench.delete_pod("p-big")
     bench.run(seconds=1.0)
     assert bench.devices(waiting)
+
+
+def fails(bench: Bench) -> None:
+    """As activeDeadlineSeconds has it."""
+    obj = copy.deepcopy(bench.api.get(PODS, "p-big"))
+    bench.pod({**obj, "status": {"phase": "Failed"}})
+
+
+def loses_its_claim(bench: Bench) -> None:
+    del bench.api.objects["resourceclaims", "big"]
+    bench.cluster.remove_claim(("default", "big"))
+
+
+def loses_its_class(bench: Bench) -> None:
+    bench.cluster.set_class(device_class("mig-7g.40gb", "device.driver == 'mig.dra.dev' &&"))
+    bench.cluster.set_pod(bench.api.get(PODS, "p-big"))
+
+
+def asks_for_what_is_gone(bench: Bench) -> None:
+    expression = "device.driver == 'mig.dra.dev' && device.attributes['mig.dra.dev'].type == 'no'"
+    bench.cluster.set_class(device_class("mig-7g.40gb", expression))
+
+
+def is_gated_by_another(bench: Bench) -> None:
+    obj = copy.deepcopy(bench.api.get(PODS, "p-big"))
+    obj["spec"]["schedulingGates"] = [{"name": "example.com/gate"}]
+    bench.pod(obj)
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [
+        fails,
+        loses_its_claim,
+        loses_its_class,
+        asks_for_what_is_gone,
+        is_gated_by_another,
+    ],
+)
+def test_nothing_is_held_back_for_a_pod_that_does_not_wait_for_room(
+    happens: Callable[[Bench], None],
+) -> None:
+    (stream,) = streams()
+    with_big(stream.bench)
+    for _ in range(OVERTAKEN + 2):
+        stream.second()
+    bench = stream.bench
+    waiting = f"small-{stream.number:03}"
+    assert not bench.devices(waiting)
+    happens(bench)
+    bench.run(seconds=1.0)
+    assert bench.devices(waiting)
+
+
+def test_nothing_is_held_back_for_a_pod_whose_allocation_is_refused() -> None:
+    (stream,) = streams()
+    with_big(stream.bench)
+    bench, patch = stream.bench, stream.bench.api.patch
+
+    def refuse(resource: Any, name: str, *args: Any, **more: Any) -> Any:
+        if name == "big":
+            raise InvalidError("no", status=422)
+        return patch(resource, name, *args, **more)
+
+    bench.api.patch = refuse  # type: ignore[method-assign]
+    while "AllocationRefused" not in bench.recorder.reasons("big"):
+        stream.second()
+    stream.second()
+    assert stream.running
+
+
+def test_what_was_held_back_elsewhere_is_free_for_others() -> None:
+    bench = Bench("node-a", "node-b")
+    bench.cluster.set_node(node("node-a", labels={"which": "a"}))
+    stream = Stream(bench, life=500)
+    for _ in range(14):
+        stream.second()
+    with_big(bench)
+    on_a, on_b = (
+        [n for _, n in stream.running if bench.node_of(n) == x] for x in ("node-a", "node-b")
+    )
+    for name in on_a[:4]:
+        bench.delete_pod(f"p-{name}")
+    bench.run(seconds=PATIENCE_SECONDS)
+    stream.second()
+    bench.run(seconds=61.0)
+    assert "of node node-a" in bench.recorder.events[-1][3]
+    early = {**pod("early", "early", nodeSelector={"which": "a"})}
+    early["metadata"]["creationTimestamp"] = "2025-01-01T00:00:00Z"
+    bench.claim(claim("early"))
+    bench.pod(early)
+    bench.run(seconds=REPLAN_SECONDS)
+    assert not bench.devices("early")
+    for name in on_b[:5]:
+        bench.delete_pod(f"p-{name}")
+    bench.run(seconds=1.0)
+    bench.run(seconds=1.0)
+    assert bench.devices("early")
+
+
+def test_many_for_whom_nothing_can_be_held_back_do_not_keep_others_from_being_next() -> None:
+    (stream,) = streams()
+    bench = stream.bench
+    for number in range(100):
+        bench.claim(claim(f"lost-{number}"))
+        bench.pod(pod(f"p-lost-{number}", f"lost-{number}", nodeSelector={"no": "such"}))
+    stream.number += 1
+    bench.claim(claim("big", request("r", "mig-7g.40gb")))
+    bench.pod({**pod("p-big", "big"), "metadata": stream.metadata("p-big")})
+    bench.run()
+    seconds = 0
+    while not bench.devices("big"):
+        stream.second()
+        seconds += 1
+        assert seconds < 4 * OVERTAKEN
 
 
 def test_what_is_held_back_does_not_keep_a_higher_priority_waiting() -> None:
