@@ -6,7 +6,6 @@ an outbox, and its answer comes back with the changes.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 
 from controller.allocate import Allocator
@@ -25,24 +24,16 @@ from controller.observer import Observer
 from controller.outbox import Outbox
 from controller.overtaking import Overtaking
 from controller.report import Reporter
+from controller.retries import Retries
 from controller.stranded import Stranded
 from controller.turns import urgency
 from controller.unit import Blocked, Satisfied, examine, without_nodes
 from controller.views import decide
 from controller.worklist import WorkList
-from controller.writer import NotLeadingError, RefusedError, Writer
-from dra.kube.errors import (
-    ConflictError,
-    ForbiddenError,
-    InvalidError,
-    KubeError,
-    NotFoundError,
-)
+from controller.writer import Writer
 from dra.pods import Key, Pod
 from dra.reasons import Obstacle, Reason
 from dra.wants import Reader
-
-_log = logging.getLogger(__name__)
 
 LOOK_AGAIN_SECONDS = 60.0
 """How often a waiting pod is looked at although nothing happened."""
@@ -90,6 +81,13 @@ class Engine:
         self._overtaking = Overtaking(cluster, self._allocator, reporter, now=now)
         self._pods: WorkList[Key] = WorkList(now)
         self._claims: WorkList[Key] = WorkList(now)
+        self._retries = Retries(
+            cluster,
+            reporter,
+            overtaking=self._overtaking,
+            pods=self._pods,
+            claims=self._claims,
+        )
         self._waiting: set[Key] = set()
         self._held_up: tuple[set[Key], set[Key]] = set(), set()
         self._delegated: frozenset[str] = frozenset()
@@ -147,11 +145,11 @@ class Engine:
             return False
         claim = self._claims.pop()
         if claim is not None:
-            self._guarded(self._claims, claim, self._end)
+            self._guarded(claim, self._end, self._retries.claim)
             return True
         pod = self._pods.pop()
         if pod is not None:
-            self._guarded(self._pods, pod, self._serve)
+            self._guarded(pod, self._serve, self._retries.pod)
             return True
         return False
 
@@ -276,26 +274,31 @@ class Engine:
 
     # -- failures
 
-    def _guarded(self, work: WorkList[Key], key: Key, act: Callable[[Key], bool]) -> None:
+    def _guarded(
+        self,
+        key: Key,
+        act: Callable[[Key], bool],
+        settle: Callable[[Key, Exception | None], object],
+    ) -> None:
         """Act on a key; if that begins a write, its answer tells whether it succeeded."""
         try:
             if not act(key):
-                work.succeeded(key)
+                settle(key, None)
         except Exception as error:  # noqa: BLE001 - it may be anything
             # One object that we cannot handle must not keep the others from being served.
-            self._settle(work, key, error)
+            settle(key, error)
 
     def _settle_pod(self, key: Key, error: Exception | None) -> None:
         """What was written for a pod was answered; what happened meanwhile is looked at next."""
         if error is not None:
             self._held_up[0].discard(key)  # it is retried, after a pause
-        self._settle(self._pods, key, error)
+        self._retries.pod(key, error)
 
     def _settle_claim(self, key: Key, error: Exception | None) -> None:
         """What was written to a claim was answered; its pods may wait for that."""
         if error is not None:
             self._held_up[1].discard(key)
-        pause = self._settle(self._claims, key, error)
+        pause = self._retries.claim(key, error)
         for pod in self._cluster.pods_of(key) if error is not None else ():
             self._add(pod.key, at=self._now() + pause)
 
@@ -307,41 +310,3 @@ class Engine:
             self._add(key)
         for key in claims:
             self._claims.add(key, 0)
-
-    def _settle(self, work: WorkList[Key], key: Key, error: Exception | None) -> float:
-        """Retry what was refused, with a growing pause; returns that pause in seconds."""
-        pod = self._cluster.pods.get(key) if work is self._pods else None
-        fields = {"key": "/".join(key), "error": str(error)}
-        match error:
-            case None:
-                work.succeeded(key)
-                return 0.0
-            case NotLeadingError():
-                raise error
-            case NotFoundError():
-                _log.info("gone meanwhile", extra=fields)
-            case RefusedError():
-                self._refused(key, str(error), pod)
-            case InvalidError() | ForbiddenError():
-                self._refused(key, f"the API server refuses the write: {error}", pod)
-            case ConflictError():
-                _log.info("changed meanwhile", extra=fields)
-            case KubeError():
-                _log.warning("write failed", extra=fields)
-            case _:
-                _log.error("failed; trying again later", extra=fields, exc_info=error)
-        if work is self._claims:
-            return work.retry(key, 0)
-        if pod is not None:
-            return work.retry(key, urgency(pod))
-        work.succeeded(key)  # gone: nobody is left to fail
-        return 0.0
-
-    def _refused(self, key: Key, message: str, pod: Pod | None) -> None:
-        _log.error("write refused", extra={"key": "/".join(key), "error": message})
-        if pod is not None:
-            self._overtaking.leaves(pod.uid)
-            claims = [
-                self._cluster.claims[k].obj for k in pod.claim_keys if k in self._cluster.claims
-            ]
-            self._reporter.waiting(pod, Obstacle(Reason.REFUSED, message), claims)

@@ -34,7 +34,7 @@ Urgency = tuple[int, str, str, str]
 
 
 def urgency(pod: Pod) -> Urgency:
-    """Higher priority first, then older, then by name."""
+    """Where a pod stands in the line: higher priority first, then older, then by name."""
     return (-pod.priority, pod.created, *pod.key)
 
 
