@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 
 from controller.claimwrites import ClaimWrites
 from controller.cluster import Cluster, KnownClaim
+from controller.unit import raw_requests
 from controller.writer import Writer
 from dra.claims import Claim
 from dra.pods import Key
+from dra.wants import Reader
 
 _log = logging.getLogger(__name__)
 
@@ -28,33 +31,60 @@ class Step(Enum):
     REMOVE_FINALIZER = auto()
 
 
-def next_step(claim: Claim, *, finalizer: str, in_use: bool, on_node: bool) -> Step:
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What else the next step for a claim depends on; asked only where it does.
+
+    ``ours``: we allocated the claim, or are to. ``in_use``: a pod that has not ended refers to it.
+    ``on_node``: its node still has a slice of it, or cannot tell.
+    """
+
+    ours: Callable[[], bool]
+    in_use: Callable[[], bool]
+    on_node: Callable[[], bool]
+
+
+def next_step(claim: Claim, facts: Facts, *, finalizer: str, at_creation: bool) -> Step:
     """The next step for ``claim``.
 
-    ``in_use``: a pod that has not ended refers to it. ``on_node``: its node still has a slice of
-    it, or cannot tell. A claim without our finalizer is not ours to end; a reserved one is in use
-    whatever else is true.
+    A claim without our finalizer is not ours to end; a reserved one is in use whatever else is
+    true. With ``at_creation`` claims have our finalizer from their creation to their deletion,
+    otherwise from the decision on them until nobody uses them. Others' claims never keep it.
     """
-    if finalizer not in claim.finalizers or claim.reserved_for:
+    if finalizer not in claim.finalizers:
         return Step.KEEP
-    if not claim.deleting and in_use:
+    if not facts.ours():
+        return Step.REMOVE_FINALIZER
+    allocated = claim.allocation is not None
+    stays = not claim.deleting and ((at_creation and not allocated) or facts.in_use())
+    if claim.reserved_for or stays:
         return Step.KEEP
-    if on_node:
+    if facts.on_node():
         return Step.WAIT_FOR_NODE
-    if claim.allocation is not None and not claim.deleting:
-        return Step.DEALLOCATE
-    return Step.REMOVE_FINALIZER
+    return Step.DEALLOCATE if allocated and not claim.deleting else Step.REMOVE_FINALIZER
 
 
 class Ender:
-    """Takes the next step for claims that may have ended. ``now`` gives monotonic seconds."""
+    """Takes the next step for claims that may have ended.
 
-    def __init__(
-        self, cluster: Cluster, writer: Writer, writes: ClaimWrites, now: Callable[[], float]
+    ``at_creation``: see ``next_step``. ``now`` gives monotonic seconds.
+    """
+
+    def __init__(  # noqa: PLR0913 - its collaborators
+        self,
+        cluster: Cluster,
+        reader: Reader,
+        writer: Writer,
+        *,
+        writes: ClaimWrites,
+        at_creation: bool,
+        now: Callable[[], float],
     ) -> None:
         self._cluster = cluster
+        self._reader = reader
         self._writer = writer
         self._writes = writes
+        self._at_creation = at_creation
         self._now = now
         self._unused_since: dict[Key, float] = {}
 
@@ -66,12 +96,12 @@ class Ender:
             self._unused_since.pop(key, None)
             return None
         claim = known.claim
-        step = next_step(
-            claim,
-            finalizer=cluster.finalizer,
-            in_use=any(p.live for p in cluster.pods_of(key)),
-            on_node=self._on_node(known),
+        facts = Facts(
+            ours=lambda: self._is_ours(known),
+            in_use=lambda: any(p.live for p in cluster.pods_of(key)),
+            on_node=lambda: self._on_node(known),
         )
+        step = next_step(claim, facts, finalizer=cluster.finalizer, at_creation=self._at_creation)
         fields = {"claim": str(claim.ref)}
         if step is not Step.DEALLOCATE:
             self._unused_since.pop(key, None)
@@ -90,6 +120,13 @@ class Ender:
             told = partial(_log.info, "released", extra=fields)
             self._writes.send(known, self._writer.remove_finalizer, told)
         return None
+
+    def _is_ours(self, known: KnownClaim) -> bool:
+        if known.claim.by_scheduler:
+            return False
+        if known.claim.allocation is not None:
+            return True
+        return self._reader.read(known.claim, raw_requests(known)) is not None
 
     def _on_node(self, known: KnownClaim) -> bool:
         """Whether a node still has a slice of the claim; a node that cannot tell counts as yes."""

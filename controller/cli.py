@@ -57,6 +57,13 @@ EVENT_LIMITS = EventLimits(at_once=5, pause_seconds=0.1, delay_seconds=0.5)
 )
 @click.option("--identity", default="", help="Name in the lease; default: host name and a suffix.")
 @click.option(
+    "--finalizer-at-creation",
+    is_flag=True,
+    help="Leave the finalizer on claims until they are deleted: a MutatingAdmissionPolicy puts it "
+    "there when they are created, which saves a write for each pod. Without, it is there from the "
+    "decision about a claim until nobody uses the claim.",
+)
+@click.option(
     "--metrics-address",
     default="",
     metavar="HOST:PORT",
@@ -79,6 +86,7 @@ def main(  # noqa: PLR0913 - one parameter per flag
     namespace: str,
     leader_elect: bool,
     identity: str,
+    finalizer_at_creation: bool,
     metrics_address: str,
     log_level: str,
     log_format: str,
@@ -108,7 +116,7 @@ def main(  # noqa: PLR0913 - one parameter per flag
     program = _Program(
         api,
         recorder,
-        Names(driver_name),
+        Names(driver_name, finalizer_at_creation=finalizer_at_creation),
         registry=registry,
         probes=probes,
     )

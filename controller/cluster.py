@@ -270,7 +270,7 @@ class Cluster:
         held = before.allocation if before is not None else None
         if held is None or not held.of_driver(self.driver) or by_us or claim.deleting:
             return
-        if self.finalizer in claim.finalizers:
+        if self.finalizer in claim.finalizers and not claim.by_scheduler:
             key = (claim.ref.namespace, claim.ref.name)
             self._effects.taken_back.append(TakenBack(key, held.node))
 

@@ -45,7 +45,8 @@ SWEEP_SECONDS = 0.05
 class Engine:
     """The controller's logic. Owned by one thread; ``now`` gives monotonic seconds.
 
-    ``wake`` is called, by any thread, when ``absorb`` has an answer to take.
+    ``wake`` is called, by any thread, when ``absorb`` has an answer to take. With
+    ``finalizer_at_creation`` the API server puts our finalizer on claims, and it stays there.
     """
 
     def __init__(  # noqa: PLR0913 - its collaborators
@@ -60,6 +61,7 @@ class Engine:
         now: Callable[[], float],
         observer: Observer | None = None,
         wake: Callable[[], None] = lambda: None,
+        finalizer_at_creation: bool = False,
     ) -> None:
         self._cluster = cluster
         self._reader = reader
@@ -71,7 +73,9 @@ class Engine:
         self._grants = Grants(cluster, writer, reporter, self._flights, gate=gate)
         writes = ClaimWrites(cluster, self._flights, self._settle_claim)
         self._allocator = Allocator(cluster.fleet, cluster.hosts)
-        self._ender = Ender(cluster, writer, writes, now)
+        self._ender = Ender(
+            cluster, reader, writer, writes=writes, at_creation=finalizer_at_creation, now=now
+        )
         self._mover = Mover(cluster, reader, writer, writes=writes, allocator=self._allocator)
         self._exclusions = Exclusions(now)
         self._stranded = Stranded(

@@ -54,9 +54,13 @@ _STUCK_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names under which the controller acts."""
+    """The names under which the controller acts, and how its finalizer comes onto claims.
+
+    ``finalizer_at_creation``: the API server puts it on every claim of ours.
+    """
 
     driver: str
+    finalizer_at_creation: bool = False
 
     @property
     def finalizer(self) -> str:
@@ -241,6 +245,7 @@ class Controller:
                 observer=self._observer,
             ),
             gate=names.finalizer,
+            finalizer_at_creation=names.finalizer_at_creation,
             now=self._clock.monotonic,
             wake=inbox.wake,
             observer=self._observer,

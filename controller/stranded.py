@@ -91,7 +91,9 @@ class Stranded:
 def _failure(known: KnownClaim, cluster: Cluster) -> str:
     """Why a claim that we allocated failed for good; empty if it did not."""
     claim = known.claim
-    if claim.allocation is None or claim.deleting or cluster.finalizer not in claim.finalizers:
+    if claim.allocation is None or claim.deleting or claim.by_scheduler:
+        return ""
+    if cluster.finalizer not in claim.finalizers:
         return ""
     return failed_prepare(known.obj, driver=cluster.driver)
 

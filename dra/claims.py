@@ -9,6 +9,9 @@ from typing import Any
 from dra.allocation import Allocation, read_allocation
 from dra.inventory import ClaimRef
 
+SCHEDULER_FINALIZER = "resource.kubernetes.io/delete-protection"
+"""Of kube-scheduler, on the claims that it allocates; kube-controller-manager removes it."""
+
 EXACT_COUNT = "ExactCount"
 ALL = "All"
 
@@ -64,6 +67,11 @@ class Claim:
     deleting: bool = False
     owner_pod_uid: str = ""
     created: str = ""
+
+    @property
+    def by_scheduler(self) -> bool:
+        """Whether kube-scheduler allocated it: the control plane then ends the allocation too."""
+        return SCHEDULER_FINALIZER in self.finalizers
 
 
 def read_requests(raw: Iterable[Mapping[str, Any]]) -> tuple[Request, ...]:

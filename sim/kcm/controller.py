@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 
-from dra.claims import claim_names
+from dra.claims import SCHEDULER_FINALIZER, claim_names
 from dra.kube.errors import NotFoundError
 from dra.kube.events import EventRecorder
 from dra.kube.reflector import Change, Reflector
 from dra.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Obj
 from dra.kube.transport import KubeApi
 from sim.kcm.decisions import (
-    DELETE_PROTECTION,
     claim_change,
     claim_from_template,
     is_done,
@@ -153,7 +152,7 @@ class ClaimController:
             claim = self._api.replace(RESOURCE_CLAIMS, body, subresource="status")
         if change.release:
             metadata = claim["metadata"]
-            kept = [f for f in metadata.get("finalizers", ()) if f != DELETE_PROTECTION]
+            kept = [f for f in metadata.get("finalizers", ()) if f != SCHEDULER_FINALIZER]
             claim = self._api.replace(
                 RESOURCE_CLAIMS, claim | {"metadata": metadata | {"finalizers": kept}}
             )

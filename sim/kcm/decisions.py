@@ -6,12 +6,12 @@ import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from dra.claims import SCHEDULER_FINALIZER
 from dra.kube.resources import RESOURCE_CLAIMS, Obj
 
 POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
 """Annotation of a claim that was made from a template: its name in the pod."""
 
-DELETE_PROTECTION = "resource.kubernetes.io/delete-protection"
 _MAX_CONSUMERS = 256
 _TERMINAL = frozenset({"Succeeded", "Failed"})
 
@@ -133,7 +133,7 @@ def claim_change(claim: Obj, find_pod: Callable[[str], Obj | None]) -> ClaimChan
     status = claim.get("status", {})
     reserved = status.get("reservedFor", [])
     valid = [c for c in reserved if _uses(c, find_pod)]
-    protected = DELETE_PROTECTION in claim["metadata"].get("finalizers", ())
+    protected = SCHEDULER_FINALIZER in claim["metadata"].get("finalizers", ())
     deleting = "deletionTimestamp" in claim["metadata"]
     change: Obj | None = None
     if len(valid) < len(reserved):

@@ -185,6 +185,7 @@ class Bench:
         outbox: Outbox | None = None,
         observer: Observer | None = None,
         api: FakeApi | None = None,
+        finalizer_at_creation: bool = False,
     ) -> None:
         self.outbox = outbox or Inline()
         self.time = 1000.0
@@ -214,6 +215,7 @@ class Bench:
             gate=FINALIZER,
             now=lambda: self.time,
             observer=observer,
+            finalizer_at_creation=finalizer_at_creation,
         )
         for name in nodes:
             self.cluster.set_node(node(name))

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dra.claims import SCHEDULER_FINALIZER
 from dra.conditions import PREPARE_FAILED
 from dra.kube.resources import RESOURCE_CLAIMS
 from tests.controller.bench import Bench
@@ -68,6 +69,16 @@ def test_where_there_is_no_other_node_it_waits_and_is_no_hot_loop() -> None:
     bench.run(seconds=4)
     assert node_of(bench) == ""
     assert len(bench.api.writes) == 1
+
+
+def test_what_kube_scheduler_allocated_stays_where_it_is() -> None:
+    bench = Bench("node-a", "node-b")
+    bench.pod(pod("p", "c"))
+    body = failed()
+    body["metadata"]["finalizers"] = [SCHEDULER_FINALIZER, FINALIZER]
+    bench.claim(body)
+    bench.run()
+    assert node_of(bench) == "node-a"
 
 
 RESERVED = [{"resource": "pods", "name": "p", "uid": "uid-p"}]

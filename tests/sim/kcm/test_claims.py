@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from dra.claims import SCHEDULER_FINALIZER
 from dra.kube.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.transport import KubeApi
 from sim.kcm.controller import ClaimController
-from sim.kcm.decisions import DELETE_PROTECTION, POD_CLAIM
+from sim.kcm.decisions import POD_CLAIM
 from tests.sim import standins
 from tests.sim.standins import allocate, get_claim, get_pod, gone, holds_for
 from tests.waiting import wait_for
@@ -104,7 +105,7 @@ def test_a_stand_alone_claim_without_the_built_in_finalizer_stays_allocated(api:
 
 
 def test_a_claim_under_the_built_in_finalizer_is_deallocated_and_released(api: KubeApi) -> None:
-    _reserved(api, DELETE_PROTECTION, OURS)
+    _reserved(api, SCHEDULER_FINALIZER, OURS)
     _finish(api, "a", "Failed")
     wait_for("deallocation", lambda: "allocation" not in get_claim(api, "shared")["status"])
     wait_for("release", lambda: get_claim(api, "shared")["metadata"]["finalizers"] == [OURS])
@@ -148,7 +149,7 @@ def test_a_template_claim_is_deleted_when_its_pod_is_done_and_waits_for_our_fina
 
 
 def test_a_deleted_claim_under_the_built_in_finalizer_waits_for_its_pods(api: KubeApi) -> None:
-    _reserved(api, DELETE_PROTECTION)
+    _reserved(api, SCHEDULER_FINALIZER)
     api.delete(RESOURCE_CLAIMS, "shared", namespace="default")
     assert holds_for(0.3, lambda: "allocation" in get_claim(api, "shared")["status"])
     _finish(api, "a")

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from dra.claims import SCHEDULER_FINALIZER
 from dra.kube.resources import Obj
-from sim.kcm.decisions import DELETE_PROTECTION, ClaimChange, claim_change
+from sim.kcm.decisions import ClaimChange, claim_change
 
 _POD: Obj = {"metadata": {"name": "a", "uid": "1"}, "spec": {"nodeName": "n"}, "status": {}}
 _DONE: Obj = _POD | {"status": {"phase": "Succeeded"}}
@@ -17,7 +18,7 @@ _ALLOCATED: Obj = {
 
 
 def _claim(*, deleting: bool = False, protected: bool = True) -> Obj:
-    metadata: Obj = {"name": "c", "finalizers": [DELETE_PROTECTION] if protected else []}
+    metadata: Obj = {"name": "c", "finalizers": [SCHEDULER_FINALIZER] if protected else []}
     return {
         "metadata": metadata | ({"deletionTimestamp": "t"} if deleting else {}),
         "status": _ALLOCATED,

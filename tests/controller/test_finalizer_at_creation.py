@@ -1,0 +1,141 @@
+"""Claims that have our finalizer from their creation, and claims of others that have it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from dra.claims import SCHEDULER_FINALIZER
+from dra.kube.resources import RESOURCE_CLAIMS
+from dra.reasons import Reason
+from tests.controller.bench import Bench
+from tests.controller.objects import FINALIZER, claim, gpu, instance, mignode, pod, request
+
+CLAIM, STATUS = "resourceclaims", "resourceclaims/status"
+
+
+def born(name: str, *requests: dict[str, Any], finalizers: tuple[str, ...] = ()) -> dict[str, Any]:
+    """A claim as the admission policy makes it."""
+    body = claim(name, *requests)
+    body["metadata"]["finalizers"] = [*finalizers, FINALIZER]
+    return body
+
+
+def deleted(bench: Bench, name: str) -> None:
+    """Somebody deletes a claim, which its finalizers keep."""
+    body = copy.deepcopy(bench.api.get(RESOURCE_CLAIMS, name))
+    body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    bench.claim(body)
+
+
+def test_such_a_claim_is_allocated_by_a_single_write() -> None:
+    bench = Bench("node-a", finalizer_at_creation=True)
+    bench.claim(born("c"))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    assert bench.devices("c")
+    assert bench.api.writes == [STATUS]
+
+
+def test_it_keeps_the_finalizer_while_nobody_uses_it_and_it_is_not_allocated() -> None:
+    bench = Bench("node-a", finalizer_at_creation=True)
+    bench.claim(born("c"))
+    bench.run(seconds=100)
+    assert bench.api.writes == []
+    bench.pod(pod("p", "c"))
+    bench.run()
+    bench.delete_pod("p")
+    bench.api.writes.clear()
+    bench.run(seconds=100)
+    assert bench.devices("c") == []
+    assert bench.api.writes == [STATUS], "and nothing is written after its allocation has ended"
+
+
+def test_without_such_a_policy_an_unused_claim_loses_it() -> None:
+    """The way back, and what makes its deletion depend on nobody."""
+    bench = Bench("node-a")
+    bench.claim(born("c"))
+    bench.run()
+    assert bench.finalizers("c") == []
+
+
+@pytest.mark.parametrize("used", [True, False])
+@pytest.mark.parametrize("at_creation", [True, False])
+def test_a_claim_that_goes_before_it_is_allocated_is_released(
+    *, used: bool, at_creation: bool
+) -> None:
+    bench = Bench("node-a", finalizer_at_creation=at_creation)
+    bench.claim(born("c", request("r", "mig-7g.40gb", count=2)))
+    if used:
+        bench.pod(pod("p", "c"))
+    bench.run()
+    deleted(bench, "c")
+    bench.run()
+    assert bench.finalizers("c") == []
+    assert bench.devices("c") == []
+
+
+def test_a_slice_that_a_node_still_has_holds_up_the_release() -> None:
+    bench = Bench("node-a", finalizer_at_creation=True)
+    bench.claim(born("c"))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    held = instance("1g.5gb", 0, uid="uid-c", state="reclaiming")
+    bench.cluster.set_mignode(mignode("node-a", gpu(0, instances=(held,))))
+    bench.delete_pod("p")
+    deleted(bench, "c")
+    bench.run(seconds=100)
+    assert bench.finalizers("c") == [FINALIZER]
+    bench.cluster.set_mignode(mignode("node-a"))
+    bench.run()
+    assert bench.finalizers("c") == []
+
+
+@pytest.mark.parametrize("used", [True, False])
+@pytest.mark.parametrize("at_creation", [True, False])
+def test_a_claim_that_asks_for_nothing_of_ours_does_not_keep_it(
+    *, used: bool, at_creation: bool
+) -> None:
+    bench = Bench("node-a", finalizer_at_creation=at_creation)
+    bench.claim(born("c", request("r", "somebody-else")))
+    if used:
+        bench.pod(pod("p", "c"))
+    bench.run()
+    assert bench.finalizers("c") == []
+    assert bench.api.writes == [CLAIM]
+
+
+@pytest.mark.parametrize("reserved", [True, False])
+@pytest.mark.parametrize("at_creation", [True, False])
+def test_what_kube_scheduler_allocated_is_not_ours_to_end(
+    *, reserved: bool, at_creation: bool
+) -> None:
+    bench = Bench("node-a", finalizer_at_creation=at_creation)
+    bench.claim(born("c"))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    body = copy.deepcopy(bench.api.get(RESOURCE_CLAIMS, "c"))
+    body["metadata"]["finalizers"] = [SCHEDULER_FINALIZER, FINALIZER]
+    if not reserved:
+        del body["status"]["reservedFor"]
+        bench.remove_pod("p")
+    bench.claim(body)
+    bench.run(seconds=100)
+    assert bench.finalizers("c") == [SCHEDULER_FINALIZER]
+    assert bench.devices("c")
+
+
+def test_what_kube_scheduler_takes_back_of_its_own_excludes_no_node() -> None:
+    bench = Bench("node-a")
+    bench.claim(born("c"))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    body = copy.deepcopy(bench.api.get(RESOURCE_CLAIMS, "c"))
+    body["metadata"]["finalizers"] = [SCHEDULER_FINALIZER, FINALIZER]
+    bench.cluster.set_claim(bench.api.put(RESOURCE_CLAIMS, body))
+    bench.change_claim("c", allocation=None, reservedFor=None)
+    bench.run()
+    assert Reason.TAKEN_BACK not in bench.recorder.reasons("c")
+    assert bench.devices("c"), "its node is tried again at once"
