@@ -23,6 +23,7 @@ _FIRST = {"ServiceAccount", "CustomResourceDefinition"}
 """What others refer to; helm has the same order, in more steps."""
 _PLURALS = {
     "NetworkPolicy": "networkpolicies",
+    "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
     "RuntimeClass": "runtimeclasses",
     "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
 }

@@ -36,11 +36,13 @@ VALUES: dict[str, Obj] = {
         "networkPolicy": {
             "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
         },
+        "finalizerAtCreation": {"classes": ["team-slices", "other.example.com"]},
     },
     "webhook": {"webhook": {"enabled": True}, "driverName": "other.example.com"},
     "bare": {
         "crd": {"install": False},
         "admissionPolicies": {"enabled": False},
+        "finalizerAtCreation": {"enabled": False},
         "networkPolicy": {"enabled": False},
         "controller": {"podDisruptionBudget": {"enabled": False}, "replicas": 1},
         "kubeletPlugin": {

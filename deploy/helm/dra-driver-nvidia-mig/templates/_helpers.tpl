@@ -68,3 +68,10 @@ request.userInfo.username == "system:serviceaccount:{{ .Release.Namespace }}:{{ 
 {{- define "mig.callerNode" -}}
 request.userInfo.extra[?"authentication.kubernetes.io/node-name"][0].orValue("")
 {{- end -}}
+
+{{- /* "true" where claims get the controller's finalizer when they are created. */ -}}
+{{- define "mig.finalizerAtCreation" -}}
+{{- if and .Values.finalizerAtCreation.enabled (eq .Values.allocator "controller") (semverCompare ">=1.36-0" .Capabilities.KubeVersion.Version) -}}
+true
+{{- end -}}
+{{- end -}}

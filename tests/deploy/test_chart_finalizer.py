@@ -1,0 +1,75 @@
+"""The chart's policy that puts the controller's finalizer on new claims."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import helm_python
+import pytest
+import yaml
+
+from dra.classes import looks_ours
+from hack.cluster.chart import CHART, Obj, find, pod_spec
+from tests.deploy.charts import VALUES, rendered
+
+FLAG = "--finalizer-at-creation"
+POLICIES = {"MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding"}
+
+
+def policy(objects: list[Obj]) -> Obj:
+    found: Obj = find(objects, "MutatingAdmissionPolicy")["spec"]
+    return found
+
+
+def of_class(objects: list[Obj]) -> str:
+    """The condition on the names of classes."""
+    (found,) = (c for c in policy(objects)["matchConditions"] if c["name"] == "class")
+    return str(found["expression"])
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_controller_knows_whether_there_is_the_policy(name: str) -> None:
+    there = {each["kind"] for each in rendered(name)} & POLICIES
+    assert there in (set(), POLICIES)
+    (container,) = pod_spec(rendered(name), "controller")["containers"]
+    assert (FLAG in container["args"]) is bool(there)
+    assert bool(there) is (name not in {"scheduler", "bare"})
+
+
+def test_a_kubernetes_that_does_not_serve_such_policies_gets_none(tmp_path: Path) -> None:
+    chart = tmp_path / "chart"
+    shutil.copytree(CHART, chart)
+    helpers = chart / "templates" / "_helpers.tpl"
+    newer = helpers.read_text().replace(">=1.36-0", ">=1.99-0")
+    assert newer != helpers.read_text()
+    helpers.write_text(newer)
+    with helm_python.Chart.load(chart) as loaded:
+        texts = loaded.render({}, name="mig", namespace="gpu").values()
+    objects = [each for text in texts if "kind:" in text for each in yaml.safe_load_all(text)]
+    assert not POLICIES & {each["kind"] for each in objects if each}
+    assert FLAG not in "".join(texts)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("mig-1g.5gb", "mig-1g.5gb-me", "mig-7g.141gb", "mig-min-20gb", "mig.dra.dev"),
+        *("gpu.dra.dev", "mig-min-20gb-mine", "mig.nvidia.com", "gpu.nvidia.com", "mig-small"),
+        *("amig-1g.5gb", "migxdra.dev", "mig-1gx5gb", ""),
+    ],
+)
+def test_the_classes_that_the_controller_makes_are_known_by_their_names(name: str) -> None:
+    (pattern,) = set(re.findall(r"matches\('([^']+)'\)", of_class(rendered("defaults"))))
+    assert (re.search(pattern, name) is not None) is looks_ours(name)
+
+
+def test_other_names_are_taken_from_the_values() -> None:
+    assert of_class(rendered("everything")).count('in ["team-slices","other.example.com"]') == 2
+    assert of_class(rendered("defaults")).count("in []") == 2
+
+
+def test_the_finalizer_is_that_of_the_driver() -> None:
+    (mutation,) = policy(rendered("webhook"))["mutations"]
+    assert '"other.example.com/allocation"' in mutation["applyConfiguration"]["expression"]
