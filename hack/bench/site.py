@@ -35,8 +35,9 @@ from hack.bench.bindings import CREATORS
 from hack.bench.slices import partitionable
 from hack.cluster import credentials
 from hack.cluster.binaries import Binaries
-from hack.cluster.chart import NAMESPACE, REPOSITORY
+from hack.cluster.chart import NAMESPACE, REPOSITORY, render
 from hack.cluster.controlplane import ControlPlane, Setup
+from hack.cluster.installation import apply, path
 from hack.cluster.nodes import is_ready
 from hack.cluster.processes import Process
 from hack.cluster.waiting import wait_for
@@ -70,7 +71,20 @@ class Site:
         wait_for("rest", self._told, interval=2, timeout=120)
 
     @contextlib.contextmanager
-    def controller(self) -> Iterator[Process]:
+    def finalizers_at_creation(self) -> Iterator[None]:
+        """New claims have the controller's finalizer, by the chart's own policy."""
+        api = self._control_plane.api
+        policy = [each for each in render() if each["kind"].startswith("MutatingAdmissionPolicy")]
+        for each in policy:
+            apply(api, each)
+        wait_for("policy", lambda: self._claims_are_born() == [objects.FINALIZER])
+        yield
+        for each in policy:
+            api.request("DELETE", path(each))
+        wait_for("end of the policy", lambda: self._claims_are_born() == [])
+
+    @contextlib.contextmanager
+    def controller(self, *flags: str) -> Iterator[Process]:
         """Every node shows its GPUs in a MigNode, and our controller runs: yields its process."""
         wait_for("MigNode", self._mignodes_served)
         bodies = [to_mignode(i) for i in self._inventories]
@@ -85,7 +99,7 @@ class Site:
             bodies,
         )
         kubeconfig = str(self._control_plane.kubeconfig(credentials.MIG_CONTROLLER))
-        command = [sys.executable, "-m", "controller", "--kubeconfig", kubeconfig]
+        command = [sys.executable, "-m", "controller", "--kubeconfig", kubeconfig, *flags]
         process = Process("controller", command, logs=self._logs)
         process.start()
         try:
@@ -124,6 +138,12 @@ class Site:
             namespace="default",
             subresource="status",
         )
+
+    def _claims_are_born(self) -> list[str]:
+        """The finalizers of a new claim."""
+        claim = objects.claim("asked", "1g.10gb")
+        made = self.api.create(RESOURCE_CLAIMS, claim, dry_run=True)
+        return list(made["metadata"].get("finalizers", ()))
 
     def _told(self) -> bool:
         """Whether the control plane has written its events about the new nodes."""

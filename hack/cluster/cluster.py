@@ -11,7 +11,7 @@ from hack.cluster import pods
 from hack.cluster.api import ApiError
 from hack.cluster.controlplane import USUAL, ControlPlane, Setup
 from hack.cluster.credentials import ADMIN, node_user
-from hack.cluster.installation import Installation
+from hack.cluster.installation import Installation, apply
 from hack.cluster.kubelet import KubeletNode
 from hack.cluster.waiting import wait_for
 
@@ -80,7 +80,7 @@ class Cluster:
             self.installation = Installation(
                 plane, self._values, adapt=partial(pods.adapted, server=plane.server)
             )
-            self.installation.apply_object(pods.RUNTIME_CLASS)
+            apply(self.installation.api, pods.RUNTIME_CLASS)
             self.installation.apply()
             wait_for("driver", self._asked_serving, timeout=120, context=self.tails)
             self._stack = stack.pop_all()

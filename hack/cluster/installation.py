@@ -39,6 +39,14 @@ def path(obj: Obj) -> str:
     return "/".join([*parts, _PLURALS.get(kind, f"{kind.lower()}s"), obj["metadata"]["name"]])
 
 
+def apply(api: Api, obj: Obj) -> Obj:
+    """Applies one object as helm does, unknown fields refused; returns it as stored."""
+    query = "fieldManager=helm&force=true&fieldValidation=Strict"
+    return api.request(
+        "PATCH", f"{path(obj)}?{query}", body=obj, content="application/apply-patch+yaml"
+    )
+
+
 class Installation:
     """What `helm install` does: a namespace, and in it the rendered chart.
 
@@ -65,25 +73,17 @@ class Installation:
         """Applies every object, unknown fields refused; returns them as stored."""
         rendered = self._adapt(render(self._values))
         objects = sorted(rendered, key=lambda each: each["kind"] not in _FIRST)
-        return [self.apply_object(each) for each in objects]
-
-    def apply_object(self, obj: Obj) -> Obj:
-        """Applies one object as helm does."""
-        query = "fieldManager=helm&force=true&fieldValidation=Strict"
-        return self.api.request(
-            "PATCH", f"{path(obj)}?{query}", body=obj, content="application/apply-patch+yaml"
-        )
+        return [apply(self.api, each) for each in objects]
 
     @contextlib.contextmanager
     def role(self, changed: Obj) -> Iterator[None]:
         """Another version of one of the chart's ClusterRoles, inside the block."""
-        self.apply_object(changed)
+        apply(self.api, changed)
         try:
             yield
         finally:
-            self.apply_object(
-                find(render(self._values), "ClusterRole", changed["metadata"]["name"])
-            )
+            role = find(render(self._values), "ClusterRole", changed["metadata"]["name"])
+            apply(self.api, role)
 
     def pods(self, component: str) -> list[Obj]:
         """The pods that controllers made of the chart's workloads and the scheduler bound."""
