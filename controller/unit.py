@@ -41,12 +41,9 @@ def examine(
     pod: Pod, cluster: Cluster, reader: Reader
 ) -> Problem | Satisfied | Blocked | Incomplete:
     """What is to be done for ``pod``, which is pending."""
-    known: list[KnownClaim] = []
-    for name in pod.claims.values():
-        claim = cluster.claims.get((pod.key[0], name)) if name is not None else None
-        if claim is None or not _belongs(claim, pod):
-            return Incomplete()
-        known.append(claim)
+    known = _claims_of(pod, cluster)
+    if known is None:
+        return Incomplete()
     to_do: list[ClaimWants] = []
     pins: list[dict[str, Any]] = []
     ours = False
@@ -69,6 +66,15 @@ def examine(
     if not to_do:
         return Satisfied(ours)
     return _mixture(to_do) or Problem(pod, tuple(to_do), tuple(pins))
+
+
+def _claims_of(pod: Pod, cluster: Cluster) -> list[KnownClaim] | None:
+    """All claims of ``pod``, None while one is still to be made."""
+    if None in pod.claims.values():
+        return None
+    found = [cluster.claims.get(key) for key in pod.claim_keys]
+    present = [claim for claim in found if claim is not None and _belongs(claim, pod)]
+    return present if len(present) == len(found) else None
 
 
 def _mixture(to_do: list[ClaimWants]) -> Blocked | None:

@@ -44,9 +44,12 @@ class Pod:
 
     @property
     def claim_keys(self) -> tuple[Key, ...]:
-        """The ResourceClaims that exist, as far as its status tells."""
-        namespace = self.key[0]
-        return tuple((namespace, name) for name in self.claims.values() if name is not None)
+        """The ResourceClaims that exist, as far as its status tells, each once.
+
+        A pod may have the same claim under several names.
+        """
+        names = dict.fromkeys(name for name in self.claims.values() if name is not None)
+        return tuple((self.key[0], name) for name in names)
 
     def __str__(self) -> str:
         return f"{self.key[0]}/{self.key[1]}"

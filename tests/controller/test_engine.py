@@ -38,6 +38,19 @@ def test_a_waiting_pod_gets_its_slice_finalizer_first() -> None:
     assert bench.recorder.reasons("p") == ["Allocated"]
 
 
+def test_a_claim_that_a_pod_has_under_two_names_is_allocated_and_freed_once() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c"))
+    names = [{"name": n, "resourceClaimName": "c"} for n in ("one", "two")]
+    bench.pod(pod("p", resourceClaims=names))
+    bench.run()
+    assert len(bench.devices("c")) == 1
+    bench.delete_pod("p")
+    bench.run()
+    assert bench.devices("c") == []
+    assert bench.cluster.hosts.used("node-a") == {}
+
+
 def test_a_claim_without_a_pod_is_not_allocated() -> None:
     bench = Bench("node-a")
     bench.claim(claim("c"))
