@@ -12,7 +12,8 @@ from controller.cluster import Cluster
 from controller.report import Reporter
 from controller.writer import Writer
 from dra.classes import generated_classes, is_generated, needs_write
-from dra.kube.errors import KubeError
+from dra.kube.errors import ForbiddenError, InvalidError, KubeError
+from dra.kube.resources import Obj
 
 _log = logging.getLogger(__name__)
 
@@ -56,12 +57,23 @@ class ClassSync:
         return True
 
     def _sync(self) -> None:
-        cluster = self._cluster
-        for wanted in generated_classes(cluster.driver, cluster.fleet.profiles()):
-            name = wanted["metadata"]["name"]
-            found = cluster.class_objects.get(name)
-            if found is not None and not is_generated(found, cluster.driver):
-                self._reporter.class_conflict(found)
-            elif found is None or needs_write(wanted, found):
-                cluster.set_class(self._writer.apply_class(wanted))
-                _log.info("DeviceClass written", extra={"class": name})
+        """Write what differs. One class that is refused, by a policy maybe, keeps no other away."""
+        refusal: KubeError | None = None
+        for wanted in generated_classes(self._cluster.driver, self._cluster.fleet.profiles()):
+            try:
+                self._keep(wanted)
+            except (InvalidError, ForbiddenError) as error:
+                fields = {"class": wanted["metadata"]["name"], "error": str(error)}
+                _log.warning("DeviceClass refused", extra=fields)
+                refusal = error
+        if refusal is not None:
+            raise refusal
+
+    def _keep(self, wanted: Obj) -> None:
+        cluster, name = self._cluster, wanted["metadata"]["name"]
+        found = cluster.class_objects.get(name)
+        if found is not None and not is_generated(found, cluster.driver):
+            self._reporter.class_conflict(found)
+        elif found is None or needs_write(wanted, found):
+            cluster.set_class(self._writer.apply_class(wanted))
+            _log.info("DeviceClass written", extra={"class": name})

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from dra.kube.errors import UnavailableError
+import pytest
+
+from dra.kube.errors import InvalidError, UnavailableError
 from tests.controller.bench import Bench, once
 from tests.controller.objects import (
     claim,
@@ -48,6 +50,27 @@ def test_classes_that_cannot_be_written_are_tried_again_later() -> None:
     bench.cluster.set_mignode(mignode("node-a"))
     bench.run()
     assert "mig-1g.5gb" not in bench.classes()
+    bench.run(seconds=1.1)
+    assert "mig-1g.5gb" in bench.classes()
+
+
+def test_a_class_that_a_policy_refuses_keeps_no_other_away(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench()
+    bench.api.objects.clear()
+    apply = bench.api.apply
+
+    def refuse(resource: Any, body: Obj, **more: Any) -> Obj:
+        if body["metadata"]["name"] == "mig-1g.5gb":
+            raise InvalidError("denied by policy", status=422)
+        return apply(resource, body, **more)
+
+    monkeypatch.setattr(bench.api, "apply", refuse)
+    bench.cluster.set_mignode(mignode("node-a"))
+    bench.run()
+    assert "mig-7g.40gb" in bench.classes()
+    monkeypatch.undo()
     bench.run(seconds=1.1)
     assert "mig-1g.5gb" in bench.classes()
 
