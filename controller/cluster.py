@@ -110,7 +110,7 @@ class Cluster:
     def remove_node(self, name: str) -> None:
         """A Node is gone."""
         self.hosts.drop_node(name)
-        self._touch_claims(self.fleet.claims_on(name))
+        self._touch_claims(self._claims_of(name))
 
     def set_mignode(self, obj: Obj) -> None:
         """A MigNode was added or changed; one that cannot be read is as good as gone."""
@@ -129,13 +129,14 @@ class Cluster:
         after = self.fleet.instance_claims(name)
         if before is None:
             self._touch_claims(self.fleet.claims_on(name))
-        elif after is not None:
-            self._touch_claims(before - after)
+        else:
+            self._touch_claims(before - (after or frozenset()))
 
     def remove_mignode(self, name: str) -> None:
         """A MigNode is gone."""
+        touched = self._claims_of(name)
         self.fleet.drop_inventory(name)
-        self._touch_claims(self.fleet.claims_on(name))
+        self._touch_claims(touched)
 
     # -- classes
 
@@ -281,6 +282,10 @@ class Cluster:
     def _recharge(self, claim: Key) -> None:
         for key in self._pods_of.get(claim, ()):
             self._charge(self.pods[key])
+
+    def _claims_of(self, node: str) -> frozenset[str]:
+        """UIDs of the claims that are allocated on a node, or that it has instances of."""
+        return self.fleet.claims_on(node) | (self.fleet.instance_claims(node) or frozenset())
 
     def _touch_claims(self, uids: frozenset[str]) -> None:
         self._effects.claims.update(self._claim_of_uid[u] for u in uids if u in self._claim_of_uid)

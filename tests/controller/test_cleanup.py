@@ -89,6 +89,29 @@ def test_a_deleted_claim_is_released(how: str) -> None:
     assert bench.finalizers("c") == []
 
 
+@pytest.mark.parametrize("how", ["node gone", "mignode gone"])
+def test_a_deleted_claim_that_lost_its_allocation_is_released_with_its_node(how: str) -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    held = instance("1g.5gb", 0, uid="uid-c", state="reclaiming")
+    bench.cluster.set_mignode(mignode("node-a", gpu(0, instances=(held,))))
+    bench.delete_pod("p")
+    obj = copy.deepcopy(bench.api.get(RESOURCE_CLAIMS, "c"))
+    obj["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    del obj["status"]["allocation"]
+    bench.claim(obj)
+    bench.run()
+    assert bench.finalizers("c") == [FINALIZER]
+    if how == "node gone":
+        bench.cluster.remove_node("node-a")
+    else:
+        bench.cluster.remove_mignode("node-a")
+    bench.run()
+    assert bench.finalizers("c") == []
+
+
 def test_a_node_without_its_mignode_cannot_tell_and_the_claim_waits() -> None:
     bench = Bench("node-a")
     bench.claim(claim("c"))
