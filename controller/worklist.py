@@ -10,6 +10,7 @@ K = TypeVar("K", bound=Hashable)
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 30.0
+_FEW = 64
 
 
 class WorkList(Generic[K]):
@@ -39,12 +40,19 @@ class WorkList(Generic[K]):
                 return
             self._order[key], self._due[key] = order, at
             heapq.heappush(self._later, (at, self._ticket, key))
+            self._tidy()
             return
         if key in self._order and key not in self._due and self._order[key] == order:
             return
         self._order[key] = order
         self._due.pop(key, None)
         heapq.heappush(self._ready, (order, self._ticket, key))
+
+    def _tidy(self) -> None:
+        """Forget the times of keys that were looked at earlier, once they are most of all."""
+        if len(self._later) > _FEW + 2 * len(self._due):
+            self._later = [(at, n, key) for n, (key, at) in enumerate(self._due.items())]
+            heapq.heapify(self._later)
 
     def retry(self, key: K, order: Any) -> float:
         """Look at ``key`` again after a pause that doubles with every failure in a row."""
