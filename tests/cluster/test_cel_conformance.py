@@ -19,7 +19,9 @@ from hack.cluster.nodes import add_fake_node, pod
 from hack.cluster.waiting import wait_for
 from tests.controller.objects import DRIVER, gpu, inventory
 from tests.dra.gpus import A100
-from tests.dra.test_cel import FAILING, LIBRARIES, MALFORMED, NOT_SELECTED, SAFE, SELECTED
+from tests.dra.test_cel import FAILING, LIBRARIES, NOT_SELECTED, SELECTED
+from tests.dra.test_celoptionals import SAFE
+from tests.dra.test_celrefusals import MALFORMED
 
 NODE = "cel-node"
 UNPROCESSABLE = 422

@@ -11,6 +11,7 @@ from dra.alternatives import MAX_CHOICES, choices
 from dra.kube.resources import RESOURCE_CLAIMS
 from dra.reasons import Reason
 from tests.controller.bench import Bench
+from tests.controller.deciding import decide, problem, why
 from tests.controller.objects import (
     DRIVER,
     claim,
@@ -24,7 +25,6 @@ from tests.controller.objects import (
     versioned,
     with_gpus,
 )
-from tests.controller.test_allocate import decide, problem, why
 
 Obj = dict[str, Any]
 

@@ -16,8 +16,8 @@ from dra.kube.errors import ConflictError, InvalidError, KubeError, UnavailableE
 from dra.kube.resources import RESOURCE_CLAIMS
 from dra.names import MigDevice, parse_device
 from tests.controller.bench import Bench
+from tests.controller.desk import Desk
 from tests.controller.objects import claim, mignode, node, pod, request
-from tests.controller.test_flights import Desk
 from tests.dra.gpus import A100
 
 PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb")

@@ -10,18 +10,9 @@ import pytest
 from controller.writer import NotLeadingError
 from dra.kube.errors import ConflictError, ForbiddenError, InvalidError, KubeError, UnavailableError
 from dra.kube.resources import RESOURCE_CLAIMS
-from tests.controller.bench import Bench, from_the_second, once
-from tests.controller.objects import (
-    claim,
-    device_class,
-    gpu,
-    instance,
-    mignode,
-    pod,
-    request,
-    versioned,
-)
-from tests.controller.test_flights import at_desk, settle
+from tests.controller.bench import Bench, once
+from tests.controller.desk import at_desk, served_half, settle
+from tests.controller.objects import claim, device_class, pod, request, versioned
 
 Obj = dict[str, Any]
 STATUS = "resourceclaims/status"
@@ -119,18 +110,8 @@ def test_a_write_of_unknown_outcome_keeps_its_place_until_the_truth_is_known(
 
 
 def test_a_pod_that_is_served_half_is_served_as_a_whole_elsewhere() -> None:
-    bench = Bench("node-a", "node-b")
-    for name in ("one", "two"):
-        bench.claim(claim(name, request("r", "mig-3g.20gb")))
-    bench.pod(pod("p", "one", "two"))
-    bench.api.refuse = from_the_second(STATUS, ConflictError("somebody was faster", status=409))
-    bench.run()
-    assert bench.node_of("one") == "node-a"
-    bench.api.refuse = lambda _: None
-    bench.change_claim("two")
-    taken = gpu(0, instances=(instance("3g.20gb", 0), instance("1g.5gb", 5)))
-    bench.cluster.set_mignode(mignode("node-a", taken))
-    bench.run(seconds=1)
+    bench, desk = served_half()
+    settle(bench, desk, seconds=1)
     assert bench.node_of("one") == bench.node_of("two") == "node-b"
 
 

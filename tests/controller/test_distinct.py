@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dra.geometry import Occupant, Placement, Profile
 from dra.inventory import Gpu, Instance
+from tests.controller.deciding import decide, why
 from tests.controller.objects import (
     claim,
     filled,
@@ -16,7 +17,6 @@ from tests.controller.objects import (
     request,
     with_gpus,
 )
-from tests.controller.test_allocate import decide, why
 from tests.dra.gpus import A100
 
 Obj = dict[str, Any]

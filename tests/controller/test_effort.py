@@ -10,8 +10,8 @@ from controller.explain import explain
 from dra.alternatives import MAX_CHOICES
 from dra.reasons import Reason
 from tests.controller.bench import Bench
+from tests.controller.deciding import problem, why
 from tests.controller.objects import claim, filled, first_available, gpu, pod, request, with_gpus
-from tests.controller.test_allocate import problem, why
 
 UNLIKE = [request(f"r{n}", "mig-min-5gb", f"device.driver != 'x{n}'") for n in range(4)]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dra.reasons import Reason
+from tests.controller.deciding import decide, devices, why
 from tests.controller.objects import (
     claim,
     cluster,
@@ -15,7 +16,6 @@ from tests.controller.objects import (
     versioned,
     with_gpus,
 )
-from tests.controller.test_allocate import decide, devices, why
 
 Obj = dict[str, Any]
 

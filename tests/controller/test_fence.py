@@ -22,8 +22,8 @@ from dra.kube.errors import (
 )
 from dra.kube.resources import RESOURCE_CLAIMS, Resource
 from tests.controller.bench import Bench
+from tests.controller.desk import Desk, at_desk, settle, wants
 from tests.controller.objects import DRIVER, FINALIZER, allocated, claim, request
-from tests.controller.test_flights import Desk, at_desk, settle, wants
 
 Obj = dict[str, Any]
 FENCE = f"{DRIVER}/fence"

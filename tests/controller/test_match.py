@@ -14,6 +14,7 @@ from dra.geometry import Occupant, Profile
 from dra.inventory import Gpu
 from dra.selectors.cel import Selectors
 from dra.selectors.kinds import Kinds
+from tests.controller.deciding import decide
 from tests.controller.objects import (
     DRIVER,
     FINALIZER,
@@ -26,7 +27,6 @@ from tests.controller.objects import (
     request,
     with_gpus,
 )
-from tests.controller.test_allocate import decide
 from tests.dra.gpus import A100
 
 Obj = dict[str, Any]

@@ -17,6 +17,7 @@ from controller.decision import Problem
 from controller.reserve import plan
 from dra.inventory import Gpu
 from dra.wants import Want
+from tests.controller.deciding import decide, problem
 from tests.controller.objects import (
     DRIVER,
     allocated,
@@ -32,7 +33,6 @@ from tests.controller.objects import (
     request,
     versioned,
 )
-from tests.controller.test_allocate import decide, problem
 
 Obj = dict[str, Any]
 NAMES = ("node-a", "node-b", "node-c")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.controller.deciding import decide
 from tests.controller.objects import (
     DRIVER,
     claim,
@@ -15,7 +16,6 @@ from tests.controller.objects import (
     versioned,
     with_gpus,
 )
-from tests.controller.test_allocate import decide
 
 Obj = dict[str, Any]
 

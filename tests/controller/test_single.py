@@ -16,6 +16,7 @@ from controller.search import Search
 from dra.geometry import Geometry, Occupant
 from dra.inventory import Gpu, Instance, InstanceState
 from dra.score import POLICIES
+from tests.controller.deciding import problem
 from tests.controller.objects import (
     claim,
     cluster,
@@ -26,7 +27,6 @@ from tests.controller.objects import (
     request,
     versioned,
 )
-from tests.controller.test_allocate import problem
 from tests.dra.gpus import A100, THIRDS
 
 Obj = dict[str, Any]

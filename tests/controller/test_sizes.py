@@ -10,6 +10,7 @@ from dra.classes import ROUND_SIZES, generated_classes, looks_ours
 from dra.geometry import Geometry
 from dra.reasons import Reason
 from sim.nvml.products import load_product, product_names
+from tests.controller.deciding import decide, why
 from tests.controller.objects import (
     DRIVER,
     claim,
@@ -20,7 +21,6 @@ from tests.controller.objects import (
     request,
     with_gpus,
 )
-from tests.controller.test_allocate import decide, why
 from tests.dra.gpus import profile
 
 Obj = dict[str, Any]

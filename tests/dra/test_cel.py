@@ -4,25 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from dra.devices import slice_attributes, slice_capacity
 from dra.selectors.cache import BoundedCache
-from dra.selectors.cel import SelectorError, Selectors
-from dra.selectors.celdata import DeviceData, View, device_data
-from tests.controller.objects import DRIVER, gpu, inventory
-from tests.dra.gpus import A100
-
-OWN = f'device.attributes["{DRIVER}"]'
-MEMORY = f'device.capacity["{DRIVER}"].memory'
-
-
-def small_slice(node: str = "node-a", minor: int = 0) -> DeviceData:
-    card = gpu(minor, node)
-    profile = A100.by_name("1g.5gb")
-    assert profile is not None
-    return device_data(
-        DRIVER, slice_attributes(card, profile, inventory(node, card)), slice_capacity(profile)
-    )
-
+from dra.selectors.cel import Selectors
+from dra.selectors.celdata import View
+from tests.controller.objects import DRIVER
+from tests.dra.slices import MEMORY, OWN, small_slice
 
 SELECTED = [
     f"device.driver == '{DRIVER}'",
@@ -222,46 +208,6 @@ UNSUPPORTED = [
     ("lists.range(1000000).size() == 1000000", "too long"),
 ]
 """What Kubernetes has and we have not: said at run time."""
-MALFORMED = [
-    ("device.driver ==", "1:17"),
-    ("device.driver = 'x'", "1:15"),
-    ("nothing == 1", "undeclared reference to 'nothing'"),
-    ("device.driver.unknown()", "unknown"),
-    ("'a' + 1 == 2", "overload"),
-    ("1 + 1", "boolean"),
-    ("device.driver", None),
-    ("", "1:1"),
-    ("1 == 1.0", "overload"),
-    ("[1, 2].existsOne(v, v > 1)", "undeclared reference to 'v'"),
-    ("[1, 2].indexOf(2) == 1 && nothing", "undeclared reference to 'nothing'"),
-    ("type(ip('::1')) == net.IP", "'net.IP'.*leave the test of type out"),
-    ("'abc'.reverse() == 'cba'", "reverse"),
-]
-UNSAFE = [
-    "[optional.of(1)].isSorted()",
-    "[[optional.of(1)]].isSorted()",
-    "[{'a': optional.of(1)}].isSorted()",
-    "[1].map(x, optional.of(x)).isSorted()",
-    "cel.bind(x, optional.of(1), [x]).isSorted()",
-    "cel.bind(x, optional.of(1), [dyn(x)].isSorted())",
-    "[true ? dyn(1) : optional.of(1)].isSorted()",
-    "dyn(optional.of(1)).isSorted()",
-    "[[1].first()].isSorted()",
-    "optional.of([optional.of(1)]).value().isSorted()",
-    "[optional.of(1), ?optional.of(2)].isSorted()",
-    "{'a': optional.of(1)}.isLessThan({'a': 'b'})",
-    "{'a': optional.of(1)}.transformMap(k, v, v) == {}",
-]
-"""They would end the process, or call Python with garbage."""
-SAFE = [
-    "[1].isSorted() && optional.of(1).hasValue()",
-    "[1, ?optional.of(2)].isSorted()",
-    "[1].first().hasValue() && [1].isSorted()",
-    "(true ? optional.of(1) : optional.none()).hasValue() && [1].isSorted()",
-    f"{OWN}.?driverVersion.orValue(semver('0.0.0')).isGreaterThan(semver('1.0.0'))",
-    f"{OWN}[?'driverVersion'].optMap(v, v.major() > 1).orValue(false)",
-    "[optional.of(1)].unwrapOpt() == [1]",
-]
 
 
 @pytest.mark.parametrize("expression", [*SELECTED, *LIBRARIES, *COSTLY])
@@ -291,60 +237,10 @@ def test_what_is_not_supported_is_named(expression: str, name: str) -> None:
     assert name in verdict.error
 
 
-@pytest.mark.parametrize("expression", UNSAFE)
-def test_an_optional_that_a_function_of_ours_could_find_is_refused(expression: str) -> None:
-    # Checked only: evaluated, it could end the process of the tests.
-    with pytest.raises(SelectorError, match=r"optional in a list.*not supported.*orValue"):
-        Selectors().check(expression)
-
-
-@pytest.mark.parametrize("expression", SAFE)
-def test_an_optional_that_stays_among_its_own_is_not_refused(expression: str) -> None:
-    assert Selectors().evaluate(expression, small_slice()).selected
-
-
 @pytest.mark.parametrize("value", ["optional.of(1)", "type(1)", "duration('1s')", "quantity('1')"])
 def test_a_selector_of_something_else_than_a_boolean_selects_nothing(value: str) -> None:
     verdict = Selectors().evaluate(f"dyn({value})", small_slice())
     assert (verdict.selected, verdict.error) == (False, "evaluated to something that is no boolean")
-
-
-@pytest.mark.parametrize(
-    ("expression", "place"),
-    [
-        ("format.uuid().validate('') == nothing", "1:31: undeclared reference to 'nothing'"),
-        ("{1: 2}.transformMap(k, v, nothing) == {}", "1:27: undeclared reference to 'nothing'"),
-        ("{1: 2}.transformMap(k, v, v) == nothing", "1:33: undeclared reference to 'nothing'"),
-        ("[1].indexOf(1)\n  == nothing", "2:6: undeclared reference to 'nothing'"),
-        ("optional.unwrap([1]) == nothing", "1:25: undeclared reference to 'nothing'"),
-        ("[1].indexOf(1, 2) == 1", "1:12: found no matching overload for 'indexOf'"),
-    ],
-)
-def test_places_are_those_of_the_expression_as_it_was_written(expression: str, place: str) -> None:
-    with pytest.raises(SelectorError) as refusal:
-        Selectors().check(expression)
-    assert place in str(refusal.value)
-
-
-@pytest.mark.parametrize(
-    "expression",
-    ["", ")", "[1].indexOf(1))", "([1].indexOf(1)", "'open", "[1].transformMap()", ".validate()"],
-)
-def test_what_is_no_expression_has_a_reason_too(expression: str) -> None:
-    with pytest.raises(SelectorError):
-        Selectors().check(expression)
-
-
-@pytest.mark.parametrize(("expression", "place"), MALFORMED)
-def test_a_malformed_selector_is_refused_with_the_place(expression: str, place: str | None) -> None:
-    selectors = Selectors()
-    if place is None:  # its type is known only at run time
-        selectors.check(expression)
-        return
-    with pytest.raises(SelectorError, match=place):
-        selectors.check(expression)
-    with pytest.raises(SelectorError):
-        selectors.evaluate(expression, small_slice())
 
 
 def test_a_pattern_cannot_keep_the_controller_busy() -> None:

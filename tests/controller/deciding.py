@@ -1,0 +1,50 @@
+"""What an allocator decides for a pod with the claims of a test, or why it cannot."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controller.allocate import Allocator
+from controller.cluster import Cluster
+from controller.decision import Decision, Problem
+from controller.explain import explain
+from controller.unit import examine
+from dra.classes import generated_classes
+from dra.pods import read_pod
+from dra.reasons import Obstacle
+from dra.wants import Reader
+from tests.controller.objects import DRIVER, pod, versioned
+from tests.dra.gpus import A100
+
+Obj = dict[str, Any]
+
+
+def problem(known: Cluster, *claims: Obj, **spec: Any) -> Problem:
+    """A pending pod that wants ``claims``; its classes are those that the hardware offers."""
+    for body in generated_classes(DRIVER, [p.name for p in A100.profiles]):
+        known.set_class(versioned(body))
+    for body in claims:
+        known.set_claim(versioned(body))
+    body = versioned(pod("p", *(c["metadata"]["name"] for c in claims), **spec))
+    known.set_pod(body)
+    kinds = known.fleet.kinds
+    found = examine(read_pod(body), known, Reader(DRIVER, kinds.selectors, known.classes))
+    assert isinstance(found, Problem), found
+    return found
+
+
+def decide(known: Cluster, *claims: Obj, **spec: Any) -> Decision | None:
+    found = problem(known, *claims, **spec)
+    return Allocator(known.fleet, known.hosts).decide(found)
+
+
+def devices(decision: Decision | None) -> list[str]:
+    assert decision is not None
+    return [p.device for p in decision.picks]
+
+
+def why(known: Cluster, *claims: Obj, **spec: Any) -> Obstacle:
+    found = problem(known, *claims, **spec)
+    allocator = Allocator(known.fleet, known.hosts)
+    assert allocator.decide(found) is None
+    return explain(found, allocator, known.fleet)
