@@ -6,6 +6,7 @@ Owned by one thread. Every change leaves in :class:`Effects` what it may have co
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from api.errors import ApiError
@@ -148,12 +149,22 @@ class Cluster:
         if self.classes.get(known.name) != known:
             self.classes[known.name] = known
             self._effects.room = True
+            self._effects.pods.update(self._pods_that_ask_for(known.name))
 
     def remove_class(self, name: str) -> None:
         """A DeviceClass is gone."""
         self.class_objects.pop(name, None)
         self.classes.pop(name, None)
         self._effects.classes = True
+
+    def _pods_that_ask_for(self, device_class: str) -> Iterator[Key]:
+        """Those whose claims of the class are not allocated."""
+        for key, known in self.claims.items():
+            claim = known.claim
+            if claim.allocation is None and any(
+                choice.class_name == device_class for r in claim.requests for choice in r.choices
+            ):
+                yield from self._pods_of.get(key, ())
 
     # -- pods
 

@@ -256,7 +256,7 @@ class Engine:
     def _wait(self, pod: Pod, obstacle: Obstacle, claims: list[Key]) -> None:
         known = [self._cluster.claims[k].obj for k in claims if k in self._cluster.claims]
         fleet = self._cluster.fleet
-        if fleet.nodes or not fleet.schedulers:  # else it is kube-scheduler's to say why
+        if fleet.nodes or not fleet.schedulers or pod.gates:  # else kube-scheduler says why
             self._reporter.waiting(pod, obstacle, known)
         self._waiting.add(pod.key)
         at = self._now() + LOOK_AGAIN_SECONDS

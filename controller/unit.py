@@ -64,7 +64,8 @@ def examine(
                 return Incomplete()
             to_do.append(wants)
     if not to_do:
-        return Satisfied(ours)
+        gated = cluster.finalizer in pod.gates
+        return _unasked(known, cluster) if gated and not ours else Satisfied(ours)
     return _mixture(to_do) or Problem(pod, tuple(to_do), tuple(pins))
 
 
@@ -75,6 +76,24 @@ def _claims_of(pod: Pod, cluster: Cluster) -> list[KnownClaim] | None:
     found = [cluster.claims.get(key) for key in pod.claim_keys]
     present = [claim for claim in found if claim is not None and _belongs(claim, pod)]
     return present if len(present) == len(found) else None
+
+
+def _unasked(known: list[KnownClaim], cluster: Cluster) -> Blocked:
+    """None of a pod's claims is ours, and nobody else lifts its gate, or says that it is there."""
+    ref = known[0].claim.ref
+    names = [c.class_name for k in known for r in k.claim.requests for c in r.choices]
+    missing = next((name for name in names if name not in cluster.classes), None)
+    why = (
+        "they ask for devices of other drivers: remove the gate"
+        if missing is None
+        else f"DeviceClass {missing!r} does not exist: create it, or name another"
+    )
+    message = (
+        f"scheduling gate {cluster.finalizer} is lifted once claims of this driver are allocated, "
+        f"and the pod has none; {why}"
+    )
+    reason = Reason.UNSUPPORTED if missing is None else Reason.NO_SUCH_CLASS
+    return Blocked((ref.namespace, ref.name), Obstacle(reason, message))
 
 
 def _mixture(to_do: list[ClaimWants]) -> Blocked | None:

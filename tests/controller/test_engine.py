@@ -14,6 +14,7 @@ from tests.controller.bench import Bench
 from tests.controller.objects import (
     FINALIZER,
     claim,
+    device_class,
     pod,
     request,
 )
@@ -116,6 +117,42 @@ def test_the_gate_is_lifted_when_all_claims_are_allocated() -> None:
     assert bench.devices("c")
     assert bench.api.writes[-1] == "pods"
     assert bench.api.get(PODS, "p")["spec"]["schedulingGates"] == []
+
+
+def test_a_class_that_comes_later_makes_the_claims_that_ask_for_it_ours() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c", request("r", "mine")))
+    bench.pod(pod("p", "c", schedulingGates=[{"name": FINALIZER}]))
+    bench.run()
+    assert not bench.devices("c")
+    bench.cluster.set_class(device_class("mine", "device.driver == 'mig.dra.dev'"))
+    bench.run()
+    assert bench.devices("c")
+    assert bench.api.get(PODS, "p")["spec"]["schedulingGates"] == []
+
+
+@pytest.mark.parametrize("gated", [True, False])
+@pytest.mark.parametrize(
+    ("requests", "reason"),
+    [
+        ([request("r", "mig1g.5gb")], "NoSuchDeviceClass"),
+        ([request("r", "network")], "UnsupportedRequest"),
+        ([], "UnsupportedRequest"),
+    ],
+)
+def test_a_pod_is_told_that_nobody_lifts_its_gate(
+    requests: list[Obj],
+    reason: str,
+    gated: bool,  # noqa: FBT001
+) -> None:
+    bench = Bench("node-a")
+    bench.cluster.set_class(device_class("network", "device.driver == 'network.example.com'"))
+    obj = claim("c")
+    obj["spec"]["devices"]["requests"] = requests
+    bench.claim(obj)
+    bench.pod(pod("p", "c", schedulingGates=[{"name": FINALIZER}] if gated else []))
+    bench.run()
+    assert bench.recorder.reasons("p") == ([reason] if gated else [])
 
 
 def test_a_pod_behind_the_gate_of_another_is_left_alone_until_that_is_lifted() -> None:

@@ -7,7 +7,7 @@ import pytest
 from dra.inventory import Allocator, Gpu
 from dra.kube.resources import RESOURCE_CLAIMS
 from tests.controller.bench import Bench
-from tests.controller.objects import claim, gpu, instance, mignode, node, pod, request
+from tests.controller.objects import FINALIZER, claim, gpu, instance, mignode, node, pod, request
 
 
 def scheduled(bench: Bench, name: str) -> None:
@@ -23,6 +23,15 @@ def test_where_kube_scheduler_allocates_every_node_only_classes_are_written() ->
     bench.run(seconds=100)
     assert set(bench.api.writes) == {"deviceclasses"}
     assert bench.recorder.events == []
+
+
+def test_a_gated_pod_is_told_that_kube_scheduler_allocates_every_node() -> None:
+    bench = Bench()
+    scheduled(bench, "theirs")
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c", schedulingGates=[{"name": FINALIZER}]))
+    bench.run()
+    assert bench.recorder.reasons("p") == ["WaitingForSlice"]
 
 
 @pytest.mark.parametrize(
