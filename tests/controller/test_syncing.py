@@ -1,0 +1,87 @@
+"""Before the first decision: what is listed is taken in at once, and what is missing is named."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
+
+import pytest
+
+from controller.loop import Controller, Names
+from dra.kube.errors import UnavailableError
+from dra.kube.resources import MIG_NODES, NODES, Obj, Resource
+from dra.kube.timing import SystemClock
+from dra.kube.transport import KubeApi, ObjectList
+from tests.controller.bench import Recorder
+from tests.controller.objects import DRIVER, node, versioned
+from tests.waiting import wait_for
+
+
+class Listed(dict[str, Any]):
+    """An object of which can be told whether anybody still has it."""
+
+
+class SlowApi(KubeApi):
+    """Has a node; its list of MigNodes is not answered before ``answer`` is set."""
+
+    def __init__(self) -> None:
+        self.answer = threading.Event()
+        self.made: list[weakref.ref[Listed]] = []
+
+    def list(
+        self, resource: Resource, *, keep: Callable[[Obj], Obj] = lambda obj: obj, **_: Any
+    ) -> ObjectList:
+        if resource == MIG_NODES:
+            self.answer.wait()
+            return ObjectList([], "1")
+        if resource != NODES:
+            return ObjectList([], "1")
+        body = Listed(versioned(node("node-a")))
+        self.made.append(weakref.ref(body))
+        return ObjectList([keep(body)], "1")
+
+    def watch(self, *_: Any, **__: Any) -> NoReturn:
+        raise UnavailableError("nothing changes here")
+
+
+@contextmanager
+def syncing(api: SlowApi, clock: SystemClock) -> Iterator[None]:
+    """A controller that has taken the lead and waits for the last list."""
+    stop = threading.Event()
+    controller = Controller(api, Recorder(), Names(DRIVER), clock=clock)
+    thread = threading.Thread(target=controller.run, args=(stop,))
+    thread.start()
+    try:
+        yield
+    finally:
+        stop.set()
+        api.answer.set()
+        thread.join()
+
+
+def test_what_is_listed_is_not_held_until_all_is_listed() -> None:
+    api = SlowApi()
+    with syncing(api, SystemClock()):
+        wait_for("the list of nodes", lambda: api.made)
+        wait_for("its objects to be let go of", lambda: all(ref() is None for ref in api.made))
+        assert not api.answer.is_set()
+
+
+class HastyClock(SystemClock):
+    """A second of it is a thousand."""
+
+    def monotonic(self) -> float:
+        return super().monotonic() * 1000
+
+
+def test_what_cannot_be_listed_is_named_again_and_again(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), syncing(SlowApi(), HastyClock()):
+        wait_for("complaints", lambda: complaints(caplog)[-2:] == [str(MIG_NODES)] * 2)
+
+
+def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [vars(r)["missing"] for r in [*caplog.records] if "can be listed" in r.message]
