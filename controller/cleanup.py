@@ -101,7 +101,9 @@ class Ender:
             in_use=lambda: any(p.live for p in cluster.pods_of(key)),
             on_node=lambda: self._on_node(known),
         )
-        step = next_step(claim, facts, finalizer=cluster.finalizer, at_creation=self._at_creation)
+        # Whether a write was made is known once the next one is: here, that of the finalizer.
+        stays = self._at_creation and not cluster.may_be_allocated(claim.ref.uid)
+        step = next_step(claim, facts, finalizer=cluster.finalizer, at_creation=stays)
         fields = {"claim": str(claim.ref)}
         if step is not Step.DEALLOCATE:
             self._unused_since.pop(key, None)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from dra.claims import SCHEDULER_FINALIZER
+from dra.kube.errors import UnavailableError
 from dra.kube.resources import RESOURCE_CLAIMS
 from dra.reasons import Reason
 from tests.controller.bench import Bench
@@ -51,6 +52,20 @@ def test_it_keeps_the_finalizer_while_nobody_uses_it_and_it_is_not_allocated() -
     bench.run(seconds=100)
     assert bench.devices("c") == []
     assert bench.api.writes == [STATUS], "and nothing is written after its allocation has ended"
+
+
+def test_what_may_have_been_allocated_for_a_pod_that_is_gone_is_free_for_others() -> None:
+    bench = Bench("node-a", finalizer_at_creation=True)
+    bench.claim(born("c", request("r", "mig-7g.40gb")))
+    bench.pod(pod("p", "c"))
+    bench.api.refuse = lambda what: UnavailableError("no answer") if what == STATUS else None
+    bench.run()
+    bench.delete_pod("p")
+    bench.api.refuse = lambda _: None
+    bench.claim(born("d", request("r", "mig-7g.40gb")))
+    bench.pod(pod("q", "d"))
+    bench.run(seconds=1)
+    assert bench.devices("d")
 
 
 def test_without_such_a_policy_an_unused_claim_loses_it() -> None:
