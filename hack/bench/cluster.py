@@ -112,7 +112,7 @@ def main(  # noqa: PLR0913 - one parameter per option
 
 
 def _controller(site: Site, load: Load) -> Iterator[Row]:
-    with site.controller("--finalizer-at-creation"), site.finalizers_at_creation():
+    with site.installed():
         yield _measured("controller", site, load)
         yield _measured("controller, gated", site, load, gated=True)
     with site.controller():

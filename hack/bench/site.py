@@ -35,9 +35,9 @@ from hack.bench.bindings import CREATORS
 from hack.bench.slices import partitionable
 from hack.cluster import credentials
 from hack.cluster.binaries import Binaries
-from hack.cluster.chart import NAMESPACE, REPOSITORY, render
+from hack.cluster.chart import NAMESPACE, REPOSITORY
+from hack.cluster.claimpolicy import FLAG, finalizers_at_creation
 from hack.cluster.controlplane import ControlPlane, Setup
-from hack.cluster.installation import apply, path
 from hack.cluster.nodes import is_ready
 from hack.cluster.processes import Process
 from hack.cluster.waiting import wait_for
@@ -71,17 +71,10 @@ class Site:
         wait_for("rest", self._told, interval=2, timeout=120)
 
     @contextlib.contextmanager
-    def finalizers_at_creation(self) -> Iterator[None]:
-        """New claims have the controller's finalizer, by the chart's own policy."""
-        api = self._control_plane.api
-        policy = [each for each in render() if each["kind"].startswith("MutatingAdmissionPolicy")]
-        for each in policy:
-            apply(api, each)
-        wait_for("policy", lambda: self._claims_are_born() == [objects.FINALIZER])
-        yield
-        for each in policy:
-            api.request("DELETE", path(each))
-        wait_for("end of the policy", lambda: self._claims_are_born() == [])
+    def installed(self) -> Iterator[Process]:
+        """As ``controller``, with finalizers put on claims by the API server, as by the chart."""
+        with finalizers_at_creation(self._control_plane.api), self.controller(FLAG) as process:
+            yield process
 
     @contextlib.contextmanager
     def controller(self, *flags: str) -> Iterator[Process]:
@@ -138,12 +131,6 @@ class Site:
             namespace="default",
             subresource="status",
         )
-
-    def _claims_are_born(self) -> list[str]:
-        """The finalizers of a new claim."""
-        claim = objects.claim("asked", "1g.10gb")
-        made = self.api.create(RESOURCE_CLAIMS, claim, dry_run=True)
-        return list(made["metadata"].get("finalizers", ()))
 
     def _told(self) -> bool:
         """Whether the control plane has written its events about the new nodes."""

@@ -16,6 +16,7 @@ import yaml
 from hack.cluster.api import Api, ApiError, Obj
 from hack.cluster.binaries import Binaries
 from hack.cluster.chart import NAMESPACE, REPOSITORY
+from hack.cluster.claimpolicy import FLAG, finalizers_at_creation
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
@@ -46,6 +47,10 @@ class Arena:
     ledger: Ledger
     nodes: StandIns
     logs: Path
+    flags: tuple[str, ...]
+
+    def controllers(self, *identities: str) -> Replicas:
+        return Replicas(self.control_plane, self.logs, *identities, flags=self.flags)
 
     def check(self) -> None:
         """No slice was held twice, by any event so far."""
@@ -102,12 +107,17 @@ def _is_idle_shared(claim: Obj) -> bool:
     return named and not claim.get("status", {}).get("allocation")
 
 
-@pytest.fixture(scope="module")
-def arena(binaries: Binaries, root: Path) -> Iterator[Arena]:
-    home, logs = root / "churn", root / "churn-logs"
+@pytest.fixture(scope="module", params=["installed by the chart", "own finalizer"])
+def arena(binaries: Binaries, root: Path, request: pytest.FixtureRequest) -> Iterator[Arena]:
+    """Claims have the finalizer from their creation, or the controller puts it there."""
+    at_creation = request.param == "installed by the chart"
+    home, logs = root / f"churn-{at_creation}", root / f"churn-logs-{at_creation}"
     home.mkdir()
     logs.mkdir()
-    with ControlPlane(binaries, home, users=USERS) as control_plane:
+    with (
+        ControlPlane(binaries, home, users=USERS) as control_plane,
+        finalizers_at_creation(control_plane.api) if at_creation else contextlib.nullcontext(),
+    ):
         api = control_plane.api
         api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         api.create(yaml.safe_load((REPOSITORY / "api/crds/mignodes.yaml").read_text()))
@@ -127,7 +137,8 @@ def arena(binaries: Binaries, root: Path) -> Iterator[Arena]:
             nodes,
         ):
             Churn(api, slots=1, seed=SEED).prepare()
-            yield Arena(control_plane, api, ledger, nodes, logs)
+            flags = (FLAG,) if at_creation else ()
+            yield Arena(control_plane, api, ledger, nodes, logs, flags)
 
 
 def _classes(api: Api) -> None:
@@ -137,7 +148,7 @@ def _classes(api: Api) -> None:
 @pytest.mark.timeout(SECONDS + 600)
 def test_pods_at_random_share_no_slice_and_leave_no_claim(arena: Arena) -> None:
     churn = Churn(arena.api, slots=SLOTS, seed=SEED)
-    with Replicas(arena.control_plane, arena.logs, "alone") as replicas:
+    with arena.controllers("alone") as replicas:
         _classes(arena.api)
         end = time.monotonic() + SECONDS
         while time.monotonic() < end:
@@ -159,7 +170,7 @@ def test_pods_at_random_share_no_slice_and_leave_no_claim(arena: Arena) -> None:
 @pytest.mark.parametrize("how", ["asked", "killed", "frozen"])
 def test_a_leader_that_ends_in_a_burst_gives_no_slice_twice(arena: Arena, how: str) -> None:
     ledger, churn = arena.ledger, Churn(arena.api, slots=1, seed=SEED, prefix=how)
-    with Replicas(arena.control_plane, arena.logs, "a", "b") as replicas:
+    with arena.controllers("a", "b") as replicas:
         _classes(arena.api)
         first = replicas.wait_for_leader()
         before = ledger.allocations
@@ -179,7 +190,7 @@ def test_an_allocation_that_a_former_leader_sent_is_refused_once_the_next_has_de
     arena: Arena,
 ) -> None:
     api, node = arena.api, NODES[0]
-    with Replicas(arena.control_plane, arena.logs, "former"):
+    with arena.controllers("former"):
         _classes(api)
 
     def create(name: str, where: str) -> None:
@@ -199,7 +210,7 @@ def test_an_allocation_that_a_former_leader_sent_is_refused_once_the_next_has_de
         "status": allocated(ours, node, "gpu-0-mig-7g40gb-0-0")["status"],
     }
     before = arena.ledger.allocations
-    with Replicas(arena.control_plane, arena.logs, "next") as replicas:
+    with arena.controllers("next") as replicas:
         for number in range(GPUS):
             create(f"next-{number}", node)
         allocations = f"allocation of all GPUs of {node}"

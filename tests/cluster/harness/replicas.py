@@ -23,14 +23,20 @@ LEASE = f"{DRIVER}-controller"
 
 
 class Replicas:
-    """Controllers by identity; entering starts them, leaving ends them."""
+    """Controllers by identity, with further flags; entering starts them, leaving ends them."""
 
-    def __init__(self, control_plane: ControlPlane, root: Path, *identities: str) -> None:
+    def __init__(
+        self,
+        control_plane: ControlPlane,
+        root: Path,
+        *identities: str,
+        flags: tuple[str, ...] = (),
+    ) -> None:
         self._api = control_plane.api
         kubeconfig = str(control_plane.kubeconfig(credentials.MIG_CONTROLLER))
         common = ("controller", "--namespace", NAMESPACE, "--kubeconfig", kubeconfig)
         self.processes: dict[str, Process] = {
-            name: daemon(f"controller-{name}", *common, "--identity", name, logs=root)
+            name: daemon(f"controller-{name}", *common, *flags, "--identity", name, logs=root)
             for name in identities
         }
         self._stack = contextlib.ExitStack()
