@@ -20,6 +20,7 @@ from dra.kube.errors import ForbiddenError, KubeError, NotFoundError
 from dra.kube.resources import RESOURCE_CLAIMS
 from dra.kube.transport import KubeApi
 from dra.names import DeviceNameError, GpuDevice, MigDevice, gpu_name, parse_device, profile_label
+from kubeletplugin.entries import Entry, State
 from kubeletplugin.errors import ClaimError, DeviceError, StartingError
 from kubeletplugin.hardware import GpuUnit, Hardware
 from kubeletplugin.slices import check_mig
@@ -40,6 +41,23 @@ class Wanted:
     profile: str = ""
     placement: Placement | None = None
     view: bool = False
+
+    def entry(self, claim: ClaimRef, *, boot_id: str, total: int) -> Entry:
+        """The record of the intent to make it for ``claim``, which has ``total`` devices here."""
+        return Entry(
+            claim=claim,
+            device=self.device,
+            state=State.INTENT,
+            gpu=self.gpu,
+            boot_id=boot_id,
+            pool=self.pool,
+            requests=self.requests,
+            total=total,
+            profile_id=self.profile_id,
+            profile=self.profile,
+            placement=self.placement,
+            view=self.view,
+        )
 
 
 class ClaimUnreadableError(StartingError):

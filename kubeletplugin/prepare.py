@@ -27,7 +27,7 @@ from kubeletplugin.errors import (
 from kubeletplugin.hardware import GpuUnit, Hardware
 from kubeletplugin.journal import Journal
 from kubeletplugin.logfields import about
-from kubeletplugin.lookup import ClaimUnreadableError, Wanted, resolve
+from kubeletplugin.lookup import ClaimUnreadableError, resolve
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.recovery import complete
 from kubeletplugin.slices import Slices, check_withheld
@@ -139,7 +139,8 @@ class Preparer:
                 pairs.append((self._unit(entry), entry))
                 continue
             unit, wanted = resolve(device, self._hardware)
-            pairs.append((unit, self._intent(ref, wanted, total=len(devices))))
+            boot = self._hardware.boot_id
+            pairs.append((unit, wanted.entry(ref, boot_id=boot, total=len(devices))))
         return self._by_gpu(pairs)
 
     def _on_gpu(self, unit: GpuUnit, entries: Sequence[Entry]) -> list[Entry]:
@@ -198,22 +199,6 @@ class Preparer:
                 "put it back, or delete the pod"
             )
         return unit
-
-    def _intent(self, ref: ClaimRef, wanted: Wanted, *, total: int) -> Entry:
-        return Entry(
-            claim=ref,
-            device=wanted.device,
-            state=State.INTENT,
-            gpu=wanted.gpu,
-            boot_id=self._hardware.boot_id,
-            pool=wanted.pool,
-            requests=wanted.requests,
-            total=total,
-            profile_id=wanted.profile_id,
-            profile=wanted.profile,
-            placement=wanted.placement,
-            view=wanted.view,
-        )
 
     @staticmethod
     def _by_gpu(pairs: Iterable[tuple[GpuUnit, Entry]]) -> list[tuple[GpuUnit, list[Entry]]]:

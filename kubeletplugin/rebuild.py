@@ -92,24 +92,13 @@ class Rebuild:
             fields = about(claim.ref, device=device.device, error=str(error))
             _log.warning("not looked for on the hardware", extra=fields)
             return None
-        entry = Entry(
-            claim=claim.ref,
-            device=wanted.device,
-            state=State.PREPARED,
-            gpu=wanted.gpu,
-            boot_id=self._hardware.boot_id,
-            pool=wanted.pool,
-            requests=wanted.requests,
-            total=total,
-            profile_id=wanted.profile_id,
-            profile=wanted.profile,
-            placement=wanted.placement,
-            adopted=True,
-        )
+        entry = wanted.entry(claim.ref, boot_id=self._hardware.boot_id, total=total)
         with unit.lock:
-            return self._found(unit, wanted, entry)
+            return self._found(unit, wanted, entry.at(State.PREPARED, adopted=True))
 
     def _found(self, unit: GpuUnit, wanted: Wanted, entry: Entry) -> Entry | None:
+        if wanted.view:
+            return entry
         known = self._journal.of_gpu(unit.uuid)
         if wanted.placement is None:
             return None if known else entry

@@ -10,6 +10,8 @@ from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.conftest import A100
 from tests.kubeletplugin.rig import DRIVER, Rig
 from tests.kubeletplugin.test_prepare import ONE_G_AT_4
+from tests.kubeletplugin.test_rebuild import lose_journal, prepared, reserve
+from tests.waiting import wait_for
 
 MONITOR = "/dev/nvidia-caps/nvidia-cap2"
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
@@ -73,6 +75,20 @@ def test_a_view_outlives_the_plugin_and_is_told_again(rig: Rig) -> None:
     rig.unprepare(slice_of)
     assert rig.unprepare(ref) == ""
     assert rig.clean()
+
+
+def test_a_view_that_a_lost_journal_held_takes_no_slice_away(rig: Rig) -> None:
+    looking = view(rig, "gpu-0")
+    reserve(rig, looking)
+    rig.prepared(looking)
+    holding = prepared(rig)
+    rig.stop()
+    lose_journal(rig)
+    rig.start()
+    assert {(e.claim, e.view) for e in rig.journal()} == {(looking, True), (holding, False)}
+    told = [("gpu-0", "1g.5gb", 4, "prepared")]
+    wait_for("the MigNode to tell", lambda: rig.published_slices() == told)
+    rig.prepared(rig.claim("gpu-0-mig-1g5gb-19-0"))
 
 
 def test_a_slice_is_not_made_to_be_looked_at(rig: Rig) -> None:
