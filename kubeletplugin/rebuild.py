@@ -65,6 +65,8 @@ class Rebuild:
                 _log.warning("the journal is not rebuilt yet: %s", error)
             self._failure = str(error)
             return False
+        for gpu in {e.gpu for e in found}:
+            self._hardware.look(gpu)  # what was foreign there has an owner now
         for entry in found:
             _log.warning(
                 "found on the hardware, for the rebuilt journal", extra=device_fields(entry)

@@ -68,7 +68,10 @@ def test_a_lost_journal_is_rebuilt_from_the_hardware_and_the_reserved_claims(rig
     assert found.adopted
     assert found == before.at(State.PREPARED, adopted=True)
     assert rig.machine.snapshot() == hardware
-    assert ("gpu-1", "2g.10gb", 0, "foreign") in rig.published_slices(), idle
+    assert rig.published_slices() == [
+        ("gpu-0", "1g.5gb", 4, "prepared"),
+        ("gpu-1", "2g.10gb", 0, "foreign"),
+    ], idle
     wait_for("the event", lambda: "JournalRebuilt" in dict(events(rig, rig.node)))
     rig.prepared(ref)
     assert rig.unprepare(ref) == ""

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 from dra.inventory import ClaimRef
 from dra.kube.resources import Resource
+from kubeletplugin.journal import Journal
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.conftest import A100
 from tests.kubeletplugin.rig import DRIVER, Rig
 from tests.kubeletplugin.test_prepare import ONE_G_AT_4
-from tests.kubeletplugin.test_rebuild import lose_journal, prepared, reserve
-from tests.waiting import wait_for
+from tests.kubeletplugin.test_rebuild import edit, lose_journal, prepared, reserve
 
 MONITOR = "/dev/nvidia-caps/nvidia-cap2"
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
@@ -86,9 +86,23 @@ def test_a_view_that_a_lost_journal_held_takes_no_slice_away(rig: Rig) -> None:
     lose_journal(rig)
     rig.start()
     assert {(e.claim, e.view) for e in rig.journal()} == {(looking, True), (holding, False)}
-    told = [("gpu-0", "1g.5gb", 4, "prepared")]
-    wait_for("the MigNode to tell", lambda: rig.published_slices() == told)
+    assert rig.published_slices() == [("gpu-0", "1g.5gb", 4, "prepared")]
     rig.prepared(rig.claim("gpu-0-mig-1g5gb-19-0"))
+
+
+def test_a_view_is_found_again_beside_what_the_journal_knows(rig: Rig) -> None:
+    holding = prepared(rig)
+    looking = view(rig, "gpu-0")
+    reserve(rig, looking)
+    rig.prepared(looking)
+    rig.stop()
+    slices = [e for e in rig.journal() if not e.view]
+    lose_journal(rig)
+    path = rig.roots.state / "journal.json"
+    Journal(path).put(*slices)
+    edit(path, lambda record: record.update(rebuild=True))
+    rig.start()
+    assert {(e.claim, e.view) for e in rig.journal()} == {(looking, True), (holding, False)}
 
 
 def test_a_slice_is_not_made_to_be_looked_at(rig: Rig) -> None:
