@@ -14,6 +14,7 @@ from collections.abc import Callable
 import click
 from prometheus_client import CollectorRegistry
 
+from controller.handover import Handover, NoHandover
 from controller.loop import Controller, Names
 from controller.metrics import ControllerMetrics
 from controller.report import Recorder
@@ -36,7 +37,7 @@ _log = logging.getLogger(__name__)
 REQUEST_SECONDS = 4.0
 """Shorter than the margin between losing a lease and somebody else getting it (5 s), so that no
 former leader is waiting for a write when the next one starts. What may arrive even later is fenced
-off: ``controller.fence``."""
+off: ``controller.fence``, ``controller.handover``."""
 EVENT_LIMITS = EventLimits(at_once=5, pause_seconds=0.1, delay_seconds=0.5)
 """A pod that was just allocated is about to be bound: its events can wait for that."""
 
@@ -153,7 +154,7 @@ class _Program:
         if not namespace:
             stop = threading.Event()
             _on_signals(stop.set)
-            self._controller(lambda: True).run(stop)
+            self._controller(lambda: True, NoHandover()).run(stop)
             return
         elector = LeaderElector(
             self._api,
@@ -161,11 +162,11 @@ class _Program:
             name=f"{self._names.driver}-controller",
             identity=identity,
         )
-        controller = self._controller(lambda: elector.is_leader)
+        controller = self._controller(lambda: elector.is_leader, elector)
         _on_signals(elector.stop)
         elector.run(controller.run)
 
-    def _controller(self, leads: Callable[[], bool]) -> Controller:
+    def _controller(self, leads: Callable[[], bool], handover: Handover) -> Controller:
         clock = SystemClock()
         metrics = ControllerMetrics(self._registry, leads=leads, now=clock.now)
         return Controller(
@@ -174,6 +175,7 @@ class _Program:
             self._names,
             clock=clock,
             leads=leads,
+            handover=handover,
             observer=metrics,
             probes=self._probes,
         )

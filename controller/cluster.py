@@ -206,7 +206,7 @@ class Cluster:
         if known is not None and known.claim.ref.uid != claim.ref.uid:
             self.remove_claim(key)
             known = None
-        if known is not None and not _newer(claim, known.claim):
+        if known is not None and not newer(claim, known.claim):
             return
         self.claims[key] = KnownClaim(claim, obj)
         self._claim_of_uid[claim.ref.uid] = key
@@ -332,7 +332,8 @@ class Cluster:
             self._pods_of.setdefault(claim, set()).add(pod)
 
 
-def _newer(claim: Claim, known: Claim) -> bool:
+def newer(claim: Claim, known: Claim) -> bool:
+    """Whether ``claim`` is a later state than ``known`` is."""
     new, old = claim.resource_version, known.resource_version
     if new.isdigit() and old.isdigit():
         return int(new) > int(old)

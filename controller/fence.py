@@ -5,8 +5,8 @@ or with a slow server, and land when the next leader has given the same slices t
 resourceVersion stops it if the claim has changed since, so the next leader changes every claim that
 an allocation may be on its way to: those with our finalizer and without an allocation. None is
 missed, as the finalizer is stored before an allocation is sent, and the mirrors list after the
-former leader's time. Usually there are few: claims wait without the finalizer, it comes with the
-decision.
+former leader's time. There may be many, where claims get the finalizer when they are created. A
+leader that ended cleanly says so, and then there is no fence: ``controller.handover``.
 
 The fence names no resourceVersion: it holds whatever the claim has become. The answer shows an
 allocation that was faster, which then counts like any other.
@@ -70,6 +70,7 @@ class Fence:
         self._mark = mark
         self._now = now
         self._began = now()
+        self._gaps = False
         self._work: WorkList[Key] = WorkList(now)
         self._open = {
             key: known.claim
@@ -82,8 +83,12 @@ class Fence:
             _log.info("fencing claims", extra={"claims": len(self._open)})
 
     def stands(self) -> bool:
-        """Whether no late allocation is possible any more."""
+        """Whether there is nothing left to wait for."""
         return not self._open
+
+    def has_no_gap(self) -> bool:
+        """Whether no late allocation is possible any more: it stands around every claim."""
+        return not self._open and not self._gaps
 
     def absorb(self) -> None:
         """Take answers.
@@ -126,6 +131,7 @@ class Fence:
                 _log.warning("nothing is allocated before this claim is fenced", extra=fields)
                 return
             case _:
+                self._gaps = True
                 _log.error(
                     "claim not fenced: a former leader's allocation of it may still come, and the "
                     "node then refuses what overlaps",

@@ -102,6 +102,7 @@ class Grants:
 
     def forget_claim(self, uid: str) -> None:
         """The claim is gone, or its state is known."""
+        self._writer.unanswered.forget(uid)
         grant = self._unknown.pop(uid, None)
         if grant is not None:
             self._cluster.end_write(grant.claim.ref)

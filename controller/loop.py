@@ -17,6 +17,7 @@ from controller.cluster import Cluster
 from controller.engine import Engine
 from controller.fence import Fence
 from controller.flights import Flights
+from controller.handover import Handover, NoHandover
 from controller.inbox import Inbox
 from controller.observer import Observer
 from controller.outbox import Outbox, Senders
@@ -24,6 +25,7 @@ from controller.podconditions import PodConditions
 from controller.report import Recorder, Reporter
 from controller.trimming import Trimmer, remembering
 from controller.writer import NotLeadingError, Writer
+from dra.inventory import ClaimRef
 from dra.kube.reflector import Change, Reflector
 from dra.kube.resources import (
     DEVICE_CLASSES,
@@ -83,6 +85,7 @@ class Controller:
         *,
         clock: Clock,
         leads: Callable[[], bool] = lambda: True,
+        handover: Handover | None = None,
         observer: Observer | None = None,
         probes: Probes | None = None,
     ) -> None:
@@ -91,6 +94,7 @@ class Controller:
         self._names = names
         self._clock = clock
         self._leads = leads
+        self._handover = handover or NoHandover()
         self._observer = observer or Observer()
         self._mirrors: list[Reflector] = []
         self._pulse = Pulse(_STUCK_SECONDS, clock=clock.monotonic)
@@ -120,10 +124,12 @@ class Controller:
                 mirror.start()
             self._mirrors = mirrors
             cluster = self._mirrored(mirrors, inbox, stop)
-            if cluster is not None:
-                self._work(cluster, inbox, stop)
-        except NotLeadingError:
-            _log.warning("no longer leading: nothing more is written")
+            if cluster is None:
+                settled = self._handover.settled  # as it was: nothing was written
+            else:
+                settled = self._work(cluster, inbox, stop)
+            if settled:
+                self._handover.settle()
         finally:
             stop.set()
             self._mirrors = []
@@ -165,21 +171,41 @@ class Controller:
                 )
         return None
 
-    def _work(self, cluster: Cluster, inbox: Inbox, stop: threading.Event) -> None:
-        senders = Senders()
+    def _work(self, cluster: Cluster, inbox: Inbox, stop: threading.Event) -> bool:
+        """Lead until ``stop`` is set; returns whether nothing can arrive that was sent until then.
+
+        ``controller.handover`` has the conditions.
+        """
+        senders, writer = Senders(), self._writer(stop)
+        fence: Fence | None = None
         try:
-            self._serve(cluster, inbox, stop, senders)
+            _apply(cluster, inbox.take())
+            if self._handover.settled:
+                _log.info("no fence: nothing is on its way that former leaders sent")
+            else:
+                fence = self._fence(inbox, cluster, writer=writer, outbox=senders)
+            self._serve(cluster, inbox, stop, fence=fence, writer=writer, outbox=senders)
+        except NotLeadingError:
+            _log.warning("no longer leading: nothing more is written")
         finally:
             stop.set()
             senders.close()  # whoever leads next may rely on it that nothing more is sent
-
-    def _serve(self, cluster: Cluster, inbox: Inbox, stop: threading.Event, outbox: Outbox) -> None:
-        selectors, writer = cluster.fleet.kinds.selectors, self._writer(stop)
-        reader = Reader(self._names.driver, selectors, cluster.classes)
-        engine = self._engine(inbox, cluster, reader, writer=writer, outbox=outbox)
         _apply(cluster, inbox.take())
-        fence = self._fence(inbox, cluster, writer=writer, outbox=outbox)
-        while not (fence.stands() or stop.is_set()):
+        return _is_settled(fence, writer.unanswered.fitting(cluster.claims))
+
+    def _serve(  # noqa: PLR0913 - what it works on and with
+        self,
+        cluster: Cluster,
+        inbox: Inbox,
+        stop: threading.Event,
+        *,
+        fence: Fence | None,
+        writer: Writer,
+        outbox: Outbox,
+    ) -> None:
+        reader = Reader(self._names.driver, cluster.fleet.kinds.selectors, cluster.classes)
+        engine = self._engine(inbox, cluster, reader, writer=writer, outbox=outbox)
+        while not (fence is None or fence.stands() or stop.is_set()):
             self._turn(fence, cluster, inbox)
         cluster.learn_demand()
         engine.absorb()
@@ -254,6 +280,19 @@ class Controller:
 
 def _deliver(inbox: Inbox, resource: Resource) -> Callable[[Change], None]:
     return lambda change: inbox.put(resource, change)
+
+
+def _is_settled(fence: Fence | None, unanswered: list[ClaimRef]) -> bool:
+    """Whether no allocation can be made any more; says what may be."""
+    if unanswered:
+        _log.warning(
+            "an allocation was not answered and may still be made: the next leader fences claims",
+            extra={"claims": ", ".join(map(str, unanswered))},
+        )
+    incomplete = fence is not None and not fence.has_no_gap()
+    if incomplete:
+        _log.warning("not every claim was fenced: the next leader fences claims")
+    return not unanswered and not incomplete
 
 
 def _wake_at(stop: threading.Event, inbox: Inbox) -> None:

@@ -13,9 +13,10 @@ from datetime import datetime
 from typing import Any, Protocol
 
 from controller.decision import Pick
+from controller.handover import Unanswered
 from dra.allocation import AllocatedDevice, write_allocation
 from dra.claims import Claim
-from dra.kube.errors import ConflictError, InvalidError, NotFoundError
+from dra.kube.errors import ConflictError, InvalidError, KubeError, NotFoundError
 from dra.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.timing import rfc3339
 from dra.kube.transport import PatchContent
@@ -63,7 +64,8 @@ class RefusedError(Exception):
 class Writer:
     """Writes for one driver, as long as it ``leads``.
 
-    Every method raises KubeError when the server refuses, and NotLeadingError.
+    Every method raises KubeError when the server refuses, and NotLeadingError. ``unanswered`` are
+    its allocations that may still be made.
     """
 
     def __init__(
@@ -81,6 +83,7 @@ class Writer:
         self._manager = f"{driver}/controller"
         self._now = now
         self._leads = leads
+        self.unanswered = Unanswered()
 
     def add_finalizer(self, claim: Claim) -> Obj:
         """Put our finalizer on a claim. Raises RefusedError where no patch will do."""
@@ -124,7 +127,7 @@ class Writer:
         allocation = write_allocation(devices, node, timestamp=rfc3339(self._now()), config=config)
         consumer = {"resource": PODS.plural, "name": pod.key[1], "uid": pod.uid}
         try:
-            return self._set_status(claim, {"allocation": allocation, "reservedFor": [consumer]})
+            return self._allocate(claim, {"allocation": allocation, "reservedFor": [consumer]})
         except InvalidError as error:
             if "resourceclaims/binding" not in error.message:
                 raise
@@ -242,6 +245,18 @@ class Writer:
                 "template, and the pod) with parameters as compact JSON, which kubectl sends "
                 f"({error.message})"
             ) from error
+
+    def _allocate(self, claim: Claim, status: Obj) -> Obj:
+        try:
+            stored = self._set_status(claim, status)
+        except NotLeadingError:  # nothing was sent
+            raise
+        except Exception as error:
+            if not (isinstance(error, KubeError) and error.is_final):
+                self.unanswered.add(claim)
+            raise
+        self.unanswered.forget(claim.ref.uid)
+        return stored
 
     def _set_status(self, claim: Claim, status: Obj) -> Obj:
         return self._patch(claim, {"status": status}, subresource="status")

@@ -20,6 +20,8 @@ from collections.abc import Mapping
 from typing import Any
 
 _CONFLICT = 409
+_REFUSED = range(400, 500)
+_TIMED_OUT = 408
 _TOO_LARGE_VERSION = "ResourceVersionTooLarge"
 
 
@@ -49,6 +51,15 @@ class KubeError(Exception):
         self.message = message
         self.details: dict[str, Any] = dict(details or {})
         self.retry_after = retry_after
+
+    @property
+    def is_final(self) -> bool:
+        """True when the server has refused: nothing of the request can happen any more.
+
+        Without an answer (0), and after 408 and 5xx, the request may still be on its way, or go on
+        in a server that has given up waiting for it.
+        """
+        return self.status in _REFUSED and self.status != _TIMED_OUT
 
     @property
     def too_large_resource_version(self) -> bool:

@@ -1,6 +1,7 @@
 """Leader election for a program: waits, leads, renews in the background, gives the lease back.
 
-The lock and the reasoning why two can never lead at once are in :mod:`dra.kube.leaselock`.
+The lock and the reasoning why two can never lead at once are in :mod:`dra.kube.leaselock`, as is
+what a lease that is given back settled says to the next leader.
 """
 
 import logging
@@ -53,6 +54,8 @@ class LeaderElector:
         self._guard = threading.Lock()
         self._held_since: float | None = None  # start of the last successful write while leading
         self._lost: threading.Event | None = None  # the running callback's event
+        self._took_settled = False
+        self._settled = False
         self._complaint = ""
 
     @property
@@ -66,7 +69,8 @@ class LeaderElector:
 
         ``lost`` is set when leadership ends or :meth:`stop` is called; the callback must then
         return soon. After a lost lease the competition starts again. Returns after :meth:`stop`,
-        or when the callback returns (or raises) while still leading; the lease is then given back.
+        or when the callback returns (or raises) while still leading; the lease is then given back,
+        settled if the callback has called :meth:`settle`.
         """
         while not self._stopping.is_set():
             held_since = self._attempt()
@@ -74,6 +78,19 @@ class LeaderElector:
                 self._pause(self._stopping)
             elif not self._lead(on_started, held_since):
                 return
+
+    @property
+    def settled(self) -> bool:
+        """Whether, when this term began, nothing of earlier leaders could arrive any more.
+
+        True only for a term that began with a lease that was given back settled: not with one that
+        ran out, did not exist, was emptied by somebody else or was this program's own already.
+        """
+        return self._took_settled
+
+    def settle(self) -> None:
+        """For the callback, before it returns: nothing of this or an earlier term can arrive."""
+        self._settled = True
 
     def stop(self) -> None:
         """End the competition, or set the running callback's event. Does not wait. Idempotent."""
@@ -85,6 +102,8 @@ class LeaderElector:
     def _lead(self, on_started: Callable[[threading.Event], None], held_since: float) -> bool:
         """Run the callback under the lease; True when the competition should go on."""
         lost, done = threading.Event(), threading.Event()
+        takes = self._lock.takes
+        self._took_settled, self._settled = self._lock.settled, False
         with self._guard:
             self._held_since, self._lost = held_since, lost
             # A slow answer may have used up the time of the hold.
@@ -110,7 +129,8 @@ class LeaderElector:
                 still_held = self._remaining() > 0
                 self._held_since, self._lost = None, None
             if still_held and not renewing:
-                self._release()
+                # Who took the lease anew meanwhile cannot speak for whoever held it in between.
+                self._release(settled=self._settled and self._lock.takes == takes)
             elif not still_held:
                 _log.warning("%s: %s no longer leads", self._what, self._identity)
         return not still_held
@@ -163,13 +183,14 @@ class LeaderElector:
             _log.log(level, "%s: %s", self._what, complaint)
         self._complaint = complaint
 
-    def _release(self) -> None:
+    def _release(self, *, settled: bool) -> None:
         try:
-            self._lock.release()
+            self._lock.release(settled=settled)
         except KubeError as error:
             _log.warning("%s: not given back, it expires by itself: %s", self._what, error)
         else:
-            _log.info("%s: given back by %s", self._what, self._identity)
+            how = ", settled" if settled else ""
+            _log.info("%s: given back by %s%s", self._what, self._identity, how)
 
     def _pause(self, until: threading.Event) -> bool:
         factor = 1 + self._times.jitter * self._rng.random()

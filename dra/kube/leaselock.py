@@ -4,6 +4,12 @@ Nobody compares clocks of different machines. A candidate waits until the record
 unchanged for the holder's lease duration on the candidate's own monotonic clock; a leader stops
 after the renew deadline, counted from before it sent its last successful renewal. As the deadline
 is shorter than the lease, the old leader has stopped before the next one starts.
+
+What a leader sent may arrive after it has stopped. Only one that knows better gives the lease back
+``settled``, with the annotation ``SETTLED`` beside the empty holder, and the next one is told. Its
+value is the record's ``leaseTransitions``, which grow with each new holder: a mark that a holder
+left who does not know of it, such as an older version, says nothing about that holder. An empty
+holder alone says nothing either; an administrator may have made it.
 """
 
 from dataclasses import dataclass
@@ -12,6 +18,9 @@ from typing import Any, Protocol
 from dra.kube.errors import ConflictError, NotFoundError
 from dra.kube.resources import LEASES, Obj, Resource
 from dra.kube.timing import Clock, rfc3339_micro
+
+SETTLED = "mig.dra.dev/settled"
+"""Annotation of a Lease: nothing is on its way that its holders sent up to that transition."""
 
 _REMEMBERED_ATTEMPTS = 30
 
@@ -58,6 +67,12 @@ class LeaseLock:
 
     ``identity`` names the holder in the record. The lock recognises its own record by the times
     that it wrote, so a twin or an earlier run with the same identity counts as somebody else.
+
+    Attributes:
+        settled: the last ``try_hold`` took a lease that was given back settled. Not so after a
+            renewal, and not when the answer was lost, whatever came of it.
+        takes: how often this lock tried to take the lease rather than renew it. As long as that
+            stays the same, nobody else has held the lease in between.
     """
 
     def __init__(  # noqa: PLR0913 - who, what and when
@@ -79,6 +94,8 @@ class LeaseLock:
         self._lease: Obj | None = None  # as last read or written
         self._observed_at = 0.0  # when its spec was first seen to be like that
         self._own: list[dict[str, Any]] = []  # specs that this lock wrote, or may have written
+        self.settled = False
+        self.takes = 0
 
     @property
     def holder(self) -> str:
@@ -99,16 +116,22 @@ class LeaseLock:
         Raises:
             KubeError: the server did not answer or refused; whether it wrote is unknown.
         """
+        self.settled = False
         if self._lease is None or not self._is_own(self._lease):
             self._read()
         started = self._clock.monotonic()
         try:
             if self._lease is None:
+                self.takes += 1
                 spec = self._held_spec(None)
                 self._written(self._api.create(LEASES, self._body(spec)))
-            elif self._is_own(self._lease) or self._expired(self._lease):
-                spec = self._held_spec(_spec(self._lease))
-                self._written(self._api.replace(LEASES, self._with_spec(self._lease, spec)))
+            elif self._is_own(self._lease):
+                self._replace(self._lease, self._held_spec(_spec(self._lease)))
+            elif self._expired(self._lease):
+                self.takes += 1
+                settled = _is_settled(self._lease)
+                self._replace(self._lease, self._held_spec(_spec(self._lease)))
+                self.settled = settled
             else:
                 return None
         except (ConflictError, NotFoundError):
@@ -117,8 +140,10 @@ class LeaseLock:
             return None
         return started
 
-    def release(self) -> None:
+    def release(self, *, settled: bool = False) -> None:
         """Empty the record if it is this lock's, so that others need not wait.
+
+        ``settled``: nothing that this or an earlier holder sent can arrive any more.
 
         Raises:
             KubeError: it could not be written; it expires by itself.
@@ -130,7 +155,7 @@ class LeaseLock:
         now = rfc3339_micro(self._clock.now())
         spec = _spec(self._lease) | {"holderIdentity": "", "renewTime": now, "acquireTime": now}
         try:
-            self._observe(self._api.replace(LEASES, self._with_spec(self._lease, spec)))
+            self._observe(self._api.replace(LEASES, _body_of(self._lease, spec, settled=settled)))
         except (ConflictError, NotFoundError):
             self._lease = None
 
@@ -146,6 +171,9 @@ class LeaseLock:
             # After the answer: the holder cannot have written this record any later.
             self._observed_at = self._clock.monotonic()
         self._lease = lease
+
+    def _replace(self, lease: Obj, spec: dict[str, Any]) -> None:
+        self._written(self._api.replace(LEASES, _body_of(lease, spec, settled=False)))
 
     def _written(self, lease: Obj) -> None:
         self._observe(lease)
@@ -182,10 +210,6 @@ class LeaseLock:
             "spec": spec,
         }
 
-    @staticmethod
-    def _with_spec(lease: Obj, spec: dict[str, Any]) -> Obj:
-        return lease | {"spec": spec}
-
 
 def _spec(lease: Obj) -> dict[str, Any]:
     spec: dict[str, Any] = lease.get("spec") or {}
@@ -194,3 +218,25 @@ def _spec(lease: Obj) -> dict[str, Any]:
 
 def _identifying(spec: dict[str, Any]) -> dict[str, Any]:
     return {key: spec.get(key) for key in ("holderIdentity", "acquireTime", "renewTime")}
+
+
+def _body_of(lease: Obj, spec: dict[str, Any], *, settled: bool) -> Obj:
+    """The Lease with another record, and with the mark of a settled one or without."""
+    metadata = dict(lease["metadata"])
+    annotations = dict(metadata.pop("annotations", None) or {})
+    annotations.pop(SETTLED, None)
+    if settled:
+        annotations[SETTLED] = _transitions(spec)
+    if annotations:
+        metadata["annotations"] = annotations
+    return lease | {"metadata": metadata, "spec": spec}
+
+
+def _is_settled(lease: Obj) -> bool:
+    """Whether the last holder gave the lease back, and said that nothing is on its way."""
+    spec, annotations = _spec(lease), lease["metadata"].get("annotations") or {}
+    return not spec.get("holderIdentity") and annotations.get(SETTLED) == _transitions(spec)
+
+
+def _transitions(spec: dict[str, Any]) -> str:
+    return str(spec.get("leaseTransitions") or 0)

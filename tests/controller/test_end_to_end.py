@@ -203,6 +203,43 @@ def test_an_allocation_that_a_former_leader_sent_is_refused_once_the_next_has_de
     wait_for("another fence", lambda: mark() not in ("", before))
 
 
+def test_a_clean_handover_writes_nothing_to_claims_that_wait_and_a_crash_has_them_fenced(
+    site: Site,
+) -> None:
+    site.add_node("node-a")
+    names = [f"c{number}" for number in range(5)]
+    ours = {"metadata": {"finalizers": [FINALIZER]}}
+    for name in names:
+        site.claim(name)
+        site.api.patch(RESOURCE_CLAIMS, name, ours, namespace="default")
+        site.pod(name, name, nodeSelector={"there": "is no such node"})
+
+    def waiting() -> list[Obj]:
+        return [site.api.get(RESOURCE_CLAIMS, n, namespace="default") for n in names]
+
+    def marks() -> set[str]:
+        found = [c["metadata"].get("annotations", {}) for c in waiting()]
+        return {str(annotations.get("mig.dra.dev/fence")) for annotations in found}
+
+    def ready(number: int) -> bool:
+        return "ready mignodes=1" in (site.folder / f"controller-{number}.log").read_text()
+
+    first = site.start()
+    wait_for("the first leader", lambda: ready(0))
+    fenced = waiting()
+    (mark,) = marks()
+    site.start()
+    first.send_signal(signal.SIGTERM)
+    assert first.wait(PATIENCE) == 0
+    wait_for("the second leader", lambda: ready(1))
+    assert waiting() == fenced
+    site.controllers[1].kill()
+    site.start()
+    wait_for("the third leader", lambda: ready(2))
+    (other,) = marks()
+    assert len({"None", mark, other}) == 3
+
+
 def test_without_a_kubeconfig_it_says_so_and_ends(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "controller", "--kubeconfig", str(tmp_path / "none")]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
