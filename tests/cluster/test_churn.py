@@ -186,12 +186,11 @@ def test_a_leader_that_ends_in_a_burst_gives_no_slice_twice(arena: Arena, how: s
     arena.check()
 
 
-def test_an_allocation_that_a_former_leader_sent_is_refused_once_the_next_has_decided(
+def test_a_clean_handover_writes_nothing_to_a_claim_that_waits_and_after_a_crash_it_is_fenced(
     arena: Arena,
 ) -> None:
+    """And what the leader sent that crashed is refused once the next has decided."""
     api, node = arena.api, NODES[0]
-    with arena.controllers("former"):
-        _classes(api)
 
     def create(name: str, where: str) -> None:
         claims = {"gpu": {"resourceClaimTemplateName": "whole"}}
@@ -204,7 +203,13 @@ def test_an_allocation_that_a_former_leader_sent_is_refused_once_the_next_has_de
 
     create("former", "no-such-node")
     name = wait_for("claim", made)["metadata"]["name"]
-    ours = api.patch("ResourceClaim", name, {"metadata": {"finalizers": [FINALIZER]}})
+    with arena.controllers("first") as replicas:
+        _ready(replicas, "first")
+        ours = api.patch("ResourceClaim", name, {"metadata": {"finalizers": [FINALIZER]}})
+    with arena.controllers("former") as replicas:
+        _ready(replicas, "former")
+        assert api.get("ResourceClaim", name) == ours
+        assert replicas.processes["former"].kill() != 0
     late = {
         "metadata": {key: ours["metadata"][key] for key in ("uid", "resourceVersion")},
         "status": allocated(ours, node, "gpu-0-mig-7g40gb-0-0")["status"],
@@ -219,12 +224,18 @@ def test_an_allocation_that_a_former_leader_sent_is_refused_once_the_next_has_de
             lambda: arena.ledger.allocations == before + GPUS,
             context=replicas.tails,
         )
+        assert f"{DRIVER}/fence" in api.get("ResourceClaim", name)["metadata"]["annotations"]
         with pytest.raises(ApiError) as refused:
             api.patch("ResourceClaim", name, late, subresource="status")
         assert refused.value.status == HTTPStatus.CONFLICT
         api.delete("Pod", "former", grace=0)
         arena.drain(replicas)
     arena.check()
+
+
+def _ready(replicas: Replicas, name: str) -> None:
+    log = replicas.processes[name].log
+    wait_for("ready", lambda: "ready mignodes=" in log.read_text(), context=replicas.tails)
 
 
 @contextlib.contextmanager

@@ -15,8 +15,8 @@ from dra.kube.errors import (
 )
 from dra.kube.resources import RESOURCE_CLAIMS
 from tests.controller.bench import Bench, once
+from tests.controller.desk import STATUS, Desk, at_desk, settle, wants, watch
 from tests.controller.objects import claim
-from tests.controller.test_flights import STATUS, Desk, at_desk, settle, wants, watch
 
 NO_ANSWER = UnavailableError("no answer")
 
