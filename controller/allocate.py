@@ -27,6 +27,8 @@ class Allocator:
         self._fleet = fleet
         self._hosts = hosts
         self._given_up: set[frozenset[str]] = set()
+        self.gave_ups = 0
+        """How many searches were given up so far."""
 
     def node_misfit(self, problem: Problem, node: str, delegated: AbstractSet[str]) -> str:
         """Why the pod cannot go to ``node`` whatever its GPUs; empty when it can."""
@@ -61,6 +63,7 @@ class Allocator:
         decision = self._decide_first(problem, delegated, effort)
         self._given_up.discard(_claim_uids(problem))
         if decision is None and effort.exceeded:
+            self.gave_ups += 1
             if len(self._given_up) >= _REMEMBERED:
                 self._given_up.clear()
             self._given_up.add(_claim_uids(problem))

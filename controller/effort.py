@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-MOST_STEPS = 500_000
-"""Seconds of work; what people ask for takes tens of steps, or some thousands."""
+MOST_STEPS = 100_000
+"""A second of work; what people ask for takes tens of steps, or some thousands."""
 
 
 class TooHardError(Exception):

@@ -81,7 +81,7 @@ class Engine:
         self._stranded = Stranded(
             cluster, writer, reporter, writes=writes, exclusions=self._exclusions
         )
-        self._failures = Failures()
+        self._failures = Failures(now)
         self._overtaking = Overtaking(cluster, self._allocator, reporter, now=now)
         self._pods: WorkList[Key] = WorkList(now)
         self._claims: WorkList[Key] = WorkList(now)
@@ -223,13 +223,17 @@ class Engine:
 
     def _allocate(self, pod: Pod, problem: Problem) -> None:
         with self._overtaking.letting_by(pod) as alone:
-            obstacle = None if alone else self._failures.get(problem)
+            obstacle = self._failures.resting(problem)
+            obstacle = obstacle or (None if alone else self._failures.get(problem))
+            began, gave_ups = self._now(), self._allocator.gave_ups
             decision = None if obstacle else self._decide(problem)
-            if decision is None and self._mover.move(pod, problem, self._delegated):
-                return
             if decision is None and obstacle is None:
+                if self._mover.move(pod, problem, self._delegated):
+                    return
                 obstacle = explain(problem, self._allocator, self._cluster.fleet, self._delegated)
                 self._failures.add(problem, obstacle)
+                if self._allocator.gave_ups > gave_ups:
+                    self._failures.rest(problem, obstacle, seconds=self._now() - began)
         if decision is None and obstacle is not None:
             if obstacle.reason is Reason.WAITING:
                 self._overtaking.waits(pod, problem, self._delegated)

@@ -1,20 +1,32 @@
-"""What did not fit is not tried again for an equal pod until something becomes free."""
+"""What did not fit is not tried again for an equal pod until something becomes free.
+
+A search that was given up took long, and all other pods waited for it: it is not tried again for
+many times as long, whatever becomes free.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 
 from controller.decision import Problem
 from dra.podneeds import PodNeeds
 from dra.reasons import Obstacle
 
+REST = 50
+"""A search that was given up rests so many times as long as it took."""
+
 
 class Failures:
-    """Obstacles by what was asked for, as of the last time that room was made."""
+    """Obstacles by what was asked for, as of the last time that room was made.
 
-    def __init__(self) -> None:
+    ``now`` gives monotonic seconds. Not thread-safe.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
         self._known: dict[Hashable, Obstacle] = {}
+        self._resting: dict[Hashable, tuple[Obstacle, float]] = {}
 
     def forget(self) -> None:
         """Something became free, or a node was added or changed."""
@@ -30,6 +42,24 @@ class Failures:
         key = alike(problem)
         if key is not None:
             self._known[key] = obstacle
+
+    def resting(self, problem: Problem) -> Obstacle | None:
+        """Why the search for an equal problem was given up, if it is not to be tried again yet."""
+        if not self._resting:
+            return None
+        obstacle, until = self._resting.get(_searched(problem), (None, 0.0))
+        return obstacle if until > self._now() else None
+
+    def rest(self, problem: Problem, obstacle: Obstacle, *, seconds: float) -> None:
+        """The search for ``problem`` was given up after ``seconds``."""
+        now = self._now()
+        self._resting = {k: (o, until) for k, (o, until) in self._resting.items() if until > now}
+        self._resting[_searched(problem)] = obstacle, now + REST * seconds
+
+
+def _searched(problem: Problem) -> Hashable:
+    key = alike(problem)
+    return frozenset(claim.claim.ref.uid for claim in problem.claims) if key is None else key
 
 
 def alike(problem: Problem) -> Hashable | None:

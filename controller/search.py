@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -53,10 +53,14 @@ class Search:
     def wanted(self) -> dict[WantType, list[Asked]]:
         """What is wanted, by type, in the order in which it is asked for."""
         grouped: dict[WantType, list[Asked]] = {}
+        selecting: dict[Hashable, tuple[str, ...]] = {}
         for claim in self._problem.claims:
             for want in claim.wants:
                 bound = tuple(c for c in claim.constraints if c.covers(want))
-                kind = WantType(want.expressions, bound, want.policy, want.everything)
+                # Whatever they say: expressions that select the same make wants of one type.
+                selected = self._fleet.kinds.selected(want.expressions)
+                expressions = selecting.setdefault(selected, want.expressions)
+                kind = WantType(expressions, bound, want.policy, want.everything)
                 grouped.setdefault(kind, []).append(Asked(claim.claim.ref, want))
         return grouped
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -19,6 +19,10 @@ class BoundedCache(Generic[K, V]):
 
     def __len__(self) -> int:
         return len(self._known)
+
+    def values(self) -> Iterable[V]:
+        """The results that are remembered."""
+        return self._known.values()
 
     def get(self, key: K, compute: Callable[[], V]) -> V:
         """The result for ``key``, computed when it is not remembered."""

@@ -5,7 +5,7 @@ Selectors are evaluated once per kind. GPUs of a kind differ only in ``celdata.I
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 
 from dra.devices import gpu_attributes, gpu_capacity, slice_attributes, slice_capacity
@@ -108,6 +108,16 @@ class Kinds:
             (expressions, kind),
             lambda: self._select(expressions, zip(kind.offers, kind.devices, strict=True)),
         )
+
+    def selected(self, expressions: tuple[str, ...]) -> Hashable:
+        """Equal for expressions that select the same of every GPU.
+
+        Raises:
+            SelectorError: an expression does not compile.
+        """
+        if self.tells_gpus_apart(expressions):
+            return expressions
+        return tuple(self.match_kind(expressions, kind).offers for kind in self._kinds.values())
 
     def select(
         self, expressions: tuple[str, ...], offer: Offer, *, gpu: Gpu, inventory: Inventory

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from controller import effort
 from controller.allocate import Allocator
+from controller.decision import Decision, Problem
 from controller.explain import explain
+from controller.failures import REST
 from dra.alternatives import MAX_CHOICES
 from dra.reasons import Reason
 from tests.controller.bench import Bench
 from tests.controller.deciding import problem, why
 from tests.controller.objects import claim, filled, first_available, gpu, pod, request, with_gpus
 
-UNLIKE = [request(f"r{n}", "mig-min-5gb", f"device.driver != 'x{n}'") for n in range(4)]
+UNLIKE = [request(f"r{size}", f"mig-min-{size}gb") for size in (5, 10, 20, 40)]
 
 
 def test_it_is_given_up_and_said_and_found_with_more_effort(
@@ -46,7 +50,8 @@ def test_what_is_searched_to_the_end_is_only_waiting(monkeypatch: pytest.MonkeyP
 
 def test_combining_gpus_is_an_effort_too(monkeypatch: pytest.MonkeyPatch) -> None:
     known = with_gpus(*(gpu(n, mig=False) for n in range(8)))
-    asked = [request(f"r{n}", "gpu.dra.dev", f"device.driver != 'x{n}'") for n in range(6)]
+    uuid = "device.attributes['mig.dra.dev'].uuid"
+    asked = [request(f"r{n}", "gpu.dra.dev", f"{uuid} != 'x{n}'") for n in range(6)]
     found = problem(known, claim("c", *asked))
     allocator = Allocator(known.fleet, known.hosts)
     with monkeypatch.context() as patch:
@@ -66,6 +71,43 @@ def test_a_pod_is_told_and_others_are_served(monkeypatch: pytest.MonkeyPatch) ->
     bench.run()
     assert "UnsupportedRequest" in bench.recorder.reasons("hard")
     assert bench.devices("easy")
+
+
+def test_requests_that_select_the_same_in_other_words_are_alike(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    known = with_gpus(gpu(0), gpu(1))
+    asked = [request(f"r{n}", "mig-1g.5gb", f"device.driver != 'x{n}'") for n in range(14)]
+    monkeypatch.setattr(effort, "MOST_STEPS", 1000)
+    decision = Allocator(known.fleet, known.hosts).decide(problem(known, claim("c", *asked)))
+    assert decision is not None
+    assert {pick.request for pick in decision.picks} == {f"r{n}" for n in range(14)}
+
+
+def test_a_search_that_was_given_up_rests_many_times_as_long_as_it_took(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(effort, "MOST_STEPS", 50)
+    bench, decide, tried = Bench("node-a"), Allocator.decide, list[float]()
+
+    def slow(allocator: Allocator, asked: Problem, *more: Any) -> Decision | None:
+        if asked.pod.key[1] == "p-hard":
+            tried.append(bench.time)
+            bench.time += 1.0
+        return decide(allocator, asked, *more)
+
+    monkeypatch.setattr(Allocator, "decide", slow)
+    bench.claim(claim("hard", *UNLIKE))
+    bench.pod(pod("p-hard", "hard"))
+    for number in range(100):
+        bench.claim(claim(f"easy-{number}"))
+        bench.pod(pod(f"p-{number}", f"easy-{number}"))
+        bench.run(seconds=0.5)
+        assert bench.devices(f"easy-{number}")
+        bench.delete_pod(f"p-{number}")
+        bench.run(seconds=0.5)
+    assert len(tried) == len(range(0, 100, REST))
+    assert set(bench.recorder.reasons("p-hard")) == {"UnsupportedRequest"}
 
 
 def test_combinations_of_alternatives_that_were_not_tried_are_owned_up_to() -> None:
