@@ -102,7 +102,7 @@ class Ender:
             on_node=lambda: self._on_node(known),
         )
         # Whether a write was made is known once the next one is: here, that of the finalizer.
-        stays = self._at_creation and not cluster.may_be_allocated(claim.ref.uid)
+        stays = self._at_creation and not cluster.fleet.counts(claim.ref.uid)
         step = next_step(claim, facts, finalizer=cluster.finalizer, at_creation=stays)
         fields = {"claim": str(claim.ref)}
         if step is not Step.DEALLOCATE:

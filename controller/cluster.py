@@ -247,10 +247,6 @@ class Cluster:
             self._effects.room = True
         self._recharge(key)
 
-    def may_be_allocated(self, claim_uid: str) -> bool:
-        """Whether a write of ours is under way that allocates the claim, or its answer got lost."""
-        return self._writing.get(claim_uid) is not None
-
     def confirm_claim(self, obj: Obj) -> None:
         """Take the answer to a write of ours, unless the claim is gone meanwhile."""
         metadata = obj["metadata"]

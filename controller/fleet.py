@@ -123,6 +123,10 @@ class Fleet:
         self._change(node, touched)
         return True
 
+    def counts(self, claim_uid: str) -> bool:
+        """Whether a claim is counted: it is allocated, or may be."""
+        return claim_uid in self._allocations
+
     def instance_claims(self, node: str) -> frozenset[str] | None:
         """UIDs of the claims that the node has instances of, None without a MigNode of ours.
 

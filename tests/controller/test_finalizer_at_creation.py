@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dra.claims import SCHEDULER_FINALIZER
-from dra.kube.errors import UnavailableError
+from dra.kube.errors import InvalidError, KubeError, UnavailableError
 from dra.kube.resources import RESOURCE_CLAIMS
 from dra.reasons import Reason
 from tests.controller.bench import Bench
@@ -54,14 +54,20 @@ def test_it_keeps_the_finalizer_while_nobody_uses_it_and_it_is_not_allocated() -
     assert bench.api.writes == [STATUS], "and nothing is written after its allocation has ended"
 
 
-def test_what_may_have_been_allocated_for_a_pod_that_is_gone_is_free_for_others() -> None:
+@pytest.mark.parametrize("refused", [0, 1])
+def test_what_may_have_been_allocated_for_a_pod_that_is_gone_is_free_for_others(
+    refused: int,
+) -> None:
     bench = Bench("node-a", finalizer_at_creation=True)
     bench.claim(born("c", request("r", "mig-7g.40gb")))
     bench.pod(pod("p", "c"))
     bench.api.refuse = lambda what: UnavailableError("no answer") if what == STATUS else None
     bench.run()
     bench.delete_pod("p")
-    bench.api.refuse = lambda _: None
+    answers: list[KubeError | None] = [InvalidError("no", status=422)] * refused
+    bench.api.refuse = lambda _: answers.pop() if answers else None
+    bench.run()
+    assert not answers
     bench.claim(born("d", request("r", "mig-7g.40gb")))
     bench.pod(pod("q", "d"))
     bench.run(seconds=1)
