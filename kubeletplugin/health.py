@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import grpc
 
@@ -118,53 +119,42 @@ class HealthBoard:
                 )
 
 
-class HealthV1(v1_grpc.DRAResourceHealthServicer):
+class _Health:
+    """The call of a DRAResourceHealth service, in the messages of one version of the protocol."""
+
+    messages: ClassVar[Any]
+    """The module with the version's messages."""
+
+    def __init__(self, board: HealthBoard) -> None:
+        self._board = board
+
+    def NodeWatchResources(  # noqa: N802 - the protocol's name
+        self,
+        request: Any,  # noqa: ARG002 - the protocol's signature
+        context: grpc.ServicerContext,
+    ) -> Iterator[Any]:
+        """Stream the health of all prepared devices."""
+        for devices in self._board.stream(context):
+            yield self.messages.NodeWatchResourcesResponse(
+                devices=[self._device(d) for d in devices]
+            )
+
+    def _device(self, told: DeviceHealth) -> Any:
+        return self.messages.DeviceHealth(
+            device=self.messages.DeviceIdentifier(pool_name=told.pool, device_name=told.device),
+            health=self.messages.UNHEALTHY if told.problem else self.messages.HEALTHY,
+            last_updated_time=int(time.time()),
+            message=told.problem,
+        )
+
+
+class HealthV1(_Health, v1_grpc.DRAResourceHealthServicer):
     """v1.DRAResourceHealth."""
 
-    def __init__(self, board: HealthBoard) -> None:
-        self._board = board
-
-    def NodeWatchResources(  # noqa: N802 - the protocol's name
-        self,
-        request: v1.NodeWatchResourcesRequest,  # noqa: ARG002 - the protocol's signature
-        context: grpc.ServicerContext,
-    ) -> Iterator[v1.NodeWatchResourcesResponse]:
-        """Stream the health of all prepared devices."""
-        for devices in self._board.stream(context):
-            yield v1.NodeWatchResourcesResponse(
-                devices=[
-                    v1.DeviceHealth(
-                        device=v1.DeviceIdentifier(pool_name=d.pool, device_name=d.device),
-                        health=v1.UNHEALTHY if d.problem else v1.HEALTHY,
-                        last_updated_time=int(time.time()),
-                        message=d.problem,
-                    )
-                    for d in devices
-                ]
-            )
+    messages: ClassVar[Any] = v1
 
 
-class HealthV1Alpha1(v1alpha1_grpc.DRAResourceHealthServicer):
+class HealthV1Alpha1(_Health, v1alpha1_grpc.DRAResourceHealthServicer):
     """v1alpha1.DRAResourceHealth, for kubelets before 1.37."""
 
-    def __init__(self, board: HealthBoard) -> None:
-        self._board = board
-
-    def NodeWatchResources(  # noqa: N802 - the protocol's name
-        self,
-        request: v1alpha1.NodeWatchResourcesRequest,  # noqa: ARG002 - the protocol's signature
-        context: grpc.ServicerContext,
-    ) -> Iterator[v1alpha1.NodeWatchResourcesResponse]:
-        """Stream the health of all prepared devices."""
-        for devices in self._board.stream(context):
-            yield v1alpha1.NodeWatchResourcesResponse(
-                devices=[
-                    v1alpha1.DeviceHealth(
-                        device=v1alpha1.DeviceIdentifier(pool_name=d.pool, device_name=d.device),
-                        health=v1alpha1.UNHEALTHY if d.problem else v1alpha1.HEALTHY,
-                        last_updated_time=int(time.time()),
-                        message=d.problem,
-                    )
-                    for d in devices
-                ]
-            )
+    messages: ClassVar[Any] = v1alpha1
