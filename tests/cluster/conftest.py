@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import tempfile
@@ -11,18 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from hack.cluster import credentials
-from hack.cluster.api import Api, ApiError
+from hack.cluster.api import Api
 from hack.cluster.binaries import CONTROL_PLANE, NODE, Binaries, find_binaries
-from hack.cluster.chart import NAMESPACE, REPOSITORY
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.kubelet import KubeletNode
 from hack.cluster.nodes import add_fake_node
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import Driver
+from tests.cluster.harness.ground import make_namespace, serve_mignodes
 from tests.cluster.harness.workload import Workload
 
 REAL_NODE = "real"
@@ -93,15 +91,7 @@ def kubelet(binaries: Binaries, control_plane: ControlPlane, root: Path) -> Iter
 @pytest.fixture(scope="session")
 def crds(api: Api) -> None:
     """Our resources, served."""
-    api.create(yaml.safe_load((REPOSITORY / "api/crds/mignodes.yaml").read_text()))
-
-    def served() -> bool:
-        # Not at once, not even after the condition Established: 404, then 429.
-        with contextlib.suppress(ApiError):
-            return api.list("MigNode") == []
-        return False
-
-    wait_for("MigNode", served)
+    serve_mignodes(api)
 
 
 @pytest.fixture(scope="session")
@@ -110,7 +100,7 @@ def driver(
 ) -> Iterator[Driver]:
     """The driver on the real node and on two nodes without kubelet, ready for claims."""
     api = control_plane.api
-    api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+    make_namespace(api)
     home = root / "d"
     home.mkdir()
     driver = Driver(control_plane, home)

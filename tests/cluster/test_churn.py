@@ -11,11 +11,9 @@ from http import HTTPStatus
 from pathlib import Path
 
 import pytest
-import yaml
 
 from hack.cluster.api import Api, ApiError, Obj
 from hack.cluster.binaries import Binaries
-from hack.cluster.chart import NAMESPACE, REPOSITORY
 from hack.cluster.claimpolicy import FLAG, finalizers_at_creation
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.nodes import pod
@@ -23,6 +21,7 @@ from hack.cluster.waiting import wait_for
 from tests.cluster.conftest import USERS
 from tests.cluster.harness.churn import SHARED, Churn
 from tests.cluster.harness.daemons import DRIVER
+from tests.cluster.harness.ground import make_namespace, serve_mignodes
 from tests.cluster.harness.ledger import Ledger
 from tests.cluster.harness.replicas import Replicas
 from tests.cluster.harness.standins import StandIns
@@ -119,15 +118,8 @@ def arena(binaries: Binaries, root: Path, request: pytest.FixtureRequest) -> Ite
         finalizers_at_creation(control_plane.api) if at_creation else contextlib.nullcontext(),
     ):
         api = control_plane.api
-        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-        api.create(yaml.safe_load((REPOSITORY / "api/crds/mignodes.yaml").read_text()))
-
-        def known() -> bool:
-            with contextlib.suppress(ApiError):
-                return api.list("MigNode") == []
-            return False
-
-        wait_for("MigNode", known)
+        make_namespace(api)
+        serve_mignodes(api)
         ledger = Ledger(DRIVER)
         inventories = [inventory(n, *(gpu(m, n) for m in range(GPUS))) for n in NODES]
         nodes = StandIns(api, inventories, seed=SEED)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import ssl
 import urllib.request
@@ -11,16 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from hack.cluster.api import Api, ApiError, Obj, collection
 from hack.cluster.binaries import Binaries
-from hack.cluster.chart import NAMESPACE, REPOSITORY
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.nodes import add_fake_node, pod
 from hack.cluster.waiting import wait_for
 from tests.cluster.conftest import USERS
 from tests.cluster.harness.daemons import Driver
+from tests.cluster.harness.ground import make_namespace, serve_mignodes
 from tests.cluster.harness.workload import SLEEPING
 
 NODES = ("feature-a", "feature-b")
@@ -58,15 +56,8 @@ def served(binaries: Binaries, root: Path) -> Iterator[Api]:
 
 def _with_driver(control_plane: ControlPlane, root: Path) -> Iterator[Api]:
     api = control_plane.api
-    api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-    api.create(yaml.safe_load((REPOSITORY / "api/crds/mignodes.yaml").read_text()))
-
-    def known() -> bool:
-        with contextlib.suppress(ApiError):
-            return api.list("MigNode") == []
-        return False
-
-    wait_for("MigNode", known)
+    make_namespace(api)
+    serve_mignodes(api)
     home = root / "f"
     home.mkdir()
     driver = Driver(control_plane, home)

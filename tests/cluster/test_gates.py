@@ -15,12 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from hack.cluster import credentials
 from hack.cluster.api import Api, ApiError, Obj
 from hack.cluster.binaries import Binaries
-from hack.cluster.chart import NAMESPACE, REPOSITORY
+from hack.cluster.chart import REPOSITORY
 from hack.cluster.controlplane import ControlPlane, Setup
 from hack.cluster.errors import ClusterError
 from hack.cluster.nodes import add_fake_node, pod
@@ -28,6 +27,7 @@ from hack.cluster.processes import Process
 from hack.cluster.waiting import wait_for
 from tests.cluster.conftest import USERS
 from tests.cluster.harness.daemons import Driver
+from tests.cluster.harness.ground import make_namespace, serve_mignodes
 from tests.cluster.harness.workload import SLEEPING, Workload
 
 NODE = "sole"
@@ -80,8 +80,8 @@ def site(binaries: Binaries, home: Path, setup: Setup) -> Iterator[Site]:
         directory.mkdir()
     with ControlPlane(binaries, home / "cp", users=USERS, setup=setup) as plane:
         api = plane.api
-        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-        api.create(yaml.safe_load((REPOSITORY / "api/crds/mignodes.yaml").read_text()))
+        make_namespace(api)
+        serve_mignodes(api)
         add_fake_node(api, NODE)
         driver = Driver(plane, home / "d")
         roots: dict[str, Any] = {"kubelet_root": home / "k", "cdi_root": home / "cdi"}

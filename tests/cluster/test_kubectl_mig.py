@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
-from hack.cluster.api import Api, ApiError
+from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
-from hack.cluster.chart import NAMESPACE, REPOSITORY
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.credentials import ADMIN
 from hack.cluster.nodes import add_fake_node, pod
 from hack.cluster.waiting import wait_for
 from tests.cluster.conftest import USERS
 from tests.cluster.harness.daemons import Driver
+from tests.cluster.harness.ground import make_namespace, serve_mignodes
 
 NODE = "looked-at"
 
@@ -60,9 +58,8 @@ def site(binaries: Binaries, root: Path) -> Iterator[Site]:
     home.mkdir()
     with ControlPlane(binaries, home, users=USERS) as control_plane:
         api = control_plane.api
-        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-        api.create(yaml.safe_load((REPOSITORY / "api/crds/mignodes.yaml").read_text()))
-        wait_for("MigNode", _answers(lambda: api.list("MigNode") == []))
+        make_namespace(api)
+        serve_mignodes(api)
         add_fake_node(api, NODE)
         below = root / "m"
         below.mkdir()
@@ -80,15 +77,6 @@ def site(binaries: Binaries, root: Path) -> Iterator[Site]:
 def _hardware(below: Path) -> dict[str, Any]:
     roots = {"kubelet_root": below / "k", "cdi_root": below / "cdi"}
     return {"gpus": ("A100-SXM4-40GB",), **roots}
-
-
-def _answers(holds: Callable[[], bool]) -> Callable[[], bool]:
-    def asked() -> bool:
-        with contextlib.suppress(ApiError):
-            return holds()
-        return False
-
-    return asked
 
 
 def _claim(api: Api, name: str, device_class: str, **metadata: Any) -> None:

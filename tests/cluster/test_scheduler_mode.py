@@ -9,19 +9,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-import yaml
 
 from dra.geometry import Occupant, conflicts
 from dra.mignode import from_mignode
 from dra.names import MigDevice, parse_device
-from hack.cluster.api import Api, ApiError, Obj
+from hack.cluster.api import Api, Obj
 from hack.cluster.binaries import Binaries
-from hack.cluster.chart import NAMESPACE, REPOSITORY
 from hack.cluster.controlplane import ControlPlane, Setup
 from hack.cluster.nodes import add_fake_node, pod
 from hack.cluster.waiting import wait_for
 from tests.cluster.conftest import USERS
 from tests.cluster.harness.daemons import DRIVER, Driver
+from tests.cluster.harness.ground import make_namespace, serve_mignodes
 from tests.cluster.harness.workload import SLEEPING, node_of
 
 A100 = "A100-SXM4-40GB"
@@ -89,15 +88,8 @@ def site(
     (daemons := home / "d").mkdir()
     with ControlPlane(binaries, plane, users=USERS, setup=Setup(gates=gates)) as control_plane:
         api = control_plane.api
-        api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-        api.create(yaml.safe_load((REPOSITORY / "api/crds/mignodes.yaml").read_text()))
-
-        def known() -> bool:
-            with contextlib.suppress(ApiError):
-                return api.list("MigNode") == []
-            return False
-
-        wait_for("MigNode", known)
+        make_namespace(api)
+        serve_mignodes(api)
         driver = Driver(control_plane, daemons)
         for name, (allocator, gpus) in nodes.items():
             add_fake_node(api, name, labels={"allocator": allocator})
