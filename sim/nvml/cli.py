@@ -1,6 +1,8 @@
 """`python -m sim nvml`: make, show and disturb a simulated machine."""
 
+import contextlib
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -76,6 +78,17 @@ def show(state: Path, *, as_json: bool) -> None:
             click.echo(f"   {span:5} {name:12} GPU instance {instance.id:2}  {uuids}")
 
 
+@contextlib.contextmanager
+def _refusals() -> Iterator[None]:
+    """Says in the words of NVML or the machine why something cannot be done."""
+    try:
+        yield
+    except RefusedError as error:
+        raise click.ClickException(Return(error.code).name) from error
+    except LookupError as error:
+        raise click.ClickException(str(error)) from error
+
+
 @main.command()
 @_state
 @_gpu
@@ -83,12 +96,8 @@ def show(state: Path, *, as_json: bool) -> None:
 @click.argument("profile")
 def create(state: Path, gpu: int, start: int | None, profile: str) -> None:
     """Create a slice past the plugin, as a foreign client would."""
-    try:
+    with _refusals():
         click.echo(Machine(state).create_slice(gpu, profile, start=start).uuid)
-    except RefusedError as error:
-        raise click.ClickException(Return(error.code).name) from error
-    except LookupError as error:
-        raise click.ClickException(str(error)) from error
 
 
 @main.command()
@@ -97,12 +106,8 @@ def create(state: Path, gpu: int, start: int | None, profile: str) -> None:
 @click.argument("gpu_instance", type=int)
 def destroy(state: Path, gpu: int, gpu_instance: int) -> None:
     """Destroy a GPU instance with its compute instances."""
-    try:
+    with _refusals():
         Machine(state).destroy_slice(gpu, gpu_instance)
-    except RefusedError as error:
-        raise click.ClickException(Return(error.code).name) from error
-    except LookupError as error:
-        raise click.ClickException(str(error)) from error
 
 
 @main.command()

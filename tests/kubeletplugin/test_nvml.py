@@ -36,8 +36,14 @@ from sim.nvml.products import product_names
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Machine:
-    return Machine.create(tmp_path / "hw", [GpuSpec("A100-SXM4-40GB")])
+def product() -> str:
+    """Tests of other products have a parameter of that name."""
+    return "A100-SXM4-40GB"
+
+
+@pytest.fixture
+def machine(tmp_path: Path, product: str) -> Machine:
+    return Machine.create(tmp_path / "hw", [GpuSpec(product)])
 
 
 @pytest.fixture
@@ -80,56 +86,36 @@ def make(session: Session, card: Card, wanted: Profile, start: int) -> GpuInstan
     ("product", "code"), list(zip(product_names(), cycle([2, 13, 25]), strict=False))
 )
 def test_a_driver_that_refuses_the_second_form_of_a_call_is_asked_in_the_first(
-    tmp_path: Path, product: str, code: int
+    machine: Machine, session: Session, card: Card, product: str, code: int
 ) -> None:
-    machine = Machine.create(tmp_path / "hw", [GpuSpec(product)])
-    sim.nvml.install(machine.directory)
-    session = Session()
-    session.open()
-    try:
-        [before] = discover(session).cards
-        refusal = Fault(function="nvml*ProfileInfoV", action="return", code=code, times=0)
-        machine.inject(refusal)
-        [card] = discover(session).cards
-        assert card == before
-        assert card.geometry is not None
-        assert card.geometry.profiles
-        wanted = card.geometry.profiles[0]
-        make(session, card, wanted, wanted.placements[0].start)
-        machine.inject(Fault(function="nvml*ProfileInfo", action="return", code=999, times=0))
-        [card] = discover(session).cards
-        assert "UNKNOWN (999)" in card.problem, "the first form was asked"
-    finally:
-        machine.clear_faults()
-        session.close()
-        sim.nvml.uninstall()
+    refusal = Fault(function="nvml*ProfileInfoV", action="return", code=code, times=0)
+    machine.inject(refusal)
+    [asked] = discover(session).cards
+    assert asked == card
+    assert asked.geometry is not None
+    assert asked.geometry.profiles
+    wanted = asked.geometry.profiles[0]
+    make(session, asked, wanted, wanted.placements[0].start)
+    machine.inject(Fault(function="nvml*ProfileInfo", action="return", code=999, times=0))
+    [asked] = discover(session).cards
+    assert "UNKNOWN (999)" in asked.problem, "the first form was asked"
 
 
 @pytest.mark.parametrize("product", product_names())
 def test_every_profile_of_every_product_can_be_made_and_removed_where_nvml_says(
-    tmp_path: Path, product: str
+    session: Session, card: Card, geometry: Geometry, product: str
 ) -> None:
-    machine = Machine.create(tmp_path / "hw", [GpuSpec(product)])
-    sim.nvml.install(machine.directory)
-    session = Session()
-    session.open()
-    try:
-        [card] = discover(session).cards
-        assert card.geometry is not None
-        assert card.geometry.profiles
-        for wanted in card.geometry.profiles:
-            for placement in wanted.placements:
-                made = make(session, card, wanted, placement.start)
-                present = list_gpu_instances(session, card.uuid, card.geometry)
-                assert present == (GpuInstance(made.id, wanted.id, placement),)
-                [compute] = list_compute_instances(session, card.uuid, made.id)
-                assert compute.uuid.startswith("MIG-")
-                changes.destroy_compute_instances(session, card.uuid, made.id)
-                changes.destroy_gpu_instance(session, card.uuid, made.id)
-                assert list_gpu_instances(session, card.uuid, card.geometry) == ()
-    finally:
-        session.close()
-        sim.nvml.uninstall()
+    assert geometry.profiles
+    for wanted in geometry.profiles:
+        for placement in wanted.placements:
+            made = make(session, card, wanted, placement.start)
+            present = list_gpu_instances(session, card.uuid, geometry)
+            assert present == (GpuInstance(made.id, wanted.id, placement),)
+            [compute] = list_compute_instances(session, card.uuid, made.id)
+            assert compute.uuid.startswith("MIG-")
+            changes.destroy_compute_instances(session, card.uuid, made.id)
+            changes.destroy_gpu_instance(session, card.uuid, made.id)
+            assert list_gpu_instances(session, card.uuid, geometry) == ()
 
 
 def test_instances_without_compute_instance_are_seen(

@@ -51,10 +51,6 @@ def report(api: Api, path: str, *devices: Obj) -> Answer:
     return api.merge(path, {"status": {"devices": list(devices)}})
 
 
-def requested(**fields: Any) -> Obj:
-    return claim("a", {"name": "r0"} | fields)
-
-
 # --- the allocation -----------------------------------------------------------------------------
 def test_anybody_may_allocate_a_device_that_no_slice_lists(api: Api, a_claim: str) -> None:
     given = allocate(api, a_claim).ok()["status"]["allocation"]

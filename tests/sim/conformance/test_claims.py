@@ -15,37 +15,14 @@ from tests.sim.conformance.builders import (
 )
 
 if TYPE_CHECKING:
-    from tests.sim.conformance.client import Answer, Api
+    from tests.sim.conformance.client import Api
 
 Obj = dict[str, Any]
-
-POD = {"resource": "pods", "name": "p", "uid": "1"}
 
 
 @pytest.fixture
 def claims(namespace: str) -> str:
     return f"{DRA}/namespaces/{namespace}/resourceclaims"
-
-
-@pytest.fixture
-def a_claim(api: Api, claims: str) -> str:
-    """A new claim; gives the path of its status."""
-    api.post(claims, claim("a")).ok()
-    return f"{claims}/a/status"
-
-
-@pytest.fixture
-def allocated(api: Api, a_claim: str) -> str:
-    api.merge(a_claim, {"status": {"allocation": allocation()}}).ok()
-    return a_claim
-
-
-def allocate(api: Api, path: str, *results: Obj, **fields: Any) -> Answer:
-    return api.merge(path, {"status": {"allocation": allocation(*results, **fields)}})
-
-
-def report(api: Api, path: str, *devices: Obj) -> Answer:
-    return api.merge(path, {"status": {"devices": list(devices)}})
 
 
 def requested(**fields: Any) -> Obj:
