@@ -158,10 +158,15 @@ class Story:
 
 
 class Succession(Story):
-    """Leaders come and go besides; what one of them sent last arrives at any time later."""
+    """Leaders come and go besides; what one of them sent last arrives at any time later.
+
+    There is no fence where the former leader knows that no allocation of it can.
+    """
 
     def __init__(self, seed: int) -> None:
         self.late: list[Callable[[], object]] = []
+        self.settled = True  # as the present leader was told
+        self.clean = 0
         self.fence: Fence | None = None
         super().__init__(seed)
 
@@ -176,9 +181,15 @@ class Succession(Story):
     def _succeed(self) -> None:
         """The leader ends with any of its requests on their way, and the next one begins."""
         self._leave()
+        former = self.bench
+        left = former.writer.unanswered.fitting(former.cluster.claims)
+        self.settled = self.settled and not left
         self.seen.clear()
         self.desk = Desk()
         self.bench = self.bench.succeeded_by(*NODES, outbox=self.desk)
+        if self.settled:
+            self.clean += 1
+            return
         self.fence = fence = self.bench.fence(f"fence {self.draw.random()}")
         trouble = self.bench.api.refuse
         self.bench.api.refuse = lambda _: self._trouble(_STALE, _SILENCE)
@@ -189,6 +200,7 @@ class Succession(Story):
             self.bench.time += 1
         self.fence = None
         self.bench.api.refuse = trouble
+        self.settled = fence.has_no_gap()
 
     def _look(self) -> None:
         if self.fence is None:
