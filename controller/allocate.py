@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from controller.decision import Asked, Decision, Problem
 from controller.effort import Effort
 from controller.fleet import Fleet
+from controller.gpustate import GpuState
 from controller.nodechoice import node_tiers, preference
 from controller.search import Search
+from controller.stock import Candidate
 from dra.alternatives import choices
 from dra.hosts import Hosts
 from dra.nodefit import misfit
@@ -18,6 +20,8 @@ from dra.nodeselector import matches_selector
 from dra.score import POLICIES
 
 _REMEMBERED = 1000
+MANY = 64
+"""So many nodes that do not fit are met before the candidates of those that do are looked for."""
 
 
 class Allocator:
@@ -96,19 +100,39 @@ class Allocator:
         self, asked: Asked, search: Search, problem: Problem, delegated: AbstractSet[str]
     ) -> Decision | None:
         """One device, alike on GPUs of one kind: the first candidate on a node that fits."""
-        want, weights = asked.want, self._fleet.markets.weights
+        want = asked.want
+        stock, policy, weights = (
+            self._fleet.stock,
+            POLICIES[want.policy],
+            self._fleet.markets.weights,
+        )
         misfits: dict[str, bool] = {}
-        for candidate in self._fleet.stock.candidates(
-            want.expressions, POLICIES[want.policy], weights
-        ):
+        found: Candidate | None = None
+        for candidate in stock.candidates(want.expressions, policy, weights):
             name = candidate.state.inventory.node
             if name not in misfits:
                 misfits[name] = bool(self.node_misfit(problem, name, delegated))
             if not misfits[name]:
-                return asked.at(candidate.state, candidate.offer, candidate.placement)
-        if self._fleet.stock.whole:
+                found = candidate
+                break
+            if len(misfits) >= MANY:
+                # Such as for a pod of a DaemonSet: the candidates on other nodes are too many.
+                states = self._where_it_fits(problem, delegated, misfits)
+                found = stock.best(want.expressions, policy, weights, states)
+                break
+        if found is not None:
+            return asked.at(found.state, found.offer, found.placement)
+        if stock.whole:
             return self._decide_jointly(search, problem, delegated)
         return None
+
+    def _where_it_fits(
+        self, problem: Problem, delegated: AbstractSet[str], misfits: Mapping[str, bool]
+    ) -> Iterator[GpuState]:
+        """The GPUs of all nodes where the pod fits, which is known for some."""
+        for name, node in self._fleet.nodes.items():
+            if name not in misfits and not self.node_misfit(problem, name, delegated):
+                yield from node.gpus
 
     def _decide_jointly(
         self, search: Search, problem: Problem, delegated: AbstractSet[str]

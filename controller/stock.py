@@ -7,7 +7,7 @@ thousands of nodes.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
@@ -15,9 +15,9 @@ from typing import NamedTuple
 
 from controller.gpustate import GpuState
 from controller.market import Market
-from dra.geometry import Placement, Profile
+from dra.geometry import Placement, Profile, Usage
 from dra.market import GpuId
-from dra.score import Key, Policy, Weights
+from dra.score import Key, Policy, Situation, Weights
 from dra.selectors.cache import BoundedCache
 from dra.selectors.kinds import GpuKind, Kinds, Offer
 
@@ -31,6 +31,9 @@ class Candidate(NamedTuple):
     state: GpuState
     offer: Offer
     placement: Placement
+
+
+_Entry = tuple[Key, GpuId, int, Candidate]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +96,25 @@ class Stock:
             for *_, candidate in heapq.merge(*runs):
                 yield candidate
 
+    def best(
+        self,
+        expressions: tuple[str, ...],
+        policy: Policy,
+        weights: Callable[[Market], Weights],
+        states: Iterable[GpuState],
+    ) -> Candidate | None:
+        """The first of ``candidates`` that is of one of the GPUs ``states``, found by these."""
+        gpus = [state for state in states if state.counted]
+        for streams in self._shelves.get(expressions, lambda: self._shelf(expressions)):
+            offered = [
+                entry
+                for stream in streams
+                for entry in self._best(stream, policy, weights(stream.market), gpus)
+            ]
+            if offered:
+                return min(offered, key=_by_order)[-1]
+        return None
+
     def _open(self, market: Market, kind: GpuKind) -> None:
         """The first GPU of a kind comes: what selectors select is to be asked anew.
 
@@ -121,9 +143,7 @@ class Stock:
                         found.setdefault(profile.id, stream).offers[kind] = offer
             yield from found.values()
 
-    def _run(
-        self, stream: _Stream, policy: Policy, weights: Weights
-    ) -> Iterator[tuple[Key, GpuId, int, Candidate]]:
+    def _run(self, stream: _Stream, policy: Policy, weights: Weights) -> Iterator[_Entry]:
         """In an order that the first three tell alone."""
         size = float(stream.size)
         for key, gpu, move in stream.market.index.offers(stream.profile, policy, weights):
@@ -132,3 +152,27 @@ class Stock:
             if offer is not None:
                 cost = (size, *key)
                 yield cost, gpu, stream.rank, Candidate(cost, state, offer, move.placement)
+
+    def _best(
+        self, stream: _Stream, policy: Policy, weights: Weights, gpus: Iterable[GpuState]
+    ) -> Iterator[_Entry]:
+        """Of each GPU that has any, the entry of ``_run`` that comes first."""
+        known: dict[tuple[Usage, int], tuple[Key, Placement] | None] = {}
+        table = stream.market.table
+        for state in gpus:
+            offer = stream.offers.get(state.kind)
+            if offer is None:
+                continue
+            form = (state.usage, state.instances)
+            if form not in known:
+                situation = Situation(*form, table.geometry.memory_slices, weights)
+                moves = table.moves(state.usage, stream.profile)
+                judged = ((policy(situation, m), m.placement) for m in moves)
+                known[form] = min(judged, default=None)
+            if (first := known[form]) is not None:
+                cost = (float(stream.size), *first[0])
+                yield cost, state.id, stream.rank, Candidate(cost, state, offer, first[1])
+
+
+def _by_order(entry: _Entry) -> tuple[Key, GpuId, int]:
+    return entry[:3]

@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.config import API_VERSION, KIND
+from controller import allocate
 from controller.allocate import Allocator
 from controller.cluster import Cluster
 from controller.decision import Decision
@@ -72,7 +74,7 @@ def clusters(draw: st.DrawFn) -> Cluster:
     for name in names:
         count = draw(st.integers(1, 3))
         known.set_mignode(mignode(name, *(draw(gpus(i, name)) for i in range(count))))
-        if draw(st.integers(0, 4)) == 0:
+        if draw(st.integers(0, 2)) == 0:
             known.set_node(versioned(node(name, unschedulable=True)))
     return known
 
@@ -91,13 +93,16 @@ def both(known: Cluster, wanted: Obj) -> tuple[Decision | None, Decision | None]
     known=clusters(),
     name=st.sampled_from(CLASSES),
     policy=st.sampled_from(sorted(POLICIES)),
+    many=st.integers(1, 3),
 )
 def test_one_device_is_decided_by_state_as_it_is_by_node(
-    known: Cluster, name: str, policy: str
+    known: Cluster, name: str, policy: str, many: int
 ) -> None:
     parameters = {"apiVersion": API_VERSION, "kind": KIND, "placement": {"policy": policy}}
     config = [{"opaque": {"driver": "mig.dra.dev", "parameters": parameters}}]
-    quick, thorough = both(known, claim("c", request("r", name), config=config))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(allocate, "MANY", many)
+        quick, thorough = both(known, claim("c", request("r", name), config=config))
     assert quick == thorough
 
 
