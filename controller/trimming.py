@@ -17,10 +17,12 @@ from dra.kube.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS, Obj, Res
 from dra.selectors.cache import BoundedCache
 
 _IDENTITY = ("name", "namespace", "uid", "resourceVersion")
-_METADATA = (
-    *_IDENTITY,
-    *("creationTimestamp", "deletionTimestamp", "finalizers", "ownerReferences"),
+_POD_METADATA = (
+    *("name", "namespace", "uid"),
+    *("creationTimestamp", "deletionTimestamp", "ownerReferences"),
 )
+"""Without the resourceVersion: a change of nothing that is kept is none."""
+_CLAIM_METADATA = (*_POD_METADATA, "resourceVersion", "finalizers")
 _POD_SPEC = (
     *("overhead", "resources", "nodeSelector", "affinity", "tolerations", "priority"),
     *("schedulingGates", "resourceClaims", "nodeName"),
@@ -58,20 +60,22 @@ class Trimmer:
         for field in ("containers", "initContainers"):
             if field in spec:
                 slim[field] = self._shared([_picked(c, _CONTAINER) for c in spec[field]])
-        said: Obj = _interned(_picked(status, ("phase", "resourceClaimStatuses")))
+        said = _picked(status, ("phase", "resourceClaimStatuses"))
         # What Kubernetes says of a pod is nothing to us, unlike what we said ourselves.
         if own := [c for c in status.get("conditions") or () if "/" in c["type"]]:
             said["conditions"] = own
-        metadata = self._metadata(obj)
+        metadata = _named(obj["metadata"], _POD_METADATA)
         if owners := metadata.get("ownerReferences"):
             metadata["ownerReferences"] = self._shared([_picked(o, _OWNER) for o in owners])
         return {"metadata": metadata, "spec": slim, "status": said}
 
     def _claim(self, obj: Obj) -> Obj:
-        slim: Obj = {"metadata": self._metadata(obj), "spec": self._shared(obj.get("spec") or {})}
-        metadata = slim["metadata"]
+        metadata = _named(obj["metadata"], _CLAIM_METADATA)
+        if "finalizers" in metadata:
+            metadata["finalizers"] = self._shared(metadata["finalizers"])
         if owners := metadata.get("ownerReferences"):
             metadata["ownerReferences"] = [_picked(o, (*_OWNER, "uid")) for o in owners]
+        slim: Obj = {"metadata": metadata, "spec": self._shared(obj.get("spec") or {})}
         if status := obj.get("status"):
             slim["status"] = said = {k: v for k, v in status.items() if k != "devices"}
             if allocation := said.pop("allocation", None):
@@ -84,12 +88,6 @@ class Trimmer:
             if told := [d for d in status.get("devices") or () if not _is_prepared(d)]:
                 said["devices"] = told
         return slim
-
-    def _metadata(self, obj: Obj) -> Obj:
-        kept: Obj = _interned(_picked(obj["metadata"], _METADATA))
-        if "finalizers" in kept:
-            kept["finalizers"] = self._shared(kept["finalizers"])
-        return kept
 
     def _shared(self, value: Any) -> Any:
         """``value``, or the one that was there before and is equal to it."""
@@ -116,6 +114,15 @@ def _interned(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _interned(v) for key, v in value.items()}
     return value
+
+
+def _named(metadata: Obj, fields: Iterable[str]) -> Obj:
+    """``fields`` of an object's metadata, its names kept once."""
+    kept = _picked(metadata, fields)
+    for field in ("name", "namespace", "uid"):
+        if field in kept:
+            kept[field] = sys.intern(kept[field])
+    return kept
 
 
 def _picked(mapping: Obj, fields: Iterable[str]) -> Obj:

@@ -25,7 +25,7 @@ class Store:
 
     Only the reflector writes; its writes return the changes that they made, with objects as they
     were given. The store itself holds what ``remember`` makes of them, which must leave name,
-    namespace, UID and resourceVersion as they are.
+    namespace and UID as they are; an object of which that stays equal has not changed.
     """
 
     def __init__(self, remember: Callable[[Obj], Obj] = lambda obj: obj) -> None:
@@ -66,15 +66,15 @@ class Store:
 
     def _put(self, obj: Obj) -> list[Change]:
         key = _key(obj)
-        old = self._objects.get(key)
-        self._objects[key] = self._remember(obj)
+        old, new = self._objects.get(key), self._remember(obj)
+        if old == new:
+            return []
+        self._objects[key] = new
         if old is None:
             return [Change("added", None, obj)]
         if _meta(old, "uid") != _meta(obj, "uid"):
             # Deleted and created again under the same name while nobody watched.
             return [Change("deleted", old, None), Change("added", None, obj)]
-        if _meta(old, "resourceVersion") == _meta(obj, "resourceVersion"):
-            return []
         return [Change("modified", old, obj)]
 
     # Last, because below it `list` means this method.

@@ -151,6 +151,29 @@ def test_what_many_pods_have_in_common_is_kept_once() -> None:
     assert one["metadata"]["name"] != other["metadata"]["name"]
 
 
+def test_a_change_of_nothing_that_is_kept_of_a_pod_is_none() -> None:
+    store, trim = Store(), Trimmer(PODS)
+    before = as_stored(PODS, pod("p", "c"), 1)
+    store.put(trim(before))
+    nominated = as_stored(PODS, pod("p", "c"), 2)
+    nominated["metadata"]["uid"] = before["metadata"]["uid"]
+    nominated["status"] |= {"nominatedNodeName": "node-a", "message": "soon"}
+    assert store.put(trim(nominated)) == []
+    nominated["spec"]["nodeName"] = "node-a"
+    (change,) = store.put(trim(nominated))
+    assert change.kind == "modified"
+
+
+def test_any_change_of_a_claim_is_one_as_writes_name_its_version() -> None:
+    store, trim = Store(), Trimmer(RESOURCE_CLAIMS)
+    body = as_stored(RESOURCE_CLAIMS, claim("c"), 1)
+    store.put(trim(body))
+    body["metadata"] |= {"labels": {"another": "label"}, "resourceVersion": "2"}
+    (change,) = store.put(trim(body))
+    assert change.new is not None
+    assert change.new["metadata"]["resourceVersion"] == "2"
+
+
 @pytest.mark.parametrize("resource", [NODES, MIG_NODES])
 def test_of_nodes_the_mirror_remembers_only_which_they_are(resource: Any) -> None:
     body = as_stored(resource, node("node-a") if resource is NODES else mignode("node-a"), 5)
