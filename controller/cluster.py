@@ -200,14 +200,15 @@ class Cluster:
         An older state than the known one is ignored: the answers to our writes may be known
         before the watch reports them.
         """
-        claim = read_claim(obj, self._sharing.requests)
-        key = (claim.ref.namespace, claim.ref.name)
+        metadata = obj["metadata"]
+        key = (metadata["namespace"], metadata["name"])
         known = self.claims.get(key)
-        if known is not None and known.claim.ref.uid != claim.ref.uid:
+        if known is not None and known.claim.ref.uid != metadata["uid"]:
             self.remove_claim(key)
             known = None
-        if known is not None and not newer(claim, known.claim):
+        if known is not None and not newer(_version(obj), known.claim.resource_version):
             return
+        claim = read_claim(obj, self._sharing.requests)
         self.claims[key] = KnownClaim(claim, obj)
         self._claim_of_uid[claim.ref.uid] = key
         self._account(known.claim if known else None, claim)
@@ -251,7 +252,9 @@ class Cluster:
         """Take the answer to a write of ours, unless the claim is gone meanwhile."""
         metadata = obj["metadata"]
         known = self.claims.get((metadata["namespace"], metadata["name"]))
-        if known is not None and known.claim.ref.uid == metadata["uid"]:
+        if known is None or known.claim.ref.uid != metadata["uid"]:
+            return
+        if newer(_version(obj), known.claim.resource_version):
             self.set_claim(self._trimmer(obj))
 
     def learn_demand(self) -> None:
@@ -328,9 +331,12 @@ class Cluster:
             self._pods_of.setdefault(claim, set()).add(pod)
 
 
-def newer(claim: Claim, known: Claim) -> bool:
-    """Whether ``claim`` is a later state than ``known`` is."""
-    new, old = claim.resource_version, known.resource_version
-    if new.isdigit() and old.isdigit():
-        return int(new) > int(old)
-    return new != old
+def newer(version: str, known: str) -> bool:
+    """Whether one resourceVersion of an object is later than another."""
+    if version.isdigit() and known.isdigit():
+        return int(version) > int(known)
+    return version != known
+
+
+def _version(obj: Obj) -> str:
+    return str(obj["metadata"].get("resourceVersion") or "")

@@ -74,5 +74,5 @@ class Unanswered:
             claim.ref
             for claim in self._left.copy().values()
             if (known := claims.get((claim.ref.namespace, claim.ref.name)))
-            and not newer(known.claim, claim)
+            and not newer(known.claim.resource_version, claim.resource_version)
         ]
