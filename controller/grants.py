@@ -30,10 +30,11 @@ Done = Callable[[Exception | None], None]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Grant:
-    """One claim's part of a decision."""
+    """One claim's part of a decision; ``uncertain``: it may have been written already."""
 
     wants: ClaimWants
     decision: Decision
+    uncertain: bool = False
 
     @property
     def claim(self) -> Claim:
@@ -168,14 +169,15 @@ class Grants:
             claim = read_claim(last) if last is not None else grant.claim
             if last is not None and claim.allocation is not None:
                 self._granted(pod, last, grant)
-            elif (
+            elif grant.uncertain or (
                 tried
                 and _may_be_written(answer.error)
                 and self._cluster.finalizer in claim.finalizers
             ):
+                # However the same is refused later: the first one may have been written.
                 tried = False
                 self._unknown[claim.ref.uid] = replace(
-                    grant, wants=replace(grant.wants, claim=claim)
+                    grant, wants=replace(grant.wants, claim=claim), uncertain=True
                 )
                 self.notice(grant.key)
                 continue

@@ -109,6 +109,24 @@ def test_a_write_of_unknown_outcome_keeps_its_place_until_the_truth_is_known(
     assert bench.devices("d") == []
 
 
+def test_a_write_that_may_have_been_made_counts_although_the_same_is_refused_later() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c", request("r", "mig-7g.40gb")))
+    bench.pod(pod("p", "c"))
+    bench.api.lost = once(STATUS, UnavailableError("no answer"))
+    bench.run()
+    refusals = [InvalidError("denied by a webhook", status=422)] * 2
+    bench.api.refuse = lambda _: refusals.pop() if refusals else None
+    bench.run(seconds=1)
+    assert len(refusals) == 1
+    bench.remove_pod("p")
+    bench.claim(claim("d", request("r", "mig-7g.40gb")))
+    bench.pod(pod("q", "d"))
+    bench.run()
+    assert bench.devices("c")
+    assert bench.devices("d") == []
+
+
 def test_a_pod_that_is_served_half_is_served_as_a_whole_elsewhere() -> None:
     bench, desk = served_half()
     settle(bench, desk, seconds=1)
