@@ -18,6 +18,8 @@ from dra.kube.timing import Clock, SystemClock
 from dra.kube.wire import Answer, Wire
 
 _OK = range(200, 300)
+_THROTTLED = (429, 503)
+"""Nothing was done then, unlike with other errors that say when to come back."""
 _QUOTED_TEXT = 300
 
 _Response = TypeVar("_Response", Answer, urllib3.BaseHTTPResponse)
@@ -88,7 +90,7 @@ class HttpClient:
             if answer.status in _OK:
                 return _decode(answer, f"{method} {path}")
             error = _refusal(answer, f"{method} {path}")
-            if not isinstance(error, UnavailableError) or error.retry_after is None:
+            if answer.status not in _THROTTLED or error.retry_after is None:
                 raise error
             if self._clock.monotonic() + error.retry_after >= deadline:
                 raise error

@@ -132,6 +132,13 @@ def test_a_throttled_call_is_repeated_when_the_server_says(
     assert len(stub.requests) == 3
 
 
+def test_a_write_that_may_have_been_made_is_the_callers_to_repeat(stub: Stub, api: KubeApi) -> None:
+    stub.calls += [refuse(500, "ServerTimeout", retry_after=0), refuse(403, "Forbidden")]
+    with pytest.raises(UnavailableError):
+        api.create(PODS, thing("p"))
+    assert len(stub.requests) == 1
+
+
 def test_throttling_beyond_the_time_budget_is_the_callers_to_wait(stub: Stub, api: KubeApi) -> None:
     stub.calls += [refuse(429, retry_after=600)]
     with pytest.raises(UnavailableError) as caught:
