@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import queue
 import random
-import threading
 import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
@@ -15,6 +14,7 @@ from dra.inventory import ClaimRef, Instance, InstanceState, Inventory
 from dra.mignode import to_mignode
 from dra.names import MigDevice, parse_device
 from hack.cluster.nodes import add_fake_node
+from tests.cluster.harness.background import Background
 from tests.cluster.harness.ledger import Piece, pieces
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class _Prepared:
     unknown: bool = False
 
 
-class StandIns:
+class StandIns(Background):
     """Prepares the claims of pods that are bound to one of the nodes, and ends pods in order.
 
     As kubelet does: the slices go before the pod does, unless it is deleted by force. A slice that
@@ -62,6 +62,7 @@ class StandIns:
     """
 
     def __init__(self, api: Api, inventories: Iterable[Inventory], *, seed: int = 0) -> None:
+        super().__init__("stand-ins", patience=30)
         self._api = api
         self._inventories = {i.node: i for i in inventories}
         self._random = random.Random(seed)
@@ -69,9 +70,6 @@ class StandIns:
         self._again: list[tuple[float, str, Obj]] = []
         self._prepared: dict[str, _Prepared] = {}
         self._started: set[str] = set()
-        self._stop = threading.Event()
-        self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="stand-ins", daemon=True)
         self.collisions: list[str] = []
         self.left_behind = 0
         self.most_prepared = 0
@@ -91,30 +89,16 @@ class StandIns:
             body = to_mignode(inventory)
             self._api.create({k: v for k, v in body.items() if k != "status"})
             self._api.patch("MigNode", name, {"status": body["status"]}, subresource="status")
-        self._thread.start()
-        return self
+        return super().__enter__()
 
-    def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join(30)
-        self.check()
-
-    def check(self) -> None:
-        """Raises what has ended the thread."""
-        if self._error is not None:
-            raise self._error
-
-    def _run(self) -> None:
-        try:
-            while not self._stop.is_set():
-                with contextlib.suppress(queue.Empty):
-                    self._look_at(*self._pods.get(timeout=0.02))
-                due = [each for each in self._again if each[0] <= time.monotonic()]
-                self._again = [each for each in self._again if each not in due]
-                for _, what, pod in due:
-                    self._look_at(what, pod)
-        except BaseException as error:  # noqa: BLE001 - raised again by whoever waits
-            self._error = error
+    def work(self) -> None:
+        """Look at what the watch has brought, and at what is due."""
+        with contextlib.suppress(queue.Empty):
+            self._look_at(*self._pods.get(timeout=0.02))
+        due = [each for each in self._again if each[0] <= time.monotonic()]
+        self._again = [each for each in self._again if each not in due]
+        for _, what, pod in due:
+            self._look_at(what, pod)
 
     def _look_at(self, what: str, pod: Obj) -> None:
         uid = pod["metadata"]["uid"]
