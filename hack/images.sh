@@ -1,6 +1,8 @@
 #!/usr/bin/env bash
 # Builds the images of deploy/Dockerfile with Docker, and pushes them or loads them into a kind cluster.
 set -euo pipefail
+# shellcheck source-path=SCRIPTDIR source=options.sh
+. "$(dirname "${BASH_SOURCE[0]}")/options.sh"
 
 REPOSITORY=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 TARGETS=()
@@ -18,16 +20,6 @@ Usage: images.sh [options] [TARGET...]
   --dry-run          print the commands only
 Targets, all of them without an argument: controller kubelet-plugin simulator
 USAGE
-}
-
-usage_error() {
-    echo "${0##*/}: $*; see ${0##*/} --help" >&2
-    exit 2
-}
-
-value() {
-    [ $# -ge 2 ] && [ -n "$2" ] || usage_error "$1 needs a value"
-    echo "$2"
 }
 
 run() {

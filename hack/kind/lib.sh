@@ -1,6 +1,9 @@
 # Shared by up.sh, demo.sh and down.sh; sourced, not run.
 # shellcheck shell=bash
 
+# shellcheck source-path=SCRIPTDIR source=../options.sh
+. "$(dirname "${BASH_SOURCE[0]}")/../options.sh"
+
 KIND_DIR=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 # shellcheck disable=SC2034 # read by the scripts that source this file
 REPOSITORY=$(cd "$KIND_DIR/../.." && pwd)
@@ -11,17 +14,6 @@ NAMESPACE=mig-dra-driver
 die() {
     echo "${0##*/}: $*" >&2
     exit 1
-}
-
-usage_error() {
-    echo "${0##*/}: $*; see ${0##*/} --help" >&2
-    exit 2
-}
-
-# The value of an option: `value "$@"` with the option itself first.
-value() {
-    [ $# -ge 2 ] && [ -n "$2" ] || usage_error "$1 needs a value"
-    echo "$2"
 }
 
 valid_cluster() {
