@@ -244,11 +244,11 @@ def test_what_is_known_of_an_allocation_whose_answer_was_lost_counts(
     term, lost = begin(settled=True), threading.Event()
 
     def lose(send: Send, _: str, subresource: str) -> Obj:
-        stored = send()
-        if subresource == "status" and not lost.is_set():
-            lost.set()
-            raise UnavailableError("no answer")
-        return stored
+        if subresource != "status" or lost.is_set():
+            return send()
+        lost.set()
+        send()
+        raise UnavailableError("no answer")
 
     term.link.patch_claim = lose
     term.thread.start()
