@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from typing import Any, Literal
 
 Format = Literal["text", "json"]
 
+_PLAIN = re.compile(r'[^\s"=]+')
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 
 
@@ -68,5 +70,4 @@ def _time(record: logging.LogRecord) -> str:
 
 def _value(value: object) -> str:
     text = str(value)
-    plain = text and not any(c.isspace() or c in '"=' for c in text)
-    return text if plain else json.dumps(text)
+    return text if _PLAIN.fullmatch(text) else json.dumps(text)

@@ -18,13 +18,18 @@ _ENDED = ("Succeeded", "Failed")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Pod:
-    """A pod; ``claims`` maps its claim names to ResourceClaims, None while there is none yet."""
+    """A pod; ``claims`` maps its claim names to ResourceClaims, None while there is none yet.
+
+    ``claim_keys`` are the ResourceClaims that exist, as far as its status tells, each once: a pod
+    may have the same claim under several names.
+    """
 
     key: Key
     uid: str
     obj: Obj
     needs: PodNeeds
     claims: Mapping[str, str | None]
+    claim_keys: tuple[Key, ...]
     node: str
     gates: tuple[str, ...]
     priority: int
@@ -42,15 +47,6 @@ class Pod:
         """Whether it waits to be started."""
         return self.phase in ("", "Pending") and not self.deleting
 
-    @property
-    def claim_keys(self) -> tuple[Key, ...]:
-        """The ResourceClaims that exist, as far as its status tells, each once.
-
-        A pod may have the same claim under several names.
-        """
-        names = dict.fromkeys(name for name in self.claims.values() if name is not None)
-        return tuple((self.key[0], name) for name in names)
-
     def __str__(self) -> str:
         return f"{self.key[0]}/{self.key[1]}"
 
@@ -58,12 +54,16 @@ class Pod:
 def read_pod(obj: Obj, needs: Callable[[Obj], PodNeeds] = read_needs) -> Pod:
     """The pod in ``obj``; ``needs`` reads what its spec asks of a node."""
     metadata, spec = obj["metadata"], obj.get("spec") or {}
+    claims, namespace = claim_names(obj), metadata["namespace"]
     return Pod(
-        key=(metadata["namespace"], metadata["name"]),
+        key=(namespace, metadata["name"]),
         uid=metadata["uid"],
         obj=obj,
         needs=needs(spec),
-        claims=claim_names(obj),
+        claims=claims,
+        claim_keys=tuple(
+            (namespace, name) for name in dict.fromkeys(claims.values()) if name is not None
+        ),
         node=spec.get("nodeName") or "",
         gates=tuple(g["name"] for g in spec.get("schedulingGates") or ()),
         priority=_integer(spec.get("priority")),
