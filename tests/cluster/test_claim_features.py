@@ -90,7 +90,9 @@ def serve(served: Api) -> Iterator[Serve]:
     api = served
     made: list[str] = []
 
-    def act(name: str, *requests: Obj, **devices: Any) -> list[Obj]:
+    def act(
+        name: str, *requests: Obj, names: tuple[str, ...] = ("gpu",), **devices: Any
+    ) -> list[Obj]:
         spec = {"devices": {"requests": list(requests), **devices}}
         api.create(
             {
@@ -101,7 +103,7 @@ def serve(served: Api) -> Iterator[Serve]:
             }
         )
         made.append(name)
-        claims = {"gpu": {"resourceClaimName": name}}
+        claims = {n: {"resourceClaimName": name} for n in names}
         api.create(pod(name, SLEEPING, claims=claims, nodeSelector={"test/features": "yes"}))
 
         def seen() -> str:
@@ -138,6 +140,12 @@ def test_several_devices_and_requests_are_bound(serve: Serve) -> None:
         "several", exactly("one", "mig-2g.10gb", count=2), exactly("two", "mig-3g.20gb")
     )
     assert sorted(r["request"] for r in results) == ["one", "one", "two"]
+
+
+def test_a_claim_that_a_pod_has_under_two_names_is_bound_with_what_it_asks_for(
+    serve: Serve,
+) -> None:
+    assert len(serve("twice", exactly("one", "mig-1g.5gb"), names=("one", "other"))) == 1
 
 
 def test_devices_of_one_gpu_are_bound(serve: Serve) -> None:
