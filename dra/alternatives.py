@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
+from dra.allocation import MAX_RESULTS
 from dra.wants import ClaimWants
 
 MAX_CHOICES = 512
@@ -15,7 +16,7 @@ def choices(claims: Sequence[ClaimWants]) -> Iterator[tuple[ClaimWants, ...]]:
     """``claims`` with one alternative chosen for every request, the best choice first.
 
     The best has the least sum of ranks, which is how kube-scheduler compares nodes; among equal
-    sums earlier requests fare better.
+    sums earlier requests fare better. Choices of more devices than a claim may hold are left out.
     """
     sizes = [len(alternatives) for claim in claims for alternatives in claim.choices]
     if all(size == 1 for size in sizes):
@@ -23,7 +24,14 @@ def choices(claims: Sequence[ClaimWants]) -> Iterator[tuple[ClaimWants, ...]]:
         return
     for ranks in _by_sum(sizes):
         rest = iter(ranks)
-        yield tuple(c.choosing([next(rest) for _ in c.choices]) for c in claims)
+        chosen = tuple(c.choosing([next(rest) for _ in c.choices]) for c in claims)
+        if all(_devices(claim) <= MAX_RESULTS for claim in chosen):
+            yield chosen
+
+
+def _devices(claim: ClaimWants) -> int:
+    """How many devices a claim wants at least."""
+    return sum(1 if want.everything else want.count for want in claim.wants)
 
 
 def _by_sum(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
