@@ -5,7 +5,7 @@ import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 from urllib.parse import urlencode
 
 import msgspec
@@ -15,14 +15,11 @@ from dra.kube.connection import Connection
 from dra.kube.errors import KubeError, UnavailableError, error_from_status
 from dra.kube.resources import Obj
 from dra.kube.timing import Clock, SystemClock
-from dra.kube.wire import Answer, Wire
 
 _OK = range(200, 300)
 _THROTTLED = (429, 503)
 """Nothing was done then, unlike with other errors that say when to come back."""
 _QUOTED_TEXT = 300
-
-_Response = TypeVar("_Response", Answer, urllib3.BaseHTTPResponse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +50,7 @@ class HttpClient:
         observe: Callable[[Exchange], None] = lambda _: None,
     ) -> None:
         self._connection = connection
-        self._wire = Wire(connection.pool, connection.host)
-        self._headers = {"Accept": "application/json", "User-Agent": user_agent}
+        self._user_agent = user_agent
         self._timeout = timeout_seconds
         self._clock = clock or SystemClock()
         self._observe = observe
@@ -76,21 +72,15 @@ class HttpClient:
     ) -> Obj:
         """Send one request and decode the answer; repeat it while the server throttles."""
         deadline = self._clock.monotonic() + self._timeout
-        encoded = b"" if body is None else msgspec.json.encode(body)
-
-        def exchange() -> Answer:
-            headers = self._headers | self._connection.credentials()
-            if encoded:
-                headers["Content-Type"] = content_type
-            target = _target(path, query)
-            return self._wire.exchange(method, target, headers, body=encoded, seconds=self._timeout)
-
+        timeout = urllib3.Timeout(connect=self._timeout, read=self._timeout)
         while True:
-            answer = self._observed(method, path, exchange)
-            if answer.status in _OK:
-                return _decode(answer, f"{method} {path}")
-            error = _refusal(answer, f"{method} {path}")
-            if answer.status not in _THROTTLED or error.retry_after is None:
+            response = self._send(
+                method, path, query=query, body=body, content_type=content_type, timeout=timeout
+            )
+            if response.status in _OK:
+                return _decode(response, f"{method} {path}")
+            error = _refusal(response, f"{method} {path}")
+            if response.status not in _THROTTLED or error.retry_after is None:
                 raise error
             if self._clock.monotonic() + error.retry_after >= deadline:
                 raise error
@@ -105,31 +95,50 @@ class HttpClient:
         The headers have to come within the budget of a call; reading the body fails after
         ``silence_seconds`` without data.
         """
-
-        def begin() -> urllib3.BaseHTTPResponse:
-            return self._connection.pool.urlopen(
-                "GET",
-                self._connection.host + _target(path, query),
-                headers=self._headers | self._connection.credentials(),
-                timeout=urllib3.Timeout(connect=self._timeout, read=self._timeout),
-                retries=False,
-                redirect=False,
-                preload_content=False,
-            )
-
-        response = self._observed("GET", path, begin)
+        timeout = urllib3.Timeout(connect=self._timeout, read=self._timeout)
+        response = self._send("GET", path, query=query, timeout=timeout, stream=True)
         if response.status in _OK:
             _allow_silence(response, silence_seconds)
             return response
         try:
-            headers = {name.lower(): value for name, value in response.headers.items()}
-            answer = Answer(response.status, headers, response.data)
+            refusal = _refusal(response, f"GET {path}")
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise UnavailableError(f"GET {path}: {error}") from error
-        raise _refusal(answer, f"GET {path}")
+        raise refusal
 
-    def _observed(self, method: str, path: str, request: Callable[[], _Response]) -> _Response:
-        """Make a request; a read twice if need be."""
+    def _send(  # noqa: PLR0913 - one HTTP request
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None,
+        timeout: urllib3.Timeout,
+        body: Any = None,
+        content_type: str = "",
+        stream: bool = False,
+    ) -> urllib3.BaseHTTPResponse:
+        given = {key: value for key, value in (query or {}).items() if value}
+        url = self._connection.host + path
+        if given:
+            url += "?" + urlencode(given)
+        headers = {"Accept": "application/json", "User-Agent": self._user_agent}
+        headers |= self._connection.credentials()
+        if body is not None:
+            headers["Content-Type"] = content_type
+        encoded = None if body is None else msgspec.json.encode(body)
+
+        def request() -> urllib3.BaseHTTPResponse:
+            return self._connection.pool.urlopen(
+                method,
+                url,
+                body=encoded,
+                headers=headers,
+                timeout=timeout,
+                retries=False,
+                redirect=False,
+                preload_content=not stream,
+            )
+
         began, status = self._clock.monotonic(), 0
         try:
             try:
@@ -149,11 +158,6 @@ class HttpClient:
             self._observe(Exchange(method, path, status, self._clock.monotonic() - began))
 
 
-def _target(path: str, query: Mapping[str, str] | None) -> str:
-    given = {key: value for key, value in (query or {}).items() if value}
-    return f"{path}?{urlencode(given)}" if given else path
-
-
 def _allow_silence(response: urllib3.BaseHTTPResponse, seconds: float) -> None:
     """Give the rest of the body more time than the headers had.
 
@@ -166,24 +170,24 @@ def _allow_silence(response: urllib3.BaseHTTPResponse, seconds: float) -> None:
         sock.settimeout(seconds)
 
 
-def _decode(answer: Answer, what: str) -> Obj:
+def _decode(response: urllib3.BaseHTTPResponse, what: str) -> Obj:
     try:
-        return msgspec.json.decode(answer.body, type=dict[str, Any])
+        return msgspec.json.decode(response.data, type=dict[str, Any])
     except msgspec.DecodeError as error:
         raise UnavailableError(
-            f"{what}: the answer is no JSON object: {error}", status=answer.status
+            f"{what}: the answer is no JSON object: {error}", status=response.status
         ) from error
 
 
-def _refusal(answer: Answer, what: str) -> KubeError:
-    waits = answer.headers.get("retry-after", "")
+def _refusal(response: urllib3.BaseHTTPResponse, what: str) -> KubeError:
+    waits = response.headers.get("Retry-After", "")
     retry_after = float(waits) if re.fullmatch(r"\d{1,6}", waits) else None
     try:
-        status = msgspec.json.decode(answer.body, type=dict[str, Any])
+        status = msgspec.json.decode(response.data, type=dict[str, Any])
     except msgspec.DecodeError:
         # A proxy or load balancer on the way answers in its own words.
         status = {}
     if status.get("kind") != "Status":
-        text = answer.body[:_QUOTED_TEXT].decode(errors="replace").strip()
-        status = {"message": f"{what}: HTTP {answer.status} {text}".rstrip()}
-    return error_from_status(status, http_status=answer.status, retry_after=retry_after)
+        text = response.data[:_QUOTED_TEXT].decode(errors="replace").strip()
+        status = {"message": f"{what}: HTTP {response.status} {text}".rstrip()}
+    return error_from_status(status, http_status=response.status, retry_after=retry_after)
