@@ -1,4 +1,7 @@
+import json
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -209,3 +212,15 @@ def test_fields_that_nobody_knows_survive_a_read_and_a_write(stub: Stub, api: Ku
     stub.calls += [reply(stored), reply(stored)]
     api.replace(PODS, api.get(PODS, "p", namespace="ns"))
     assert stub.requests[1].body == stored
+
+
+def test_objects_may_nest_as_deeply_as_the_server_lets_them(stub: Stub, tmp_path: Path) -> None:
+    listed = json.dumps({"metadata": {"resourceVersion": "1"}, "items": [thing("p", spec="DEEP")]})
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(1000)
+    try:
+        api = KubeApi.connect(stub.kubeconfig(tmp_path / "k"), user_agent="t")
+        stub.calls.append(reply(listed.replace('"DEEP"', "[" * 5000 + "]" * 5000).encode()))
+        assert [p["metadata"]["name"] for p in api.list(PODS).items] == ["p"]
+    finally:
+        sys.setrecursionlimit(limit)
