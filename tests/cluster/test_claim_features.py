@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
+import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -146,6 +147,23 @@ def test_a_claim_that_a_pod_has_under_two_names_is_bound_with_what_it_asks_for(
     serve: Serve,
 ) -> None:
     assert len(serve("twice", exactly("one", "mig-1g.5gb"), names=("one", "other"))) == 1
+
+
+@pytest.fixture
+def deep() -> Iterator[list[Any]]:
+    """A list in a list and so on, deeper than Python reads JSON unless told to."""
+    limit = sys.getrecursionlimit()
+    sys.setrecursionlimit(16_000)
+    nested: list[Any] = []
+    for _ in range(1500):
+        nested = [nested]
+    yield nested
+    sys.setrecursionlimit(limit)
+
+
+def test_parameters_that_nest_deeply_hold_up_nobody(deep: list[Any], serve: Serve) -> None:
+    opaque = {"driver": "other.example.com", "parameters": {"deep": deep}}
+    assert serve("deep", exactly("one", "mig-1g.5gb"), config=[{"opaque": opaque}])
 
 
 def test_devices_of_one_gpu_are_bound(serve: Serve) -> None:
