@@ -5,7 +5,6 @@ read-modify-write.
 """
 
 import os
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,12 +26,6 @@ _PATCH_TYPES: dict[PatchContent, str] = {
 }
 _APPLY = "application/apply-patch+yaml"
 _WATCH_SLACK_SECONDS = 10.0
-_RECURSION = 16_000
-"""Anybody may nest the opaque parameters of a claim, which are 10 KiB at most, 5,000 deep.
-
-Python's limit of 1,000 would keep such a claim, and all listed with it, from being read. Reading it
-takes less than 2 MiB of the 8 MiB that a thread's stack has.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +67,6 @@ class KubeApi:
         Raises:
             KubeConfigError: no usable configuration was found.
         """
-        sys.setrecursionlimit(max(sys.getrecursionlimit(), _RECURSION))
         connection = None
         if kubeconfig is None:
             connection = open_in_cluster(os.environ, service_account, pool_size=pool_size)
