@@ -7,7 +7,7 @@ simulated A100 each and no kubelet. Everything shares the machine, so compare th
 Each row is warmed up by a burst that is not counted, because a new API server keeps so little of
 each watch that a burst ends them; then the rate is the median of several bursts.
 
-The row "controller" is an installation by the chart: the API server puts the finalizer on claims.
+In the row "controller" the API server puts the finalizer on claims, by the policy of the chart.
 In "own finalizer" the controller does that, as on Kubernetes before 1.36. The row "allocated
 before" is what the control plane itself can do: the claims are allocated before their pods are
 made, so nobody who allocates them can be faster.
