@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from cli.occupancy import Site
 from dra.claims import Claim
 
-_KUBERNETES = "resource.kubernetes.io/delete-protection"
-"""The finalizer with which Kubernetes itself deallocates a claim that nobody uses any more."""
-
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
@@ -53,7 +50,7 @@ def is_ours_to_deallocate(claim: Claim, *, driver: str) -> bool:
     One that is being deleted goes with it.
     """
     allocation = claim.allocation
-    if allocation is None or claim.deleting or _KUBERNETES in claim.finalizers:
+    if allocation is None or claim.deleting or claim.by_scheduler:
         return False
     return bool(allocation.of_driver(driver))
 

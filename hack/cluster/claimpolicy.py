@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from dra.names import DEFAULT_DRIVER, class_name
+from dra.names import DEFAULT_DRIVER, class_name, finalizer
 from hack.cluster.api import Api, collection
 from hack.cluster.chart import render
 from hack.cluster.installation import apply, path
@@ -32,7 +32,7 @@ def finalizers_at_creation(api: Api) -> Iterator[None]:
     policy = [each for each in render() if each["kind"].startswith("MutatingAdmissionPolicy")]
     for each in policy:
         apply(api, each)
-    wait_for("policy", lambda: _finalizers(api) == [f"{DEFAULT_DRIVER}/allocation"])
+    wait_for("policy", lambda: _finalizers(api) == [finalizer(DEFAULT_DRIVER)])
     yield
     for each in policy:
         api.request("DELETE", path(each))
