@@ -272,6 +272,12 @@ class Bench:
         for obj in self.api.without_stale_reservations():
             self.claim(obj)
 
+    def delete_claim(self, name: str) -> None:
+        """Somebody deletes a claim, which its finalizers keep."""
+        obj = copy.deepcopy(self.api.get(RESOURCE_CLAIMS, name))
+        obj["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        self.claim(obj)
+
     def change_claim(self, name: str, **status: Any) -> None:
         """Somebody else changes a claim's status; None removes a field."""
         obj = copy.deepcopy(self.api.get(RESOURCE_CLAIMS, name))

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import copy
-
 import pytest
 
-from dra.kube.resources import RESOURCE_CLAIMS
 from tests.controller.bench import Bench
 from tests.controller.objects import (
     FINALIZER,
@@ -75,9 +72,7 @@ def test_a_deleted_claim_is_released(how: str) -> None:
     bench.run()
     held = instance("1g.5gb", 0, uid="uid-c", state="reclaiming")
     bench.cluster.set_mignode(mignode("node-a", gpu(0, instances=(held,))))
-    obj = copy.deepcopy(bench.api.get(RESOURCE_CLAIMS, "c"))
-    obj["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    bench.claim(obj)
+    bench.delete_claim("c")
     bench.delete_pod("p")
     bench.run(seconds=100)
     assert bench.finalizers("c") == [FINALIZER]
@@ -98,10 +93,8 @@ def test_a_deleted_claim_that_lost_its_allocation_is_released_with_its_node(how:
     held = instance("1g.5gb", 0, uid="uid-c", state="reclaiming")
     bench.cluster.set_mignode(mignode("node-a", gpu(0, instances=(held,))))
     bench.delete_pod("p")
-    obj = copy.deepcopy(bench.api.get(RESOURCE_CLAIMS, "c"))
-    obj["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    del obj["status"]["allocation"]
-    bench.claim(obj)
+    bench.delete_claim("c")
+    bench.change_claim("c", allocation=None)
     bench.run()
     assert bench.finalizers("c") == [FINALIZER]
     if how == "node gone":

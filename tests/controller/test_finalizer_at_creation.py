@@ -24,13 +24,6 @@ def born(name: str, *requests: dict[str, Any], finalizers: tuple[str, ...] = ())
     return body
 
 
-def deleted(bench: Bench, name: str) -> None:
-    """Somebody deletes a claim, which its finalizers keep."""
-    body = copy.deepcopy(bench.api.get(RESOURCE_CLAIMS, name))
-    body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    bench.claim(body)
-
-
 def test_such_a_claim_is_allocated_by_a_single_write() -> None:
     bench = Bench("node-a", finalizer_at_creation=True)
     bench.claim(born("c"))
@@ -92,7 +85,7 @@ def test_a_claim_that_goes_before_it_is_allocated_is_released(
     if used:
         bench.pod(pod("p", "c"))
     bench.run()
-    deleted(bench, "c")
+    bench.delete_claim("c")
     bench.run()
     assert bench.finalizers("c") == []
     assert bench.devices("c") == []
@@ -106,7 +99,7 @@ def test_a_slice_that_a_node_still_has_holds_up_the_release() -> None:
     held = instance("1g.5gb", 0, uid="uid-c", state="reclaiming")
     bench.cluster.set_mignode(mignode("node-a", gpu(0, instances=(held,))))
     bench.delete_pod("p")
-    deleted(bench, "c")
+    bench.delete_claim("c")
     bench.run(seconds=100)
     assert bench.finalizers("c") == [FINALIZER]
     bench.cluster.set_mignode(mignode("node-a"))
