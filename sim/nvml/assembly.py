@@ -6,6 +6,7 @@ from uuid import uuid4
 
 from sim.nvml.products import Product, load_product
 from sim.nvml.state import Gpu, MachineState
+from sim.nvml.variants import Variants
 
 DRIVER_VERSION = "570.86.15"
 _CUDA_VERSION = 12080
@@ -25,7 +26,11 @@ class GpuSpec:
 
 
 def new_machine(
-    gpus: list[GpuSpec], *, host_root: Path, driver_version: str
+    gpus: list[GpuSpec],
+    *,
+    host_root: Path,
+    driver_version: str,
+    variants: Variants,
 ) -> tuple[MachineState, list[Product]]:
     """The state of a machine that has just booted for the first time, and its products.
 
@@ -41,6 +46,7 @@ def new_machine(
         driver_version=driver_version,
         nvml_version=f"12.{driver_version}",
         cuda_version=_CUDA_VERSION,
+        variants=variants,
         gpus=[
             _new_gpu(spec, product, index)
             for index, (spec, product) in enumerate(zip(gpus, products, strict=True))

@@ -26,6 +26,7 @@ from sim.nvml.state import (
     Process,
     Store,
 )
+from sim.nvml.variants import Variants
 
 __all__ = ["GpuSpec", "Machine", "Slice"]
 
@@ -63,6 +64,7 @@ class Machine:
         *,
         host_root: str | Path | None = None,
         driver_version: str = DRIVER_VERSION,
+        variants: Variants | None = None,
     ) -> "Machine":
         """Build a machine and its host files (under `<state_dir>/host` by default).
 
@@ -72,7 +74,12 @@ class Machine:
         """
         machine = cls(state_dir)
         root = Path(host_root) if host_root else machine.directory / "host"
-        state, products = new_machine(gpus, host_root=root, driver_version=driver_version)
+        state, products = new_machine(
+            gpus,
+            host_root=root,
+            driver_version=driver_version,
+            variants=variants or Variants(),
+        )
         machine.store.create(state, products)
         host.build_host(root, state, {p.product: p for p in products})
         return machine
@@ -242,6 +249,7 @@ class Machine:
         privileged: bool | None = None,
         resets_gpus: bool | None = None,
         record_calls: bool | None = None,
+        variants: Variants | None = None,
     ) -> None:
         """Set the machine's switches (see `MachineState`); None leaves one as it is."""
         with self.store.change() as state:
@@ -251,6 +259,8 @@ class Machine:
                 state.resets_gpus = resets_gpus
             if record_calls is not None:
                 state.record_calls = record_calls
+            if variants is not None:
+                state.variants = variants
 
     def reboot(self, *, minors: list[int] | None = None) -> None:
         """Boot again: instances, processes and events are gone, the boot id is new.

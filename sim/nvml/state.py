@@ -16,6 +16,7 @@ from typing import Literal
 import msgspec
 
 from sim.nvml.products import Product
+from sim.nvml.variants import Variants
 
 WHOLE_GPU = 0xFFFFFFFF
 """NVML's value for "no GPU instance" and "no compute instance"."""
@@ -88,7 +89,8 @@ class MachineState(msgspec.Struct):
     """Everything that outlives a process: hardware, driver, pending events.
 
     `privileged` is whether callers may change MIG; `resets_gpus` whether the driver can reset a
-    GPU by itself when MIG mode changes (false in a virtual machine).
+    GPU by itself when MIG mode changes (false in a virtual machine). `variants` says in which way
+    the driver behaves where that is not settled.
     """
 
     boot_id: str
@@ -100,6 +102,7 @@ class MachineState(msgspec.Struct):
     privileged: bool = True
     resets_gpus: bool = False
     record_calls: bool = False
+    variants: Variants = Variants()
     next_key: int = 1
     next_event: int = 1
     events: list[Event] = []

@@ -1,0 +1,49 @@
+"""Variants of NVIDIA's driver: what no source settles, or what a version or a product decides.
+
+A machine behaves in one way of each; tests run under all of them. Each belief that the node program
+has of the driver, with its sources, is a row of docs/hardware.md, which names the variant here that
+plays the other possibility.
+"""
+
+from typing import Literal
+
+import msgspec
+
+
+class Variants(msgspec.Struct, frozen=True, kw_only=True):
+    """One way in which a driver may behave; the defaults are what sources make most likely.
+
+    `mig_uuid`: the UUID of a new MIG device is `new` each time, or a function of its `place`.
+    `lookup_by_uuid`: nvmlDeviceGetHandleByUUID answers GPU_IS_LOST only for the GPU that is lost
+    (`own`), or as soon as `any` GPU is, as nvml.h says.
+    `processes`: NVML names processes to the plugin (`seen`), or none, as to a container without the
+    host's pid namespace (`hidden`).
+    `full_compute`: compute-instance profiles beside the plain one of the same slice count (enums 7
+    and 8) are made or refused as the `product` says, or all of them are `refused`.
+    `after_loss`: a GPU that was lost answers again in the `same` NVML session, or only in the next
+    one (`anew`).
+    `shutdown`: nvmlShutdown with event waits under way lets them `end`, or they stay where they are
+    (`hang`).
+    `instance_lingers`: a GPU instance whose compute instance has just been destroyed is refused
+    with IN_USE for so many destroys (0: none).
+    """
+
+    mig_uuid: Literal["new", "place"] = "new"
+    lookup_by_uuid: Literal["own", "any"] = "any"
+    processes: Literal["seen", "hidden"] = "seen"
+    full_compute: Literal["product", "refused"] = "product"
+    after_loss: Literal["same", "anew"] = "same"
+    shutdown: Literal["end", "hang"] = "end"
+    instance_lingers: int = 0
+
+
+OTHERS: dict[str, Variants] = {
+    "mig-uuid-of-the-place": Variants(mig_uuid="place"),
+    "lookup-by-uuid-of-its-own": Variants(lookup_by_uuid="own"),
+    "processes-hidden": Variants(processes="hidden"),
+    "full-compute-refused": Variants(full_compute="refused"),
+    "back-in-the-next-session": Variants(after_loss="anew"),
+    "waits-outlast-shutdown": Variants(shutdown="hang"),
+    "instance-lingers": Variants(instance_lingers=1),
+}
+"""One machine for each possibility that is not the default, by name."""
