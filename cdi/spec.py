@@ -1,7 +1,7 @@
 """CDI specs as values, and as the mapping that container runtimes read.
 
 Source of every field and rule: the Container Device Interface specification (SPEC.md) and its
-schema. Only what a GPU needs is modelled: device nodes, bind mounts and environment.
+schema. Only what a GPU needs is modelled: device nodes, bind mounts, hooks, groups and environment.
 """
 
 from __future__ import annotations
@@ -10,6 +10,19 @@ from dataclasses import dataclass
 from typing import Any
 
 CLAIM_CLASS = "claim"
+CREATE_CONTAINER = "createContainer"
+"""After the container's mounts are made, in its mount namespace, before its root is changed."""
+
+MOMENTS = frozenset(
+    {
+        "prestart",
+        "createRuntime",
+        CREATE_CONTAINER,
+        "startContainer",
+        "poststart",
+        "poststop",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +30,8 @@ class DeviceNode:
     """A device node in the container.
 
     ``host_path`` is empty where it equals ``path``. Without ``major`` the runtime looks the node up
-    on the host, and it has to exist there; with it, it has not. ``file_mode`` are permission bits.
+    on the host, and it has to exist there; with it, it has not. ``file_mode`` are permission bits,
+    ``gid`` is the node's group; without it the runtime takes that of the container's user.
     """
 
     path: str
@@ -26,6 +40,7 @@ class DeviceNode:
     minor: int | None = None
     file_mode: int | None = None
     permissions: str = "rw"
+    gid: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +52,31 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
+class Hook:
+    """A program of the host that the runtime runs at one moment of a container's life.
+
+    ``moment`` is one of :data:`MOMENTS`. ``args`` begin with the program's own name, ``env`` are
+    ``NAME=value`` strings.
+    """
+
+    moment: str
+    path: str
+    args: tuple[str, ...] = ()
+    env: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Edits:
-    """What is changed in a container: ``env`` are ``NAME=value`` strings."""
+    """What is changed in a container: ``env`` are ``NAME=value`` strings.
+
+    ``gids`` are groups that the container's process gets besides its own.
+    """
 
     env: tuple[str, ...] = ()
     nodes: tuple[DeviceNode, ...] = ()
     mounts: tuple[Mount, ...] = ()
+    hooks: tuple[Hook, ...] = ()
+    gids: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +118,14 @@ def device_id(claim_uid: str, device: str) -> str:
 def minimum_version(spec: Spec) -> str:
     """The oldest version of the specification that knows everything in ``spec``.
 
-    0.5.0 allows device names that begin with a digit (claim UIDs do) and ``hostPath`` of nodes.
+    0.5.0 allows device names that begin with a digit (claim UIDs do) and ``hostPath`` of nodes,
+    0.6.0 a dot in the class, 0.7.0 ``additionalGids``. Hooks were there from the beginning.
     """
     edits = [spec.common, *(d.edits for d in spec.devices)]
+    if any(e.gids for e in edits):
+        return "0.7.0"
+    if "." in spec.kind.partition("/")[2]:
+        return "0.6.0"
     digits = any(d.name[:1].isdigit() for d in spec.devices)
     if digits or any(n.host_path for e in edits for n in e.nodes):
         return "0.5.0"
@@ -113,6 +152,10 @@ def _edits(edits: Edits) -> dict[str, Any]:
         encoded["deviceNodes"] = [_node(n) for n in edits.nodes]
     if edits.mounts:
         encoded["mounts"] = [_mount(m) for m in edits.mounts]
+    if edits.hooks:
+        encoded["hooks"] = [_hook(h) for h in edits.hooks]
+    if edits.gids:
+        encoded["additionalGids"] = list(edits.gids)
     return encoded
 
 
@@ -125,6 +168,8 @@ def _node(node: DeviceNode) -> dict[str, Any]:
     if node.file_mode is not None:
         encoded["fileMode"] = node.file_mode
     encoded["permissions"] = node.permissions
+    if node.gid is not None:
+        encoded["gid"] = node.gid
     return encoded
 
 
@@ -134,3 +179,12 @@ def _mount(mount: Mount) -> dict[str, Any]:
         "containerPath": mount.container_path,
         "options": ["ro", "nosuid", "nodev", "rbind", "rprivate"],
     }
+
+
+def _hook(hook: Hook) -> dict[str, Any]:
+    encoded: dict[str, Any] = {"hookName": hook.moment, "path": hook.path}
+    if hook.args:
+        encoded["args"] = list(hook.args)
+    if hook.env:
+        encoded["env"] = list(hook.env)
+    return encoded

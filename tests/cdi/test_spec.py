@@ -8,12 +8,19 @@ import pytest
 import yaml
 
 from cdi.errors import SpecError
-from cdi.spec import Device, DeviceNode, Edits, Mount, Spec, claim_kind, device_id, encode
+from cdi.spec import Device, DeviceNode, Edits, Hook, Mount, Spec, claim_kind, device_id, encode
 from cdi.store import dump
 from cdi.validate import validate
+from tests.cdi.rules import hold
 
 NODE = DeviceNode("/dev/nvidia0", major=195, minor=0)
 CAPABILITY = DeviceNode("/dev/nvidia-caps/nvidia-cap3", major=237, minor=3, file_mode=0o444)
+HOOK = Hook(
+    "createContainer",
+    "/usr/bin/nvidia-cdi-hook",
+    ("nvidia-cdi-hook", "update-ldcache", "--folder", "/usr/lib64"),
+    ("NVIDIA_CTK_DEBUG=false",),
+)
 SPEC = Spec(
     kind=claim_kind("mig.dra.dev"),
     devices=(Device(device_id("1e3", "gpu-0"), Edits(nodes=(NODE, CAPABILITY))),),
@@ -27,6 +34,7 @@ SPEC = Spec(
 
 def test_a_spec_is_written_in_the_words_of_the_specification() -> None:
     validate(SPEC)
+    hold(encode(SPEC))
     assert encode(SPEC) == {
         "cdiVersion": "0.5.0",
         "kind": "k8s.mig.dra.dev/claim",
@@ -82,6 +90,44 @@ def test_the_version_is_the_oldest_that_knows_everything() -> None:
     elsewhere = DeviceNode("/dev/nvidia0", "/run/dev/nvidia0")
     paths = replace(letters, common=Edits(nodes=(elsewhere,)))
     assert encode(paths)["cdiVersion"] == "0.5.0"
+    dotted = replace(letters, kind="a/b.c")
+    assert encode(dotted)["cdiVersion"] == "0.6.0"
+    hooks = replace(letters, common=Edits(hooks=(HOOK,)))
+    assert encode(hooks)["cdiVersion"] == "0.3.0"
+    for groups in (
+        replace(dotted, common=Edits(gids=(44,))),
+        replace(digits, devices=(Device("0gpu", Edits(gids=(44,))),)),
+    ):
+        assert encode(groups)["cdiVersion"] == "0.7.0"
+
+
+def test_hooks_and_groups_are_written_in_the_words_of_the_specification() -> None:
+    node = replace(NODE, file_mode=0o660, gid=44)
+    spec = replace(SPEC, common=Edits(nodes=(node,), hooks=(HOOK,), gids=(44, 107)))
+    validate(spec)
+    hold(encode(spec))
+    assert encode(spec)["containerEdits"] == {
+        "deviceNodes": [
+            {
+                "path": "/dev/nvidia0",
+                "type": "c",
+                "major": 195,
+                "minor": 0,
+                "fileMode": 432,
+                "permissions": "rw",
+                "gid": 44,
+            }
+        ],
+        "hooks": [
+            {
+                "hookName": "createContainer",
+                "path": "/usr/bin/nvidia-cdi-hook",
+                "args": ["nvidia-cdi-hook", "update-ldcache", "--folder", "/usr/lib64"],
+                "env": ["NVIDIA_CTK_DEBUG=false"],
+            }
+        ],
+        "additionalGids": [44, 107],
+    }
 
 
 @pytest.mark.parametrize("text", ["1e3", "0o7", "1_000", "null", "yes", "0x1f", "2026-01-01", "~"])
@@ -103,6 +149,11 @@ def with_device(name: str, edits: Edits | None = None) -> Spec:
 def with_node(**changes: object) -> Spec:
     node = replace(NODE, **changes)  # type: ignore[arg-type]
     return with_device("d", Edits(nodes=(node,)))
+
+
+def with_hook(**changes: object) -> Spec:
+    hook = replace(HOOK, **changes)  # type: ignore[arg-type]
+    return replace(SPEC, common=Edits(hooks=(hook,)))
 
 
 @pytest.mark.parametrize(
@@ -130,6 +181,15 @@ def with_node(**changes: object) -> Spec:
         (with_node(permissions="rwx"), "permissions 'rwx'"),
         (with_node(permissions=""), "permissions ''"),
         (with_device("d", Edits(nodes=(NODE, NODE))), "/dev/nvidia0 stands there twice"),
+        (with_node(gid=-1), "gid -1 of /dev/nvidia0 is no group"),
+        (with_node(gid=2**32), "is no group"),
+        (with_device("d", Edits(gids=(0,))), "additionalGids 0 is no group that can be added"),
+        (with_device("d", Edits(gids=(2**32,))), "no group that can be added"),
+        (with_hook(moment="create"), "hookName 'create' is none of createContainer, createRuntime"),
+        (with_hook(path="nvidia-cdi-hook"), "path of the hook createContainer 'nvidia-cdi-hook'"),
+        (with_hook(path=""), "is not an absolute path"),
+        (with_hook(env=("DEBUG",)), "hook /usr/bin/nvidia-cdi-hook: env 'DEBUG' is not NAME=value"),
+        (with_hook(args=("a\0b",)), "has a zero byte"),
         (with_device("d", Edits(mounts=(Mount("a", "/b"),))), "hostPath of a mount"),
         (with_device("d", Edits(mounts=(Mount("/a", "b"),))), "containerPath of a mount"),
         (with_device("d", Edits(mounts=(Mount("/a", "/b"),) * 2)), "/b stands there twice"),
