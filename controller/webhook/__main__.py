@@ -49,6 +49,9 @@ from dra.names import DEFAULT_DRIVER
     default="info",
     show_default=True,
 )
+@click.option(
+    "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True
+)
 def main(  # noqa: PLR0913 - one parameter per flag
     *,
     kubeconfig: str | None,
@@ -60,9 +63,10 @@ def main(  # noqa: PLR0913 - one parameter per flag
     port: int,
     certificate_hours: float,
     log_level: str,
+    log_format: str,
 ) -> None:
     """Refuse claims and classes with a configuration that the driver cannot read."""
-    configure(log_level, "text")
+    configure(log_level, "json" if log_format == "json" else "text")
     try:
         api = KubeApi.connect(kubeconfig, user_agent="mig-dra-webhook")
     except KubeConfigError as error:

@@ -75,3 +75,15 @@ request.userInfo.extra[?"authentication.kubernetes.io/node-name"][0].orValue("")
 true
 {{- end -}}
 {{- end -}}
+
+{{- /* Further arguments of a container, at the end of its list. */ -}}
+{{- define "mig.extraArgs" -}}
+{{- range .extraArgs }}
+- {{ . | quote }}
+{{- end }}
+{{- end -}}
+
+{{- /* A list of XIDs as the option takes it: numbers, or a word. */ -}}
+{{- define "mig.xids" -}}
+{{- if kindIs "slice" . }}{{- $all := list }}{{ range . }}{{ $all = append $all (int .) }}{{ end }}{{ join "," $all }}{{ else }}{{ . }}{{ end -}}
+{{- end -}}

@@ -1,0 +1,120 @@
+"""Every option of the programs, and what of the chart sets it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from controller.cli import main as controller
+from controller.webhook.__main__ import main as webhook
+from hack.cluster.chart import Obj
+from kubeletplugin.__main__ import main as kubeletplugin
+
+
+@dataclass(frozen=True)
+class Program:
+    """A program, the component of the chart that runs it, and the module as people call it."""
+
+    component: str
+    module: str
+    command: click.Command
+    template: str
+    values: Obj
+
+
+PROGRAMS = {
+    program.module: program
+    for program in (
+        Program("controller", "controller", controller, "controller.yaml", {}),
+        Program(
+            "webhook",
+            "controller.webhook",
+            webhook,
+            "webhook.yaml",
+            {"webhook": {"enabled": True}},
+        ),
+        Program("kubelet-plugin", "kubeletplugin", kubeletplugin, "kubelet-plugin.yaml", {}),
+    )
+}
+
+Given = tuple[str, Any, Any]
+"""A value's path in values.yaml, one that is not the default, and what the program makes of it."""
+
+BY_VALUE: dict[str, dict[str, Given]] = {
+    "controller": {
+        "--driver-name": ("driverName", "a.example", "a.example"),
+        "--finalizer-at-creation": ("finalizerAtCreation.enabled", False, False),
+        "--metrics-address": ("metrics.port", 9400, ":9400"),
+        "--log-level": ("logLevel", "debug", "debug"),
+        "--log-format": ("logFormat", "json", "json"),
+    },
+    "controller.webhook": {
+        "--driver-name": ("driverName", "a.example", "a.example"),
+        "--certificate-hours": ("webhook.certificateHours", 24, 24.0),
+        "--log-level": ("logLevel", "debug", "debug"),
+        "--log-format": ("logFormat", "json", "json"),
+    },
+    "kubeletplugin": {
+        "--driver-name": ("driverName", "a.example", "a.example"),
+        "--allocator": ("allocator", "scheduler", "scheduler"),
+        "--kubelet-root": ("kubeletPlugin.kubeletRoot", "/srv/kubelet", Path("/srv/kubelet")),
+        "--cdi-root": ("kubeletPlugin.cdiRoot", "/etc/cdi", Path("/etc/cdi")),
+        "--driver-root": ("kubeletPlugin.driverRoot", "auto", Path("auto")),
+        "--state-dir": ("kubeletPlugin.stateDir", "/srv/state", Path("/srv/state")),
+        "--enable-mig": ("kubeletPlugin.enableMig", True, True),
+        "--ignore-other-managers": ("kubeletPlugin.ignoreOtherManagers", True, True),
+        "--nvml-timeout": ("kubeletPlugin.nvmlTimeout", 30, 30.0),
+        "--forgotten-after": ("kubeletPlugin.forgottenAfter", 300, 300.0),
+        "--ignore-xids": ("kubeletPlugin.ignoreXids", [31, 94], "31,94"),
+        "--fatal-xids": ("kubeletPlugin.fatalXids", [63], "63"),
+        "--metrics-address": ("metrics.port", 9400, ":9400"),
+        "--log-level": ("logLevel", "debug", "debug"),
+        "--log-format": ("logFormat", "json", "json"),
+    },
+}
+
+_ACCOUNT = "The pod's service account, which the chart's roles are bound to."
+
+BY_THE_CHART: dict[str, dict[str, str]] = {
+    "controller": {
+        "--kubeconfig": _ACCOUNT,
+        "--namespace": "The release's: the role for the lease is made there.",
+        "--leader-elect": "Always: during an update two controllers run.",
+        "--identity": "The pod's name.",
+    },
+    "controller.webhook": {
+        "--kubeconfig": _ACCOUNT,
+        "--namespace": "The release's, where the chart makes the Secret.",
+        "--secret": "The one that the chart makes.",
+        "--configuration": "The one that the chart makes.",
+        "--host-name": "That of the Service that the chart makes.",
+        "--port": "The Service's target; nobody sees it.",
+    },
+    "kubeletplugin": {
+        "--node-name": "The node of the pod, by the downward API.",
+        "--kubeconfig": _ACCOUNT,
+        "--host-root": "Where the chart mounts the node's /.",
+        "--instance": "The pod's UID: tells apart the sockets of two pods during an update.",
+    },
+}
+
+
+def options(program: Program) -> dict[str, click.Option]:
+    """The options that ``--help`` lists, by their long names, but ``--help`` itself."""
+    context = program.command.make_context(program.module, [], resilient_parsing=True)
+    found = {}
+    for each in program.command.get_params(context):
+        if isinstance(each, click.Option) and not each.hidden and "--help" not in each.opts:
+            found[max(each.opts, key=len)] = each
+    return found
+
+
+def nested(path: str, value: Any) -> Obj:
+    """The values with only this one set."""
+    for name in reversed(path.split(".")):
+        value = {name: value}
+    found: Obj = value
+    return found
