@@ -6,9 +6,12 @@ are imported without a single typed model: those cost a daemon 60-80 MiB and dro
 do not know.
 """
 
+import logging
 import os
+import re
 import threading
 import time
+import warnings
 from collections.abc import Callable
 
 import urllib3
@@ -16,6 +19,8 @@ from kubernetes.client import ApiClient, Configuration
 from kubernetes.config import ConfigException, load_kube_config
 
 from dra.kube.errors import KubeConfigError
+
+_log = logging.getLogger(__name__)
 
 _DEFAULT_KUBECONFIG = "~/.kube/config"
 _GOOD_SECONDS = 1.0
@@ -34,6 +39,8 @@ class ConfiguredConnection:
         self._good_until = float("-inf")
         self.host: str = str(configuration.host).rstrip("/")
         self.pool: urllib3.PoolManager = ApiClient(configuration).rest_client.pool_manager
+        if self.host.startswith("https:") and not configuration.verify_ssl:
+            _warn_once_of(self.host)
 
     def credentials(self) -> dict[str, str]:
         """Authentication headers, renewed first when they have expired.
@@ -89,3 +96,18 @@ def open_connection(
             f"kubeconfig {path}: {error}; give a kubeconfig with --kubeconfig or KUBECONFIG, "
             "or run in a pod with a service account"
         ) from error
+
+
+def _warn_once_of(server: str) -> None:
+    """Say in the log that a server is not verified, instead of urllib3 at each request."""
+    _log.warning(
+        "the API server's certificate is not verified: whoever answers at its address is believed,"
+        " and gets the credentials; give certificate-authority in the kubeconfig instead of"
+        " insecure-skip-tls-verify",
+        extra={"server": server},
+    )
+    warnings.filterwarnings(
+        "ignore",
+        message=f".*{re.escape(urllib3.util.parse_url(server).host or '')}",
+        category=urllib3.exceptions.InsecureRequestWarning,
+    )

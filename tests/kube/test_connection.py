@@ -42,6 +42,37 @@ def test_a_server_with_an_unknown_certificate_is_refused(
     assert not tls_stub.requests
 
 
+_UNVERIFIED = """
+import sys
+from dra.kube.resources import NODES
+from dra.kube.transport import KubeApi
+from dra.logs import configure
+configure("info", "text")
+api = KubeApi.connect(sys.argv[1], user_agent="t")
+print(*(api.get(NODES, "n")["metadata"]["name"] for _ in range(5)))
+"""
+
+
+@pytest.mark.parametrize("insecure", [True, False])
+def test_an_unverified_server_is_said_once_and_not_at_each_request(
+    tls_stub: Stub, certificates: Certificates, tmp_path: Path, *, insecure: bool
+) -> None:
+    tls_stub.calls += [reply(thing("n"))] * 5
+    cluster = {"insecure-skip-tls-verify": True} if insecure else certificates.cluster()
+    config = tls_stub.kubeconfig(tmp_path / "k", user=certificates.user(), cluster=cluster)
+    done = subprocess.run(
+        [sys.executable, "-c", _UNVERIFIED, config],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout == "n n n n n\n"
+    lines = [each for each in done.stderr.splitlines() if "erif" in each or "Insecure" in each]
+    assert len(lines) == insecure, done.stderr
+    assert all(f"server={tls_stub.url}" in each and "WARNING" in each for each in lines)
+    assert all("certificate-authority" in each for each in lines)
+
+
 def test_closing_a_watch_over_tls_wakes_its_reader(
     tls_stub: Stub, certificates: Certificates, tmp_path: Path
 ) -> None:
