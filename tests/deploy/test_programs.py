@@ -22,9 +22,8 @@ from kubeletplugin.roots import Roots
 from kubeletplugin.sockets import sockets
 from sim.__main__ import main as simulator
 from sim.nvml.machine import Machine
+from tests.deploy.imagefiles import DOCKERFILE, stages
 from tests.waiting import PATIENCE
-
-DOCKERFILE = REPOSITORY / "deploy/Dockerfile"
 
 
 def arguments(container: Obj) -> list[str]:
@@ -191,18 +190,6 @@ def test_the_dockerfile_is_clean() -> None:
         [hadolint, DOCKERFILE], capture_output=True, text=True, check=False, timeout=PATIENCE
     )
     assert (done.returncode, done.stdout) == (0, "")
-
-
-def stages() -> dict[str, dict[str, str]]:
-    """Of each stage its instructions, and each directory of ours that it copies, as keys."""
-    found: dict[str, dict[str, str]] = {}
-    for line in DOCKERFILE.read_text().splitlines():
-        if match := re.fullmatch(r"FROM (\S+) AS (\S+)", line):
-            base, name = match.groups()
-            found[name] = dict(found.get(base, {})) | {"FROM": base}
-        elif match := re.fullmatch(r"COPY (\w+) \1|(USER|ENTRYPOINT) (.+)", line):
-            found[name][match[1] or match[2]] = match[3] or ""
-    return found
 
 
 @pytest.mark.parametrize(
