@@ -28,15 +28,37 @@ from kubeletplugin.xids import read_rules
 
 # Kubelet gives a Prepare 45 s: the claim's lookup must leave room for the hardware.
 _API_SECONDS = 10.0
-_AUTO = Path("auto")
-_DRIVER_CONTAINER = Path("/run/nvidia/driver")
-"""Where the GPU operator mounts the root of its driver container."""
-
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 
 
-@click.command(context_settings={"show_default": True, "max_content_width": 100})
-@click.option("--node-name", required=True, envvar="NODE_NAME", help="The node's name.")
+class _Program(click.Group):
+    """The daemon; what is not the daemon is imported only to be run."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """The subcommands."""
+        return ["check"]
+
+    def get_command(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click's signature
+        cmd_name: str,
+    ) -> click.Command | None:
+        """Import the subcommand; None for an unknown name."""
+        if cmd_name != "check":
+            return None
+        from kubeletplugin.check.command import check  # noqa: PLC0415 - the daemon has no use for it
+
+        return check
+
+
+@click.group(
+    cls=_Program,
+    invoke_without_command=True,
+    context_settings={"show_default": True, "max_content_width": 100},
+)
+@click.option(
+    "--node-name", envvar="NODE_NAME", help="The node's name.  [required but for subcommands]"
+)
 @click.option("--kubeconfig", help="Kubeconfig file; without, the pod's service account.")
 @click.option("--driver-name", default=DEFAULT_DRIVER, help="Name of the DRA driver.")
 @click.option(
@@ -121,9 +143,11 @@ _DIRECTORY = click.Path(path_type=Path, file_okay=False)
     default="text",
     help="For people, or one JSON object a line.",
 )
+@click.pass_context
 def main(  # noqa: PLR0913 - the flags
+    context: click.Context,
     *,
-    node_name: str,
+    node_name: str | None,
     kubeconfig: str | None,
     driver_name: str,
     allocator: str,
@@ -143,7 +167,11 @@ def main(  # noqa: PLR0913 - the flags
     log_level: str,
     log_format: str,
 ) -> None:
-    """Prepare MIG slices for the pods of one node."""
+    """Prepare MIG slices for the pods of one node; with a subcommand, do that instead."""
+    if context.invoked_subcommand is not None:
+        return
+    if not node_name:
+        raise click.MissingParameter(ctx=context, param_hint="'--node-name'", param_type="option")
     one_arena()
     registry, probes = daemon_registry(), Probes()
     telemetry = Telemetry(registry, probes)
@@ -153,19 +181,18 @@ def main(  # noqa: PLR0913 - the flags
         xids = read_rules(ignore=ignore_xids, fatal=fatal_xids)
     except ValueError as error:
         raise click.ClickException(f"--ignore-xids, --fatal-xids: {error}") from error
-    plugin_directory = kubelet_root / "plugins" / driver_name
     options = Options(
         node_name=node_name,
         driver_name=driver_name,
         kubeconfig=kubeconfig,
         allocator=Allocator(allocator),
-        roots=Roots(
-            host=host_root.absolute(),
-            driver=Path("/") if driver_root == _AUTO else driver_root.absolute(),
-            driver_container=_DRIVER_CONTAINER if driver_root == _AUTO else None,
-            cdi=cdi_root.absolute(),
-            kubelet=kubelet_root.absolute(),
-            state=(state_dir or plugin_directory).absolute(),
+        roots=Roots.of(
+            host_root=host_root,
+            driver_root=driver_root,
+            cdi_root=cdi_root,
+            kubelet_root=kubelet_root,
+            state_dir=state_dir,
+            driver_name=driver_name,
         ),
         instance=instance,
         enable_mig=enable_mig,

@@ -19,20 +19,21 @@ def explain(error: Exception, roots: Roots) -> str:
     mismatch = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
     if not isinstance(error, NvmlError) or error.code != mismatch:
         return str(error)
-    installed = ", ".join(_libraries(roots)) or "unknown"
-    return f"{error}; kernel module {_kernel_module(roots)}, library {installed}"
+    libraries = ", ".join(installed(roots)) or "unknown"
+    return f"{error}; kernel module {kernel_module(roots) or 'unknown'}, library {libraries}"
 
 
-def _kernel_module(roots: Roots) -> str:
+def kernel_module(roots: Roots) -> str:
+    """Version of the kernel module that is loaded; empty where none is, or it cannot be told."""
     try:
         text = roots.on_host("/proc/driver/nvidia/version").read_text()
     except OSError:
-        return "unknown"
+        return ""
     found = _KERNEL.search(text)
-    return found.group(1) if found else "unknown"
+    return found.group(1) if found else ""
 
 
-def _libraries(roots: Roots) -> list[str]:
+def installed(roots: Roots) -> list[str]:
     """Versions of the libraries below the driver root; links without a full version left out."""
     names = {
         path.name.removeprefix(_LIBRARY)

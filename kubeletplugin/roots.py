@@ -7,6 +7,9 @@ from pathlib import Path
 
 _REGISTRY = "plugins_registry"
 _PLUGINS = "plugins"
+_AUTO = Path("auto")
+_DRIVER_CONTAINER = Path("/run/nvidia/driver")
+"""Where the GPU operator mounts the root of its driver container."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +29,28 @@ class Roots:
     kubelet: Path
     state: Path
     driver_container: Path | None = None
+
+    @classmethod
+    def of(  # noqa: PLR0913 - the command line's options
+        cls,
+        *,
+        host_root: Path,
+        driver_root: Path,
+        cdi_root: Path,
+        kubelet_root: Path,
+        state_dir: Path | None,
+        driver_name: str,
+    ) -> Roots:
+        """The roots that the command line names; the driver's may be ``auto``."""
+        auto = driver_root == _AUTO
+        return cls(
+            host=host_root.absolute(),
+            driver=Path("/") if auto else driver_root.absolute(),
+            driver_container=_DRIVER_CONTAINER if auto else None,
+            cdi=cdi_root.absolute(),
+            kubelet=kubelet_root.absolute(),
+            state=(state_dir or kubelet_root / _PLUGINS / driver_name).absolute(),
+        )
 
     def on_host(self, path: str) -> Path:
         """Where this program finds the host's absolute ``path``."""

@@ -8,6 +8,7 @@ import click
 
 COMMANDS: dict[str, str] = {
     "apiserver": "sim.apiserver.cli:main",
+    "check": "sim.check:main",
     "control-plane": "sim.cluster.control_plane:main",
     "demo": "sim.cluster.cli:demo",
     "kcm": "sim.kcm.cli:main",

@@ -81,6 +81,11 @@ def discover(session: Session) -> Discovery:
     )
 
 
+def architecture_name(number: int | None) -> str:
+    """``Ampere`` for 7; ``Unknown`` for what NVML's bindings do not know."""
+    return "Unknown" if number is None else _ARCHITECTURES.get(number, "Unknown")
+
+
 def mig_mode(session: Session, device: Any, *, gpu: str) -> tuple[bool, bool] | None:
     """MIG mode (now, after the next reset); None for a GPU that has no MIG."""
     try:
@@ -118,7 +123,7 @@ def _describe(session: Session, device: Any, *, uuid: str, minor: int) -> Card:
         minor=minor,
         product_name=ask(pynvml.nvmlDeviceGetName),
         brand=_BRANDS.get(brand, f"Brand{brand}"),
-        architecture=_ARCHITECTURES.get(architecture, "Unknown"),
+        architecture=architecture_name(architecture),
         cuda_compute_capability=f"{major}.{minor_version}",
         pci_bus_id=_pci_address(bus_id.decode() if isinstance(bus_id, bytes) else bus_id),
         memory_mib=ask(pynvml.nvmlDeviceGetMemoryInfo).total // _MIB,

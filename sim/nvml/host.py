@@ -52,6 +52,8 @@ def build_host(root: Path, state: MachineState, products: dict[str, Product]) ->
     _build_dev(root / "dev", state)
     _build_sys(root, state)
     _build_driver_files(root, state.driver_version)
+    for name in ("var/lib/kubelet/plugins_registry", "var/run/cdi"):
+        (root / name).mkdir(parents=True, exist_ok=True)
     sync_capabilities(root, state)
 
 

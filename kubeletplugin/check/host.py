@@ -1,0 +1,142 @@
+"""Files of the host that containers with a slice need: device numbers, nodes, libraries."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from kubeletplugin.caps import CAPS, character_majors
+from kubeletplugin.check.items import Item
+from kubeletplugin.check.notebook import Notebook
+from kubeletplugin.check.report import Gpu
+from kubeletplugin.driverfiles import common_edits, gpu_node
+from kubeletplugin.errors import HostError
+from kubeletplugin.roots import Roots
+
+_CAPABILITIES = "/proc/driver/nvidia/capabilities"
+_MIG_MINORS = "/proc/driver/nvidia-caps/mig-minors"
+_HOOKS = (
+    "usr/bin/nvidia-cdi-hook",
+    "usr/local/nvidia/toolkit/nvidia-cdi-hook",
+    "usr/bin/nvidia-ctk",
+    "usr/local/nvidia/toolkit/nvidia-ctk",
+)
+_LOAD = "load the NVIDIA driver's modules (modprobe nvidia nvidia-uvm), or install the driver"
+
+
+def examine(notebook: Notebook, roots: Roots, *, driver_version: str, gpus: Iterable[Gpu]) -> None:
+    """Capabilities, device nodes, driver files and hooks."""
+    _capabilities(notebook, roots)
+    _device_nodes(notebook, roots, gpus)
+    _libraries(notebook, roots, driver_version)
+    _hook(notebook, roots)
+
+
+def _capabilities(notebook: Notebook, roots: Roots) -> None:
+    item = Item.CAPABILITIES
+    try:
+        major = character_majors(roots).get(CAPS)
+    except HostError as error:
+        notebook.missing(item, str(error), "mount the host's / and name it by --host-root")
+        return
+    minors = _numbers(roots)
+    present = [
+        f"{name}: {text}"
+        for name in ("config", "monitor")
+        if (text := _read(roots, f"{_CAPABILITIES}/mig/{name}"))
+    ]
+    notebook.fact(item, f"major of {CAPS}: {major}", *present, *sorted(_as_numbered(minors)))
+    if major is None or not minors:
+        what = f"/proc/devices has no {CAPS}" if major is None else f"there is no {_MIG_MINORS}"
+        notebook.missing(item, f"{what}: the driver shows no MIG capabilities", _LOAD)
+        return
+    notebook.ok(item, f"{CAPS} has major {major}, {len(minors)} minors in {_MIG_MINORS}")
+
+
+def _numbers(roots: Roots) -> dict[str, int]:
+    """mig-minors: name of a capability to minor number."""
+    pairs = (line.rsplit(maxsplit=1) for line in _read(roots, _MIG_MINORS).splitlines())
+    return {p[0]: int(p[1]) for p in pairs if len(p) == 2 and p[1].isdigit()}  # noqa: PLR2004
+
+
+def _as_numbered(minors: dict[str, int]) -> set[str]:
+    """Whether the rule for minors that the simulator has holds, in words."""
+    rule = re.compile(r"gpu(\d+)/gi(\d+)(?:/ci(\d+))?/access")
+    others = [
+        name
+        for name, minor in minors.items()
+        if (m := rule.fullmatch(name))
+        and minor != 3 + 135 * int(m[1]) + 9 * int(m[2]) + (1 + int(m[3]) if m[3] else 0)
+    ]
+    if not minors:
+        return set()
+    return {f"minor is 3+135*gpu+9*gi(+1+ci): {'no, not ' + others[0] if others else 'yes'}"}
+
+
+def _device_nodes(notebook: Notebook, roots: Roots, gpus: Iterable[Gpu]) -> None:
+    item = Item.DEVICE_NODES
+    try:
+        majors = character_majors(roots)
+    except HostError as error:
+        notebook.missing(item, str(error), "mount the host's / and name it by --host-root")
+        return
+    named = {name: number for name, number in majors.items() if name.startswith("nvidia")}
+    notebook.fact(item, *(f"{name}: major {number}" for name, number in named.items()))
+    for name in ("dev", "dev/nvidia-caps"):
+        folder = roots.on_host(f"/{name}")
+        if folder.is_dir():
+            found = sorted(p.name for p in folder.iterdir() if p.name.startswith("nvidia"))
+            notebook.fact(item, f"/{name}: {' '.join(found) or 'none'}")
+    if "nvidia" not in named and "nvidia-frontend" not in named:
+        notebook.missing(item, "/proc/devices has no nvidia: no driver is loaded", _LOAD)
+        return
+    if "nvidia-uvm" not in named:
+        notebook.missing(
+            item, "/proc/devices has no nvidia-uvm: CUDA cannot start", "modprobe nvidia-uvm"
+        )
+        return
+    try:
+        nodes = [gpu_node(roots, gpu.minor).path for gpu in gpus if gpu.minor >= 0]
+    except HostError as error:
+        notebook.missing(item, str(error), _LOAD)
+        return
+    notebook.ok(item, f"numbers of nvidiactl, nvidia-uvm and {len(nodes)} GPUs are known")
+
+
+def _libraries(notebook: Notebook, roots: Roots, driver_version: str) -> None:
+    item = Item.LIBRARIES
+    if not driver_version:
+        notebook.missing(
+            item,
+            "which libraries belong to the driver is not known before its version is",
+            "mend the kernel module first",
+        )
+        return
+    try:
+        edits = common_edits(roots, driver_version=driver_version)
+    except HostError as error:
+        notebook.missing(item, str(error), "install the driver's libraries, or set --driver-root")
+        return
+    directories = sorted({mount.host_path.rpartition("/")[0] for mount in edits.mounts})
+    notebook.fact(item, *(f"{m.host_path} -> {m.container_path}" for m in edits.mounts))
+    notebook.ok(item, f"{len(edits.mounts)} mounts of driver files from {', '.join(directories)}")
+
+
+def _hook(notebook: Notebook, roots: Roots) -> None:
+    found = [f"/{path}" for path in _HOOKS if roots.on_host(f"/{path}").is_file()]
+    notebook.fact(Item.HOOK, *found)
+    if found:
+        notebook.ok(Item.HOOK, f"{found[0]} is there")
+    else:
+        notebook.note(
+            Item.HOOK,
+            "no nvidia-cdi-hook: images newer than the driver get no forward compatibility",
+            "install the NVIDIA container toolkit 1.17 or newer, if they are needed",
+        )
+
+
+def _read(roots: Roots, path: str) -> str:
+    try:
+        return roots.on_host(path).read_text().strip()
+    except OSError:
+        return ""

@@ -1,0 +1,72 @@
+"""The plugin that runs in the same container, and the options that it was given.
+
+``kubectl exec`` starts a check beside it, without its arguments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+_PROGRAM = "kubeletplugin"
+_SIGN = "--node-name"
+
+
+def completed(context: click.Context, *, proc: Path = Path("/proc")) -> dict[str, Any]:
+    """The program's options, those not given replaced by those of a plugin that runs here."""
+    program = context.parent
+    if program is None:
+        raise click.UsageError("check is a subcommand of the plugin's program", context)
+    beside = _parsed(program.command, arguments(proc))
+    return {
+        name: beside.get(name, value) if _is_default(program, name) else value
+        for name, value in program.params.items()
+    }
+
+
+def arguments(proc: Path) -> list[str]:
+    """The arguments of a plugin in this process's mount namespace; empty if there is none."""
+    here = _namespace(proc / "self")
+    for folder in sorted(proc.glob("[0-9]*")):
+        try:
+            words = (folder / "cmdline").read_bytes().decode().rstrip("\0").split("\0")
+        except (OSError, ValueError):
+            continue
+        found = _of_the_program(words)
+        if found and here and _namespace(folder) == here:
+            return found
+    return []
+
+
+def _of_the_program(words: Sequence[str]) -> list[str]:
+    """What follows the program's name on its command line; empty if it is another program's."""
+    if "-m" not in words:
+        return []
+    module = words.index("-m") + 1
+    if words[module : module + 1] != [_PROGRAM]:
+        return []
+    rest = list(words[module + 1 :])
+    return rest if any(w.partition("=")[0] == _SIGN for w in rest) else []
+
+
+def _parsed(command: click.Command, words: list[str]) -> dict[str, Any]:
+    try:
+        return command.make_context(_PROGRAM, words).params if words else {}
+    except click.ClickException:
+        return {}  # of another version
+
+
+def _is_default(context: click.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source in {ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP, None}
+
+
+def _namespace(folder: Path) -> str:
+    try:
+        return str((folder / "ns/mnt").readlink())
+    except OSError:
+        return ""

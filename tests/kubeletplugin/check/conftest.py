@@ -1,0 +1,64 @@
+"""Simulated machines that are checked as a person would: by the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+import sim.nvml
+from kubeletplugin.check.report import Report, decode
+from sim.check import main
+from sim.nvml.machine import GpuSpec, Machine
+from sim.nvml.variants import Variants
+from tests.folders import short_folder
+
+A100 = "A100-SXM4-40GB"
+H100 = "H100-80GB-HBM3"
+
+
+@dataclass(frozen=True)
+class Checked:
+    """What a check said, and how it ended."""
+
+    report: Report
+    screen: str
+    code: int
+
+
+class Node:
+    """A simulated machine, and the check of it."""
+
+    def __init__(self, machine: Machine, folder: Path) -> None:
+        self.machine = machine
+        self.file = folder / "report.json"
+
+    def check(self, *arguments: str) -> Checked:
+        """Run the check with a report."""
+        self.file.unlink(missing_ok=True)
+        command = ["--hardware", str(self.machine.directory), "--", "--json", str(self.file)]
+        result = CliRunner().invoke(main, [*command, *arguments])
+        assert self.file.exists(), result.output
+        return Checked(decode(self.file.read_bytes()), result.output, result.exit_code)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """A folder whose path leaves room on a line, and for a socket's name."""
+    with short_folder() as path:
+        yield path
+
+
+@pytest.fixture
+def make_node(folder: Path) -> Iterator[Callable[..., Node]]:
+    """Makes a machine with the given GPUs and variants."""
+
+    def make(*products: str | GpuSpec, variants: Variants | None = None) -> Node:
+        specs = [p if isinstance(p, GpuSpec) else GpuSpec(p) for p in products or (A100,)]
+        return Node(Machine.create(folder / "m", specs, variants=variants), folder)
+
+    yield make
+    sim.nvml.uninstall()

@@ -1,0 +1,249 @@
+"""The half of the check that only reads."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from kubeletplugin.check import process
+from kubeletplugin.check.items import Item
+from kubeletplugin.check.notebook import Notebook
+from kubeletplugin.check.report import Mark, Report
+from kubeletplugin.check.running import arguments
+from sim.nvml.codes import Return
+from sim.nvml.faults import Fault
+from sim.nvml.machine import GpuSpec
+from tests.kubeletplugin.check.conftest import A100, H100, Node
+from tests.waiting import PATIENCE
+
+SCREEN_LINES, SCREEN_COLUMNS = 45, 100
+MakeNode = Callable[..., Node]
+
+
+def marks(report: Report, item: Item) -> set[Mark]:
+    return {f.mark for f in report.findings if f.item is item}
+
+
+def text(report: Report, item: Item) -> str:
+    return " ".join(f"{f.text} {f.remedy}" for f in report.findings if f.item is item)
+
+
+def bare(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
+    """The program where there is no driver: host and kubelet are in an empty folder."""
+    for name in ("proc", "dev"):
+        (folder / name).mkdir(exist_ok=True)
+    (folder / "proc/devices").write_text(
+        "Character devices:\n  1 mem\n\nBlock devices:\n  7 loop\n"
+    )
+    roots = (
+        *("--host-root", str(folder), "--kubelet-root", str(folder / "kubelet")),
+        *("--cdi-root", str(folder / "cdi")),
+    )
+    hidden = {k: v for k, v in os.environ.items() if k not in {"KUBECONFIG", "NODE_NAME"}}
+    return subprocess.run(
+        [sys.executable, "-m", "kubeletplugin", *roots, "check", *more],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+        env=hidden,
+    )
+
+
+def test_without_any_gpu_one_screen_says_what_is_missing_and_the_remedy(folder: Path) -> None:
+    file = folder / "report.json"
+    done = bare(folder, "--json", str(file))
+    assert done.returncode == 1, done.stderr
+    lines = done.stdout.splitlines()
+    assert len(lines) <= SCREEN_LINES
+    assert max(map(len, lines)) <= SCREEN_COLUMNS
+    assert lines[0].startswith("no slice can be made")
+    report = json.loads(file.read_text())
+    missing = {f["item"] for f in report["findings"] if f["mark"] == "missing"}
+    assert {"nvml", "kernel-module", "capabilities", "device-nodes", "libraries"} <= missing
+    assert "kubelet" in missing
+    assert all(f["remedy"] for f in report["findings"] if f["mark"] == "missing")
+    assert "libnvidia-ml.so.1" in done.stdout
+
+
+def test_a_machine_with_gpus_in_mig_mode_can_make_slices(make_node: MakeNode) -> None:
+    node = make_node(A100, H100)
+    before = node.machine.snapshot()
+    checked = node.check()
+    assert checked.code == 0, checked.screen
+    assert checked.screen.startswith("slices can be made")
+    assert len(checked.screen.splitlines()) <= SCREEN_LINES
+    assert node.machine.mutations() == []
+    assert node.machine.snapshot() == before
+    a100, h100 = checked.report.gpus
+    assert (a100.mig, a100.mode_needs_reset, h100.mode_needs_reset) == ("on", True, False)
+    by_name = {p.name: p for p in a100.profiles}
+    assert (by_name["1g.5gb"].enum, by_name["1g.5gb"].id, by_name["1g.5gb"].remaining) == (0, 19, 7)
+    assert by_name["3g.20gb"].placements == ((0, 4), (4, 4))
+    assert checked.report.versions.driver == "570.86.15"
+    assert checked.report.versions.kernel_module == "570.86.15"
+
+
+def test_instances_are_shown_with_the_compute_profiles_that_they_offer(make_node: MakeNode) -> None:
+    node = make_node(A100)
+    made = node.machine.create_slice(0, "3g.20gb", start=4)
+    (gpu,) = node.check().report.gpus
+    (instance,) = gpu.instances
+    assert (instance.id, instance.start, instance.size) == (made.gpu_instance, 4, 4)
+    assert instance.compute_instances == ((made.compute_instance, made.uuid),)
+    assert {p.name for p in instance.compute_profiles} >= {"1c.3g.20gb", "3c.3g.20gb"}
+
+
+def test_profiles_are_read_with_mig_mode_off_and_the_remedy_is_the_products(
+    make_node: MakeNode,
+) -> None:
+    node = make_node(GpuSpec(H100, mig=False))
+    checked = node.check()
+    assert checked.code == 1
+    assert marks(checked.report, Item.GPUS) == {Mark.MISSING}
+    assert "--enable-mig" in text(checked.report, Item.GPUS)
+    (gpu,) = checked.report.gpus
+    assert gpu.mig == "off"
+    assert {p.id for p in gpu.profiles} >= {19, 14, 9, 5, 0}
+    assert all(p.placements for p in gpu.profiles)
+
+
+def test_a_gpu_that_refuses_one_call_is_shown_with_all_else(make_node: MakeNode) -> None:
+    node = make_node(A100)
+    refused = Fault(
+        function="nvmlDeviceGetArchitecture", action="return", code=Return.UNKNOWN, times=0
+    )
+    node.machine.inject(refused)
+    (gpu,) = node.check().report.gpus
+    assert gpu.architecture == "Unknown"
+    assert gpu.profiles
+    assert any("nvmlDeviceGetArchitecture" in e for e in gpu.errors)
+
+
+def test_one_lost_gpu_hides_no_other(make_node: MakeNode) -> None:
+    node = make_node(A100, A100)
+    node.machine.lose(1)
+    checked = node.check()
+    assert checked.code == 0, checked.screen
+    assert [g.lost for g in checked.report.gpus] == [False, True]
+    assert "lost" in text(checked.report, Item.GPUS)
+
+
+def test_a_module_that_is_not_loaded_is_named(make_node: MakeNode) -> None:
+    node = make_node(A100)
+    devices = node.machine.host_root / "proc/devices"
+    devices.write_text(devices.read_text().replace("nvidia-uvm", "other"))
+    checked = node.check()
+    assert checked.code == 1
+    assert "modprobe nvidia-uvm" in text(checked.report, Item.DEVICE_NODES)
+
+
+def test_neighbours_are_known_by_process_and_by_socket(make_node: MakeNode) -> None:
+    node = make_node(A100)
+    assert marks(node.check().report, Item.NEIGHBOURS) == {Mark.OK}
+    proc = node.machine.host_root / "proc/4711"
+    (proc / "fd").mkdir(parents=True)
+    (proc / "comm").write_text("nvidia-mig-mana\n")
+    (proc / "fd/7").symlink_to("/dev/nvidiactl")
+    report = node.check().report
+    assert "mig-manager" in text(report, Item.NEIGHBOURS)
+    assert any("nvidia-mig-mana (4711)" in f for f in report.facts[Item.NEIGHBOURS])
+    registry = node.machine.host_root / "var/lib/kubelet/plugins_registry"
+    (registry / "gpu.nvidia.com-reg.sock").touch()
+    assert "NVIDIA's DRA driver" in text(node.check().report, Item.NEIGHBOURS)
+
+
+@pytest.mark.parametrize(
+    ("config", "mark"),
+    [
+        ('version = 2\n[plugins."io.containerd.grpc.v1.cri"]\nenable_cdi = false\n', Mark.MISSING),
+        ('version = 2\n[plugins."io.containerd.grpc.v1.cri"]\nenable_cdi = true\n', Mark.OK),
+        ("version = 2\n", Mark.NOTE),
+    ],
+)
+def test_a_runtime_that_does_not_read_cdi_is_named(
+    make_node: MakeNode, config: str, mark: Mark
+) -> None:
+    node = make_node(A100)
+    file = node.machine.host_root / "etc/containerd/config.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text(config)
+    assert marks(node.check().report, Item.CONTAINER_RUNTIME) == {mark}
+
+
+def test_specs_of_others_are_listed_by_kind(make_node: MakeNode) -> None:
+    node = make_node(A100)
+    folder = node.machine.host_root / "etc/cdi"
+    folder.mkdir(parents=True)
+    (folder / "nvidia.yaml").write_text('cdiVersion: "0.5.0"\nkind: nvidia.com/gpu\n')
+    facts = node.check().report.facts[Item.CDI]
+    assert any("nvidia.yaml (nvidia.com/gpu)" in f for f in facts)
+
+
+def test_a_plugin_that_has_registered_is_known_by_its_socket(make_node: MakeNode) -> None:
+    node = make_node(A100)
+    registry = node.machine.host_root / "var/lib/kubelet/plugins_registry"
+    with socket.socket(socket.AF_UNIX) as server:
+        server.bind(str(registry / "mig.dra.dev-reg.sock"))
+        server.listen()
+        report = node.check().report
+    assert report.facts[Item.KUBELET] == ("mig.dra.dev-reg.sock (answers)",)
+    report = node.check().report
+    assert report.facts[Item.KUBELET] == ("mig.dra.dev-reg.sock (nobody)",)
+
+
+@pytest.mark.parametrize(
+    ("uid", "capabilities", "mark"),
+    [("0", "000001ffffffffff", Mark.OK), ("0", "0", Mark.MISSING), ("1000", "0", Mark.MISSING)],
+)
+def test_permission_is_that_of_the_process(
+    tmp_path: Path, uid: str, capabilities: str, mark: Mark
+) -> None:
+    (tmp_path / "self/ns").mkdir(parents=True)
+    status = f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nCapEff:\t{capabilities}\n"
+    (tmp_path / "self/status").write_text(status)
+    (tmp_path / "self/ns/pid").symlink_to("pid:[4026532000]")
+    notebook = Notebook()
+    process.examine(notebook, proc=tmp_path)
+    assert [(f.item, f.mark) for f in notebook.findings] == [
+        (Item.PERMISSION, mark),
+        (Item.PID_NAMESPACE, Mark.NOTE),
+    ]
+
+
+def test_the_options_of_a_plugin_in_the_same_container_count(tmp_path: Path) -> None:
+    def process_of(pid: str, namespace: str, *words: str) -> None:
+        (tmp_path / pid / "ns").mkdir(parents=True)
+        (tmp_path / pid / "ns/mnt").symlink_to(f"mnt:[{namespace}]")
+        (tmp_path / pid / "cmdline").write_bytes("\0".join(words).encode() + b"\0")
+
+    plugin = ("python", "-m", "kubeletplugin", "--node-name=n")
+    process_of("self", "1", "sh")
+    process_of("7", "2", *plugin, "--host-root=/other")
+    process_of("8", "1", "python", "-m", "kubeletplugin", "check")
+    assert arguments(tmp_path) == []
+    process_of("9", "1", *plugin, "--host-root=/host")
+    assert arguments(tmp_path) == ["--node-name=n", "--host-root=/host"]
+
+
+def test_the_program_without_subcommand_is_the_daemon_and_wants_a_node_name(
+    tmp_path: Path,
+) -> None:
+    hidden = {k: v for k, v in os.environ.items() if k != "NODE_NAME"}
+    done = subprocess.run(
+        [sys.executable, "-m", "kubeletplugin", "--kubelet-root", str(tmp_path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE,
+        env=hidden,
+    )
+    assert done.returncode == 2
+    assert "Missing option '--node-name'" in done.stderr
