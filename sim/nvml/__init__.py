@@ -22,13 +22,20 @@ def install(state_dir: str | Path) -> None:
     Raises:
         FileNotFoundError: the directory holds no machine.
     """
+    end()
     session = Session(Path(state_dir))
-    session.store.read()
     pynvml.nvmlLib = SimulatedLibrary(session)
     pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - it holds the old library's
 
 
+def end() -> None:
+    """The process ends, as far as the machine can tell: what it held of the driver is free."""
+    if isinstance(pynvml.nvmlLib, SimulatedLibrary):
+        pynvml.nvmlLib.end()
+
+
 def uninstall() -> None:
     """Leave pynvml as it was before it loaded a library."""
+    end()
     pynvml.nvmlLib = None
     pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - it holds our functions

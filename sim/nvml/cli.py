@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from sim.nvml.assembly import DRIVER_VERSION
+from sim.nvml.clients import HeldError
 from sim.nvml.codes import RefusedError, Return
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import product_names
@@ -83,6 +84,8 @@ def _refusals() -> Iterator[None]:
     """Says in the words of NVML or the machine why something cannot be done."""
     try:
         yield
+    except HeldError as error:
+        raise click.ClickException(str(error)) from error
     except RefusedError as error:
         raise click.ClickException(Return(error.code).name) from error
     except LookupError as error:
@@ -108,6 +111,42 @@ def destroy(state: Path, gpu: int, gpu_instance: int) -> None:
     """Destroy a GPU instance with its compute instances."""
     with _refusals():
         Machine(state).destroy_slice(gpu, gpu_instance)
+
+
+@main.command()
+@_state
+@_gpu
+def reset(state: Path, gpu: int) -> None:
+    """Reset a GPU, as nvidia-smi -r does: not while a client holds it."""
+    with _refusals():
+        Machine(state).reset_gpu(gpu)
+
+
+@main.command()
+@_state
+@_gpu
+@click.argument("mode", type=click.Choice(["0", "1"]))
+def mig(state: Path, gpu: int, mode: str) -> None:
+    """Ask for a MIG mode, as nvidia-smi -mig does, on a machine that can reset GPUs."""
+    with _refusals():
+        click.echo(Machine(state).ask_mig_mode(gpu, enabled=mode == "1").name)
+
+
+@main.command()
+@_state
+@click.argument("version")
+def upgrade(state: Path, version: str) -> None:
+    """Exchange the driver's files and modules: not while a client has it open."""
+    with _refusals():
+        Machine(state).upgrade_driver(version)
+
+
+@main.command()
+@_state
+def clients(state: Path) -> None:
+    """List who has the driver open, and the GPUs that each holds."""
+    for client in Machine(state).clients():
+        click.echo(f"{client}: {', '.join(client.gpus) or 'no GPU'}")
 
 
 @main.command()

@@ -172,11 +172,12 @@ def destroy_compute_instance(gpu: Gpu, instance: GpuInstance, compute: ComputeIn
     instance.compute_instances.remove(compute)
 
 
-def set_mig_mode(state: MachineState, gpu: Gpu, product: Product, *, enable: bool) -> Return:
+def set_mig_mode(gpu: Gpu, product: Product, *, enable: bool, held: bool, resets: bool) -> Return:
     """Ask for MIG mode; the answer is NVML's activation status.
 
-    The mode stays pending with IN_USE while instances or processes are on the GPU, and with
-    RESET_REQUIRED where the architecture needs a reset that the driver cannot do by itself.
+    The mode stays pending with IN_USE while instances or processes are on the GPU, and where the
+    architecture needs a reset: with IN_USE while it is ``held`` by another client of the driver,
+    with RESET_REQUIRED unless the driver ``resets`` it by itself.
     """
     if not product.gi_profiles:
         raise RefusedError(Return.NOT_SUPPORTED)
@@ -185,7 +186,10 @@ def set_mig_mode(state: MachineState, gpu: Gpu, product: Product, *, enable: boo
         return Return.SUCCESS
     if gpu.gpu_instances or gpu.processes:
         return Return.IN_USE
-    if product.mig_mode_needs_reset and not state.resets_gpus:
-        return Return.RESET_REQUIRED
+    if product.mig_mode_needs_reset:
+        if held:
+            return Return.IN_USE
+        if not resets:
+            return Return.RESET_REQUIRED
     gpu.mig = enable
     return Return.SUCCESS

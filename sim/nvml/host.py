@@ -51,7 +51,7 @@ def build_host(root: Path, state: MachineState, products: dict[str, Product]) ->
     _build_proc(root / "proc", state, products)
     _build_dev(root / "dev", state)
     _build_sys(root, state)
-    _build_driver_files(root, state.driver_version)
+    _build_driver_files(root, state.library_version or state.driver_version)
     for name in ("var/lib/kubelet/plugins_registry", "var/run/cdi"):
         (root / name).mkdir(parents=True, exist_ok=True)
     sync_capabilities(root, state)
@@ -169,3 +169,15 @@ def _build_driver_files(root: Path, version: str) -> None:
         path = root / "usr/bin" / name
         _write(path, f"#!/bin/sh\necho 'simulated {name} {version}'\n")
         path.chmod(0o755)
+
+
+def library_file(root: Path, version: str) -> Path | None:
+    """The file of NVML's library of a version, if it is installed."""
+    return next(iter(sorted((root / "usr").rglob(f"libnvidia-ml.so.{version}"))), None)
+
+
+def replace_driver_files(root: Path, old: str, new: str) -> None:
+    """Exchange the installed driver files, as a package of another version does."""
+    for path in (root / "usr").rglob(f"*.so.{old}"):
+        path.unlink()
+    _build_driver_files(root, new)

@@ -104,6 +104,10 @@ class SimulatedLibrary:
     def __init__(self, session: Session) -> None:
         self._session = session
 
+    def end(self) -> None:
+        """The process that has it mapped is gone."""
+        self._session.end()
+
     def __getattr__(self, name: str) -> Callable[..., Any]:
         """The C function of this name; AttributeError where a real library lacks the symbol."""
         if name == "nvmlErrorString":

@@ -7,11 +7,11 @@ as a foreign client while the plugin runs.
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
-from uuid import uuid4
 
 import msgspec
 
 from sim.nvml import hardware, host
+from sim.nvml.administration import Administration, find, reset
 from sim.nvml.assembly import DRIVER_VERSION, GpuSpec, new_machine
 from sim.nvml.calls import Call, CallLog
 from sim.nvml.faults import Fault, Faults
@@ -24,7 +24,6 @@ from sim.nvml.state import (
     GpuInstance,
     MachineState,
     Process,
-    Store,
 )
 from sim.nvml.variants import Variants
 
@@ -47,12 +46,11 @@ class Slice:
     size: int
 
 
-class Machine:
+class Machine(Administration):
     """The simulated machine in a directory. GPUs are named by UUID or index."""
 
     def __init__(self, state_dir: str | Path) -> None:
-        self.directory = Path(state_dir)
-        self.store = Store(self.directory)
+        super().__init__(Path(state_dir))
         self.faults = Faults(self.directory)
         self._log = CallLog(self.directory)
 
@@ -95,7 +93,7 @@ class Machine:
 
     def gpu(self, gpu: str | int = 0) -> Gpu:
         """One GPU's current state; not to be changed."""
-        return _find(self.state(), gpu)
+        return find(self.state(), gpu)
 
     def product(self, gpu: str | int = 0) -> Product:
         """One GPU's product."""
@@ -118,7 +116,7 @@ class Machine:
             RefusedError: the hardware refuses, with NVML's code.
         """
         with self.store.change() as state:
-            target = _find(state, gpu)
+            target = find(state, gpu)
             product = self.store.product(target)
             wanted = next((p for p in product.gi_profiles if p.name == profile), None)
             if wanted is None:
@@ -154,7 +152,7 @@ class Machine:
             LookupError: no such instance.
         """
         with self.store.change() as state:
-            target = _find(state, gpu)
+            target = find(state, gpu)
             instance = _find_instance(target, gpu_instance)
             for compute in list(instance.compute_instances):
                 hardware.destroy_compute_instance(target, instance, compute)
@@ -164,7 +162,7 @@ class Machine:
     def destroy_compute_instances(self, gpu: str | int, gpu_instance: int) -> None:
         """Destroy the compute instances of a GPU instance and leave it."""
         with self.store.change() as state:
-            target = _find(state, gpu)
+            target = find(state, gpu)
             instance = _find_instance(target, gpu_instance)
             for compute in list(instance.compute_instances):
                 hardware.destroy_compute_instance(target, instance, compute)
@@ -183,7 +181,7 @@ class Machine:
     ) -> None:
         """A process takes hold of a GPU, a GPU instance, or a MIG device (both ids)."""
         with self.store.change() as state:
-            _find(state, gpu).processes.append(
+            find(state, gpu).processes.append(
                 Process(
                     pid=pid,
                     kind=kind,
@@ -211,7 +209,7 @@ class Machine:
         with self.store.change() as state:
             event = Event(
                 sequence=state.next_event,
-                gpu=_find(state, gpu).uuid,
+                gpu=find(state, gpu).uuid,
                 type=kind,
                 data=data,
                 gpu_instance=gpu_instance,
@@ -223,25 +221,17 @@ class Machine:
     def lose(self, gpu: str | int) -> None:
         """The GPU falls off the bus: every call on it is GPU_IS_LOST."""
         with self.store.change() as state:
-            _find(state, gpu).lost = True
+            find(state, gpu).lost = True
 
     def recover(self, gpu: str | int) -> None:
         """The GPU comes back, reset: its instances are gone."""
         with self.store.change() as state:
-            target = _find(state, gpu)
+            target = find(state, gpu)
             target.lost = False
-            _reset(target)
+            reset(target)
             host.sync_capabilities(Path(state.host_root), state)
 
     # -- modes and switches
-
-    def set_mig_mode(self, gpu: str | int, *, enabled: bool) -> None:
-        """An administrator switches MIG mode and resets the GPU: instances are gone."""
-        with self.store.change() as state:
-            target = _find(state, gpu)
-            _reset(target)
-            target.mig = target.mig_pending = enabled
-            host.sync_capabilities(Path(state.host_root), state)
 
     def configure(
         self,
@@ -261,45 +251,6 @@ class Machine:
                 state.record_calls = record_calls
             if variants is not None:
                 state.variants = variants
-
-    def reboot(self, *, minors: list[int] | None = None) -> None:
-        """Boot again: instances, processes and events are gone, the boot id is new.
-
-        MIG mode stays where the product keeps it in the GPU, and what was pending is in force.
-        `minors` renumbers the GPUs in order of index.
-        """
-        with self.store.change() as state:
-            state.boot_id = str(uuid4())
-            self._start_driver(state)
-            for gpu, minor in zip(state.gpus, minors or [], strict=minors is not None):
-                gpu.minor = minor
-            self._build_host(state)
-
-    def reload_driver(self) -> None:
-        """Unload and load the kernel modules: as a reboot, but the boot id stays."""
-        with self.store.change() as state:
-            self._start_driver(state)
-            self._build_host(state)
-
-    def reset_gpu(self, gpu: str | int) -> None:
-        """Reset one GPU: its instances are gone and a pending MIG mode is in force."""
-        with self.store.change() as state:
-            target = _find(state, gpu)
-            _reset(target)
-            target.mig = target.mig_pending
-            host.sync_capabilities(Path(state.host_root), state)
-
-    def _start_driver(self, state: MachineState) -> None:
-        state.events = []
-        for gpu in state.gpus:
-            _reset(gpu)
-            gpu.lost = False
-            keeps = self.store.product(gpu).mig_mode_survives_reboot
-            gpu.mig = gpu.mig_pending = gpu.mig_pending and keeps
-
-    def _build_host(self, state: MachineState) -> None:
-        products = {gpu.product: self.store.product(gpu) for gpu in state.gpus}
-        host.build_host(Path(state.host_root), state, products)
 
     # -- faults and the record of calls
 
@@ -321,23 +272,8 @@ class Machine:
         return self._log.calls()
 
 
-def _find(state: MachineState, gpu: str | int) -> Gpu:
-    if isinstance(gpu, int):
-        found = state.gpus[gpu] if 0 <= gpu < len(state.gpus) else None
-    else:
-        found = state.gpu(gpu)
-    if found is None:
-        raise LookupError(f"the machine has no GPU {gpu}")
-    return found
-
-
 def _find_instance(gpu: Gpu, gpu_instance: int) -> GpuInstance:
     instance = gpu.instance(gpu_instance)
     if instance is None:
         raise LookupError(f"GPU {gpu.uuid} has no GPU instance {gpu_instance}")
     return instance
-
-
-def _reset(gpu: Gpu) -> None:
-    gpu.gpu_instances = []
-    gpu.processes = []

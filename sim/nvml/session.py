@@ -13,8 +13,10 @@ from typing import Any, Literal
 
 from sim.nvml import cabi, host
 from sim.nvml.calls import CallLog
+from sim.nvml.clients import Client
 from sim.nvml.codes import RefusedError, Return
 from sim.nvml.faults import Faults
+from sim.nvml.mapped import MappedLibrary
 from sim.nvml.products import Product
 from sim.nvml.state import ComputeInstance, Gpu, GpuInstance, MachineState, Store
 
@@ -50,24 +52,54 @@ class Session:
         self.log = CallLog(directory)
         self.references = 0
         self.event_sets: dict[int, EventSet] = {}
+        self.library = MappedLibrary(self.store.read())
+        self.client = Client(directory)
+        self._held: set[str] = set()
         self._mutex = Lock()
         self._next_address = _FIRST_ADDRESS
         self._targets: dict[int, Target] = {}
         self._addresses: dict[Target, int] = {}
 
     def open(self) -> None:
-        """Count one nvmlInit."""
+        """Count one nvmlInit: it keeps the kernel module loaded, and holds no GPU yet.
+
+        LIB_RM_VERSION_MISMATCH unless the mapped library is of the module's version.
+        """
+        if self.library.version != self.store.read().driver_version:
+            raise RefusedError(Return.LIB_RM_VERSION_MISMATCH)
         with self._mutex:
             self.references += 1
+            self.client.hold(self._held)
 
     def close(self) -> None:
         """Count one nvmlShutdown; the last one ends every handle."""
         with self._mutex:
             self.references -= 1
             if self.references == 0:
-                self._targets.clear()
-                self._addresses.clear()
-                self.event_sets.clear()
+                self._forget()
+
+    def end(self) -> None:
+        """The process is gone, and with it all that it held."""
+        with self._mutex:
+            self.references = 0
+            self._forget()
+        self.library.close()
+
+    def attach(self, *gpus: Gpu) -> None:
+        """Hold GPUs, from now to the last nvmlShutdown."""
+        state = self.store.read()
+        wanted = {g.uuid for g in (state.gpus if state.variants.attach == "all" else gpus)}
+        with self._mutex:
+            if self.references and not wanted <= self._held:
+                self._held |= wanted
+                self.client.hold(self._held)
+
+    def _forget(self) -> None:
+        self._targets.clear()
+        self._addresses.clear()
+        self.event_sets.clear()
+        self._held.clear()
+        self.client.let_go()
 
     def new_address(self) -> int:
         """An address that this process never had before."""

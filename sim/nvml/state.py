@@ -90,7 +90,8 @@ class MachineState(msgspec.Struct):
 
     `privileged` is whether callers may change MIG; `resets_gpus` whether the driver can reset a
     GPU by itself when MIG mode changes (false in a virtual machine). `variants` says in which way
-    the driver behaves where that is not settled.
+    the driver behaves where that is not settled. `driver_version` is the kernel module's,
+    `library_version` that of the installed files; empty while it is the same.
     """
 
     boot_id: str
@@ -103,6 +104,7 @@ class MachineState(msgspec.Struct):
     resets_gpus: bool = False
     record_calls: bool = False
     variants: Variants = Variants()
+    library_version: str = ""
     next_key: int = 1
     next_event: int = 1
     events: list[Event] = []

@@ -24,6 +24,8 @@ class Variants(msgspec.Struct, frozen=True, kw_only=True):
     one (`anew`).
     `shutdown`: nvmlShutdown with event waits under way lets them `end`, or they stay where they are
     (`hang`).
+    `attach`: a handle holds the GPU that was `asked` for (by UUID also those that were looked at on
+    the way), or `all` of the node.
     `instance_lingers`: a GPU instance whose compute instance has just been destroyed is refused
     with IN_USE for so many destroys (0: none).
     """
@@ -34,6 +36,7 @@ class Variants(msgspec.Struct, frozen=True, kw_only=True):
     full_compute: Literal["product", "refused"] = "product"
     after_loss: Literal["same", "anew"] = "same"
     shutdown: Literal["end", "hang"] = "end"
+    attach: Literal["asked", "all"] = "asked"
     instance_lingers: int = 0
 
 
@@ -44,6 +47,7 @@ OTHERS: dict[str, Variants] = {
     "full-compute-refused": Variants(full_compute="refused"),
     "back-in-the-next-session": Variants(after_loss="anew"),
     "waits-outlast-shutdown": Variants(shutdown="hang"),
+    "one-handle-holds-all": Variants(attach="all"),
     "instance-lingers": Variants(instance_lingers=1),
 }
 """One machine for each possibility that is not the default, by name."""

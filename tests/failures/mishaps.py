@@ -75,7 +75,7 @@ class Mishaps(Usage):
     @precondition(lambda self: not self.hung)
     @rule(gpu=gpus)
     def reset_gpu(self, gpu: int) -> None:
-        self.machine.reset_gpu(gpu)
+        self.machine.wipe_gpu(gpu)
         self._wiped()
 
     @rule(gpu=gpus, profile=st.sampled_from(["1g.5gb", "2g.10gb", "3g.20gb"]), full=st.booleans())

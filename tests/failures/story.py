@@ -11,6 +11,7 @@ from pathlib import Path
 
 from hypothesis.stateful import Bundle, RuleBasedStateMachine
 
+import sim.nvml
 from dra.geometry import Placement
 from dra.inventory import ClaimRef
 from dra.names import MigDevice, parse_device
@@ -111,6 +112,7 @@ class Story(RuleBasedStateMachine):
         self.recorder.die()
         self.release_hung()
         wait_until(lambda: not self.recorder.busy)
+        sim.nvml.end()
 
     def release_hung(self) -> None:
         for gpu in self.hung:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import sim.nvml
 from dra.inventory import ClaimRef
 from dra.kube.resources import RESOURCE_CLAIMS
 from kubeletplugin.entries import State
@@ -42,6 +43,7 @@ def held(plant: Plant, device: str = DEVICE) -> ClaimRef:
 
 
 def reload(plant: Plant) -> Plant:
+    sim.nvml.end()
     plant.site.machine.reload_driver()
     return again(plant)
 

@@ -119,6 +119,7 @@ class Rig:
             self._thread.join(timeout=PATIENCE)
             assert not self._thread.is_alive()
             self._thread = None
+            sim.nvml.end()
 
     def restart(self) -> None:
         self.stop()

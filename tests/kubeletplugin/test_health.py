@@ -150,7 +150,7 @@ def test_a_reset_ends_what_only_a_reset_can_end(rig: Rig) -> None:
     rig.prepared(ref)
     rig.machine.raise_event(0, 95, gpu_instance=gi_of(rig, ref))
     wait_for("the MigNode", lambda: reason(rig) == "XidError")
-    rig.machine.reset_gpu(0)
+    rig.machine.wipe_gpu(0)
     assert rig.daemon is not None
     rig.daemon._hardware.poll()
     wait_for("the MigNode", lambda: reason(rig) == "" and rig.published())
@@ -197,7 +197,7 @@ def test_a_lost_gpu_is_heard_of_and_usable_when_it_is_back(
 def test_a_slice_that_is_made_again_is_ready_again(rig: Rig) -> None:
     ref = rig.claim(FIRST)
     rig.prepared(ref)
-    rig.machine.reset_gpu(0)
+    rig.machine.wipe_gpu(0)
     assert rig.daemon is not None
     rig.daemon._janitor.tend(everything=True)
     rig.daemon._hardware.poll()

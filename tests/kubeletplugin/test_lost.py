@@ -70,7 +70,7 @@ def test_after_a_reset_slices_come_back_when_kubelet_asks_each_with_its_own_numb
     first, second = rig.claim(SLICE), rig.claim("gpu-0-mig-3g20gb-9-0")
     for ref in (first, second):
         rig.prepared(ref)
-    rig.machine.reset_gpu(0)
+    rig.machine.wipe_gpu(0)
     look(rig)
     assert {e.state for e in rig.journal()} == {State.LOST}
     # Another's instance may have their ids by now.

@@ -214,7 +214,7 @@ def test_an_instance_with_the_old_ids_but_another_uuid_is_not_destroyed(rig: Rig
     ref = rig.claim(SLICE)
     rig.prepared(ref)
     old = rig.machine.gpu(0).gpu_instances[0]
-    rig.machine.reset_gpu(0)
+    rig.machine.wipe_gpu(0)
     foreign = rig.machine.create_slice(0, "1g.5gb", start=4)
     assert foreign.gpu_instance == old.id
     assert rig.unprepare(ref) == ""

@@ -6,6 +6,7 @@ import pynvml
 
 from sim.nvml import hardware
 from sim.nvml.cabi import integer, put_int, put_text, put_uint, structure, versioned
+from sim.nvml.clients import clients
 from sim.nvml.codes import RefusedError, Return
 from sim.nvml.library import exported
 from sim.nvml.session import Session
@@ -149,5 +150,9 @@ def set_mig_mode(session: Session, device: Any, mode: Any, activation_status: An
     with session.change() as state:
         gpu = session.gpu(state, target)
         product = session.store.product(gpu)
-        status = hardware.set_mig_mode(state, gpu, product, enable=integer(mode) == 1)
+        others = clients(session.store.directory, but=session.client)
+        held = any(gpu.uuid in c.gpus for c in others)
+        status = hardware.set_mig_mode(
+            gpu, product, enable=integer(mode) == 1, held=held, resets=state.resets_gpus
+        )
     put_uint(activation_status, status)

@@ -18,6 +18,8 @@ def _list(
     target = session.target(device, "device", "mig-device")
     state = session.store.read()
     processes = [p for p in session.gpu(state, target).processes if p.kind == kind]
+    if state.variants.processes == "hidden":
+        processes = []
     if target.kind == "mig-device":
         _, instance, compute = session.compute_instance(state, target)
         holder = (instance.id, compute.id)

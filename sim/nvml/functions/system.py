@@ -55,6 +55,7 @@ def device_count(session: Session, count: Any) -> None:
 def _give(session: Session, gpu: Gpu, device: Any, *, mig_device: int = 0) -> None:
     if gpu.lost:
         raise RefusedError(Return.GPU_IS_LOST)
+    session.attach(gpu)
     kind: Kind = "mig-device" if mig_device else "device"
     put_handle(device, session.handle(kind, gpu, mig_device))
 
@@ -73,6 +74,8 @@ def device_by_uuid(session: Session, uuid: Any, device: Any) -> None:
     """GPU or MIG device by UUID."""
     wanted = text(uuid)
     for gpu in session.store.read().gpus:
+        # "NVML may initialize additional GPUs as it searches for the target GPU" (nvml.h).
+        session.attach(gpu)
         if gpu.uuid == wanted:
             _give(session, gpu, device)
             return

@@ -23,7 +23,9 @@ def test_ampere_waits_for_a_reset(start: Start) -> None:
     machine = start(off("A100-SXM4-40GB"))
     assert pynvml.nvmlDeviceSetMigMode(device(), 1) == Return.RESET_REQUIRED
     assert pynvml.nvmlDeviceGetMigMode(device()) == [0, 1]
+    pynvml.nvmlShutdown()  # who holds it keeps it from being reset
     machine.reset_gpu(0)
+    pynvml.nvmlInit()
     assert pynvml.nvmlDeviceGetMigMode(device()) == [1, 1]
 
 
@@ -62,8 +64,9 @@ def test_a_mode_that_does_not_exist_is_invalid(a100: Machine) -> None:
 
 @pytest.mark.parametrize("again", ["reboot", "reload_driver"])
 def test_ampere_keeps_its_mode_and_hopper_loses_it(start: Start, again: str) -> None:
-    machine = start("A100-SXM4-40GB", "H100-80GB-HBM3")
+    machine = start("A100-SXM4-40GB", "H100-80GB-HBM3", init=False)
     getattr(machine, again)()
+    pynvml.nvmlInit()
     assert pynvml.nvmlDeviceGetMigMode(device(0)) == [1, 1]
     assert pynvml.nvmlDeviceGetMigMode(device(1)) == [0, 0]
 

@@ -118,6 +118,7 @@ def test_a_reboot_drops_instances_processes_and_events_and_changes_the_boot_id(
 def test_reloading_the_driver_drops_instances_and_keeps_the_boot_id(a100: Machine) -> None:
     a100.create_slice(0, "1g.5gb")
     before = a100.state().boot_id
+    pynvml.nvmlShutdown()
     a100.reload_driver()
     assert a100.gpu().gpu_instances == []
     assert a100.state().boot_id == before
