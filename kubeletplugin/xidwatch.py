@@ -50,9 +50,11 @@ class XidWatch:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
+            pause = _AGAIN_SECONDS
             try:
                 if self._session.is_open:
                     self._listen()
+                    pause = _WAIT_SECONDS
             except NotSupportedError as error:
                 self._on_unsupported(str(error))
                 return
@@ -63,7 +65,7 @@ class XidWatch:
                 self._say(error)
             except Exception:  # noqa: BLE001 - a watch that dies silently is worse
                 _log.exception("XIDs of GPU %s", self._gpu)
-            self._clock.wait(self._stopping, _AGAIN_SECONDS)
+            self._clock.wait(self._stopping, pause)
 
     def _listen(self) -> None:
         events = XidEvents(self._session, self._gpu)

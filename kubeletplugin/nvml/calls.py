@@ -79,6 +79,17 @@ class CallPool:
             oldest = self._abandoned.get(gpu) or min(calls, key=lambda c: c.began, default=None)
         return _words(oldest) if oldest else ""
 
+    def overdue(self) -> bool:
+        """Whether any call has not come back in its time."""
+        now = self._clock()
+        with self._lock:
+            return any(now - c.began >= self._seconds for c in self._running)
+
+    def inside(self) -> tuple[str, ...]:
+        """The calls that are inside NVML now, in words; also those that nobody waits for."""
+        with self._lock:
+            return tuple(sorted(f"{c.name} since {c.since} UTC" for c in self._running))
+
     def _work(self, mine: queue.SimpleQueue[_Call]) -> None:
         while True:
             call = mine.get()

@@ -25,7 +25,7 @@ from kubeletplugin.nvml.instances import (
     read_compute_instance,
     read_gpu_instance,
 )
-from kubeletplugin.nvml.session import Session
+from kubeletplugin.nvml.session import Session, together
 
 # 1_SLICE_REV1 and 7_SLICE_NVL are reported on GPUs that then refuse to make them.
 _REFUSED_ENUMS = frozenset({7, 8})
@@ -33,6 +33,7 @@ _REFUSED_ENUMS = frozenset({7, 8})
 _LEAST_MEMORY_SHARE = 0.9
 
 
+@together
 def create_gpu_instance(
     session: Session, gpu: str, *, profile: Profile, placement: Placement
 ) -> GpuInstance:
@@ -62,6 +63,7 @@ def create_gpu_instance(
     return made
 
 
+@together
 def create_compute_instance(
     session: Session, gpu: str, *, gi_id: int, profile: Profile
 ) -> ComputeInstance:
@@ -93,6 +95,7 @@ def create_compute_instance(
     return made
 
 
+@together
 def destroy_compute_instances(session: Session, gpu: str, gi_id: int) -> None:
     """Destroy the compute instances of a GPU instance; those that are gone already are fine.
 
@@ -117,6 +120,7 @@ def destroy_compute_instances(session: Session, gpu: str, gi_id: int) -> None:
         )
 
 
+@together
 def destroy_gpu_instance(session: Session, gpu: str, gi_id: int) -> None:
     """Destroy a GPU instance without compute instances; one that is gone already is fine.
 

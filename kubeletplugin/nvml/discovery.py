@@ -14,6 +14,7 @@ from kubeletplugin.nvml.session import Session
 
 MODE_PENDING = "MIGModePending"
 _MIB = 1024 * 1024
+_MOST_GPUS = 64
 _ARCHITECTURES = {
     value: name.removeprefix("NVML_DEVICE_ARCH_").capitalize()
     for name, value in vars(pynvml).items()
@@ -69,16 +70,26 @@ def discover(session: Session) -> Discovery:
     Raises:
         NvmlError: the driver itself cannot be asked.
     """
+    driver, cuda = session.driver_version(), session.cuda_version()
     cards: list[Card] = []
     problems: list[str] = []
-    for index in range(session.call(pynvml.nvmlDeviceGetCount)):
+    uncounted: NvmlError | None = None
+    try:
+        count = session.call(pynvml.nvmlDeviceGetCount)
+    except NvmlError as error:
+        # nvml.h names no state of a GPU in which they are not counted; still none hides the others.
+        count, uncounted = _MOST_GPUS, error
+        problems.append(str(error))
+    for index in range(count):
         try:
             cards.append(_read(session, index))
         except NvmlError as error:
+            if uncounted is not None and error.code == pynvml.NVML_ERROR_INVALID_ARGUMENT:
+                break  # past the last
             problems.append(str(error))
-    return Discovery(
-        session.driver_version(), session.cuda_version(), tuple(cards), tuple(problems)
-    )
+    if uncounted is not None and not cards:
+        raise uncounted
+    return Discovery(driver, cuda, tuple(cards), tuple(problems))
 
 
 def architecture_name(number: int | None) -> str:
@@ -96,10 +107,8 @@ def mig_mode(session: Session, device: Any, *, gpu: str) -> tuple[bool, bool] | 
 
 
 def _read(session: Session, index: int) -> Card:
-    # A deadline of its own for each GPU, before its UUID is known.
-    by_index = f"with index {index}"
-    device = session.call(pynvml.nvmlDeviceGetHandleByIndex, index, gpu=by_index)
-    uuid = session.call(pynvml.nvmlDeviceGetUUID, device, gpu=by_index)
+    found = session.take(index)
+    device, uuid = found.handle, found.uuid
     minor = session.call(pynvml.nvmlDeviceGetMinorNumber, device, gpu=uuid)
     try:
         return _describe(session, device, uuid=uuid, minor=minor)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,9 +24,10 @@ class Xid:
 
 
 class XidEvents:
-    """The XIDs of one GPU, from now on. For one thread.
+    """The XIDs of one GPU, from now on. For one thread, which closes it once it is ``stale``.
 
-    A call that hangs here has no part in what is said of the GPU's other calls.
+    Until then NVML is neither shut down nor opened anew. A call that hangs here has no part in what
+    is said of the GPU's other calls.
     """
 
     def __init__(self, session: Session, gpu: str) -> None:
@@ -38,7 +40,17 @@ class XidEvents:
         self._session = session
         self._label = f"{gpu} (events)"
         self._generation = session.generation
-        device = session.device(gpu)
+        self._set: Any = None
+        self._use = ExitStack()
+        self._use.enter_context(session.together())
+        try:
+            self._register(gpu)
+        except BaseException:
+            self.close()
+            raise
+
+    def _register(self, gpu: str) -> None:
+        device = self._session.device(gpu)
         supported = self._call(pynvml.nvmlDeviceGetSupportedEventTypes, device)
         if not supported & pynvml.nvmlEventTypeXidCriticalError:
             raise NotSupportedError(
@@ -47,18 +59,18 @@ class XidEvents:
                 gpu=gpu,
                 detail="the GPU delivers no XID events",
             )
-        self._set: Any = self._call(pynvml.nvmlEventSetCreate)
-        try:
-            types = pynvml.nvmlEventTypeXidCriticalError
-            self._call(pynvml.nvmlDeviceRegisterEvents, device, types, self._set)
-        except NvmlError:
-            self.close()
-            raise
+        self._set = self._call(pynvml.nvmlEventSetCreate)
+        types = pynvml.nvmlEventTypeXidCriticalError
+        self._call(pynvml.nvmlDeviceRegisterEvents, device, types, self._set)
 
     @property
     def stale(self) -> bool:
-        """Whether NVML was initialised anew since: this set is none of its sets."""
-        return not self._session.is_open or self._generation != self._session.generation
+        """Whether this set is to be closed: NVML was initialised anew, or is about to be closed."""
+        return (
+            self._session.wanted
+            or not self._session.is_open
+            or self._generation != self._session.generation
+        )
 
     def next(self, seconds: float) -> Xid | None:
         """The next XID, or None if there is none in that time.
@@ -79,13 +91,14 @@ class XidEvents:
         )
 
     def close(self) -> None:
-        """Free the set, if it is one still; errors do not matter."""
-        if self.stale:
-            return
-        try:
-            self._call(pynvml.nvmlEventSetFree, self._set)
-        except NvmlError:
-            return
+        """Free the set, if it is one still; errors do not matter. Only once."""
+        with self._use:
+            if self._set is None or self._generation != self._session.generation:
+                return
+            try:
+                self._call(pynvml.nvmlEventSetFree, self._set)
+            except NvmlError:
+                return
 
     def _call(self, function: Any, *arguments: Any) -> Any:
         return self._session.call(function, *arguments, gpu=self._label)

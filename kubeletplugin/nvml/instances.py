@@ -15,7 +15,7 @@ import pynvml
 
 from dra.geometry import Geometry, Placement
 from kubeletplugin.nvml.errors import NotFoundError, NotSupportedError, NvmlError
-from kubeletplugin.nvml.session import Session
+from kubeletplugin.nvml.session import Session, together
 from kubeletplugin.nvml.versions import newest_form
 
 _SHARED_ENGINES = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
@@ -40,6 +40,7 @@ class ComputeInstance:
     uuid: str
 
 
+@together
 def list_gpu_instances(session: Session, gpu: str, geometry: Geometry) -> tuple[GpuInstance, ...]:
     """Every GPU instance on a GPU, whoever made it, by start."""
     device = session.device(gpu)
@@ -64,6 +65,7 @@ def list_gpu_instances(session: Session, gpu: str, geometry: Geometry) -> tuple[
     return tuple(sorted(found.values(), key=lambda i: (i.placement, i.id)))
 
 
+@together
 def list_compute_instances(session: Session, gpu: str, gi_id: int) -> tuple[ComputeInstance, ...]:
     """Every compute instance in a GPU instance.
 
@@ -77,6 +79,7 @@ def list_compute_instances(session: Session, gpu: str, gi_id: int) -> tuple[Comp
     )
 
 
+@together
 def find_gpu_instance(session: Session, gpu: str, gi_id: int) -> GpuInstance | None:
     """The GPU instance with this id, if it is there; ids are used again."""
     try:
@@ -88,6 +91,7 @@ def find_gpu_instance(session: Session, gpu: str, gi_id: int) -> GpuInstance | N
         return None
 
 
+@together
 def find_compute_instance(
     session: Session, gpu: str, *, gi_id: int, ci_id: int
 ) -> ComputeInstance | None:

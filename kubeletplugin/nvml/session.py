@@ -1,49 +1,33 @@
-"""The process's one NVML session.
+"""The process's one NVML session: calls, and the handles of its GPUs.
 
-It stays open as long as the process lives: without it, looking up a MIG handle by UUID was seen to
-take ten seconds under load.
+It stays open: without it, looking up a MIG handle by UUID was seen to take ten seconds under load.
 """
 
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pynvml
 
-from kubeletplugin.nvml.calls import CallPool
-from kubeletplugin.nvml.errors import (
-    GpuLostError,
-    HangError,
-    NotFoundError,
-    code_name,
-    translate,
-)
+from kubeletplugin.nvml.errors import GpuLostError, NotFoundError, NvmlError, translate
+from kubeletplugin.nvml.handles import Device, Handles
+from kubeletplugin.nvml.library import Library
 
-# Creating and destroying take about a second, and more on big GPUs under load.
-_CHANGES = frozenset(
-    {
-        "nvmlDeviceCreateGpuInstanceWithPlacement",
-        "nvmlGpuInstanceCreateComputeInstance",
-        "nvmlGpuInstanceDestroy",
-        "nvmlComputeInstanceDestroy",
-        "nvmlDeviceSetMigMode",
-        "nvmlInit",
-    }
+_OF_A_GENERATION = (
+    pynvml.c_nvmlDevice_t,
+    pynvml.c_nvmlGpuInstance_t,
+    pynvml.c_nvmlComputeInstance_t,
+    pynvml.c_nvmlEventSet_t,
 )
-_CHANGE_FACTOR = 6.0
 T = TypeVar("T")
+P = ParamSpec("P")
 
 
-class Session:
-    """NVML, opened once. Thread-safe; every method raises errors of kubeletplugin.nvml.errors.
-
-    Every call has a deadline: ``seconds``, six times that for those that change something. While
-    one hangs, further calls for the same GPU fail at once, and those for others do not notice.
-    ``on_call`` hears of each: the function's name, the code's name or HANG, and how long it took.
-    """
+class Session(Library):
+    """NVML, and the GPUs that were found with it. Thread-safe."""
 
     def __init__(
         self,
@@ -51,76 +35,72 @@ class Session:
         seconds: float = 10.0,
         on_call: Callable[[str, str, float], None] = lambda _name, _code, _seconds: None,
     ) -> None:
-        self._lock = threading.Lock()
-        self._open = False
-        self._generation = 0
-        self.seconds = seconds
-        self._on_call = on_call
-        self._calls = CallPool(seconds)
-
-    @property
-    def is_open(self) -> bool:
-        """Whether ``open`` has succeeded and ``close`` was not called since."""
-        return self._open
-
-    @property
-    def generation(self) -> int:
-        """How often the library was initialised: what it gave out before is not valid any more."""
-        return self._generation
-
-    def open(self) -> None:
-        """Load the library and initialise it; does nothing when that is done already.
-
-        Raises:
-            DriverUnavailableError: no library or no driver; try again later.
-        """
-        with self._lock:
-            if not self._open:
-                self._translated(pynvml.nvmlInit)
-                self._open = True
-                self._generation += 1
-
-    def close(self) -> None:
-        """Shut the library down; errors of a library that is going anyway do not matter."""
-        with self._lock:
-            if self._open:
-                self._open = False
-                try:
-                    self._run(pynvml.nvmlShutdown)
-                except (pynvml.NVMLError, HangError):
-                    return
-
-    def hangs(self, gpu: str) -> str:
-        """Which call for a GPU has not come back in its time and since when; empty if none."""
-        return self._calls.hangs(gpu)
+        super().__init__(seconds=seconds, on_call=on_call)
+        self._initialising = threading.Lock()
+        self._handles = Handles()
 
     def call(self, function: Callable[..., T], *arguments: Any, gpu: str = "") -> T:
         """Call a function of pynvml; ``gpu`` is the UUID to name in an error.
 
         A library that says UNINITIALIZED although it was initialised (the driver was exchanged
-        under it) is initialised once more, and the call repeated.
+        under it) is initialised once more, and the call repeated unless it is about what the
+        library gave out before.
         """
-        try:
-            return self._run(function, *arguments, gpu=gpu)
-        except pynvml.NVMLError as error:
-            if error.value != pynvml.NVML_ERROR_UNINITIALIZED or not self._open:
-                raise translate(function.__name__, error.value, gpu=gpu) from error
-        with self._lock:
-            self._translated(pynvml.nvmlInit)
-            self._generation += 1
-        return self._translated(function, *arguments, gpu=gpu)
+        with self.together():
+            generation = self._generation
+            fresh = self._fresh(arguments)
+            try:
+                return self._run(function, *fresh, gpu=gpu)
+            except pynvml.NVMLError as error:
+                if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
+                    self._handles.forget(gpu)
+                again = error.value == pynvml.NVML_ERROR_UNINITIALIZED and self._open
+                if not again:
+                    raise translate(function.__name__, error.value, gpu=gpu) from error
+            with self._initialising:
+                if generation == self._generation:
+                    self._initialise()
+            fresh = self._fresh(fresh)
+            if any(isinstance(a, _OF_A_GENERATION) and not self._handles.owner(a) for a in fresh):
+                raise translate(function.__name__, pynvml.NVML_ERROR_NOT_READY, gpu=gpu)
+            return self._translated(function, *fresh, gpu=gpu)
 
     def device(self, uuid: str) -> Any:
-        """The handle of a GPU.
+        """The kept handle of a GPU; in a new generation it is taken anew where the GPU last was.
 
         Raises:
-            GpuLostError: this machine has no such GPU now.
+            GpuLostError: this machine has no such GPU now, as far as could be seen.
         """
-        try:
-            return self.call(pynvml.nvmlDeviceGetHandleByUUID, uuid, gpu=uuid)
-        except NotFoundError as error:
-            # Not to be taken for an instance that is not found, and so is gone for good.
-            raise GpuLostError(error.operation, error.code, gpu=uuid) from error
+        with self.together():
+            kept = self._handles.get(uuid, self._generation)
+            if kept is not None:
+                return kept.handle
+            address = self._handles.address(uuid)
+            if not address:
+                raise _absent(uuid, "it was not found when GPUs were looked for")
+            by_address = pynvml.nvmlDeviceGetHandleByPciBusId
+            try:
+                handle = self.call(by_address, address.encode(), gpu=uuid)
+                found = self._verified(handle, label=uuid)
+            except NotFoundError as error:
+                # Not to be taken for an instance that is not found, and so is gone for good.
+                raise _absent(uuid, f"nothing is at its PCI address {address}") from error
+            if found.uuid != uuid:
+                raise _absent(uuid, f"at its PCI address {address} is now {found.uuid}")
+            return found.handle
+
+    def take(self, index: int) -> Device:
+        """The GPU at an index, its handle taken and kept.
+
+        Until its UUID is known, its calls have a deadline of their own under its index.
+
+        Raises:
+            NvmlError: it does not answer.
+        """
+        label = f"with index {index}"
+        with self.together():
+            handle = self.call(pynvml.nvmlDeviceGetHandleByIndex, index, gpu=label)
+            return self._verified(handle, label=label)
 
     def driver_version(self) -> str:
         """Version of the kernel driver: ``570.86.10``."""
@@ -131,23 +111,49 @@ class Session:
         version = int(self.call(pynvml.nvmlSystemGetCudaDriverVersion))
         return f"{version // 1000}.{version % 1000 // 10}"
 
-    def _run(self, function: Callable[..., T], *arguments: Any, gpu: str = "") -> T:
-        name = function.__name__
-        factor = _CHANGE_FACTOR if name in _CHANGES else 1.0
-        began, code = time.monotonic(), code_name(pynvml.NVML_SUCCESS)
+    def _verified(self, handle: Any, *, label: str) -> Device:
+        """The GPU of a handle as itself says; from now on its handle is kept."""
+        uuid = self.call(pynvml.nvmlDeviceGetUUID, handle, gpu=label)
         try:
-            return self._calls.run(name, lambda: function(*arguments), gpu=gpu, factor=factor)
-        except pynvml.NVMLError as error:
-            code = code_name(error.value)
-            raise
-        except HangError:
-            code = "HANG"
-            raise
-        finally:
-            self._on_call(name, code, time.monotonic() - began)
+            address = _text(self.call(pynvml.nvmlDeviceGetPciInfo, handle, gpu=label).busId)
+        except NvmlError:
+            address = ""
+        found = Device(uuid, handle, address)
+        self._handles.keep(found, self._generation)
+        return found
 
-    def _translated(self, function: Callable[..., T], *arguments: Any, gpu: str = "") -> T:
-        try:
-            return self._run(function, *arguments, gpu=gpu)
-        except pynvml.NVMLError as error:
-            raise translate(function.__name__, error.value, gpu=gpu) from error
+    def _fresh(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Arguments with the current handles of those GPUs whose earlier ones are among them."""
+        return tuple(self._renewed(argument) for argument in arguments)
+
+    def _renewed(self, argument: Any) -> Any:
+        uuid = self._handles.owner(argument) if isinstance(argument, _OF_A_GENERATION) else ""
+        if not uuid:
+            return argument
+        kept = self._handles.get(uuid, self._generation)
+        if kept is not None and kept.handle is argument:
+            return argument
+        return self.device(uuid)
+
+
+def together(
+    function: Callable[Concatenate[Session, P], T],
+) -> Callable[Concatenate[Session, P], T]:
+    """Make a function's calls see one generation of its session: it keeps what NVML gave it."""
+
+    @wraps(function)
+    def within(session: Session, /, *arguments: P.args, **named: P.kwargs) -> T:
+        with session.together():
+            return function(session, *arguments, **named)
+
+    return within
+
+
+def _absent(uuid: str, detail: str) -> GpuLostError:
+    return GpuLostError(
+        "nvmlDeviceGetHandleByPciBusId", pynvml.NVML_ERROR_NOT_FOUND, gpu=uuid, detail=detail
+    )
+
+
+def _text(value: bytes | str) -> str:
+    return value.decode() if isinstance(value, bytes) else value

@@ -77,8 +77,10 @@ class CFunction:
     def _run(self, arguments: tuple[Any, ...], gpu: tuple[str, int] | None) -> int:
         if self._export.needs_init and self._session.references == 0:
             raise RefusedError(Return.UNINITIALIZED)
-        if gpu is not None and self._session.store.read().gpus[gpu[1]].lost:
-            raise RefusedError(Return.GPU_IS_LOST)
+        if gpu is not None:
+            state = self._session.store.read()
+            if self._session.is_lost(state, state.gpus[gpu[1]]):
+                raise RefusedError(Return.GPU_IS_LOST)
         return self._export.body(self._session, *arguments) or int(Return.SUCCESS)
 
     def _gpu(self, arguments: tuple[Any, ...]) -> tuple[str, int] | None:

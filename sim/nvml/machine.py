@@ -221,10 +221,15 @@ class Machine(Administration):
     def lose(self, gpu: str | int) -> None:
         """The GPU falls off the bus: every call on it is GPU_IS_LOST."""
         with self.store.change() as state:
-            find(state, gpu).lost = True
+            target = find(state, gpu)
+            target.lost = True
+            target.losses += 1
 
     def recover(self, gpu: str | int) -> None:
-        """The GPU comes back, reset: its instances are gone."""
+        """The GPU comes back, reset: its instances are gone.
+
+        With the variant `after_loss` "anew" only sessions that begin from now on see it.
+        """
         with self.store.change() as state:
             target = find(state, gpu)
             target.lost = False

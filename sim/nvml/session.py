@@ -44,13 +44,18 @@ class EventSet:
 
 
 class Session:
-    """The simulated library's memory in this process, over the machine in `directory`."""
+    """The simulated library's memory in this process, over the machine in `directory`.
+
+    `openings` counts initialisations, `waits` the waits for events that have looked for one.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.store = Store(directory)
         self.faults = Faults(directory)
         self.log = CallLog(directory)
         self.references = 0
+        self.openings = 0
+        self.waits = 0
         self.event_sets: dict[int, EventSet] = {}
         self.library = MappedLibrary(self.store.read())
         self.client = Client(directory)
@@ -59,15 +64,21 @@ class Session:
         self._next_address = _FIRST_ADDRESS
         self._targets: dict[int, Target] = {}
         self._addresses: dict[Target, int] = {}
+        self._losses: dict[str, int] = {}
 
     def open(self) -> None:
         """Count one nvmlInit: it keeps the kernel module loaded, and holds no GPU yet.
 
-        LIB_RM_VERSION_MISMATCH unless the mapped library is of the module's version.
+        The first one finds those GPUs that are on the bus now. LIB_RM_VERSION_MISMATCH unless the
+        mapped library is of the module's version.
         """
         if self.library.version != self.store.read().driver_version:
             raise RefusedError(Return.LIB_RM_VERSION_MISMATCH)
         with self._mutex:
+            if self.references == 0:
+                self.openings += 1
+                gpus = self.store.read().gpus
+                self._losses = {g.uuid: g.losses for g in gpus if not g.lost}
             self.references += 1
             self.client.hold(self._held)
 
@@ -134,10 +145,15 @@ class Session:
             raise RefusedError(Return.INVALID_ARGUMENT)
         return target
 
+    def is_lost(self, state: MachineState, gpu: Gpu) -> bool:
+        """Whether a GPU is off the bus, or was since this session found it."""
+        anew = state.variants.after_loss == "anew"
+        return gpu.lost or (anew and self._losses.get(gpu.uuid) != gpu.losses)
+
     def gpu(self, state: MachineState, target: Target) -> Gpu:
         """The target's GPU; GPU_IS_LOST if it is off the bus."""
         gpu = state.gpu(target.gpu)
-        if gpu is None or gpu.lost:
+        if gpu is None or self.is_lost(state, gpu):
             raise RefusedError(Return.GPU_IS_LOST)
         return gpu
 

@@ -56,7 +56,10 @@ class Process(msgspec.Struct):
 
 
 class Gpu(msgspec.Struct):
-    """One GPU of the machine. `product` names a file of the machine's products folder."""
+    """One GPU of the machine. `product` names a file of the machine's products folder.
+
+    `losses` counts how often it fell off the bus.
+    """
 
     uuid: str
     product: str
@@ -66,6 +69,7 @@ class Gpu(msgspec.Struct):
     mig: bool = False
     mig_pending: bool = False
     lost: bool = False
+    losses: int = 0
     gpu_instances: list[GpuInstance] = []
     processes: list[Process] = []
 

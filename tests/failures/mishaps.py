@@ -35,7 +35,7 @@ _FUNCTIONS = (
     "nvmlComputeInstanceGetInfo_v2",
     "nvmlDeviceGetAttributes_v2",
     "nvmlDeviceGetUUID",
-    "nvmlDeviceGetHandleByUUID",
+    "nvmlDeviceGetHandleByPciBusId*",
     "*",
 )
 _CODES = (4, 6, 10, 15, 16, 19, 23, 27, 999)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pynvml
 import pytest
 
+import sim.nvml
 from dra.inventory import ClaimRef
 from dra.kube.resources import RESOURCE_CLAIMS
 from dra.reasons import NodeReason
@@ -19,7 +21,7 @@ from kubeletplugin.nvml.errors import HangError, NvmlError
 from kubeletplugin.nvml.session import Session
 from kubeletplugin.observer import Action
 from sim.nvml.faults import Fault
-from sim.nvml.machine import GpuSpec
+from sim.nvml.machine import GpuSpec, Machine
 from tests.kubeletplugin.conftest import A100
 from tests.kubeletplugin.rig import Rig
 from tests.kubeletplugin.test_lost import look, vanish
@@ -250,11 +252,15 @@ def test_nvml_calls_are_counted_by_code(rig: Rig) -> None:
     assert found.value("mig_dra_nvml_call_duration_seconds_count", operation=create) == 2
 
 
-def test_a_call_that_hangs_counts_as_that() -> None:
+def test_a_call_that_hangs_counts_as_that(tmp_path: Path) -> None:
     heard: list[tuple[str, str]] = []
+    sim.nvml.install(Machine.create(tmp_path / "hw", [GpuSpec("A30")]).directory)
 
     def session(seconds: float) -> Session:
-        return Session(seconds=seconds, on_call=lambda name, code, _: heard.append((name, code)))
+        opened = Session(seconds=seconds, on_call=lambda name, code, _: heard.append((name, code)))
+        opened.open()
+        heard.clear()
+        return opened
 
     release = threading.Event()
 
@@ -264,13 +270,15 @@ def test_a_call_that_hangs_counts_as_that() -> None:
     with pytest.raises(HangError):
         session(0.05).call(hangs, gpu="GPU-1")
     release.set()
+    assert heard == [("hangs", "HANG")]
 
     def refuses() -> None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_IN_USE)
 
     with pytest.raises(NvmlError):
         session(PATIENCE).call(refuses)
-    assert heard == [("hangs", "HANG"), ("refuses", "IN_USE")]
+    assert heard == [("refuses", "IN_USE")]
+    sim.nvml.uninstall()
 
 
 def test_who_waits_for_a_gpu_is_heard_and_who_gets_it_at_once_is_not() -> None:

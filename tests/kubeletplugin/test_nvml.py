@@ -249,7 +249,7 @@ def test_a_driver_that_is_gone_is_said_to_be(machine: Machine, session: Session)
 
 
 def test_codes_that_nobody_listed_are_shown_by_number(machine: Machine, session: Session) -> None:
-    machine.inject(Fault(id="odd", function="nvmlDeviceGetCount*", action="return", code=4242))
+    machine.inject(Fault(id="odd", function="nvmlSystemGet*", action="return", code=4242))
     with pytest.raises(NvmlError, match=r"unlisted code \(4242\)"):
         discover(session)
     assert code_name(0) == "SUCCESS"

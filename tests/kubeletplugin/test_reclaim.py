@@ -13,7 +13,7 @@ from kubeletplugin import node
 from kubeletplugin.entries import State
 from sim.nvml.faults import Fault
 from tests.kubeletplugin.rig import Rig
-from tests.waiting import wait_for
+from tests.waiting import PATIENCE, wait_for
 
 SLICE = "gpu-0-mig-1g5gb-19-4"
 PID = 4711
@@ -199,13 +199,15 @@ def test_a_gpu_that_nvml_does_not_find_is_not_an_instance_that_is_gone(rig: Rig)
     rig.machine.inject(
         Fault(
             id="absent",
-            function="nvmlDeviceGetHandleByUUID",
+            function="nvmlDeviceGetHandleByPciBusId*",
             action="return",
             code=6,
             gpu=None,
             times=0,
         )
     )
+    assert rig.daemon is not None
+    assert rig.daemon._hardware.session.reopen(PATIENCE)
     assert rig.unprepare(ref) == ""
     assert states(rig) == [State.TOMBSTONE]
     rig.machine.clear_faults()

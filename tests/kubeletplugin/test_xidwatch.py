@@ -34,6 +34,7 @@ class RecordedSession(Session):
 @contextmanager
 def watching(session: Session, gpu: str) -> Iterator[None]:
     session.open()
+    session.take(0)
     watch = XidWatch(
         session,
         gpu,

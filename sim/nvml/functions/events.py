@@ -70,9 +70,16 @@ def _next_event(session: Session, events: EventSet) -> Event | None:
     for event in state.events:
         if event.sequence > events.last and events.masks.get(event.gpu, 0) & event.type:
             return event
-    if any(gpu.lost and gpu.uuid in events.masks for gpu in state.gpus):
+    if any(gpu.uuid in events.masks and session.is_lost(state, gpu) for gpu in state.gpus):
         raise RefusedError(Return.GPU_IS_LOST)
     return None
+
+
+def _after_shutdown(session: Session) -> None:
+    """What becomes of a wait under which the library was shut down."""
+    while session.store.read().variants.shutdown == "hang":
+        time.sleep(_POLL_SECONDS)
+    raise RefusedError(Return.UNINITIALIZED)
 
 
 @exported("nvmlEventSetWait_v2", on_handle=False)
@@ -80,11 +87,15 @@ def wait(session: Session, handle: Any, data: Any, timeout_ms: Any) -> None:
     """Deliver the next event; TIMEOUT without one, GPU_IS_LOST if a GPU of the set is."""
     deadline = time.monotonic() + integer(timeout_ms) / 1000
     events = _event_set(session, handle)
+    opening = session.openings
     while (event := _next_event(session, events)) is None:
         left = deadline - time.monotonic()
         if left <= 0:
             raise RefusedError(Return.TIMEOUT)
+        session.waits += 1
         time.sleep(min(left, _POLL_SECONDS))
+        if session.references == 0 or session.openings != opening:
+            _after_shutdown(session)
     events.last = event.sequence
     gpu = session.store.read().gpu(event.gpu)
     if gpu is None:

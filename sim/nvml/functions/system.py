@@ -23,7 +23,7 @@ def init_with_flags(session: Session, _flags: Any) -> None:
 
 @exported("nvmlShutdown", on_handle=False)
 def shutdown(session: Session) -> None:
-    """Undo one initialisation."""
+    """Undo one initialisation; what becomes of waits for events is a variant."""
     session.close()
 
 
@@ -53,7 +53,7 @@ def device_count(session: Session, count: Any) -> None:
 
 
 def _give(session: Session, gpu: Gpu, device: Any, *, mig_device: int = 0) -> None:
-    if gpu.lost:
+    if session.is_lost(session.store.read(), gpu):
         raise RefusedError(Return.GPU_IS_LOST)
     session.attach(gpu)
     kind: Kind = "mig-device" if mig_device else "device"
@@ -71,9 +71,13 @@ def device_by_index(session: Session, index: Any, device: Any) -> None:
 
 @exported("nvmlDeviceGetHandleByUUID", on_handle=False)
 def device_by_uuid(session: Session, uuid: Any, device: Any) -> None:
-    """GPU or MIG device by UUID."""
+    """GPU or MIG device by UUID; the search may stop at any GPU that is lost."""
     wanted = text(uuid)
-    for gpu in session.store.read().gpus:
+    state = session.store.read()
+    lost = any(session.is_lost(state, gpu) for gpu in state.gpus)
+    if lost and state.variants.lookup_by_uuid == "any":
+        raise RefusedError(Return.GPU_IS_LOST)
+    for gpu in state.gpus:
         # "NVML may initialize additional GPUs as it searches for the target GPU" (nvml.h).
         session.attach(gpu)
         if gpu.uuid == wanted:

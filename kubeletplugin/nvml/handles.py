@@ -1,0 +1,67 @@
+"""Handles of GPUs: taken by index or PCI address, verified by UUID, kept until the next nvmlInit.
+
+nvml.h lets nvmlDeviceGetHandleByUUID answer GPU_IS_LOST as soon as any GPU is lost, and initialise
+others on its way. By index and by PCI address only the GPU that is asked for answers.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+_STALE_KEPT = 256
+"""Handles of earlier generations that a call may still be about to use."""
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A GPU that answered: its UUID, its handle, and its PCI address if it would tell."""
+
+    uuid: str
+    handle: Any
+    address: str = ""
+
+
+class Handles:
+    """By UUID; ``generation`` counts initialisations of NVML. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[str, tuple[int, Device]] = {}
+        self._addresses: dict[str, str] = {}
+        self._owners: dict[int, tuple[Any, str]] = {}
+
+    def keep(self, device: Device, generation: int) -> None:
+        """Remember a verified handle."""
+        with self._lock:
+            self._kept[device.uuid] = (generation, device)
+            if device.address:
+                self._addresses[device.uuid] = device.address
+            self._owners[id(device.handle)] = (device.handle, device.uuid)
+            kept = {id(d.handle) for _, d in self._kept.values()}
+            stale = [key for key in self._owners if key not in kept]
+            for key in stale[:-_STALE_KEPT]:
+                del self._owners[key]
+
+    def get(self, uuid: str, generation: int) -> Device | None:
+        """The GPU's handle of this generation, if there is one."""
+        with self._lock:
+            found = self._kept.get(uuid)
+            return found[1] if found is not None and found[0] == generation else None
+
+    def address(self, uuid: str) -> str:
+        """The PCI address at which the GPU was last seen; empty if none is known."""
+        with self._lock:
+            return self._addresses.get(uuid, "")
+
+    def forget(self, uuid: str) -> None:
+        """Drop a GPU's handle: the next is taken and verified anew."""
+        with self._lock:
+            self._kept.pop(uuid, None)
+
+    def owner(self, handle: Any) -> str:
+        """The UUID of the GPU whose handle this object is or was; empty for any other object."""
+        with self._lock:
+            found = self._owners.get(id(handle))
+            return found[1] if found is not None and found[0] is handle else ""

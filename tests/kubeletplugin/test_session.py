@@ -1,0 +1,267 @@
+"""The NVML session: whose handle is used, and what is inside the library when it is shut down."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pynvml
+import pytest
+
+import sim.nvml
+from kubeletplugin.nvml.discovery import discover, mig_mode
+from kubeletplugin.nvml.errors import DriverUnavailableError, GpuLostError, NvmlError
+from kubeletplugin.nvml.events import XidEvents
+from kubeletplugin.nvml.session import Session
+from sim.nvml.faults import Fault
+from sim.nvml.machine import GpuSpec, Machine
+from sim.nvml.variants import Variants
+from tests.waiting import wait_for
+
+GPU = GpuSpec("A30")
+SHORT = 0.2
+"""A call's deadline, where a test waits for it to pass."""
+BOTH_LOOKUPS = [Variants(lookup_by_uuid="any"), Variants(lookup_by_uuid="own")]
+BOTH_SHUTDOWNS = [Variants(shutdown="end"), Variants(shutdown="hang")]
+
+
+@pytest.fixture
+def variants() -> Variants:
+    """Tests of others have a parameter of that name."""
+    return Variants()
+
+
+@pytest.fixture
+def machine(tmp_path: Path, variants: Variants) -> Iterator[Machine]:
+    machine = Machine.create(tmp_path / "hw", [GPU, GPU, GPU], variants=variants)
+    machine.configure(record_calls=True)
+    sim.nvml.install(machine.directory)
+    yield machine
+    machine.clear_faults()
+    sim.nvml.uninstall()
+
+
+@pytest.fixture
+def session(machine: Machine) -> Session:
+    session = Session()
+    session.open()
+    discover(session)
+    return session
+
+
+def uuids(machine: Machine) -> list[str]:
+    return [gpu.uuid for gpu in machine.state().gpus]
+
+
+def answers(session: Session, uuid: str) -> bool:
+    """Whether a GPU can be asked; if so, it is the one that was meant."""
+    try:
+        handle = session.device(uuid)
+        assert session.call(pynvml.nvmlDeviceGetUUID, handle, gpu=uuid) == uuid
+    except GpuLostError:
+        return False
+    return True
+
+
+def functions(machine: Machine) -> list[str]:
+    return [call.function for call in machine.calls()]
+
+
+@pytest.mark.parametrize("variants", BOTH_LOOKUPS)
+def test_a_lost_gpu_speaks_for_no_other(machine: Machine, session: Session) -> None:
+    machine.lose(0)
+    assert [answers(session, uuid) for uuid in uuids(machine)] == [False, True, True]
+    assert session.reopen(1.0)
+    assert [answers(session, uuid) for uuid in uuids(machine)] == [False, True, True]
+    machine.recover(0)
+    assert [answers(session, uuid) for uuid in uuids(machine)] == [True, True, True]
+
+
+@pytest.mark.parametrize("variants", BOTH_LOOKUPS)
+def test_a_gpu_that_is_lost_when_gpus_are_looked_for_hides_no_other(
+    machine: Machine, session: Session
+) -> None:
+    machine.lose(1)
+    session.reopen(1.0)
+    found = discover(session)
+    first, lost, last = uuids(machine)
+    assert [card.uuid for card in found.cards] == [first, last]
+    [problem] = found.problems
+    assert "with index 1" in problem
+    assert "GPU_IS_LOST" in problem
+    with pytest.raises(GpuLostError, match=lost):
+        session.device(lost)
+
+
+@pytest.mark.parametrize("code", [1, 9, 15, 999])
+def test_gpus_are_found_although_they_cannot_be_counted(
+    machine: Machine, session: Session, code: int
+) -> None:
+    machine.inject(Fault(function="nvmlDeviceGetCount*", action="return", code=code, times=0))
+    machine.lose(1)
+    found = discover(session)
+    first, _, last = uuids(machine)
+    assert [card.uuid for card in found.cards] == [first, last]
+    assert len(found.problems) == 2
+    machine.inject(Fault(function="nvmlDeviceGetHandleBy*", action="return", code=15, times=0))
+    with pytest.raises(NvmlError, match="nvmlDeviceGetCount"):
+        discover(session)
+
+
+def test_no_gpu_is_looked_up_by_uuid_and_none_in_front_of_a_call(
+    machine: Machine, session: Session
+) -> None:
+    before = len(functions(machine))
+    for uuid in uuids(machine) * 2:
+        mig_mode(session, session.device(uuid), gpu=uuid)
+    assert functions(machine)[before:] == ["nvmlDeviceGetMigMode"] * 6
+    assert "nvmlDeviceGetHandleByUUID" not in functions(machine)
+
+
+def test_after_a_new_initialisation_handles_are_taken_anew_and_verified(
+    machine: Machine, session: Session
+) -> None:
+    first = uuids(machine)[0]
+    old = session.device(first)
+    assert session.reopen(1.0)
+    new = session.device(first)
+    assert new is not old
+    assert session.device(first) is new
+    # Whoever has still the old one in hand means the GPU, not what is in its place.
+    assert session.call(pynvml.nvmlDeviceGetUUID, old, gpu=first) == first
+
+
+def test_a_gpu_whose_place_another_took_is_lost_and_the_other_is_not_it(
+    machine: Machine, session: Session
+) -> None:
+    first, second, _ = uuids(machine)
+    with machine.store.change() as state:
+        one, two = state.gpus[0], state.gpus[1]
+        one.pci_bus_id, two.pci_bus_id = two.pci_bus_id, one.pci_bus_id
+    session.reopen(1.0)
+    with pytest.raises(GpuLostError, match=f"at its PCI address .* is now {second}"):
+        session.device(first)
+    discover(session)
+    assert answers(session, first)
+
+
+def test_a_gpu_that_was_never_found_is_lost(session: Session) -> None:
+    with pytest.raises(GpuLostError, match="not found when GPUs were looked for"):
+        session.device("GPU-unknown")
+
+
+def test_uninitialised_in_mid_life_a_gpu_is_asked_by_its_new_handle(
+    machine: Machine, session: Session
+) -> None:
+    second = uuids(machine)[1]
+    handle = session.device(second)
+    pynvml.nvmlShutdown()
+    assert session.call(pynvml.nvmlDeviceGetUUID, handle, gpu=second) == second
+    instance = pynvml.c_nvmlGpuInstance_t()
+    pynvml.nvmlShutdown()
+    before = len(functions(machine))
+    with pytest.raises(NvmlError) as caught:
+        session.call(pynvml.nvmlGpuInstanceGetInfo, instance, gpu=second)
+    assert caught.value.passing
+    assert functions(machine)[before:].count("nvmlGpuInstanceGetInfo") == 1
+
+
+def listener(session: Session, uuid: str) -> Callable[[], bool]:
+    """Waits for events in a thread, as a watch does; the answer is whether it has ended."""
+
+    def listen() -> None:
+        events = XidEvents(session, uuid)
+        while not events.stale:
+            events.next(SHORT)
+        events.close()
+
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    return lambda: not thread.is_alive()
+
+
+@pytest.mark.parametrize("variants", BOTH_SHUTDOWNS)
+@pytest.mark.parametrize("again", [False, True])
+def test_waits_for_events_are_ended_before_nvml_is_shut_down(
+    machine: Machine, session: Session, *, again: bool
+) -> None:
+    ended = [listener(session, uuid) for uuid in uuids(machine)]
+    wait_for("waits", lambda: functions(machine).count("nvmlEventSetWait_v2") >= 3)
+    assert session.reopen(60.0) if again else session.close(60.0)
+    wait_for("their end", lambda: all(done() for done in ended))
+    called = functions(machine)
+    assert called.count("nvmlShutdown") == 1
+    at = called.index("nvmlShutdown")
+    assert called[:at].count("nvmlEventSetFree") == 3
+    assert "nvmlEventSetWait_v2" not in called[at:]
+    assert session.is_open == again
+
+
+def test_nvml_is_left_alone_rather_than_shut_down_under_a_call(machine: Machine) -> None:
+    session = Session(seconds=SHORT)
+    session.open()
+    discover(session)
+    first, second, _ = uuids(machine)
+    machine.inject(Fault(id="h", function="nvmlDeviceGetMigMode", action="hang", gpu=0))
+    with pytest.raises(NvmlError, match="hangs since"):
+        mig_mode(session, session.device(first), gpu=first)
+    assert not session.reopen(SHORT)
+    assert answers(session, second), "others do not notice"
+    assert not session.close(SHORT)
+    assert "nvmlShutdown" not in functions(machine)
+    with pytest.raises(DriverUnavailableError, match="NVML is closed"):
+        session.device(second)
+    session.open()
+    assert answers(session, second)
+    machine.clear_faults("h")
+    wait_for("the call to come back", lambda: not session.hangs(first))
+    assert session.close()
+    assert functions(machine).count("nvmlShutdown") == functions(machine).count("nvmlInitWithFlags")
+
+
+def test_calls_that_belong_together_are_not_parted_and_others_wait(
+    machine: Machine, session: Session
+) -> None:
+    first, second, _ = uuids(machine)
+    opened: list[bool] = []
+    asked: list[bool] = []
+    reopening = threading.Thread(target=lambda: opened.append(session.reopen(60.0)), daemon=True)
+    other = threading.Thread(target=lambda: asked.append(answers(session, second)), daemon=True)
+    generation = session.generation
+    with session.together():
+        reopening.start()
+        wait_for("reopening", lambda: session.wanted)
+        other.start()
+        assert answers(session, first), "whoever is inside goes on"
+        assert session.generation == generation
+    reopening.join(60.0)
+    other.join(60.0)
+    assert (opened, asked) == ([True], [True])
+    assert session.generation == generation + 1
+
+
+def test_a_call_waits_for_a_new_session_no_longer_than_its_deadline(machine: Machine) -> None:
+    session = Session(seconds=SHORT)
+    session.open()
+    discover(session)
+    machine.inject(Fault(id="h", function="nvmlShutdown", action="hang"))
+    reopening = threading.Thread(target=session.reopen, args=(60.0,), daemon=True)
+    with session.together():
+        reopening.start()
+        wait_for("reopening", lambda: session.wanted)
+        late: list[NvmlError] = []
+
+        def call() -> None:
+            try:
+                session.driver_version()
+            except NvmlError as error:
+                late.append(error)
+
+        caller = threading.Thread(target=call, daemon=True)
+        caller.start()
+        caller.join(60.0)
+    assert [error.passing for error in late] == [True]
+    assert "being opened anew" in str(late[0])
+    machine.clear_faults()
+    reopening.join(60.0)
