@@ -62,6 +62,14 @@ class SpecStore:
         except OSError as error:
             raise StoreError(f"cannot remove CDI spec {path}: {error.strerror or error}") from error
 
+    def claims(self) -> frozenset[str]:
+        """UIDs of the claims that have a file."""
+        try:
+            files = [p.name for p in self._root.glob(f"{self._prefix}*{_SUFFIX}")]
+        except OSError as error:
+            raise StoreError(f"cannot list {self._root}: {error.strerror or error}") from error
+        return frozenset(n.removeprefix(self._prefix).removesuffix(_SUFFIX) for n in files)
+
     def sweep(self, keep: Collection[str]) -> list[Path]:
         """Remove half-written files and specs of claims whose UID is not in ``keep``.
 

@@ -17,7 +17,7 @@ from dra.inventory import ClaimRef
 from dra.kube.events import EventRecorder
 from dra.kube.transport import KubeApi
 from dra.monitoring.events import CountingRecorder
-from dra.names import GpuDevice, MigDevice, parse_device
+from dra.names import parse_device
 from dra.reasons import NodeReason
 from kubeletplugin.allocatormode import AllocatorMode
 from kubeletplugin.claimstatus import ClaimStatuses
@@ -306,8 +306,4 @@ def _add_services(node: Node, board: HealthBoard, server: grpc.Server) -> None:
 
 def _names(entries: tuple[Entry, ...]) -> dict[str, int]:
     """GPU numbers that prepared devices already use."""
-    names: dict[str, int] = {}
-    for entry in entries:
-        device: GpuDevice | MigDevice = parse_device(entry.device)
-        names[entry.gpu] = device.minor
-    return names
+    return {e.gpu: parse_device(e.device).minor for e in entries if not e.quarantined}

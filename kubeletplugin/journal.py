@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +21,7 @@ from kubeletplugin.journalfile import Contents, Key, decode, encode
 
 __all__ = ["Entry", "Journal", "State", "previous"]
 _log = logging.getLogger(__name__)
+_SHOWN_RECORD = 500
 
 
 class Journal:
@@ -104,15 +105,14 @@ class Journal:
             if kept != self._contents.unread:
                 self._write(self._entries, replace(self._contents, unread=kept))
 
-    def rebuilt(self, entries: Iterable[Entry]) -> None:
-        """Put what was found again; nothing is missing any more.
+    def rebuilt(self) -> None:
+        """Nothing is missing any more.
 
         Written even when nothing was found: a node without a journal is one that has lost it, where
         another's instance may be taken for a claim's.
         """
-        found = {e.key: e for e in entries}
         with self._lock:
-            self._write(self._entries | found, replace(self._contents, rebuild=False))
+            self._write(self._entries, replace(self._contents, rebuild=False))
 
     def retry(self) -> None:
         """Write again what could not be written, so that it is known when that is over."""
@@ -201,7 +201,10 @@ def _load(path: Path) -> tuple[Contents, tuple[str, ...]]:
             for e in contents.entries
             if e.quarantined
         ]
-        problems += [f"a record cannot be read and is kept as it is: {r}" for r in contents.unread]
+        problems += [
+            f"a record cannot be read and is kept as it is: {str(r)[:_SHOWN_RECORD]}"
+            for r in contents.unread
+        ]
         # Whatever came after the generation before it is to be found again.
         return replace(contents, rebuild=contents.rebuild or candidate != path), tuple(problems)
     return Contents(rebuild=True), tuple(problems)

@@ -18,6 +18,7 @@ import msgspec
 from dra.geometry import Placement
 from dra.inventory import ClaimRef
 from kubeletplugin.entries import Entry, State
+from kubeletplugin.recordchecks import inconsistent, unusable
 
 VERSION = 2
 """1 had no ``note``, no ``adopted``, and a checksum of ``generation`` and ``entries`` only."""
@@ -69,6 +70,7 @@ _OUTLINE = (
     *("namespace", "name", "uid", "device", "gpu", "placement", "profileID", "bootID"),
     *("gpuInstanceID", "computeInstanceID", "migUUID"),
 )
+_SHOWN_REASON = 300
 _UNSURE = {
     "state": State.ORPHAN.value,
     "profile": "",
@@ -115,8 +117,11 @@ def decode(data: bytes) -> Contents:
             entries[entry.key] = entry
         else:
             unread.append(raw)
+    generation = record.get("generation")
+    if not isinstance(generation, int):
+        raise ValueError(f"generation {generation!r}")  # noqa: TRY004 - as for any bad content
     return Contents(
-        generation=int(record["generation"]),
+        generation=generation,
         entries=tuple(entries.values()),
         unread=tuple(unread),
         rebuild=bool(record.get("rebuild")),
@@ -131,7 +136,10 @@ def _read(raw: Any) -> Entry | None:
         return _outline(raw, str(error))
     if fields.state not in set(State):
         return _outline(raw, f"state {fields.state!r} is not known to this version")
-    return _entry(fields, raw)
+    entry = _entry(fields, raw)
+    if why := unusable(entry) or inconsistent(entry):
+        return _outline(raw, why)
+    return entry
 
 
 def _outline(raw: Any, why: str) -> Entry | None:
@@ -145,7 +153,8 @@ def _outline(raw: Any, why: str) -> Entry | None:
         fields = msgspec.convert({**_UNSURE, **outline}, _Fields)
     except msgspec.ValidationError:
         return None
-    return replace(_entry(fields, raw), quarantined=why)
+    entry = _entry(fields, raw)
+    return None if unusable(entry) else replace(entry, quarantined=why[:_SHOWN_REASON])
 
 
 def _entry(fields: _Fields, raw: Record) -> Entry:

@@ -22,12 +22,15 @@ class GpuNames:
     """UUID to number, in a JSON file. Used by one thread at a time.
 
     ``hints`` are pairs known from elsewhere (the journal's devices); they count where the file is
-    lost or damaged.
+    lost or damaged, unless they give a name to a second GPU.
     """
 
     def __init__(self, path: Path, *, hints: Mapping[str, int] | None = None) -> None:
         self._path = path
-        self._numbers = {**(hints or {}), **_load(path)}
+        self._numbers = _load(path)
+        for uuid, number in (hints or {}).items():
+            if uuid not in self._numbers and number not in self._numbers.values():
+                self._numbers[uuid] = number
 
     def assign(self, gpus: Iterable[tuple[str, int]]) -> dict[str, int]:
         """Numbers for GPUs given as (UUID, minor number now); new pairs are on disk on return.

@@ -14,7 +14,7 @@ from typing import TypeVar
 from dra.inventory import ClaimRef
 from kubeletplugin.claimstatus import ClaimStatuses
 from kubeletplugin.entries import HELD
-from kubeletplugin.errors import HardwareError, PluginError
+from kubeletplugin.errors import HardwareError, PluginError, StartingError
 from kubeletplugin.gate import Gate
 from kubeletplugin.journal import Journal
 from kubeletplugin.logfields import about, device
@@ -81,7 +81,7 @@ class Node:
 
         def work() -> tuple[Prepared, ...]:
             self._gate.enter(min(_START_SECONDS, max(0.0, deadline - self._clock())))
-            self._rebuild.run()
+            self._rebuild.run(about_claim=ref.uid)
             devices = self._preparer.prepare(ref)
             self._statuses.prepared(ref, self._journal.of_claim(ref.uid))
             self._settled(ref, None)
@@ -106,17 +106,31 @@ class Node:
         """Take everything of a claim off the node; what is left is withheld and goes later.
 
         Raises:
-            StartingError: the GPUs cannot be asked yet.
+            StartingError: the GPUs cannot be asked yet, or it cannot be told yet whether anything
+                of the claim is there.
             HardwareError: something is left of which there is no record that it is to go.
         """
         known = self._journal.of_claim(ref.uid)
         if any(e.placement is not None for e in known):
             self._gate.enter(_START_SECONDS)
+        if not known and self._forgotten(ref):
+            raise StartingError(
+                "the journal was lost, and what it said of this claim is not found again yet, as "
+                "the API server or a GPU does not answer; it is tried again"
+            )
+        known = self._journal.of_claim(ref.uid)
         left = self._undo.everything(ref.uid, patience=_UNPREPARE_PATIENCE)
         if left.failed:
             raise HardwareError(str(left))
         if known:
             self._statuses.unprepared(ref, known)
+
+    def _forgotten(self, ref: ClaimRef) -> bool:
+        """Whether a claim was prepared here by its CDI spec, and a lost journal hides with what."""
+        if not self._recovery.has_spec(ref.uid):
+            return False
+        self._rebuild.run(about_claim=ref.uid)
+        return self._rebuild.may_miss(ref.uid)
 
     def reclaim(self, ref: ClaimRef) -> None:
         """Try once more to remove what is left of a claim, unless something is done for it."""
@@ -144,7 +158,11 @@ class Node:
 
     def rebuild(self) -> None:
         """Look for what a lost journal leaves out, if that is still to be done."""
-        self._rebuild.run()
+        if not self._rebuild.run():
+            return
+        for uid in self._recovery.strays():
+            ref = ClaimRef("", "", uid)
+            self.background(ref, "sweep", lambda uid=uid: self._recovery.drop_stray(uid))  # type: ignore[misc]
 
     def background(self, ref: ClaimRef, name: str, work: Callable[[], object]) -> None:
         """Do something for a claim that kubelet did not ask for, with nothing else beside it."""

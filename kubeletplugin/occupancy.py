@@ -34,8 +34,8 @@ class Occupancy:
         """Remove leftovers of ours in the way.
 
         Returns the leftover whose GPU instance cannot be destroyed but has the very shape that is
-        wanted and no compute instance: it is to be used again. A driver was seen to refuse such a
-        GPU instance (IN_USE) with no process left.
+        wanted and no compute instance, left by a claim of the same namespace: it is to be used
+        again. A driver was seen to refuse such a GPU instance (IN_USE) with no process left.
 
         Raises:
             BusyError: somebody holds the placement; ``passing`` if it is on its way out.
@@ -54,11 +54,14 @@ class Occupancy:
                 self._removal.remove(other)
             except NvmlError as error:
                 same = (other.profile_id, other.placement) == (entry.profile_id, placement)
-                if same and self._removal.is_bare(other):
+                bare = same and self._removal.is_bare(other)
+                akin = other.claim.namespace == entry.claim.namespace
+                if bare and akin:
                     reusable = self._journal.get(other)
                     continue
+                kept = " (kept from other namespaces than its own)" if bare else ""
                 raise BusyError(
-                    f"memory slices {placement} of {unit.name} are held by {other.holder()}, "
+                    f"memory slices {placement} of {unit.name} are held by {other.holder()}{kept}, "
                     f"which is being removed: {error}; it is tried again",
                     passing=error.passing,
                 ) from error

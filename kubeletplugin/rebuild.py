@@ -1,25 +1,31 @@
 """A journal that was lost or damaged, found again from the hardware and this node's claims.
 
 An instance that lies exactly where a reserved claim of this node was given one is taken for that
-claim's. Every other instance that no record explains is another's, and left alone.
+claim's. Every other instance that no record explains is another's, and left alone. It is over when
+every device of those claims was looked for: a claim that cannot be read, a GPU that does not answer
+and an API server that is silent are no sign that something is not there.
 """
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Iterable
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 
 from dra.allocation import AllocatedDevice
 from dra.claims import Claim, read_claim
+from dra.inventory import ClaimRef
 from dra.kube.errors import KubeError
-from dra.kube.resources import RESOURCE_CLAIMS
+from dra.kube.resources import RESOURCE_CLAIMS, Obj
 from dra.kube.transport import KubeApi
 from dra.reasons import NodeReason
 from kubeletplugin.entries import Entry, State
-from kubeletplugin.errors import PluginError
+from kubeletplugin.errors import DeviceError, HardwareError, ModeError, PluginError
 from kubeletplugin.hardware import GpuUnit, Hardware
 from kubeletplugin.journal import Journal
-from kubeletplugin.logfields import about
+from kubeletplugin.journalfile import Key
 from kubeletplugin.logfields import device as device_fields
 from kubeletplugin.lookup import Wanted, resolve
 from kubeletplugin.nvml.errors import NvmlError
@@ -28,17 +34,36 @@ from kubeletplugin.observer import Action, Observer
 from kubeletplugin.reports import Reports
 
 _log = logging.getLogger(__name__)
+_LOCK_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A device of this node that a reserved claim was given; ``total`` is how many it was."""
+
+    claim: ClaimRef
+    device: AllocatedDevice
+    total: int
+
+    @property
+    def key(self) -> Key:
+        return (self.claim.uid, self.device.device)
 
 
 class Rebuild:
-    """Adds to the journal what is missing from it, once."""
+    """Adds to the journal what is missing from it. Thread-safe.
+
+    The devices that it looks for are those of the first time at which the claims could be read:
+    what was allocated later has been made with a record. Each is looked for until that was possible
+    once, and then no more: what appears in its place later is another's.
+    """
 
     def __init__(  # noqa: PLR0913 - where it looks
         self,
         hardware: Hardware,
         journal: Journal,
         *,
-        claims: Callable[[], Iterable[Claim]],
+        claims: Callable[[], Iterable[Obj]],
         reports: Reports,
         driver: str,
         pool: str,
@@ -52,61 +77,132 @@ class Rebuild:
         self._driver = driver
         self._pool = pool
         self._failure = ""
+        self._lock = threading.Lock()
+        self._due: set[Key] | None = None
+        self._done: set[Key] = set()
+        self._found: list[Entry] = []
 
-    def run(self) -> bool:
-        """Rebuild if that is due; False while it cannot be done. Never raises."""
+    def run(self, *, about_claim: str = "") -> bool:
+        """Rebuild if that is due; False while something could not be looked at. Never raises.
+
+        With a claim's UID it looks only if something of that claim may be missing.
+        """
+        if not self._journal.rebuild:
+            return True
+        with self._lock:
+            # Another thread may have been at it.
+            return self._is_settled(about_claim) or self._run()
+
+    def may_miss(self, uid: str) -> bool:
+        """Whether a claim may hold something here of which there is no record yet."""
+        with self._lock:
+            return self._journal.rebuild and not self._is_settled(uid)
+
+    def _is_settled(self, uid: str) -> bool:
+        if not uid or self._due is None:
+            return False
+        return all(key[0] != uid for key in self._due - self._done)
+
+    def _run(self) -> bool:
         if not self._journal.rebuild:
             return True
         try:
-            found = [e for c in self._claims() if c.reserved_for for e in self._of_claim(c)]
-            self._journal.rebuilt(found)
-        except (KubeError, NvmlError, PluginError) as error:
-            if str(error) != self._failure:
-                _log.warning("the journal is not rebuilt yet: %s", error)
-            self._failure = str(error)
+            doubts = self._look()
+            if not doubts:
+                self._journal.rebuilt()
+        except (KubeError, PluginError) as error:
+            doubts = [str(error)]
+        if doubts:
+            failure = "; ".join(doubts)
+            if failure != self._failure:
+                _log.warning("the journal is not rebuilt yet: %s", failure)
+            self._failure = failure
             return False
-        for gpu in {e.gpu for e in found}:
-            self._hardware.look(gpu)  # what was foreign there has an owner now
-        for entry in found:
-            _log.warning(
-                "found on the hardware, for the rebuilt journal", extra=device_fields(entry)
-            )
-            self._observer.acted(Action.REBUILT)
-        if found or self._journal.problems:
-            names = ", ".join(f"{e.device} of claim {e.claim}" for e in found) or "nothing"
+        if self._found or self._journal.problems:
+            names = ", ".join(f"{e.device} of claim {e.claim}" for e in self._found) or "nothing"
             message = f"found on the hardware and in this node's claims: {names}"
             _log.warning("journal rebuilt: %s", message)
             self._reports.node(NodeReason.REBUILT, message)
         return True
 
-    def _of_claim(self, claim: Claim) -> list[Entry]:
-        allocation = claim.allocation
-        if allocation is None or self._journal.of_claim(claim.ref.uid):
-            return []
-        given = [d for d in allocation.of_driver(self._driver) if d.pool == self._pool]
-        entries = [self._of_device(claim, d, total=len(given)) for d in given]
-        return [e for e in entries if e is not None]
+    def _look(self) -> list[str]:
+        """Look for what was not looked for yet; returns why some of it still was not.
 
-    def _of_device(self, claim: Claim, device: AllocatedDevice, *, total: int) -> Entry | None:
+        Raises:
+            KubeError: the claims cannot be listed.
+            HostError: the journal cannot be written.
+        """
+        doubts: list[str] = []
+        given = {g.key: g for g in self._given(doubts)}
+        if self._due is None and not doubts:
+            self._due = set(given)
+        for key in (given.keys() if self._due is None else given.keys() & self._due) - self._done:
+            try:
+                self._one(given[key])
+            except (NvmlError, DeviceError, HardwareError) as error:
+                doubts.append(f"{key[1]} of claim {given[key].claim}: {error}")
+            else:
+                self._done.add(key)
+        return doubts
+
+    def _given(self, doubts: list[str]) -> Iterator[_Given]:
+        """The devices of this node that reserved claims were given."""
+        for obj in self._claims():
+            try:
+                claim = read_claim(obj)
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                if self._pool in json.dumps(obj.get("status")):
+                    metadata = obj.get("metadata")
+                    doubts.append(f"the claim {metadata} cannot be read: {error!r}")
+                continue
+            if claim.allocation is not None and claim.reserved_for:
+                yield from self._of_claim(claim)
+
+    def _of_claim(self, claim: Claim) -> Iterator[_Given]:
+        devices = claim.allocation.of_driver(self._driver) if claim.allocation else ()
+        ours = [d for d in devices if d.pool == self._pool]
+        for device in ours:
+            yield _Given(claim.ref, device, len(ours))
+
+    def _one(self, given: _Given) -> None:
+        """Look for one device, and put it into the journal if it is there.
+
+        Raises:
+            NvmlError, DeviceError, HardwareError: it could not be looked for.
+            HostError: the journal cannot be written.
+        """
         try:
-            unit, wanted = resolve(device, self._hardware)
-        except PluginError as error:
-            fields = about(claim.ref, device=device.device, error=str(error))
-            _log.warning("not looked for on the hardware", extra=fields)
-            return None
-        entry = wanted.entry(claim.ref, boot_id=self._hardware.boot_id, total=total)
-        with unit.lock:
-            return self._found(unit, wanted, entry.at(State.PREPARED, adopted=True))
+            unit, wanted = resolve(given.device, self._hardware)
+        except ModeError:
+            return  # without MIG mode there are no instances
+        intent = wanted.entry(given.claim, boot_id=self._hardware.boot_id, total=given.total)
+        if not unit.lock.enter(_LOCK_SECONDS):
+            raise HardwareError(f"{unit.name} is busy; it is tried again")
+        try:
+            if self._journal.get(intent) is not None:
+                return
+            entry = self._seen(unit, wanted, intent.at(State.PREPARED, adopted=True))
+            if entry is not None:
+                self._journal.put(entry)
+        finally:
+            unit.lock.leave()
+        if entry is not None:
+            self._found.append(entry)
+            _log.warning("found on the hardware", extra=device_fields(entry))
+            self._observer.acted(Action.REBUILT)
+            self._hardware.look(entry.gpu)  # what was foreign there has an owner now
 
-    def _found(self, unit: GpuUnit, wanted: Wanted, entry: Entry) -> Entry | None:
+    def _seen(self, unit: GpuUnit, wanted: Wanted, entry: Entry) -> Entry | None:
         if wanted.view:
             return entry
         known = self._journal.of_gpu(unit.uuid)
         if wanted.placement is None:
             return None if known else entry
         taken = any(e.placement is None or e.placement.overlaps(wanted.placement) for e in known)
-        if taken or unit.card.geometry is None:
+        if taken:
             return None
+        if unit.card.geometry is None:
+            raise DeviceError(f"what lies on {unit.name} is not known")
         session = self._hardware.session
         shape = (wanted.profile_id, wanted.placement)
         for gi in list_gpu_instances(session, unit.uuid, unit.card.geometry):
@@ -121,10 +217,10 @@ class Rebuild:
         return None
 
 
-def all_claims(api: KubeApi) -> Iterable[Claim]:
+def all_claims(api: KubeApi) -> Iterable[Obj]:
     """Every claim of the cluster.
 
     Raises:
         KubeError: no answer, or no permission to list them.
     """
-    return (read_claim(c) for c in api.list(RESOURCE_CLAIMS).items)
+    return api.list(RESOURCE_CLAIMS).items

@@ -54,19 +54,21 @@ class Recovery:
         self._fate = fate
         self._finish = finish
         self._reports = reports
+        self._unswept = False
 
     def run(self) -> None:
         """Check every claim of the journal, then remove files that belong to none. Never raises.
 
-        At rest this changes nothing: no instance, no file.
+        At rest this changes nothing: no instance, no file. While something may be missing from the
+        journal, no spec is one that belongs to no claim (see ``strays``).
         """
         for ref in dict.fromkeys(e.claim for e in self._journal.entries()):
             self._unfinished(ref)
             self.check(ref.uid)
         try:
             self._journal.sweep()
-            known = {e.claim.uid for e in self._journal.entries()} | self._journal.unread()
-            removed = self._specs.sweep(known)
+            self._unswept = self._journal.rebuild
+            removed = 0 if self._unswept else self._specs.sweep(self._known())
         except PluginError as error:
             _log.error("%s", error)
         else:
@@ -74,6 +76,37 @@ class Recovery:
                 _log.info("removed %d CDI specs without a claim", removed)
                 for _ in range(removed):
                     self._observer.acted(Action.SWEPT)
+
+    def strays(self) -> frozenset[str]:
+        """Claims with a CDI spec and no record, if ``run`` could not tell; once. Never raises."""
+        if not self._unswept or self._journal.rebuild:
+            return frozenset()
+        self._unswept = False
+        try:
+            return self._specs.claims() - self._known()
+        except PluginError as error:
+            _log.error("%s", error)
+            return frozenset()
+
+    def has_spec(self, uid: str) -> bool:
+        """Whether a claim has a CDI spec, which it gets when it is prepared; True if in doubt."""
+        try:
+            return uid in self._specs.claims()
+        except PluginError:
+            return True
+
+    def drop_stray(self, uid: str) -> None:
+        """Remove the CDI spec of a claim that has no record.
+
+        Raises:
+            HostError: it cannot be removed.
+        """
+        if uid not in self._known():
+            self._specs.remove(uid)
+            self._observer.acted(Action.SWEPT)
+
+    def _known(self) -> set[str]:
+        return {e.claim.uid for e in self._journal.entries()} | self._journal.unread()
 
     def check(self, uid: str) -> bool:
         """Compare a claim's prepared slices with the hardware; True if that changed anything."""

@@ -42,6 +42,13 @@ class Specs:
         except CdiError as error:
             raise HostError(str(error)) from error
 
+    def claims(self) -> frozenset[str]:
+        """UIDs of the claims that have a spec."""
+        try:
+            return self._store.claims()
+        except CdiError as error:
+            raise HostError(str(error)) from error
+
     def sweep(self, keep: set[str]) -> int:
         """Remove half-written specs and those of claims not in ``keep``; returns how many."""
         try:

@@ -141,6 +141,7 @@ class Rig:
         self,
         *devices: str,
         name: str = "",
+        namespace: str = "default",
         results: Sequence[Obj] = (),
         config: Sequence[Obj] = (),
         allocated: bool = True,
@@ -152,11 +153,11 @@ class Rig:
             {"name": f"r{i}", "exactly": {"deviceClassName": "mig.dra.dev"}} for i in range(count)
         ]
         body = {
-            "metadata": {"name": name, "namespace": "default"},
+            "metadata": {"name": name, "namespace": namespace},
             "spec": {"devices": {"requests": requests}},
         }
         made = self.api.create(RESOURCE_CLAIMS, body)
-        ref = ClaimRef("default", name, made["metadata"]["uid"])
+        ref = ClaimRef(namespace, name, made["metadata"]["uid"])
         if allocated:
             given = [
                 {"request": f"r{i}", "driver": DRIVER, "pool": self.node, "device": device}
@@ -179,7 +180,7 @@ class Rig:
             RESOURCE_CLAIMS,
             ref.name,
             {"status": {"allocation": allocation}},
-            namespace="default",
+            namespace=ref.namespace,
             subresource="status",
         )
 

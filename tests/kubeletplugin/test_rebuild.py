@@ -228,7 +228,8 @@ def test_a_version_further_away_is_refused_as_a_whole(tmp_path: Path, version: o
 
 def test_every_state_comes_back_from_the_file(tmp_path: Path) -> None:
     entries = [
-        entry(f"u{i}", state=s, note="why", placement=Placement(i, 1)) for i, s in enumerate(State)
+        entry(f"u{i}", f"gpu-0-mig-1g5gb-19-{i}", state=s, note="why", placement=Placement(i, 1))
+        for i, s in enumerate(State)
     ]
     path = tmp_path / "journal.json"
     Journal(path).put(*entries)
