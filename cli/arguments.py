@@ -85,11 +85,16 @@ def _explain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "explain",
         "Say why a pod or claim waits, node by node and GPU by GPU, or where it sits.",
         examples="  kubectl mig explain trainer-0\n"
-        "  kubectl mig explain pod/trainer-0 -n research\n"
+        "  kubectl mig explain pod trainer-0 -n research\n"
         "  kubectl mig explain claim/trainer-0-gpu-x7f2k -o json\n",
         forms=("text", "wide", "json"),
     )
-    command.add_argument("subject", help="a name, pod/NAME or claim/NAME")
+    command.add_argument(
+        "subject",
+        nargs="+",
+        metavar="NAME",
+        help="a pod or claim: NAME, pod NAME or claim NAME (or with a slash)",
+    )
     command.add_argument("-n", "--namespace", help="default: that of the context")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from typing import Any
 
 from cli.commands.map import slot_json
@@ -55,15 +56,24 @@ def run(session: Session, arguments: argparse.Namespace) -> int:
     return Exit.FINDING if wrong else Exit.OK
 
 
-def _subject(text: str) -> tuple[str, str]:
-    kind, slash, name = text.partition("/")
-    if not slash:
-        return "", text
+def _subject(words: Sequence[str]) -> tuple[str, str]:
+    """Kind, empty for either, and name of what ``NAME``, ``KIND NAME`` or ``KIND/NAME`` is about.
+
+    Raises:
+        CliError: it is none of these.
+    """
+    kind, _, name = "/".join(words).rpartition("/")
+    if not kind and name:
+        return "", name
+    if not name or "/" in kind:
+        raise CliError(
+            Exit.USAGE, f"{' '.join(words)!r} is no NAME, pod NAME or claim NAME; explain takes one"
+        )
     if kind.lower() in _POD:
         return "pod", name
     if kind.lower().partition(".")[0] in _CLAIM:
         return "claim", name
-    raise CliError(Exit.USAGE, f"{kind!r} is neither pod nor claim; write pod/{name}")
+    raise CliError(Exit.USAGE, f"{kind!r} is neither pod nor claim; write pod {name}")
 
 
 def _pod(session: Session, facts: Facts, key: Key) -> Any:

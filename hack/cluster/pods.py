@@ -33,10 +33,15 @@ _SYSTEM = ("/usr", "/lib", "/lib64")
 """Where the machine keeps what Python links to."""
 
 
+USER_IMAGE = "ubuntu:24.04"
+"""What the pods of the handbook ask for: busybox under its name, as nothing can be pulled."""
+
+
 def references() -> list[str]:
-    """The images that the chart's pods ask for, in full."""
+    """The images that the pods of chart and handbook ask for, in full."""
     names = ("controller", "kubelet-plugin", "simulator")
-    return [f"docker.io/dra-driver-nvidia-mig/{each}:{version()}" for each in names]
+    ours = [f"docker.io/dra-driver-nvidia-mig/{each}:{version()}" for each in names]
+    return [*ours, f"docker.io/library/{USER_IMAGE}"]
 
 
 def adapted(objects: Iterable[Obj], *, server: str) -> list[Obj]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from sim.apiserver import bodies, deletion, discovery, errors, listing, subresources
+from sim.apiserver import bodies, deletion, discovery, errors, listing, logs, subresources
 from sim.apiserver.debug import Debug, Fault
 from sim.apiserver.requests import Request, resolve
 from sim.apiserver.streams import Stream, open_watch
@@ -28,13 +28,14 @@ _JSON = "application/json"
 
 @dataclass(slots=True)
 class Response:
-    """An answer: a body, or a watch to stream."""
+    """An answer: a body, a watch to stream, or what a kubelet is to be asked for."""
 
     code: int
     body: bytes = b""
     content_type: str = _JSON
     warnings: list[str] = field(default_factory=list)
     watch: Stream | None = None
+    upstream: logs.Upstream | None = None
 
 
 class Api:
@@ -129,6 +130,9 @@ class Api:
         raise errors.page_not_found()
 
     def _read(self, request: Request, target: Target) -> Response:
+        if target.subresource == "log":
+            found = logs.upstream(self.registry, target, request.query.get("container", ""))
+            return Response(200, content_type="text/plain", upstream=found)
         form = bodies.form(request)
         if target.name and not request.flag("watch"):
             if target.subresource not in ("", "status"):
@@ -170,7 +174,7 @@ class Api:
 
     def _replace(self, request: Request, target: Target) -> Response:
         form = bodies.form(request)
-        if not target.name or target.subresource in ("binding", "eviction"):
+        if not target.name or target.subresource in ("binding", "eviction", "log"):
             raise errors.method_not_allowed()
         body = bodies.parse(request)
         if target.subresource == "finalize":

@@ -28,6 +28,7 @@ AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryLi
 _SUBRESOURCE_KINDS = {
     "binding": ("Binding", "v1", "", ("create",)),
     "eviction": ("Eviction", "v1", "policy", ("create",)),
+    "log": ("Pod", "v1", "", ("get",)),
 }
 _GET_PATCH_UPDATE = ("get", "patch", "update")
 

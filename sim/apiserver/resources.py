@@ -103,7 +103,7 @@ PODS = _core(
     "pods",
     "Pod",
     shapes.POD,
-    subresources=("status", "binding", "eviction"),
+    subresources=("status", "binding", "eviction", "log"),
     short_names=("po",),
     categories=("all",),
 )

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from sim.apiserver import errors
+from sim.apiserver import errors, logs
 from sim.apiserver.requests import Request, split
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ async def _answer(
         if fault.status:
             _write(writer, _fault_response(fault.status, fault.message))
             return await writer.drain()
-    response = _respond(api, request)
+    response = await _complete(_respond(api, request))
     if fault and fault.after:
         _raise_fault(fault.drop)
         if fault.status:
@@ -101,6 +101,17 @@ async def _answer(
         _write(writer, response, head_only=request.method == "HEAD")
         return await writer.drain()
     return await _stream(response, reader, writer)
+
+
+async def _complete(response: Response) -> Response:
+    """The answer with what a kubelet says, where one has to be asked."""
+    if response.upstream is None:
+        return response
+    try:
+        response.body = await logs.fetch(response.upstream)
+    except errors.ApiError as refused:
+        return _refusal(refused)
+    return response
 
 
 def _raise_fault(drop: bool) -> None:  # noqa: FBT001 - a private step of the above
@@ -123,8 +134,7 @@ def _respond(api: Api, request: Request) -> Response:
     try:
         return api.handle(request)
     except errors.ApiError as refused:
-        body = json.dumps(refused.status(), ensure_ascii=False).encode()
-        return Response(refused.code, body)
+        return _refusal(refused)
     except (msgspec.DecodeError, UnicodeDecodeError) as malformed:
         return Response(400, json.dumps(errors.bad_request(str(malformed)).status()).encode())
     except Exception as failure:
@@ -134,6 +144,12 @@ def _respond(api: Api, request: Request) -> Response:
             500, "InternalError", f"Internal error occurred: {failure}: {trace}"
         )
         return Response(500, json.dumps(error.status()).encode())
+
+
+def _refusal(refused: errors.ApiError) -> Response:
+    from sim.apiserver.api import Response  # noqa: PLC0415 - as above
+
+    return Response(refused.code, json.dumps(refused.status(), ensure_ascii=False).encode())
 
 
 def _head(response: Response, framing: str) -> bytes:

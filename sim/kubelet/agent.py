@@ -8,6 +8,7 @@ from pathlib import Path
 
 from dra.kube.transport import KubeApi
 from sim.kubelet.claims import ClaimManager
+from sim.kubelet.logs import LogServer
 from sim.kubelet.node import NodeShape, register_node
 from sim.kubelet.pods import PodRunner, Retries
 from sim.kubelet.registration import RegistrationLoop
@@ -47,6 +48,7 @@ class Kubelet:
             retries=settings.retries,
             reconcile_seconds=settings.reconcile_seconds,
         )
+        self._logs = LogServer(self._pods.log)
 
     def start(self) -> None:
         """Register the node and begin.
@@ -54,13 +56,15 @@ class Kubelet:
         Raises:
             dra.kube.errors.KubeError: the node could not be registered.
         """
-        register_node(self._api, self._shape, datetime.now(UTC))
+        register_node(self._api, self._shape, datetime.now(UTC), port=self._logs.port)
+        self._logs.start()
         self._wiper.start()
         self._registration.start()
         self._pods.start()
 
     def stop(self) -> None:
         """Stop as kubelet does: the node, its pods and prepared claims stay as they are."""
+        self._logs.stop()
         self._pods.stop()
         self._registration.stop()
         self._wiper.stop()

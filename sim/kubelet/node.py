@@ -56,8 +56,11 @@ def parse_labels(texts: Iterable[str]) -> dict[str, str]:
     return labels
 
 
-def register_node(api: KubeApi, shape: NodeShape, now: datetime) -> Obj:
-    """Create the Node, or set labels and status of the one that exists; its taints stay."""
+def register_node(api: KubeApi, shape: NodeShape, now: datetime, *, port: int) -> Obj:
+    """Create the Node, or set labels and status of the one that exists; its taints stay.
+
+    ``port`` is where this kubelet serves logs.
+    """
     machine = platform.machine()
     labels = {
         "kubernetes.io/hostname": shape.name,
@@ -76,10 +79,10 @@ def register_node(api: KubeApi, shape: NodeShape, now: datetime) -> Obj:
         api.create(NODES, body)
     except AlreadyExistsError:
         api.patch(NODES, shape.name, {"metadata": {"labels": labels}})
-    return api.patch(NODES, shape.name, {"status": _status(shape, now)}, subresource="status")
+    return api.patch(NODES, shape.name, {"status": _status(shape, now, port)}, subresource="status")
 
 
-def _status(shape: NodeShape, now: datetime) -> Obj:
+def _status(shape: NodeShape, now: datetime, port: int) -> Obj:
     resources = {"cpu": shape.cpu, "memory": shape.memory, "pods": shape.pods}
     at = rfc3339(now)
     pressures = ("MemoryPressure", "DiskPressure", "PIDPressure")
@@ -98,6 +101,7 @@ def _status(shape: NodeShape, now: datetime) -> Obj:
             condition | {"lastTransitionTime": at, "lastHeartbeatTime": at}
             for condition in (*conditions, ready)
         ],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
         "nodeInfo": {
             "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
             "bootID": "",

@@ -21,6 +21,7 @@ from sim.kubelet.cdi import CdiCache
 from sim.kubelet.claims import ClaimManager
 from sim.kubelet.containers import container_view
 from sim.kubelet.errors import ClaimError, ContainerError
+from sim.kubelet.logs import log_text
 from sim.workqueue import WorkQueue
 
 _log = logging.getLogger(__name__)
@@ -101,6 +102,23 @@ class PodRunner:
         self._reflector.stop()
         self._queue.stop()
         self._events.close()
+
+    def log(self, namespace: str, name: str, container: str) -> str:
+        """The log of a container.
+
+        Raises:
+            LookupError: it is not on this node or has not started; kubelet's words.
+        """
+        with self._lock:
+            found = [p for p in self._pods.values() if _name(p) == f"{namespace}/{name}"]
+        if not found:
+            raise LookupError(f'pod "{name}" does not exist')
+        path = self._folder(found[0]["metadata"]["uid"]) / "containers" / f"{container}.json"
+        if not path.exists():
+            raise LookupError(
+                f'container "{container}" in pod "{name}" is waiting to start: ContainerCreating'
+            )
+        return log_text(json.loads(path.read_text()))
 
     def _changed(self, change: Change) -> None:
         pod = change.new or change.old
