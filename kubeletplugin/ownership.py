@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from kubeletplugin.errors import HostError
 
@@ -25,15 +26,7 @@ def exclusive(
     Raises:
         HostError: the directory cannot be made or written.
     """
-    path = state / "lock"
-    try:
-        state.mkdir(parents=True, exist_ok=True)
-        file = path.open("w")
-    except OSError as error:
-        raise HostError(
-            f"cannot use the state directory {state}: {error.strerror or error}"
-        ) from error
-    with file:
+    with _lock_file(state) as file:
         told = False
         while not stop.is_set():
             try:
@@ -48,3 +41,29 @@ def exclusive(
             yield True
             return
         yield False
+
+
+@contextmanager
+def owned_at_once(state: Path) -> Iterator[bool]:
+    """Own the node's state, if nobody else does at this moment.
+
+    Raises:
+        HostError: the directory cannot be made or written.
+    """
+    with _lock_file(state) as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+
+
+def _lock_file(state: Path) -> TextIO:
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+        return (state / "lock").open("w")
+    except OSError as error:
+        raise HostError(
+            f"cannot use the state directory {state}: {error.strerror or error}"
+        ) from error

@@ -1,11 +1,35 @@
 """`python -m sim check`: the unmodified check of a node, over simulated hardware."""
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
 
+from kubeletplugin.check.tools import Place, run_probe
 from sim.nvml import install
+from sim.nvml.clients import clients
+from sim.nvml.machine import Machine
 from sim.nvml.state import Store
+
+_SHUTDOWN = """
+import sys
+from sim.nvml import install
+install(sys.argv[1])
+from kubeletplugin.check.shutdownprobe import main
+main()
+"""
+_ATTACH = """
+import os, sys
+from pathlib import Path
+from sim.nvml import install
+from sim.nvml.clients import clients
+install(sys.argv[1])
+from kubeletplugin.check.attachprobe import main
+main(lambda: [g for c in clients(Path(sys.argv[1])) if c.pid == os.getpid() for g in c.gpus])
+"""
 
 
 def check_arguments(hardware: Path, arguments: list[str]) -> list[str]:
@@ -16,6 +40,37 @@ def check_arguments(hardware: Path, arguments: list[str]) -> list[str]:
         *("--kubelet-root", str(host / "var/lib/kubelet")),
         *("--cdi-root", str(host / "var/run/cdi"), "check", *arguments),
     ]
+
+
+class SimulatedTools:
+    """What a check does beside NVML, on a machine that runs no programs."""
+
+    def __init__(self, hardware: Path) -> None:
+        self._hardware = hardware
+
+    @contextmanager
+    def hold(self, place: Place) -> Iterator[int]:
+        """This process counts as one that uses the slice."""
+        machine, pid = Machine(self._hardware), os.getpid()
+        machine.start_process(
+            place.gpu, pid, gpu_instance=place.gi_id, compute_instance=place.ci_id
+        )
+        try:
+            yield pid
+        finally:
+            machine.end_process(pid)
+
+    def shutdown(self) -> str:
+        """The probe, in a process of its own with a library of its own."""
+        return run_probe([sys.executable, "-c", _SHUTDOWN, str(self._hardware)])
+
+    def attach(self) -> str:
+        """The probe, which asks the machine instead of its own open files."""
+        return run_probe([sys.executable, "-c", _ATTACH, str(self._hardware)])
+
+    def lets_go(self) -> bool:
+        """Whether no other process has the machine's driver open."""
+        return all(client.pid == os.getpid() for client in clients(self._hardware))
 
 
 @click.command(context_settings={"ignore_unknown_options": True})
@@ -32,4 +87,8 @@ def main(hardware: Path, arguments: tuple[str, ...]) -> None:
     # Not before pynvml has its library.
     from kubeletplugin.__main__ import main as program  # noqa: PLC0415
 
-    program(check_arguments(hardware, list(arguments)), prog_name="python -m kubeletplugin")
+    program(
+        check_arguments(hardware, list(arguments)),
+        prog_name="python -m kubeletplugin",
+        obj=SimulatedTools(hardware),
+    )

@@ -57,10 +57,10 @@ def read_gpus(session: Session) -> tuple[Gpu, ...]:
 def read_gpu(session: Session, index: int) -> Gpu:
     """One GPU."""
     ask = Asker(session, f"with index {index}")
-    device = ask(pynvml.nvmlDeviceGetHandleByIndex, index, instead=None)
-    uuid = ask(pynvml.nvmlDeviceGetUUID, device, instead="") if device is not None else ""
-    if device is None or not uuid:
+    found = ask.tried(lambda: session.take(index), None)
+    if found is None:
         return Gpu(index=index, lost=ask.lost, errors=tuple(ask.errors))
+    uuid, device = found.uuid, found.handle
     ask.gpu = uuid
     now, pending = _mig_mode(ask, device)
     architecture = ask(pynvml.nvmlDeviceGetArchitecture, device, instead=None)

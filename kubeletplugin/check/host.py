@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from pathlib import Path
 
 from kubeletplugin.caps import CAPS, character_majors
 from kubeletplugin.check.items import Item
 from kubeletplugin.check.notebook import Notebook
 from kubeletplugin.check.report import Gpu
 from kubeletplugin.driverfiles import common_edits, gpu_node
+from kubeletplugin.driverversions import kernel_module
 from kubeletplugin.errors import HostError
 from kubeletplugin.roots import Roots
 
@@ -120,6 +122,16 @@ def _libraries(notebook: Notebook, roots: Roots, driver_version: str) -> None:
     directories = sorted({mount.host_path.rpartition("/")[0] for mount in edits.mounts})
     notebook.fact(item, *(f"{m.host_path} -> {m.container_path}" for m in edits.mounts))
     notebook.ok(item, f"{len(edits.mounts)} mounts of driver files from {', '.join(directories)}")
+
+
+def libcuda(roots: Roots) -> Path | None:
+    """Where this program sees the driver's libcuda; None where it is not found."""
+    try:
+        edits = common_edits(roots, driver_version=kernel_module(roots))
+    except HostError:
+        return None
+    names = (m.host_path for m in edits.mounts if "/libcuda.so." in m.host_path)
+    return next((roots.on_host(name) for name in names), None)
 
 
 def _hook(notebook: Notebook, roots: Roots) -> None:

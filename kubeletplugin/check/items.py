@@ -19,6 +19,7 @@ class Item(StrEnum):
     PROFILES = "profiles"
     LOOKUP_BY_UUID = "lookup-by-uuid"
     AFTER_LOSS = "after-loss"
+    ATTACH = "attach"
     CAPABILITIES = "capabilities"
     DEVICE_NODES = "device-nodes"
     LIBRARIES = "libraries"

@@ -11,6 +11,7 @@ from kubeletplugin.check.items import Item
 from kubeletplugin.check.notebook import Notebook
 from kubeletplugin.check.nvmlfile import read_versions
 from kubeletplugin.check.report import Belief, Gpu, Report
+from kubeletplugin.check.tools import Tools
 from kubeletplugin.driverversions import explain
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.session import Session
@@ -129,3 +130,12 @@ def _lookup(session: Session, gpus: Sequence[Gpu]) -> tuple[Belief, ...]:
     answers: dict[str, str] = {"SUCCESS": "own", "GPU_IS_LOST": "any"}
     detail = f"a GPU is lost, and looking up {healthy.uuid}, which is not: {code}"
     return (Belief(item=Item.LOOKUP_BY_UUID, answer=answers.get(code, "open"), detail=detail),)
+
+
+def attached(gpus: Sequence[Gpu], tools: Tools) -> tuple[Belief, ...]:
+    """Which GPUs one GPU's handle keeps open: told where there are several."""
+    if len(gpus) < 2:  # noqa: PLR2004 - one GPU cannot tell
+        return ()
+    answer, _, why = tools.attach().partition(": ")
+    detail = why or "GPUs whose device files are open with the handle of one"
+    return (Belief(item=Item.ATTACH, answer=answer, detail=detail),)

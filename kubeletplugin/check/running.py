@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
+
+from kubeletplugin.roots import Roots
 
 _PROGRAM = "kubeletplugin"
 _SIGN = "--node-name"
@@ -31,25 +33,43 @@ def completed(context: click.Context, *, proc: Path = Path("/proc")) -> dict[str
 def arguments(proc: Path) -> list[str]:
     """The arguments of a plugin in this process's mount namespace; empty if there is none."""
     here = _namespace(proc / "self")
-    for folder in sorted(proc.glob("[0-9]*")):
-        try:
-            words = (folder / "cmdline").read_bytes().decode().rstrip("\0").split("\0")
-        except (OSError, ValueError):
-            continue
-        found = _of_the_program(words)
-        if found and here and _namespace(folder) == here:
-            return found
-    return []
+    found = (
+        _of_the_program(folder) for folder in _running(proc) if here and _namespace(folder) == here
+    )
+    return next(found, [])
 
 
-def _of_the_program(words: Sequence[str]) -> list[str]:
-    """What follows the program's name on its command line; empty if it is another program's."""
+def plugins(roots: Roots) -> Iterator[Path]:
+    """The folder in /proc of every plugin that runs on this machine, as far as it can be seen."""
+    for proc in dict.fromkeys((roots.on_host("/proc"), Path("/proc"))):
+        yield from _running(proc)
+
+
+def holds_devices(folder: Path) -> bool:
+    """Whether a process has a device file of NVIDIA's open, or does not let that be seen."""
+    try:
+        links = [str(file.readlink()) for file in (folder / "fd").iterdir()]
+    except OSError:
+        return True
+    return any(link.startswith("/dev/nvidia") for link in links)
+
+
+def _running(proc: Path) -> Iterator[Path]:
+    return (folder for folder in sorted(proc.glob("[0-9]*")) if _of_the_program(folder))
+
+
+def _of_the_program(folder: Path) -> list[str]:
+    """The arguments of a process that is a plugin; empty if it is another program."""
+    try:
+        words = (folder / "cmdline").read_bytes().decode().rstrip("\0").split("\0")
+    except (OSError, ValueError):
+        return []
     if "-m" not in words:
         return []
     module = words.index("-m") + 1
     if words[module : module + 1] != [_PROGRAM]:
         return []
-    rest = list(words[module + 1 :])
+    rest = words[module + 1 :]
     return rest if any(w.partition("=")[0] == _SIGN for w in rest) else []
 
 

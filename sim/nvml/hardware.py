@@ -5,7 +5,7 @@ memory-slice intervals; beside them the engines of the whole-GPU profile are sha
 matters for the profiles with media extensions.
 """
 
-from uuid import uuid4
+from uuid import UUID, uuid4, uuid5
 
 from sim.nvml.codes import RefusedError, Return
 from sim.nvml.products import ComputeInstanceProfile, GpuInstanceProfile, Product
@@ -15,6 +15,8 @@ MAX_GPU_INSTANCES = 15
 """GPU-instance ids are 0 to 14: the driver's capability minors leave room for no more."""
 
 _ENGINES = ("copy_engines", "decoders", "encoders", "jpeg", "ofa", "multiprocessors")
+
+_PLACES = UUID("5b7f6a0e-58a5-4d1c-9a5b-0f6f0c1f3f10")
 
 
 def require_mig(gpu: Gpu) -> None:
@@ -158,10 +160,17 @@ def create_compute_instance(
         start=start,
         size=profile.slice_count,
         index=next(i for i in range(len(indexes) + 1) if i not in indexes),
-        uuid=f"MIG-{uuid4()}",
+        uuid=f"MIG-{_uuid(state, gpu, instance, start=start)}",
     )
     instance.compute_instances.append(created)
     return created
+
+
+def _uuid(state: MachineState, gpu: Gpu, instance: GpuInstance, *, start: int) -> UUID:
+    """A UUID for a compute instance: a new one, or that of its place."""
+    if state.variants.mig_uuid == "new":
+        return uuid4()
+    return uuid5(_PLACES, f"{gpu.uuid} {instance.id} {instance.start} {start}")
 
 
 def destroy_compute_instance(gpu: Gpu, instance: GpuInstance, compute: ComputeInstance) -> None:

@@ -35,7 +35,10 @@ class ComputeInstance(msgspec.Struct):
 
 
 class GpuInstance(msgspec.Struct):
-    """A live GPU instance; `start` and `size` are in memory slices. `key` is never reused."""
+    """A live GPU instance; `start` and `size` are in memory slices. `key` is never reused.
+
+    `lingers` is how often its destroy is still refused.
+    """
 
     key: int
     id: int
@@ -43,6 +46,7 @@ class GpuInstance(msgspec.Struct):
     start: int
     size: int
     compute_instances: list[ComputeInstance] = []
+    lingers: int = 0
 
 
 class Process(msgspec.Struct):

@@ -101,6 +101,7 @@ def destroy(session: Session, handle: Any) -> None:
     with session.change() as state:
         gpu, instance, compute = session.compute_instance(state, target)
         hardware.destroy_compute_instance(gpu, instance, compute)
+        instance.lingers = state.variants.instance_lingers
 
 
 @exported("nvmlGpuInstanceGetComputeInstances")

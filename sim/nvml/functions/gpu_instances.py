@@ -140,11 +140,17 @@ def create_with_placement(
 
 @exported("nvmlGpuInstanceDestroy", mutation=True)
 def destroy(session: Session, handle: Any) -> None:
-    """Destroy; IN_USE while it has compute instances or processes."""
+    """Destroy; IN_USE while it has compute instances or processes, or lingers."""
     session.target(handle, "gpu-instance")
     with session.change() as state:
         gpu, instance = session.gpu_instance(state, handle)
-        hardware.destroy_gpu_instance(gpu, instance)
+        lingers = instance.lingers > 0 and not instance.compute_instances
+        if lingers:
+            instance.lingers -= 1
+        else:
+            hardware.destroy_gpu_instance(gpu, instance)
+    if lingers:
+        raise RefusedError(Return.IN_USE)
 
 
 @exported("nvmlDeviceGetGpuInstances")

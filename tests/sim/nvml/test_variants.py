@@ -7,7 +7,7 @@ import pytest
 
 from sim.nvml.codes import Return
 from sim.nvml.variants import Variants
-from tests.sim.nvml.calls import device, refused
+from tests.sim.nvml.calls import create_at, device, mig_device, refused
 from tests.sim.nvml.conftest import Start
 from tests.waiting import wait_for
 
@@ -74,3 +74,36 @@ def test_waits_end_with_the_library_or_stay(start: Start, *, stays: bool) -> Non
         machine.configure(variants=Variants())
     wait_for("its end", lambda: codes)
     assert codes == [Return.UNINITIALIZED]
+
+
+def slice_of(profile_id: int, start: int, size: int) -> tuple[object, object, str]:
+    instance = create_at(device(), profile_id, start, size)
+    compute = pynvml.nvmlGpuInstanceCreateComputeInstance(instance, 0)
+    return instance, compute, pynvml.nvmlDeviceGetUUID(mig_device(compute))
+
+
+@pytest.mark.parametrize("of_the_place", [False, True])
+def test_a_mig_devices_uuid_is_new_or_that_of_its_place(
+    start: Start, *, of_the_place: bool
+) -> None:
+    machine = start("A30")
+    machine.configure(variants=Variants(mig_uuid="place" if of_the_place else "new"))
+    instance, compute, first = slice_of(14, 0, 1)
+    pynvml.nvmlComputeInstanceDestroy(compute)
+    pynvml.nvmlGpuInstanceDestroy(instance)
+    _, _, second = slice_of(14, 0, 1)
+    _, _, elsewhere = slice_of(14, 1, 1)
+    assert (first == second) is of_the_place
+    assert elsewhere not in {first, second}
+
+
+def test_a_gpu_instance_may_linger_after_its_compute_instance(start: Start) -> None:
+    machine = start("A30")
+    machine.configure(variants=Variants(instance_lingers=2))
+    instance, compute, _ = slice_of(14, 0, 1)
+    pynvml.nvmlComputeInstanceDestroy(compute)
+    for _ in range(2):
+        with refused(Return.IN_USE):
+            pynvml.nvmlGpuInstanceDestroy(instance)
+    pynvml.nvmlGpuInstanceDestroy(instance)
+    assert machine.gpu().gpu_instances == []

@@ -1,0 +1,334 @@
+"""The half of the check that makes slices: what it finds out, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+
+from dra.geometry import Placement
+from dra.inventory import ClaimRef
+from kubeletplugin.check.items import Item
+from kubeletplugin.check.report import Report
+from kubeletplugin.entries import Entry, State
+from kubeletplugin.journal import Journal
+from kubeletplugin.ownership import owned_at_once
+from sim.check import main
+from sim.nvml.codes import Return
+from sim.nvml.faults import Action, Fault
+from sim.nvml.machine import GpuSpec
+from sim.nvml.variants import OTHERS, Variants
+from tests.kubeletplugin.check.conftest import A100, H100, Node
+from tests.waiting import PATIENCE, wait_for
+
+MakeNode = Callable[..., Node]
+CREATE = ("--create", "0", "--yes")
+GI_CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
+CI_CREATE = "nvmlGpuInstanceCreateComputeInstance"
+
+
+def answer(report: Report, item: Item) -> str:
+    (found,) = (b.answer for b in report.beliefs if b.item is item)
+    return found
+
+
+def state_of(node: Node) -> Path:
+    return node.machine.host_root / "var/lib/kubelet/plugins/mig.dra.dev"
+
+
+def refused(node: Node, *arguments: str, text: str = "") -> Result:
+    """The check, which has to refuse and to change nothing."""
+    before = len(node.machine.mutations())
+    command = ["--hardware", str(node.machine.directory), "--", *arguments]
+    result = CliRunner().invoke(main, command, input=text)
+    assert result.exit_code == 1, result.output
+    assert len(node.machine.mutations()) == before
+    return result
+
+
+def assert_clean(node: Node) -> None:
+    assert all(g.gpu_instances == [] for g in node.machine.state().gpus)
+    assert all(g.processes == [] for g in node.machine.state().gpus)
+    assert not state_of(node).exists()
+
+
+def expected(node: Node, variants: Variants) -> dict[Item, str]:
+    """What the check has to find out of a machine with these variants."""
+    extra = [
+        ci.creatable and variants.full_compute == "product"
+        for gi in node.machine.product(0).gi_profiles
+        for ci in gi.ci_profiles
+        if ci.enum >= 7
+    ]
+    kinds = {"made" if each else "refused" for each in extra}
+    return {
+        Item.MIG_UUID: variants.mig_uuid,
+        Item.LOOKUP_BY_UUID: variants.lookup_by_uuid,
+        Item.PROCESSES: variants.processes,
+        Item.FULL_COMPUTE: kinds.pop() if len(kinds) == 1 else "mixed" if kinds else "none offered",
+        Item.AFTER_LOSS: variants.after_loss,
+        Item.SHUTDOWN: variants.shutdown,
+        Item.ATTACH: variants.attach,
+        Item.INSTANCE_LINGERS: str(variants.instance_lingers),
+    }
+
+
+@pytest.mark.parametrize("name", ["default", *OTHERS])
+def test_the_variant_of_a_machine_is_found_out(make_node: MakeNode, name: str) -> None:
+    """Each belief that is a variant of the simulator has an answer, and it is the true one."""
+    variants = OTHERS.get(name, Variants())
+    node = make_node(H100, H100, variants=variants)
+    wanted = expected(node, variants)
+    fields = msgspec.structs.fields(Variants)
+    assert {i.value.replace("-", "_") for i in wanted} == {f.name for f in fields}
+    report = node.check(*CREATE).report
+    node.machine.lose(1)
+    lost = node.check().report
+    # The person resets the GPU while the check waits for the answer.
+    found = {
+        **{item: answer(report, item) for item in wanted if item not in OF_A_LOST_GPU},
+        Item.LOOKUP_BY_UUID: answer(lost, Item.LOOKUP_BY_UUID),
+        Item.AFTER_LOSS: answer(reset_while_asked(node, 1), Item.AFTER_LOSS),
+    }
+    assert found == wanted
+
+
+OF_A_LOST_GPU = {Item.LOOKUP_BY_UUID, Item.AFTER_LOSS}
+
+
+def reset_while_asked(node: Node, index: int) -> Report:
+    """The check with --await-reset; the GPU is back before the answer is given."""
+    from kubeletplugin.check import command
+
+    def ask(_question: str) -> bool:
+        node.machine.recover(index)
+        return True
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(command, "_asker", lambda *, yes: ask)
+        return node.check("--await-reset", str(index)).report
+
+
+def test_every_profile_is_made_twice_and_nothing_is_left(make_node: MakeNode) -> None:
+    node = make_node(A100)
+    checked = node.check(*CREATE)
+    assert checked.code == 0, checked.screen
+    names = [p.name for p in node.machine.product(0).gi_profiles]
+    made = [(t.profile, t.round) for t in checked.report.trials if not t.refused]
+    assert sorted(made) == sorted((n, r) for n in names for r in (1, 2))
+    assert answer(checked.report, Item.TAKEN_PLACEMENT) == "INSUFFICIENT_RESOURCES"
+    assert answer(checked.report, Item.BUSY) == "IN_USE"
+    assert answer(checked.report, Item.DELIVERED) == "as advertised"
+    assert answer(checked.report, Item.INSTANCE_IDS) == "same"
+    assert checked.report.times[GI_CREATE].calls == 2 * len(names)
+    assert checked.report.times[CI_CREATE].median > 0
+    assert_clean(node)
+
+
+def test_a_slice_with_less_than_advertised_is_told(make_node: MakeNode) -> None:
+    node = make_node(A100)
+    file = node.machine.directory / "products" / f"{A100}.json"
+    data = json.loads(file.read_text())
+    for profile in data["gi_profiles"]:
+        if profile["name"] == "3g.20gb":
+            profile["multiprocessors"] += 10
+    file.write_text(json.dumps(data))
+    report = node.check(*CREATE).report
+    (found,) = (b for b in report.beliefs if b.item is Item.DELIVERED)
+    assert found.answer == "less"
+    assert re.search(r"3g\.20gb: 42 of 52 multiprocessors", found.detail)
+
+
+def test_a_person_is_asked_and_may_say_no(make_node: MakeNode) -> None:
+    node = make_node(A100)
+    assert "There is no terminal to ask" in refused(node, "--create", "0").output
+    with pytest.MonkeyPatch.context() as patch:
+        from kubeletplugin.check import command
+
+        patch.setattr(command, "_asker", lambda *, yes: lambda question: False)
+        assert "nothing was done" in refused(node, "--create", "0").output
+    assert_clean(node)
+
+
+@pytest.mark.parametrize(
+    ("prepare", "words"),
+    [
+        (lambda n: n.machine.create_slice(0, "1g.5gb"), "has GPU instances ("),
+        (lambda n: n.machine.set_mig_mode(0, enabled=False), "is not in MIG mode"),
+        (lambda n: n.machine.start_process(0, 4711), "is used by 1 processes"),
+        (lambda n: n.machine.lose(0), "no such GPU"),
+    ],
+    ids=["instances", "no MIG", "processes", "lost"],
+)
+def test_a_gpu_that_is_not_idle_is_refused(
+    make_node: MakeNode, prepare: Callable[[Node], None], words: str
+) -> None:
+    node = make_node(A100)
+    prepare(node)
+    assert words in refused(node, *CREATE).output
+
+
+def test_a_gpu_with_claims_in_the_journal_is_refused(make_node: MakeNode) -> None:
+    node = make_node(A100)
+    gpu = node.machine.gpu(0).uuid
+    claim = ClaimRef("team", "train", "uid-1")
+    entry = Entry(
+        claim, "gpu-0-mig-1g5gb-19-0", State.PREPARED, gpu, "boot", placement=Placement(0, 1)
+    )
+    Journal(state_of(node) / "journal.json").put(entry)
+    assert "team/train" in refused(node, *CREATE).output
+
+
+def test_a_gpu_may_be_called_as_the_plugin_calls_it(make_node: MakeNode) -> None:
+    node = make_node(A100, H100)
+    names = {"version": 1, "gpus": {node.machine.gpu(1).uuid: 7}}
+    state_of(node).mkdir(parents=True)
+    (state_of(node) / "gpus.json").write_text(json.dumps(names))
+    report = node.check("--create", "gpu-7", "--yes").report
+    assert {t.profile for t in report.trials} >= {"1g.10gb", "3g.40gb"}
+    assert "it has: 0 or GPU-" in refused(node, "--create", "gpu-1", "--yes").output
+
+
+HOLDER = """
+import sys, pynvml
+from sim.nvml import install
+install(sys.argv[1])
+pynvml.nvmlInit()
+print("holds", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_a_plugin_that_holds_the_gpus_is_not_overtaken_and_one_that_lets_go_is_no_obstacle(
+    make_node: MakeNode,
+) -> None:
+    node = make_node(A100)
+    with owned_at_once(state_of(node)) as owned:
+        assert owned
+        command = [sys.executable, "-c", HOLDER, str(node.machine.directory)]
+        with subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        ) as plugin:
+            assert plugin.stdout is not None
+            assert plugin.stdout.readline() == "holds\n"
+            assert "kubectl mig drain" in refused(node, *CREATE).output
+            plugin.kill()
+        assert node.check(*CREATE).report.trials
+
+
+def test_what_was_made_before_an_error_is_removed(make_node: MakeNode) -> None:
+    node = make_node(A100)
+    fault = Fault(
+        function="nvmlGpuInstanceGetComputeInstanceProfileInfoV",
+        action="return",
+        code=Return.UNKNOWN,
+        after=3,
+        times=1,
+    )
+    node.machine.inject(fault)
+    report = node.check(*CREATE).report
+    assert "UNKNOWN" in {t.refused for t in report.trials}
+    assert_clean(node)
+
+
+def test_a_slice_that_cannot_be_removed_is_named_with_the_command_that_does(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kubeletplugin.check import leftovers
+
+    monkeypatch.setattr(leftovers, "_PAUSE_SECONDS", 0.0)
+    node = make_node(A100)
+    fault = Fault(
+        function="nvmlGpuInstanceDestroy", action="return", code=Return.IN_USE, times=0, after=1
+    )
+    node.machine.inject(fault)
+    command = ["--hardware", str(node.machine.directory), "--", *CREATE]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 1
+    assert "check --clean-up" in result.output
+    assert "--clean-up" in refused(node, *CREATE).output
+    node.machine.clear_faults()
+    done = CliRunner().invoke(main, [*command[:3], "--clean-up"])
+    assert "removed 1g.5gb at 0:1" in done.output
+    assert node.machine.gpu(0).gpu_instances == []
+    assert "nothing is left" in CliRunner().invoke(main, [*command[:3], "--clean-up"]).output
+
+
+def started(node: Node, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "sim", "check", "--hardware", str(node.machine.directory)]
+    return subprocess.Popen(
+        [*command, "--", *CREATE, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={k: v for k, v in os.environ.items() if k != "KUBECONFIG"},
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_check_that_is_told_to_end_leaves_nothing(make_node: MakeNode, number: int) -> None:
+    node = make_node(A100)
+    hang = node.machine.inject(Fault(function=CI_CREATE, action="hang"))
+    with started(node) as process:
+        wait_for("the call", lambda: node.machine.faults.seen(hang))
+        process.send_signal(number)
+        node.machine.clear_faults()
+        _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert "nothing is left on the GPU" in errors
+    assert_clean(node)
+
+
+@pytest.mark.parametrize("action", ["crash-before", "crash-after"])
+@pytest.mark.parametrize(
+    "function", [GI_CREATE, CI_CREATE, "nvmlComputeInstanceDestroy", "nvmlGpuInstanceDestroy"]
+)
+def test_what_a_killed_check_has_left_is_known_and_removed(
+    make_node: MakeNode, function: str, action: Action
+) -> None:
+    node = make_node(A100)
+    after = 1 if function == "nvmlGpuInstanceDestroy" else 0
+    node.machine.inject(Fault(function=function, action=action, after=after))
+    with started(node) as process:
+        process.communicate(timeout=PATIENCE)
+    assert process.returncode == -signal.SIGKILL
+    assert (state_of(node) / "check.json").exists()
+    node.machine.end_process(process.pid)  # as the kernel does
+    result = CliRunner().invoke(
+        main, ["--hardware", str(node.machine.directory), "--", "--clean-up"]
+    )
+    assert result.exit_code == 0, result.output
+    assert node.machine.gpu(0).gpu_instances == []
+    assert not (state_of(node) / "check.json").exists()
+
+
+def test_what_somebody_else_has_made_meanwhile_is_not_cleaned_up(make_node: MakeNode) -> None:
+    node = make_node(A100)
+    node.machine.inject(Fault(function=GI_CREATE, action="crash-before"))
+    with started(node) as process:
+        process.communicate(timeout=PATIENCE)
+    others = node.machine.create_slice(0, "1g.5gb", start=3)
+    CliRunner().invoke(main, ["--hardware", str(node.machine.directory), "--", "--clean-up"])
+    assert [g.id for g in node.machine.gpu(0).gpu_instances] == [others.gpu_instance]
+
+
+def test_a_record_of_an_earlier_boot_is_only_forgotten(make_node: MakeNode) -> None:
+    node = make_node(GpuSpec(A100))
+    node.machine.inject(Fault(function=CI_CREATE, action="crash-after"))
+    with started(node) as process:
+        process.communicate(timeout=PATIENCE)
+    node.machine.clear_faults()
+    node.machine.reboot()
+    others = node.machine.create_slice(0, "1g.5gb", start=0)
+    CliRunner().invoke(main, ["--hardware", str(node.machine.directory), "--", "--clean-up"])
+    assert [g.id for g in node.machine.gpu(0).gpu_instances] == [others.gpu_instance]
+    assert not (state_of(node) / "check.json").exists()
