@@ -10,6 +10,7 @@ import click
 from sim.nvml.assembly import DRIVER_VERSION
 from sim.nvml.clients import HeldError
 from sim.nvml.codes import RefusedError, Return
+from sim.nvml.latencies import read_latencies
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import product_names
 from sim.nvml.state import WHOLE_GPU
@@ -21,6 +22,8 @@ _state = click.option(
     help="Directory of the machine.",
 )
 _gpu = click.option("--gpu", type=int, default=0, show_default=True, help="Index of the GPU.")
+_report = click.Path(exists=True, dir_okay=False, path_type=Path)
+_TIMES = "Let calls take the times of a report of `kubeletplugin check`"
 
 
 @click.group()
@@ -39,14 +42,34 @@ def _spec(text: str, *, mig: bool) -> GpuSpec:
 @click.option("--host-root", type=click.Path(path_type=Path), help="Default: <state>/host.")
 @click.option("--driver-version", default=DRIVER_VERSION, show_default=True)
 @click.option("--mig/--no-mig", default=True, show_default=True, help="MIG mode of the GPUs.")
-def init(
-    state: Path, gpus: tuple[str, ...], host_root: Path | None, driver_version: str, *, mig: bool
+@click.option("--latencies", type=_report, metavar="REPORT", help=f"{_TIMES}.")
+def init(  # noqa: PLR0913 - the flags
+    state: Path,
+    gpus: tuple[str, ...],
+    host_root: Path | None,
+    driver_version: str,
+    latencies: Path | None,
+    *,
+    mig: bool,
 ) -> None:
     """Make a machine with these GPUs."""
     specs = [_spec(text, mig=mig) for text in gpus]
     try:
-        Machine.create(state, specs, host_root=host_root, driver_version=driver_version)
+        measured = read_latencies(latencies) if latencies else {}
+        machine = Machine.create(state, specs, host_root=host_root, driver_version=driver_version)
     except (FileExistsError, LookupError) as error:
+        raise click.ClickException(str(error)) from error
+    machine.configure(latencies=measured)
+
+
+@main.command()
+@_state
+@click.argument("report", type=_report)
+def latencies(state: Path, report: Path) -> None:
+    """Let calls take the times of REPORT, which `kubeletplugin check --json` has written."""
+    try:
+        Machine(state).configure(latencies=read_latencies(report))
+    except LookupError as error:
         raise click.ClickException(str(error)) from error
 
 

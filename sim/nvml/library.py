@@ -4,12 +4,14 @@ The functions live in `sim.nvml.functions`, by area, and enter themselves here. 
 entered is missing, as in a library of an older version.
 """
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from sim.nvml.codes import ERROR_STRINGS, RefusedError, Return
 from sim.nvml.faults import crash, suffer
+from sim.nvml.latencies import latency
 from sim.nvml.session import Session
 from sim.nvml.state import Store
 
@@ -58,6 +60,8 @@ class CFunction:
         session, export = self._session, self._export
         gpu = self._gpu(arguments)
         due = session.faults.due(export.name, gpu)
+        if seconds := latency(session.store.read().latencies, export.name):
+            time.sleep(seconds)
         try:
             done = suffer(session.faults, due)
             code = int(Return.SUCCESS) if done else self._run(arguments, gpu)

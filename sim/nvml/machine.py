@@ -245,6 +245,7 @@ class Machine(Administration):
         resets_gpus: bool | None = None,
         record_calls: bool | None = None,
         variants: Variants | None = None,
+        latencies: dict[str, float] | None = None,
     ) -> None:
         """Set the machine's switches (see `MachineState`); None leaves one as it is."""
         with self.store.change() as state:
@@ -256,6 +257,8 @@ class Machine(Administration):
                 state.record_calls = record_calls
             if variants is not None:
                 state.variants = variants
+            if latencies is not None:
+                state.latencies = latencies
 
     # -- faults and the record of calls
 

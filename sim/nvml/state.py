@@ -97,7 +97,8 @@ class MachineState(msgspec.Struct):
     """Everything that outlives a process: hardware, driver, pending events.
 
     `privileged` is whether callers may change MIG; `resets_gpus` whether the driver can reset a
-    GPU by itself when MIG mode changes (false in a virtual machine). `variants` says in which way
+    GPU by itself when MIG mode changes (false in a virtual machine). `latencies` are the seconds
+    that functions take (`sim.nvml.latencies`). `variants` says in which way
     the driver behaves where that is not settled. `driver_version` is the kernel module's,
     `library_version` that of the installed files; empty while it is the same.
     """
@@ -112,6 +113,7 @@ class MachineState(msgspec.Struct):
     resets_gpus: bool = False
     record_calls: bool = False
     variants: Variants = Variants()
+    latencies: dict[str, float] = {}
     library_version: str = ""
     next_key: int = 1
     next_event: int = 1
