@@ -6,9 +6,11 @@ schema. Only what a GPU needs is modelled: device nodes, bind mounts, hooks, gro
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
+T = TypeVar("T")
 CLAIM_CLASS = "claim"
 CREATE_CONTAINER = "createContainer"
 """After the container's mounts are made, in its mount namespace, before its root is changed."""
@@ -77,6 +79,24 @@ class Edits:
     mounts: tuple[Mount, ...] = ()
     hooks: tuple[Hook, ...] = ()
     gids: tuple[int, ...] = ()
+
+
+def joined(*all_edits: Edits) -> Edits:
+    """Several edits as one; of nodes and mounts at the same path the first counts."""
+    return Edits(
+        env=tuple(dict.fromkeys(text for e in all_edits for text in e.env)),
+        nodes=_first((n.path, n) for e in all_edits for n in e.nodes),
+        mounts=_first((m.container_path, m) for e in all_edits for m in e.mounts),
+        hooks=tuple(dict.fromkeys(hook for e in all_edits for hook in e.hooks)),
+        gids=tuple(dict.fromkeys(gid for e in all_edits for gid in e.gids)),
+    )
+
+
+def _first(pairs: Iterable[tuple[str, T]]) -> tuple[T, ...]:
+    found: dict[str, T] = {}
+    for path, edit in pairs:
+        found.setdefault(path, edit)
+    return tuple(found.values())
 
 
 @dataclass(frozen=True, slots=True)

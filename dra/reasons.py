@@ -54,6 +54,7 @@ class NodeReason(StrEnum):
     MIG_PENDING = "MIGModePending"
     MIG_MANAGER = "MIGManagerActive"
     DEVICE_PLUGIN = "DevicePluginActive"
+    DRIVER_INCOMPLETE = "DriverIncomplete"
     NO_SLICES = "SlicesNotPublished"
 
 

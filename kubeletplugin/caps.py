@@ -55,6 +55,21 @@ def monitor_capability(roots: Roots) -> Capability:
     return _read_access(roots, f"{_CAPABILITIES}/mig/monitor", _major(roots))
 
 
+def check_capabilities(roots: Roots) -> None:
+    """Refuse while the driver shows no MIG capabilities, of which every slice needs two.
+
+    Raises:
+        HostError: says which file is missing, and the remedy.
+    """
+    _major(roots)
+    folder = roots.on_host(f"{_CAPABILITIES}/mig")
+    if not folder.is_dir():
+        raise HostError(
+            f"there is no {folder}, where the NVIDIA driver shows MIG capabilities; reload the "
+            "kernel module nvidia, or mount the host's /proc where --host-root says"
+        )
+
+
 def _major(roots: Roots) -> int:
     major = character_majors(roots).get(CAPS)
     if major is None:

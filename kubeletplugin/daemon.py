@@ -31,6 +31,7 @@ from kubeletplugin.grpcserver import SocketServer
 from kubeletplugin.hardware import Hardware
 from kubeletplugin.hardwareloop import HardwareLoop
 from kubeletplugin.health import HealthBoard, HealthV1, HealthV1Alpha1, Problem
+from kubeletplugin.host.driverfiles import DriverSearch
 from kubeletplugin.janitor import Janitor
 from kubeletplugin.journal import Journal
 from kubeletplugin.listeners import Listeners
@@ -40,6 +41,7 @@ from kubeletplugin.minors import GpuNames
 from kubeletplugin.monitor import HealthMonitor
 from kubeletplugin.node import Node
 from kubeletplugin.nodeinventory import NodeInventory
+from kubeletplugin.nodeneeds import NodeNeeds
 from kubeletplugin.nodewatch import NodeWatch
 from kubeletplugin.nvml.session import Session
 from kubeletplugin.occupancy import Occupancy
@@ -115,7 +117,8 @@ class Daemon:
         removal = Removal(session, self._journal, boot_id=boot)
         occupancy = Occupancy(session, self._journal, removal, boot_id=boot)
         slices = Slices(session, self._journal, occupancy, removal, boot_id=boot)
-        specs = Specs(driver, self._hardware, roots=roots)
+        search = DriverSearch(roots, directories=options.library_directories, hook=options.cdi_hook)
+        specs = Specs(driver, self._hardware, roots=roots, search=search)
         undo = Undo(self._hardware, self._journal, removal, specs, reports=reports)
         self._statuses = ClaimStatuses(api, driver, problem=self._problem, seen=seen)
         self._monitor = HealthMonitor(
@@ -181,13 +184,14 @@ class Daemon:
         self._node_watch = NodeWatch(
             api, options.node_name, on_conflict=self._hardware.withhold, reports=reports
         )
-        mig_mode = MigMode(self._hardware, self._journal, reports=reports)
+        self._needs = NodeNeeds(self._hardware, specs, reports=reports)
+        self._mig_mode = MigMode(self._hardware, self._journal, reports=reports)
         self._loop = HardwareLoop(
             self._hardware,
             self._gate,
             recover=self._recover,
-            settle=mig_mode.enable if options.enable_mig else lambda: None,
-            explain=partial(explain, roots=roots),
+            settle=self._settle,
+            explain=partial(explain, roots=roots, directories=options.library_directories),
             beat=self._vitals.hardware.beat,
         )
         self._health = HealthBoard(self._monitor.devices)
@@ -200,6 +204,7 @@ class Daemon:
             journal=self._journal,
             gpus=self._monitor.gpus,
             drain=lambda: self._publisher.drain,
+            missing=lambda: self._needs.missing,
         )
         self._slice_publisher = SlicePublisher(
             api, options, self._mode, inventory=self._inventory.known, reports=reports
@@ -264,6 +269,11 @@ class Daemon:
         self._statuses.stop()
         self._events.close()
         _log.info("stopped")
+
+    def _settle(self) -> None:
+        self._needs.look()
+        if self._options.enable_mig:
+            self._mig_mode.enable()
 
     def _recover(self) -> None:
         for problem in self._journal.problems:

@@ -10,6 +10,7 @@
      +-- BusyError         the placement is held; names the holder
      +-- HardwareError     NVML refused; carries its words
      +-- HostError         a file or directory of this node: journal, CDI, /proc
+     |    +-- IncompleteError  what every container with a device needs: driver files, modules
      +-- DeadlineError     not done in time; the work goes on and a repeated call joins it
 """
 
@@ -53,6 +54,10 @@ class HardwareError(PluginError):
 
 class HostError(PluginError):
     """A file or directory of this node cannot be used; names the path."""
+
+
+class IncompleteError(HostError):
+    """No container on this node could use a device; says what is missing, and the remedy."""
 
 
 class DeadlineError(PluginError):

@@ -96,7 +96,7 @@ class Hardware:
         self._on_lock_wait = on_lock_wait
         self._mutex = threading.Lock()
         self._units: dict[str, GpuUnit] = {}
-        self._withheld: Conflict | None = None
+        self._withheld: dict[str, Conflict] = {}
 
     def units(self) -> tuple[GpuUnit, ...]:
         """All GPUs by number."""
@@ -145,7 +145,7 @@ class Hardware:
                 unit = self._units[card.uuid]
                 unit.card = _still_known(unit.card, card)
             for unit in self._units.values():
-                unit.withheld = self._withheld
+                unit.withheld = self._conflict()
         self.driver_version, self.cuda_version = found.driver_version, found.cuda_version
         for problem in set(found.problems).difference(self.problems):
             _log.error("GPU left out: %s", problem)
@@ -158,13 +158,19 @@ class Hardware:
         for unit in self.units():
             unit.away = True
 
-    def withhold(self, conflict: Conflict | None) -> None:
-        """Offer no GPU of this node while another program manages them; None ends that."""
+    def withhold(self, conflict: Conflict | None, *, source: str = "") -> None:
+        """Offer no GPU of this node for a reason, such as another program that manages them.
+
+        None ends that; each ``source`` has a reason of its own.
+        """
         with self._mutex:
-            self._withheld = conflict
+            self._withheld.pop(source, None)
+            if conflict is not None:
+                self._withheld[source] = conflict
             units = tuple(self._units.values())
+            foremost = self._conflict()
         for unit in units:
-            unit.withheld = conflict
+            unit.withheld = foremost
             self.look(unit.uuid)
 
     def poll(self) -> None:
@@ -194,6 +200,11 @@ class Hardware:
                 self.observe(unit)
             finally:
                 unit.lock.leave()
+
+    def _conflict(self) -> Conflict | None:
+        """The reason that counts of those that there are: one that freezes, else the oldest."""
+        found = sorted(self._withheld.values(), key=lambda c: not c.frozen)
+        return found[0] if found else None
 
     def _new_unit(self, number: int, card: Card) -> GpuUnit:
         root = pcie_root(card.pci_bus_id, self._roots)

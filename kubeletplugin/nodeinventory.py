@@ -15,7 +15,8 @@ from kubeletplugin.options import Options
 class NodeInventory:
     """Puts it together anew whenever it is asked. Thread-safe.
 
-    ``gpus`` are all GPUs with what ails them, ``drain`` is what an administrator drains.
+    ``gpus`` are all GPUs with what ails them, ``drain`` is what an administrator drains,
+    ``missing`` says what the node lacks for containers.
     """
 
     def __init__(  # noqa: PLR0913 - whoever knows a part of it
@@ -28,6 +29,7 @@ class NodeInventory:
         journal: Journal,
         gpus: Callable[[], tuple[Gpu, ...]],
         drain: Callable[[], Drain | None],
+        missing: Callable[[], str] = str,
     ) -> None:
         self._options = options
         self._mode = mode
@@ -36,6 +38,7 @@ class NodeInventory:
         self._journal = journal
         self._gpus = gpus
         self._drain = drain
+        self._missing = missing
 
     def of_mignode(self) -> Inventory | None:
         """What the MigNode is to say; None also while it is open who allocates."""
@@ -47,7 +50,8 @@ class NodeInventory:
         if not is_open and not reason:
             return None
         gpus = self._gpus()
-        message = reason or self._journal.failure or "; ".join(hardware.problems)
+        missing = self._missing()
+        message = reason or self._journal.failure or missing or "; ".join(hardware.problems)
         if not message and not gpus:
             message = "no NVIDIA GPU was found on this node"
         return Inventory(
@@ -58,7 +62,7 @@ class NodeInventory:
             allocator=self._mode.allocator or self._options.allocator,
             driver_version=hardware.driver_version,
             cuda_driver_version=hardware.cuda_version,
-            ready=is_open and bool(gpus) and not self._journal.failure,
+            ready=is_open and bool(gpus) and not self._journal.failure and not missing,
             message=message,
             publication=self._mode.publication,
             drain=self._drain(),

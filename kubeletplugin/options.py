@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dra.inventory import Allocator
+from kubeletplugin.host.hooks import AUTO
+from kubeletplugin.host.libraries import LIBRARY_DIRECTORIES
 from kubeletplugin.roots import Roots
 from kubeletplugin.xids import XidRules
 
@@ -16,6 +18,8 @@ class Options:
     ``instance`` tells apart the sockets of two plugins during an update: the pod's UID.
     ``nvml_seconds`` is the deadline of an NVML call that changes nothing, ``xids`` says which XIDs
     count, ``forgotten_seconds`` how long kubelet may take to unprepare a claim that has ended.
+    ``library_directories`` are below the driver's root, ``cdi_hook`` is ``auto``, ``never`` or a
+    path of the host.
     """
 
     node_name: str
@@ -29,6 +33,8 @@ class Options:
     nvml_seconds: float = 10.0
     forgotten_seconds: float = 120.0
     xids: XidRules = field(default_factory=XidRules)
+    library_directories: tuple[str, ...] = LIBRARY_DIRECTORIES
+    cdi_hook: str = AUTO
 
     @property
     def pool(self) -> str:

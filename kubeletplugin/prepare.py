@@ -94,6 +94,7 @@ class Preparer:
     def _attempt(self, ref: ClaimRef) -> tuple[Prepared, ...]:
         entries = self._entries(ref)
         try:
+            self._specs.check()
             done = [entry for unit, group in entries for entry in self._on_gpu(unit, group)]
             self._specs.write(done)
             if any(e.state is not State.PREPARED for e in done):

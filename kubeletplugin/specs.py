@@ -5,23 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from cdi.errors import CdiError
-from cdi.spec import Device, DeviceNode, Edits, Spec, claim_kind, device_id
+from cdi.spec import Device, DeviceNode, Edits, Spec, claim_kind, device_id, joined
 from cdi.store import SpecStore
-from kubeletplugin.caps import Capability, instance_capabilities, monitor_capability
-from kubeletplugin.driverfiles import common_edits, gpu_node
-from kubeletplugin.errors import HostError
-from kubeletplugin.hardware import Hardware
+from kubeletplugin.caps import check_capabilities, instance_capabilities, monitor_capability
+from kubeletplugin.errors import HostError, IncompleteError
+from kubeletplugin.hardware import GpuUnit, Hardware
+from kubeletplugin.host.devicenodes import (
+    capability_node,
+    control_nodes,
+    gpu_node,
+    modeset_node,
+    node_edits,
+)
+from kubeletplugin.host.driverfiles import DriverFiles, DriverSearch, check_files
+from kubeletplugin.host.graphics import drm_nodes
 from kubeletplugin.journal import Entry
 from kubeletplugin.roots import Roots
+
+_GRAPHICS = "gfx"
+"""The attribute in the name of a profile whose slices can do graphics: ``1g.24gb+gfx``."""
 
 
 class Specs:
     """Writes and removes claims' specs. Raises HostError, naming the file."""
 
-    def __init__(self, driver: str, hardware: Hardware, *, roots: Roots) -> None:
+    def __init__(
+        self, driver: str, hardware: Hardware, *, roots: Roots, search: DriverSearch
+    ) -> None:
         self._kind = claim_kind(driver)
         self._hardware = hardware
         self._roots = roots
+        self._search = search
         self._store = SpecStore(roots.cdi, driver)
 
     def qualified(self, entry: Entry) -> str:
@@ -56,24 +70,55 @@ class Specs:
         except CdiError as error:
             raise HostError(str(error)) from error
 
+    def check(self) -> None:
+        """Refuse while no container could be given what it needs, before anything is made for it.
+
+        Raises:
+            IncompleteError: says what the node lacks, and the remedy.
+        """
+        try:
+            check_files(self._files(), self._search)
+            control_nodes(self._roots)
+            if any(unit.card.mig_enabled for unit in self._hardware.units()):
+                check_capabilities(self._roots)
+        except HostError as error:
+            raise IncompleteError(str(error)) from error
+
     def build(self, entries: Sequence[Entry]) -> Spec:
         """The spec of one claim."""
+        self.check()
+        files = self._files()
         return Spec(
             kind=self._kind,
             devices=tuple(
-                Device(device_id(e.claim.uid, e.device), Edits(nodes=self._nodes(e)))
-                for e in entries
+                Device(device_id(e.claim.uid, e.device), self._of_device(e, files)) for e in entries
             ),
-            common=common_edits(self._roots, driver_version=self._hardware.driver_version),
+            common=joined(control_nodes(self._roots), files.common()),
         )
 
-    def _nodes(self, entry: Entry) -> tuple[DeviceNode, ...]:
+    def _files(self) -> DriverFiles:
+        return self._search.find(self._hardware.driver_version)
+
+    def _of_device(self, entry: Entry, files: DriverFiles) -> Edits:
         unit = self._hardware.unit(entry.gpu)
         if unit is None:
             raise HostError(f"GPU {entry.gpu} of {entry.device} is not in this node any more")
+        edits = [node_edits(self._nodes(entry, unit))]
+        if has_engines(entry, unit):
+            edits.append(files.video())
+        if has_graphics(entry, unit):
+            modeset = modeset_node(self._roots)
+            nodes = [*([modeset] if modeset else []), *self._drm(unit)]
+            edits += [node_edits(nodes), files.graphics()]
+        return joined(*edits)
+
+    def _drm(self, unit: GpuUnit) -> tuple[DeviceNode, ...]:
+        return tuple(drm_nodes(self._roots, unit.card.pci_bus_id))
+
+    def _nodes(self, entry: Entry, unit: GpuUnit) -> tuple[DeviceNode, ...]:
         parent = gpu_node(self._roots, unit.card.minor)
         if entry.view and unit.card.mig_enabled:
-            return (parent, _capability_node(monitor_capability(self._roots)))
+            return (parent, capability_node(monitor_capability(self._roots)))
         if entry.placement is None:
             return (parent,)
         if entry.gi_id is None or entry.ci_id is None:
@@ -81,13 +126,25 @@ class Specs:
         capabilities = instance_capabilities(
             self._roots, gpu_minor=unit.card.minor, gi_id=entry.gi_id, ci_id=entry.ci_id
         )
-        return (parent, *(_capability_node(c) for c in capabilities))
+        return (parent, *(capability_node(c) for c in capabilities))
 
 
-def _capability_node(capability: Capability) -> DeviceNode:
-    return DeviceNode(
-        capability.path,
-        major=capability.major,
-        minor=capability.minor,
-        file_mode=capability.mode,
-    )
+def has_engines(entry: Entry, unit: GpuUnit) -> bool:
+    """Whether a device can decode or encode: a whole GPU can, of slices those with such engines."""
+    if entry.view:
+        return False
+    if entry.profile_id is None:
+        return True
+    geometry = unit.card.geometry
+    profile = geometry.by_id(entry.profile_id) if geometry is not None else None
+    if profile is None:
+        return False
+    engines = profile.engines
+    return any((engines.decoders, engines.encoders, engines.jpeg_engines, engines.ofa_engines))
+
+
+def has_graphics(entry: Entry, unit: GpuUnit) -> bool:
+    """Whether a device can do graphics: a whole GPU without MIG, and slices made for it."""
+    if entry.profile_id is None:
+        return not entry.view and not unit.card.mig_enabled
+    return _GRAPHICS in entry.profile.partition("+")[2]

@@ -9,9 +9,16 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 
-from kubeletplugin.errors import DeviceError, ModeError, PluginError
+from kubeletplugin.errors import DeviceError, IncompleteError, ModeError, PluginError
 from kubeletplugin.nvml.errors import GpuLostError, NotSupportedError, PermissionDeniedError
 
+_LASTING = (
+    DeviceError,
+    IncompleteError,
+    GpuLostError,
+    NotSupportedError,
+    PermissionDeniedError,
+)
 _REFUSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
@@ -19,13 +26,12 @@ def is_permanent(error: PluginError, *, held: bool = False) -> bool:
     """Whether the claim cannot be prepared here as it is allocated and as the node is.
 
     ``held``: it was prepared here before. Where a reboot took MIG mode as well, its place is kept
-    until that is on again.
+    until that is on again; likewise where driver files went meanwhile.
     """
-    if error.passing or (held and isinstance(error, ModeError)):
+    if error.passing or (held and isinstance(error, ModeError | IncompleteError)):
         return False
     return any(
-        isinstance(e, DeviceError | GpuLostError | NotSupportedError | PermissionDeniedError)
-        or (isinstance(e, OSError) and e.errno in _REFUSED)
+        isinstance(e, _LASTING) or (isinstance(e, OSError) and e.errno in _REFUSED)
         for e in _causes(error)
     )
 

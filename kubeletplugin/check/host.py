@@ -10,19 +10,16 @@ from kubeletplugin.caps import CAPS, character_majors
 from kubeletplugin.check.items import Item
 from kubeletplugin.check.notebook import Notebook
 from kubeletplugin.check.report import Gpu
-from kubeletplugin.driverfiles import common_edits, gpu_node
 from kubeletplugin.driverversions import kernel_module
 from kubeletplugin.errors import HostError
+from kubeletplugin.host.devicenodes import gpu_node
+from kubeletplugin.host.driverfiles import DriverSearch, missing_libraries
+from kubeletplugin.host.hooks import AUTO, find_hook
+from kubeletplugin.host.insideroot import inside
 from kubeletplugin.roots import Roots
 
 _CAPABILITIES = "/proc/driver/nvidia/capabilities"
 _MIG_MINORS = "/proc/driver/nvidia-caps/mig-minors"
-_HOOKS = (
-    "usr/bin/nvidia-cdi-hook",
-    "usr/local/nvidia/toolkit/nvidia-cdi-hook",
-    "usr/bin/nvidia-ctk",
-    "usr/local/nvidia/toolkit/nvidia-ctk",
-)
 _LOAD = "load the NVIDIA driver's modules (modprobe nvidia nvidia-uvm), or install the driver"
 
 
@@ -114,31 +111,29 @@ def _libraries(notebook: Notebook, roots: Roots, driver_version: str) -> None:
             "mend the kernel module first",
         )
         return
-    try:
-        edits = common_edits(roots, driver_version=driver_version)
-    except HostError as error:
-        notebook.missing(item, str(error), "install the driver's libraries, or set --driver-root")
+    search = DriverSearch(roots)
+    files = search.find(driver_version)
+    if problem := missing_libraries(files, search.directories):
+        notebook.missing(item, problem, "install the driver's libraries, or set --driver-root")
         return
-    directories = sorted({mount.host_path.rpartition("/")[0] for mount in edits.mounts})
-    notebook.fact(item, *(f"{m.host_path} -> {m.container_path}" for m in edits.mounts))
-    notebook.ok(item, f"{len(edits.mounts)} mounts of driver files from {', '.join(directories)}")
+    mounts = files.common().mounts
+    directories = sorted({library.path.rpartition("/")[0] for library in files.libraries})
+    notebook.fact(item, *(f"{x.path}: SONAME {x.soname}, {x.role.name}" for x in files.libraries))
+    notebook.fact(item, *(f"{m.host_path} -> {m.container_path}" for m in mounts))
+    notebook.ok(item, f"{len(mounts)} mounts of driver files from {', '.join(directories)}")
 
 
 def libcuda(roots: Roots) -> Path | None:
     """Where this program sees the driver's libcuda; None where it is not found."""
-    try:
-        edits = common_edits(roots, driver_version=kernel_module(roots))
-    except HostError:
-        return None
-    names = (m.host_path for m in edits.mounts if "/libcuda.so." in m.host_path)
-    return next((roots.on_host(name) for name in names), None)
+    found = DriverSearch(roots).find(kernel_module(roots))
+    return inside(found.root, found.cuda.path) if found.cuda is not None else None
 
 
 def _hook(notebook: Notebook, roots: Roots) -> None:
-    found = [f"/{path}" for path in _HOOKS if roots.on_host(f"/{path}").is_file()]
-    notebook.fact(Item.HOOK, *found)
-    if found:
-        notebook.ok(Item.HOOK, f"{found[0]} is there")
+    found = find_hook(roots, AUTO)
+    if found is not None:
+        notebook.fact(Item.HOOK, f"{found.path} knows {', '.join(sorted(found.known))}")
+        notebook.ok(Item.HOOK, f"{found.path} is there")
     else:
         notebook.note(
             Item.HOOK,

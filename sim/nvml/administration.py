@@ -7,10 +7,10 @@ hypervisors ask nobody.
 from pathlib import Path
 from uuid import uuid4
 
-from sim.nvml import hardware, host
+from sim.nvml import driverpackage, hardware, host
 from sim.nvml.clients import Holder, clients, require_free, require_unused
 from sim.nvml.codes import Return
-from sim.nvml.state import Gpu, MachineState, Store
+from sim.nvml.state import Gpu, HostPart, MachineState, Store
 
 
 class Administration:
@@ -89,9 +89,20 @@ class Administration:
     def install_driver_files(self, version: str) -> None:
         """Exchange the driver's files on the disk only, as a package does; the modules stay."""
         with self.store.change() as state:
-            old = state.library_version or state.driver_version
             state.library_version = version
-            host.replace_driver_files(Path(state.host_root), old, version)
+            driverpackage.replace(Path(state.host_root), version)
+
+    def take_away(self, *parts: HostPart) -> None:
+        """Files of the driver vanish from the host, or a kernel module is unloaded."""
+        with self.store.change() as state:
+            state.missing = sorted({*state.missing, *parts})
+            host.sync_missing(Path(state.host_root), state)
+
+    def bring_back(self, *parts: HostPart) -> None:
+        """What was taken away is there again; without arguments all of it."""
+        with self.store.change() as state:
+            state.missing = [p for p in state.missing if parts and p not in parts]
+            host.sync_missing(Path(state.host_root), state)
 
     def reset_gpu(self, gpu: str | int) -> None:
         """`nvidia-smi -r`: instances are gone and a pending MIG mode is in force.

@@ -4,6 +4,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import click
 
@@ -13,7 +14,7 @@ from sim.nvml.codes import RefusedError, Return
 from sim.nvml.latencies import read_latencies
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import product_names
-from sim.nvml.state import WHOLE_GPU
+from sim.nvml.state import WHOLE_GPU, HostPart
 
 _state = click.option(
     "--state",
@@ -153,6 +154,25 @@ def mig(state: Path, gpu: int, mode: str) -> None:
     """Ask for a MIG mode, as nvidia-smi -mig does, on a machine that can reset GPUs."""
     with _refusals():
         click.echo(Machine(state).ask_mig_mode(gpu, enabled=mode == "1").name)
+
+
+_parts = click.argument("parts", nargs=-1, type=click.Choice(get_args(HostPart)))
+
+
+@main.command(name="take-away")
+@_state
+@_parts
+def take_away(state: Path, parts: tuple[HostPart, ...]) -> None:
+    """Take parts of the driver's installation off the host."""
+    Machine(state).take_away(*parts)
+
+
+@main.command(name="bring-back")
+@_state
+@_parts
+def bring_back(state: Path, parts: tuple[HostPart, ...]) -> None:
+    """Bring back what was taken away; without arguments all of it."""
+    Machine(state).bring_back(*parts)
 
 
 @main.command()

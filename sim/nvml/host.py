@@ -7,6 +7,7 @@ none. Only the capability files of MIG instances change while the machine runs.
 import shutil
 from pathlib import Path
 
+from sim.nvml import driverpackage
 from sim.nvml.products import Product
 from sim.nvml.state import Gpu, MachineState, replace_file
 
@@ -17,21 +18,6 @@ MAX_COMPUTE_INSTANCES = 8
 _GPU_MINORS = 135
 _INSTANCE_MINORS = 9
 _FIRST_INSTANCE_MINOR = 3
-_LIBRARIES = (
-    "libcuda.so",
-    "libnvidia-ml.so",
-    "libnvidia-ptxjitcompiler.so",
-    "libnvidia-nvvm.so",
-    "libnvidia-opencl.so",
-    "libcudadebugger.so",
-)
-_BINARIES = (
-    "nvidia-smi",
-    "nvidia-debugdump",
-    "nvidia-persistenced",
-    "nvidia-cuda-mps-control",
-    "nvidia-cuda-mps-server",
-)
 
 
 def gpu_instance_minor(gpu_minor: int, gpu_instance: int) -> int:
@@ -51,7 +37,11 @@ def build_host(root: Path, state: MachineState, products: dict[str, Product]) ->
     _build_proc(root / "proc", state, products)
     _build_dev(root / "dev", state)
     _build_sys(root, state)
-    _build_driver_files(root, state.library_version or state.driver_version)
+    driverpackage.install(
+        root,
+        state.library_version or state.driver_version,
+        libraries="libraries" not in state.missing,
+    )
     for name in ("var/lib/kubelet/plugins_registry", "var/run/cdi"):
         (root / name).mkdir(parents=True, exist_ok=True)
     sync_capabilities(root, state)
@@ -59,6 +49,10 @@ def build_host(root: Path, state: MachineState, products: dict[str, Product]) ->
 
 def sync_capabilities(root: Path, state: MachineState) -> None:
     """Make the capability files say which MIG instances live."""
+    if "capabilities" in state.missing:
+        shutil.rmtree(root / "proc/driver/nvidia/capabilities", ignore_errors=True)
+        return
+    _build_global_capabilities(root / "proc")
     for gpu in state.gpus:
         folder = root / f"proc/driver/nvidia/capabilities/gpu{gpu.minor}/mig"
         wanted = _capabilities(gpu)
@@ -96,16 +90,7 @@ def _write(path: Path, content: str) -> None:
 
 def _build_proc(proc: Path, state: MachineState, products: dict[str, Product]) -> None:
     _write(proc / "sys/kernel/random/boot_id", f"{state.boot_id}\n")
-    _write(
-        proc / "devices",
-        "Character devices:\n"
-        "  1 mem\n"
-        "  5 /dev/tty\n"
-        + "".join(f"{major} {name}\n" for name, major in MAJORS.items())
-        + "236 nvidia-caps-imex-channels\n"
-        + f"{CAPS_MAJOR} nvidia-caps\n"
-        + "\nBlock devices:\n  7 loop\n259 blkext\n",
-    )
+    _build_devices(proc, state)
     driver = proc / "driver/nvidia"
     _write(
         driver / "version",
@@ -120,11 +105,41 @@ def _build_proc(proc: Path, state: MachineState, products: dict[str, Product]) -
             f"Bus Location: \t {gpu.pci_bus_id.lower()[4:]}\n"
             f"Device Minor: \t {gpu.minor}\n",
         )
-    for name, minor, mode in (("config", 1, 0o400), ("monitor", 2, 0o444)):
-        path = driver / "capabilities/mig" / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        _write_access(path, minor, mode=mode)
     _write(proc / "driver/nvidia-caps/mig-minors", _mig_minors())
+
+
+def _build_devices(proc: Path, state: MachineState) -> None:
+    majors = {
+        **MAJORS,
+        "nvidia-caps-imex-channels": CAPS_MAJOR - 1,
+        "nvidia-caps": CAPS_MAJOR,
+    }
+    if "uvm" in state.missing:
+        del majors["nvidia-uvm"]
+    if "capabilities" in state.missing:
+        del majors["nvidia-caps"]
+    lines = "".join(f"{major} {name}\n" for name, major in majors.items())
+    content = f"Character devices:\n  1 mem\n  5 /dev/tty\n{lines}\nBlock devices:\n  7 loop\n"
+    proc.mkdir(parents=True, exist_ok=True)
+    replace_file(proc / "devices", f"{content}259 blkext\n".encode())
+
+
+def sync_missing(root: Path, state: MachineState) -> None:
+    """Make the files of drivers and modules be there that are, and the others not."""
+    _build_devices(root / "proc", state)
+    if "libraries" in state.missing:
+        driverpackage.remove_libraries(root)
+    else:
+        driverpackage.install(root, state.library_version or state.driver_version)
+    sync_capabilities(root, state)
+
+
+def _build_global_capabilities(proc: Path) -> None:
+    for name, minor, mode in (("config", 1, 0o400), ("monitor", 2, 0o444)):
+        path = proc / "driver/nvidia/capabilities/mig" / name
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            _write_access(path, minor, mode=mode)
 
 
 def _mig_minors() -> str:
@@ -160,24 +175,3 @@ def _build_sys(root: Path, state: MachineState) -> None:
         (links / address).symlink_to(
             Path("../../../devices") / device.relative_to(root / "sys/devices")
         )
-
-
-def _build_driver_files(root: Path, version: str) -> None:
-    for name in _LIBRARIES:
-        _write(root / "usr/lib/x86_64-linux-gnu" / f"{name}.{version}", "simulated library\n")
-    for name in _BINARIES:
-        path = root / "usr/bin" / name
-        _write(path, f"#!/bin/sh\necho 'simulated {name} {version}'\n")
-        path.chmod(0o755)
-
-
-def library_file(root: Path, version: str) -> Path | None:
-    """The file of NVML's library of a version, if it is installed."""
-    return next(iter(sorted((root / "usr").rglob(f"libnvidia-ml.so.{version}"))), None)
-
-
-def replace_driver_files(root: Path, old: str, new: str) -> None:
-    """Exchange the installed driver files, as a package of another version does."""
-    for path in (root / "usr").rglob(f"*.so.{old}"):
-        path.unlink()
-    _build_driver_files(root, new)

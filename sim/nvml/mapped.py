@@ -3,7 +3,7 @@
 import mmap
 from pathlib import Path
 
-from sim.nvml import host
+from sim.nvml import driverpackage
 from sim.nvml.state import MachineState
 
 
@@ -13,7 +13,7 @@ class MappedLibrary:
     def __init__(self, state: MachineState) -> None:
         self.version = state.library_version or state.driver_version
         self._mapping: mmap.mmap | None = None
-        found = host.library_file(Path(state.host_root), self.version)
+        found = driverpackage.library_file(Path(state.host_root), self.version)
         if found is not None:
             with found.open("rb") as file:
                 self._mapping = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)

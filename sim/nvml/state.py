@@ -18,6 +18,8 @@ import msgspec
 from sim.nvml.products import Product
 from sim.nvml.variants import Variants
 
+HostPart = Literal["libraries", "uvm", "capabilities"]
+
 WHOLE_GPU = 0xFFFFFFFF
 """NVML's value for "no GPU instance" and "no compute instance"."""
 
@@ -100,7 +102,8 @@ class MachineState(msgspec.Struct):
     GPU by itself when MIG mode changes (false in a virtual machine). `latencies` are the seconds
     that functions take (`sim.nvml.latencies`). `variants` says in which way
     the driver behaves where that is not settled. `driver_version` is the kernel module's,
-    `library_version` that of the installed files; empty while it is the same.
+    `library_version` that of the installed files; empty while it is the same. `missing` are parts
+    of the host that are not there: driver libraries, module nvidia-uvm, files of MIG capabilities.
     """
 
     boot_id: str
@@ -114,6 +117,7 @@ class MachineState(msgspec.Struct):
     record_calls: bool = False
     variants: Variants = Variants()
     latencies: dict[str, float] = {}
+    missing: list[HostPart] = []
     library_version: str = ""
     next_key: int = 1
     next_event: int = 1

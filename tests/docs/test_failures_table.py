@@ -21,12 +21,12 @@ def numbered(group: str, last: int, *more: str) -> list[str]:
 
 
 CATALOGUE = [
-    *numbered("A", 17, "A13b", "A13c"),
+    *numbered("A", 17, "A13b", "A13c", "A14b", "A14c"),
     *numbered("B", 8),
     *numbered("C", 12),
     *numbered("D", 15),
     *numbered("E", 11),
-    *numbered("F", 11),
+    *numbered("F", 11, "F1b"),
     *numbered("G", 12),
     *numbered("H", 12, "H5b"),
     *numbered("I-", 5),

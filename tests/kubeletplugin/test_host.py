@@ -1,4 +1,4 @@
-"""What is read from the host's files: names of GPUs, capabilities, driver files, roots."""
+"""What is read from the host's files: names of GPUs, capabilities, roots."""
 
 from __future__ import annotations
 
@@ -7,14 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from cdi.spec import DeviceNode
 from kubeletplugin.caps import character_majors, instance_capabilities
-from kubeletplugin.driverfiles import common_edits, gpu_node
 from kubeletplugin.errors import HostError
 from kubeletplugin.minors import GpuNames
 from kubeletplugin.roots import Roots
 
-VERSION = "570.86.15"
 DEVICES = """Character devices:
   1 mem
 195 nvidia
@@ -131,89 +128,3 @@ def test_a_driver_without_capabilities_is_told(host: Path) -> None:
     (host / "proc/devices").write_text(DEVICES.replace("237 nvidia-caps\n", ""))
     with pytest.raises(HostError, match="has no nvidia-caps"):
         instance_capabilities(roots(host), gpu_minor=0, gi_id=0, ci_id=0)
-
-
-# -- driver files
-
-
-def install_driver(root: Path, directory: str = "usr/lib/x86_64-linux-gnu") -> Path:
-    libraries = root / directory
-    libraries.mkdir(parents=True)
-    for name in ("libcuda.so", "libnvidia-ml.so", "libnvidia-nvvm.so"):
-        (libraries / f"{name}.{VERSION}").write_text("")
-    (libraries / "libcuda.so.1").symlink_to(f"libcuda.so.{VERSION}")
-    (libraries / "libcuda.so").symlink_to("libcuda.so.1")
-    (libraries / "libnvidia-nvvm.so.4").symlink_to(f"libnvidia-nvvm.so.{VERSION}")
-    (libraries / "libother.so.1").write_text("")
-    (root / "usr/bin").mkdir(parents=True, exist_ok=True)
-    (root / "usr/bin/nvidia-smi").write_text("")
-    return libraries
-
-
-def test_libraries_are_mounted_under_their_own_name_and_those_that_link_to_them(
-    host: Path,
-) -> None:
-    install_driver(host)
-    place = "/usr/lib/x86_64-linux-gnu"
-    mounts = common_edits(roots(host), driver_version=VERSION).mounts
-    assert {(m.container_path, m.host_path) for m in mounts} == {
-        (f"{place}/libcuda.so", f"{place}/libcuda.so.{VERSION}"),
-        (f"{place}/libcuda.so.1", f"{place}/libcuda.so.{VERSION}"),
-        (f"{place}/libcuda.so.{VERSION}", f"{place}/libcuda.so.{VERSION}"),
-        # No link leads to it: the usual SONAME.
-        (f"{place}/libnvidia-ml.so.1", f"{place}/libnvidia-ml.so.{VERSION}"),
-        (f"{place}/libnvidia-ml.so.{VERSION}", f"{place}/libnvidia-ml.so.{VERSION}"),
-        (f"{place}/libnvidia-nvvm.so.4", f"{place}/libnvidia-nvvm.so.{VERSION}"),
-        (f"{place}/libnvidia-nvvm.so.{VERSION}", f"{place}/libnvidia-nvvm.so.{VERSION}"),
-        ("/usr/bin/nvidia-smi", "/usr/bin/nvidia-smi"),
-    }
-
-
-def test_a_driver_in_a_container_is_mounted_from_its_root_to_the_usual_places(host: Path) -> None:
-    install_driver(host / "run/nvidia/driver", "usr/lib64")
-    (host / "run/nvidia/driver/dev").mkdir()
-    edits = common_edits(roots(host, "/run/nvidia/driver"), driver_version=VERSION)
-    smi = next(m for m in edits.mounts if "smi" in m.host_path)
-    assert smi.host_path == "/run/nvidia/driver/usr/bin/nvidia-smi"
-    assert smi.container_path == "/usr/bin/nvidia-smi"
-    assert {m.container_path.rpartition("/")[0] for m in edits.mounts} == {"/usr/bin", "/usr/lib64"}
-    assert edits.nodes[0] == DeviceNode(
-        "/dev/nvidiactl", "/run/nvidia/driver/dev/nvidiactl", major=195, minor=255
-    )
-
-
-def test_a_driver_root_below_the_host_root_is_taken_as_it_is(host: Path) -> None:
-    install_driver(host)
-    edits = common_edits(roots(host, str(host)), driver_version=VERSION)
-    assert {m.host_path for m in edits.mounts if "smi" in m.host_path} == {
-        f"{host}/usr/bin/nvidia-smi"
-    }
-
-
-def test_control_nodes_have_numbers_although_no_node_exists(host: Path) -> None:
-    install_driver(host)
-    nodes = common_edits(roots(host), driver_version=VERSION).nodes
-    assert [(n.path, n.major, n.minor) for n in nodes] == [
-        ("/dev/nvidiactl", 195, 255),
-        ("/dev/nvidia-uvm", 509, 0),
-        ("/dev/nvidia-uvm-tools", 509, 1),
-    ]
-
-
-def test_a_node_that_exists_is_believed(host: Path) -> None:
-    (host / "dev").mkdir()
-    (host / "dev/nvidia0").symlink_to("/dev/null")
-    assert gpu_node(roots(host), 0) == DeviceNode("/dev/nvidia0", major=1, minor=3)
-
-
-def test_a_device_of_which_nothing_is_known_is_told_with_the_module_to_load(host: Path) -> None:
-    install_driver(host)
-    (host / "proc/devices").write_text(DEVICES.replace("509 nvidia-uvm\n", ""))
-    with pytest.raises(HostError, match=r"/dev/nvidia-uvm.*modprobe nvidia nvidia-uvm"):
-        common_edits(roots(host), driver_version=VERSION)
-
-
-def test_libraries_of_another_version_than_the_driver_are_not_mounted(host: Path) -> None:
-    install_driver(host)
-    with pytest.raises(HostError, match=r"no libcuda.so.999.1 .*--driver-root"):
-        common_edits(roots(host), driver_version="999.1")

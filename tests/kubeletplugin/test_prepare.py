@@ -248,7 +248,8 @@ def test_a_whole_gpu_is_a_cdi_device_without_capabilities_and_changes_no_hardwar
     ref, late = rig.claim("gpu-1"), rig.claim("gpu-1")
     rig.prepared(ref)
     [device] = rig.spec(ref)["devices"]
-    assert [n["path"] for n in device["containerEdits"]["deviceNodes"]] == ["/dev/nvidia1"]
+    nodes = [n["path"] for n in device["containerEdits"]["deviceNodes"]]
+    assert nodes == ["/dev/nvidia1", "/dev/nvidia-modeset"], "a whole GPU does graphics too"
     assert f"default/{ref.name}" in rig.refused(late)
     assert rig.unprepare(ref) == ""
     assert rig.mutations() == []

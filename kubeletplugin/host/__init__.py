@@ -1,0 +1,1 @@
+"""Edits that a container gets from the host: driver libraries, device nodes, hooks."""

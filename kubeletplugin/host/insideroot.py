@@ -1,0 +1,42 @@
+"""Paths inside of a root that is not this program's own.
+
+An absolute link of the host, such as ``/usr -> /somewhere/usr``, leads out of the place where this
+program sees the host; it has to be followed as a program whose ``/`` is that root would.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+_MOST_LINKS = 40
+"""As many as Linux follows in one path."""
+
+
+def inside(root: Path, path: str) -> Path:
+    """Where ``path`` of ``root`` leads, links followed; it need not exist, and never raises."""
+    at = root
+    left = _parts(path)
+    links = 0
+    while left:
+        part = left.pop()
+        if part == "..":
+            at = at if at == root else at.parent
+            continue
+        step = at / part
+        try:
+            target = str(step.readlink())
+        except OSError:
+            at = step
+            continue
+        links += 1
+        if links > _MOST_LINKS:
+            return step
+        if target.startswith("/"):
+            at = root
+        left += _parts(target)
+    return at
+
+
+def _parts(path: str) -> list[str]:
+    """The names in a path, the last one first."""
+    return [part for part in reversed(PurePosixPath(path).parts) if part != "/"]

@@ -1,0 +1,46 @@
+"""Needs of containers that this node cannot meet: found before any slice is cut, said once."""
+
+from __future__ import annotations
+
+import logging
+
+from dra.reasons import NodeReason
+from kubeletplugin.errors import IncompleteError
+from kubeletplugin.hardware import Hardware
+from kubeletplugin.managers import Conflict
+from kubeletplugin.reports import Reports
+from kubeletplugin.specs import Specs
+
+_log = logging.getLogger(__name__)
+_SOURCE = "node needs"
+
+
+class NodeNeeds:
+    """Looks at driver libraries, kernel modules and capability files at each ``look``.
+
+    While something is missing, no GPU of the node is offered; when it is there, all are again.
+    """
+
+    def __init__(self, hardware: Hardware, specs: Specs, *, reports: Reports) -> None:
+        self._hardware = hardware
+        self._specs = specs
+        self._reports = reports
+        self.missing = ""
+
+    def look(self) -> None:
+        """Look, and tell the node, its GPUs and the log when it has become otherwise."""
+        try:
+            self._specs.check()
+            missing = ""
+        except IncompleteError as error:
+            missing = str(error)
+        if missing == self.missing:
+            return
+        self.missing = missing
+        reason = NodeReason.DRIVER_INCOMPLETE
+        self._hardware.withhold(Conflict(reason, missing) if missing else None, source=_SOURCE)
+        if missing:
+            _log.error("no slice can be used on this node: %s", missing)
+            self._reports.node(reason, missing, warning=True)
+        else:
+            _log.info("nothing is missing on this node any more")

@@ -1,0 +1,139 @@
+"""Edits by the kind of a container's device, and when files are looked for anew."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from kubeletplugin.errors import HostError
+from kubeletplugin.host.driverfiles import DriverSearch, check_files
+from tests.kubeletplugin.host.layouts import (
+    VERSION,
+    find,
+    install,
+    library,
+    mounted,
+    program,
+    roots,
+)
+
+VIDEO = {
+    "libnvcuvid.so": "libnvcuvid.so.1",
+    "libnvidia-encode.so": "libnvidia-encode.so.1",
+    "libnvidia-opticalflow.so": "libnvidia-opticalflow.so.1",
+}
+GRAPHICS = {
+    "libEGL_nvidia.so": "libEGL_nvidia.so.0",
+    "libGLX_nvidia.so": "libGLX_nvidia.so.0",
+    "libnvidia-glcore.so": f"libnvidia-glcore.so.{VERSION}",
+    "libnvidia-vulkan-producer.so": "libnvidia-vulkan-producer.so",
+}
+
+
+@pytest.fixture
+def host(tmp_path: Path) -> Path:
+    """A host with everything that a driver may bring."""
+    folder = install(tmp_path)
+    for name, soname in {**VIDEO, **GRAPHICS}.items():
+        library(folder / f"{name}.{VERSION}", soname)
+    library(folder / f"vdpau/libvdpau_nvidia.so.{VERSION}", "libvdpau_nvidia.so.1")
+    library(folder / f"libnvidia-allocator.so.{VERSION}", "libnvidia-allocator.so.1")
+    library(folder / "libnvidia-egl-gbm.so.1.1.2", "libnvidia-egl-gbm.so.1")
+    library(folder / f"libnvidia-gtk3.so.{VERSION}", f"libnvidia-gtk3.so.{VERSION}")
+    library(folder / f"nvidia/xorg/libglxserver_nvidia.so.{VERSION}", "libglxserver_nvidia.so")
+    library(folder / "nvidia/xorg/nvidia_drv.so", "nvidia_drv.so")
+    for name in ("nvidia-cuda-mps-control", "nvidia-cuda-mps-server", "nvidia-persistenced"):
+        program(tmp_path / "usr/bin" / name)
+    for name in (
+        "etc/OpenCL/vendors/nvidia.icd",
+        "usr/share/glvnd/egl_vendor.d/10_nvidia.json",
+        "usr/share/nvidia/nvoptix.bin",
+        "usr/share/vulkan/icd.d/nvidia_icd.x86_64.json",
+        "etc/vulkan/implicit_layer.d/nvidia_layers.json",
+        "tmp/nvidia-mps/control",
+    ):
+        program(tmp_path / name)
+    return tmp_path
+
+
+def names(mounts: object) -> set[str]:
+    return {Path(m.container_path).name for m in mounts}  # type: ignore[attr-defined]
+
+
+def test_every_container_gets_compute_and_utilities_and_nothing_else(host: Path) -> None:
+    edits = find(host).common()
+    got = names(edits.mounts)
+    assert {"libcuda.so.1", "libcuda.so", "nvidia.icd", "nvidia-smi"} <= got
+    assert {"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"} <= got
+    assert not {*VIDEO.values(), *GRAPHICS.values(), "libvdpau_nvidia.so.1"} & got
+    assert not {"nvidia-persistenced", "control", f"libnvidia-gtk3.so.{VERSION}"} & got
+    assert edits.env == ("NVIDIA_VISIBLE_DEVICES=void",)
+    assert mounted(find(host))["/etc/OpenCL/vendors/nvidia.icd"] == "/etc/OpenCL/vendors/nvidia.icd"
+
+
+def test_engines_get_the_libraries_of_video(host: Path) -> None:
+    mounts = {m.container_path: m.host_path for m in find(host).video().mounts}
+    assert names(find(host).video().mounts) == {
+        *VIDEO.values(),
+        "libnvidia-opticalflow.so",
+        "libvdpau_nvidia.so.1",
+    }
+    place = "/usr/lib/x86_64-linux-gnu"
+    assert mounts["/usr/lib64/vdpau/libvdpau_nvidia.so.1"] == (
+        f"{place}/vdpau/libvdpau_nvidia.so.{VERSION}"
+    )
+
+
+def test_graphics_gets_libraries_and_the_files_that_its_loaders_read(host: Path) -> None:
+    mounts = {m.container_path: m.host_path for m in find(host).graphics().mounts}
+    assert {*GRAPHICS.values(), "libGLX_indirect.so.0", "libnvidia-egl-gbm.so.1"} <= {
+        Path(path).name for path in mounts
+    }
+    place = "/usr/lib/x86_64-linux-gnu"
+    assert mounts["/usr/share/glvnd/egl_vendor.d/10_nvidia.json"].startswith("/usr/share/glvnd")
+    assert mounts["/usr/share/nvidia/nvoptix.bin"] == "/usr/share/nvidia/nvoptix.bin"
+    layers = "/etc/vulkan/implicit_layer.d/nvidia_layers.json"
+    assert mounts[layers] == layers
+    assert mounts["/usr/lib64/gbm/nvidia-drm_gbm.so"] == f"{place}/libnvidia-allocator.so.{VERSION}"
+    assert mounts[f"{place}/nvidia/xorg/libglxserver_nvidia.so"].endswith(f".so.{VERSION}")
+    assert mounts[f"{place}/nvidia/xorg/nvidia_drv.so"] == f"{place}/nvidia/xorg/nvidia_drv.so"
+
+
+def test_vulkan_s_file_is_that_of_the_node_s_processor(host: Path) -> None:
+    icd = "/etc/vulkan/icd.d/nvidia_icd.x86_64.json"
+    mounts = {m.container_path: m.host_path for m in find(host).graphics().mounts}
+    assert mounts[icd] == "/usr/share/vulkan/icd.d/nvidia_icd.x86_64.json"
+
+
+def test_files_are_looked_for_again_only_when_a_directory_has_changed(host: Path) -> None:
+    search = DriverSearch(roots(host))
+    first = search.find(VERSION)
+    assert search.find(VERSION) is first
+    folder = host / "usr/lib/x86_64-linux-gnu"
+    kept = {path: path.read_bytes() for path in folder.glob("libcuda.so.*")}
+    for path in kept:
+        path.unlink()
+    gone = search.find(VERSION)
+    assert gone.cuda is None
+    with pytest.raises(HostError, match=rf"no libcuda.so.{VERSION} .*--driver-root"):
+        check_files(gone, search)
+    for path, content in kept.items():
+        path.write_bytes(content)
+    again = search.find(VERSION)
+    assert again.cuda is not None
+    assert again.common() == first.common()
+
+
+def test_a_directory_that_comes_is_seen(tmp_path: Path) -> None:
+    search = DriverSearch(roots(tmp_path))
+    assert search.find(VERSION).cuda is None
+    install(tmp_path, "usr/lib64")
+    assert search.find(VERSION).cuda is not None
+
+
+def test_files_of_another_version_than_the_driver_are_not_taken(tmp_path: Path) -> None:
+    install(tmp_path)
+    search = DriverSearch(roots(tmp_path))
+    with pytest.raises(HostError, match=r"no libcuda.so.999.1 .*--library-directories"):
+        check_files(search.find("999.1"), search)

@@ -1,0 +1,201 @@
+"""The driver's libraries among a host's files, and the names under which containers get them."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+import pytest
+
+from kubeletplugin.host.architecture import this_architecture
+from kubeletplugin.host.driverfiles import DriverSearch
+from kubeletplugin.host.elf import AARCH64, read_library
+from kubeletplugin.host.insideroot import inside
+from kubeletplugin.host.ldcache import cached_paths
+from kubeletplugin.host.librarymounts import container_directories
+from sim.nvml.elf import empty_library
+from tests.kubeletplugin.host.layouts import (
+    PLACES,
+    SONAMES,
+    VERSION,
+    find,
+    install,
+    library,
+    mounted,
+    roots,
+)
+
+MULTIARCH = this_architecture().multiarch
+DIRECTORIES = ("/usr/lib64", f"/usr/lib/{MULTIARCH}")
+NAMES = (
+    "libcuda.so.1",
+    "libcuda.so",
+    "libnvidia-ml.so.1",
+    "libnvidia-nvvm.so.4",
+    "libnvidia-nvvm70.so.4",
+    "libnvidia-ptxjitcompiler.so.1",
+    f"libnvidia-gpucomp.so.{VERSION}",
+)
+
+
+@pytest.mark.parametrize("place", PLACES.values(), ids=PLACES.keys())
+def test_every_loader_finds_every_library_wherever_the_host_keeps_it(
+    tmp_path: Path, place: str
+) -> None:
+    install(tmp_path, place)
+    found = mounted(find(tmp_path))
+    libraries = {path: source for path, source in found.items() if "/lib" in path}
+    assert set(libraries) == {f"{d}/{name}" for d in DIRECTORIES for name in NAMES}
+    for directory in DIRECTORIES:
+        assert found[f"{directory}/libcuda.so.1"] == f"/{place}/libcuda.so.{VERSION}"
+        assert found[f"{directory}/libnvidia-nvvm70.so.4"] == f"/{place}/libnvidia-nvvm70.so.4"
+
+
+@pytest.mark.parametrize("place", ["usr/lib64", "usr/lib/x86_64-linux-gnu"])
+def test_a_driver_container_s_files_are_named_by_their_path_on_the_host(
+    tmp_path: Path, place: str
+) -> None:
+    install(tmp_path / "run/nvidia/driver", place)
+    found = mounted(find(tmp_path, "/run/nvidia/driver"))
+    source = f"/run/nvidia/driver/{place}/libcuda.so.{VERSION}"
+    assert found["/usr/lib64/libcuda.so.1"] == source
+    assert found["/usr/bin/nvidia-smi"] == "/run/nvidia/driver/usr/bin/nvidia-smi"
+
+
+def test_a_driver_root_below_the_host_root_is_taken_as_it_is(tmp_path: Path) -> None:
+    install(tmp_path)
+    assert mounted(find(tmp_path, str(tmp_path)))["/usr/bin/nvidia-smi"] == (
+        f"{tmp_path}/usr/bin/nvidia-smi"
+    )
+
+
+def test_libraries_of_all_directories_come_along_and_the_first_of_a_name_counts(
+    tmp_path: Path,
+) -> None:
+    install(tmp_path, "usr/lib64")
+    library(tmp_path / f"usr/lib/libnvidia-ml.so.{VERSION}", "libnvidia-ml.so.1")
+    library(tmp_path / f"usr/lib/libnvidia-cfg.so.{VERSION}", "libnvidia-cfg.so.1")
+    found = mounted(find(tmp_path))
+    assert found["/usr/lib64/libnvidia-cfg.so.1"] == f"/usr/lib/libnvidia-cfg.so.{VERSION}"
+    assert found["/usr/lib64/libnvidia-ml.so.1"] == f"/usr/lib64/libnvidia-ml.so.{VERSION}"
+
+
+def test_the_name_is_the_library_s_own_and_no_link_s(tmp_path: Path) -> None:
+    folder = install(tmp_path)
+    (folder / "libcuda.so.7").symlink_to(f"libcuda.so.{VERSION}")
+    (folder / "libnvidia-nvvm.so.1").symlink_to(f"libnvidia-nvvm.so.{VERSION}")
+    found = mounted(find(tmp_path))
+    assert "/usr/lib64/libcuda.so.7" not in found
+    assert "/usr/lib64/libnvidia-nvvm.so.1" not in found
+    assert "/usr/lib64/libnvidia-nvvm.so.4" in found
+
+
+def test_libraries_of_other_processors_and_versions_and_what_is_none_are_left_out(
+    tmp_path: Path,
+) -> None:
+    folder = install(tmp_path, "usr/lib64")
+    # Where Red-Hat-like systems put the libraries for 32-bit programs.
+    narrow = bytearray(empty_library("libnvidia-fast.so.1"))
+    narrow[4] = 1
+    (tmp_path / "usr/lib").mkdir()
+    (tmp_path / f"usr/lib/libnvidia-fast.so.{VERSION}").write_bytes(narrow)
+    other = bytearray(empty_library("libnvidia-arm.so.1"))
+    struct.pack_into("<H", other, 18, AARCH64 if this_architecture().machine != AARCH64 else 62)
+    (folder / f"libnvidia-arm.so.{VERSION}").write_bytes(other)
+    (folder / f"libnvidia-text.so.{VERSION}").write_text("not a library")
+    library(folder / "libnvidia-old.so.550.1.2", "libnvidia-old.so.1")
+    found = mounted(find(tmp_path))
+    names = {Path(path).name for path in found if "/lib" in path}
+    assert names == set(NAMES)
+
+
+def test_directories_of_the_loader_s_cache_are_looked_through_after_the_others(
+    tmp_path: Path,
+) -> None:
+    install(tmp_path, "opt/nvidia/lib")
+    library(tmp_path / f"usr/lib64/libnvidia-ml.so.{VERSION}", "libnvidia-ml.so.1")
+    cuda = f"/opt/nvidia/lib/libcuda.so.{VERSION}"
+    for old in (False, True):
+        (tmp_path / "etc").mkdir(exist_ok=True)
+        (tmp_path / "etc/ld.so.cache").write_bytes(cache(["/lib/libc.so.6", cuda], old=old))
+        found = mounted(find(tmp_path))
+        assert found["/usr/lib64/libcuda.so.1"] == cuda
+        assert found["/usr/lib64/libnvidia-ml.so.1"] == f"/usr/lib64/libnvidia-ml.so.{VERSION}"
+
+
+def cache(paths: list[str], *, old: bool) -> bytes:
+    """A loader cache with these paths, behind one of the old form if wanted."""
+    entries, strings = b"", b""
+    start = 48 + 24 * len(paths)
+    for path in paths:
+        offset = start + len(strings)
+        strings += path.encode() + b"\0"
+        entries += struct.pack("<iIIIQ", 0x0303, offset, offset, 0, 0)
+    new = b"glibc-ld.so.cache1.1" + struct.pack("<II20x", len(paths), len(strings))
+    before = b"ld.so-1.7.0\0" + struct.pack("<I", 1) + bytes(12) + bytes(4) if old else b""
+    return before + new + entries + strings
+
+
+def test_this_machine_s_cache_is_read() -> None:
+    data = Path("/etc/ld.so.cache").read_bytes()
+    found = cached_paths(data, prefixes=("libc.so",))
+    assert any(Path(path).exists() for path in found)
+
+
+@pytest.mark.parametrize("damage", [b"", b"ld.so-1.7.0", b"x" * 100])
+def test_a_damaged_cache_names_nothing(damage: bytes) -> None:
+    whole = cache(["/usr/lib64/libcuda.so.1"], old=False)
+    assert cached_paths(damage, prefixes=("lib",)) == []
+    for length in range(len(whole) - 1):
+        assert cached_paths(whole[:length], prefixes=("libcuda.so.1",)) == []
+
+
+def test_a_damaged_library_is_none(tmp_path: Path) -> None:
+    whole = empty_library("libcuda.so.1")
+    for length in range(len(whole)):
+        (tmp_path / "lib").write_bytes(whole[:length])
+        read = read_library(tmp_path / "lib")
+        assert read is None or "libcuda.so.1".startswith(read.soname)
+    assert read_library(tmp_path / "none") is None
+
+
+def test_a_real_library_s_name_is_read() -> None:
+    data = Path("/etc/ld.so.cache").read_bytes()
+    [path, *_] = cached_paths(data, prefixes=("libc.so.6",))
+    found = read_library(Path(path))
+    assert found is not None
+    assert (found.soname, found.machine) == ("libc.so.6", this_architecture().machine)
+
+
+def test_links_of_the_host_are_followed_in_the_host(tmp_path: Path) -> None:
+    host = tmp_path / "host"
+    install(host, "real/usr/lib64")
+    (host / "usr").mkdir(exist_ok=True)
+    (host / "usr/lib64").symlink_to("/real/usr/lib64")
+    (host / "lib64").symlink_to("usr/lib64")
+    (host / "loop").symlink_to("/loop")
+    assert inside(host, "/lib64/x") == host / "real/usr/lib64/x"
+    assert inside(host, "/usr/../../../lib64") == host / "real/usr/lib64"
+    assert inside(host, "/loop/x").is_relative_to(host)
+    # The runtime follows them by itself, and the same directory counts once.
+    assert mounted(find(host))["/usr/lib64/libcuda.so.1"] == f"/usr/lib64/libcuda.so.{VERSION}"
+
+
+def test_directories_that_are_named_replace_the_list(tmp_path: Path) -> None:
+    install(tmp_path, "opt/nvidia")
+    assert find(tmp_path).cuda is None
+    search = DriverSearch(roots(tmp_path), directories=["/opt/nvidia"])
+    assert search.find(VERSION).cuda is not None
+
+
+def test_arm_machines_have_a_directory_of_their_own() -> None:
+    found = container_directories(this_architecture("aarch64"))
+    assert found == ("/usr/lib64", "/usr/lib/aarch64-linux-gnu")
+
+
+def test_sonames_of_the_layouts_are_what_they_say(tmp_path: Path) -> None:
+    folder = install(tmp_path)
+    for name, soname in SONAMES.items():
+        read = read_library(folder / f"{name}.{VERSION}")
+        assert read is not None
+        assert read.soname == soname

@@ -1,0 +1,123 @@
+"""Missing files of the driver: said before anything is cut, and over when they are back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from sim.nvml.machine import GpuSpec
+from sim.nvml.state import HostPart
+from tests.kubeletplugin.rig import Rig
+from tests.kubeletplugin.test_reclaim import events
+from tests.kubeletplugin.test_verdicts import verdict
+from tests.waiting import wait_for
+
+SLICE = "gpu-0-mig-1g5gb-19-4"
+PARTS: dict[HostPart, str] = {
+    "libraries": "found no libcuda.so.570.86.15",
+    "uvm": "modprobe nvidia-uvm",
+    "capabilities": "has no nvidia-caps",
+}
+RTX_PRO = "RTX-PRO-6000-Blackwell-Server"
+
+
+def gpu_reasons(rig: Rig) -> set[str]:
+    return {gpu.get("reason", "") for gpu in rig.mignode()["status"]["gpus"]}
+
+
+def ready(rig: Rig) -> tuple[str, str]:
+    [condition] = [c for c in rig.mignode()["status"]["conditions"] if c["type"] == "Ready"]
+    return condition["status"], condition.get("message", "")
+
+
+@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.usefixtures("frequent_looks")
+def test_what_is_missing_is_said_and_nothing_is_cut_until_it_is_there(
+    make_rig: Callable[..., Rig], part: HostPart
+) -> None:
+    rig = make_rig()
+    rig.machine.take_away(part)
+    rig.start()
+    wait_for("the GPUs' reason", lambda: gpu_reasons(rig) == {"DriverIncomplete"})
+    status, message = ready(rig)
+    assert status == "False"
+    assert PARTS[part] in message
+    wait_for("the event", lambda: PARTS[part] in dict(events(rig, rig.node))["DriverIncomplete"])
+    ref = rig.claim(SLICE)
+    for _ in range(2):
+        assert PARTS[part] in rig.refused(ref)
+    assert rig.mutations() == [], "a slice was made and destroyed"
+    assert rig.clean()
+    assert PARTS[part] in verdict(rig, ref), "the controller may place it elsewhere"
+    rig.machine.bring_back(part)
+    wait_for("the GPUs", lambda: gpu_reasons(rig) == {""})
+    assert ready(rig)[0] == "True"
+    rig.prepared(ref)
+    assert verdict(rig, ref) == ""
+
+
+def test_files_that_went_since_the_last_look_are_noticed_by_prepare_itself(rig: Rig) -> None:
+    rig.machine.take_away("libraries")
+    assert "--driver-root" in rig.refused(rig.claim(SLICE))
+    assert rig.mutations() == []
+    assert rig.clean()
+
+
+@pytest.mark.usefixtures("frequent_looks")
+def test_a_claim_that_was_prepared_is_left_alone_and_can_be_unprepared(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    spec = rig.spec(ref)
+    rig.machine.take_away("libraries")
+    wait_for("the GPUs' reason", lambda: gpu_reasons(rig) == {"DriverIncomplete"})
+    assert "libcuda" in rig.refused(ref)
+    assert verdict(rig, ref) == "", "its place is kept"
+    assert rig.spec(ref) == spec
+    assert rig.unprepare(ref) == ""
+    assert rig.clean()
+
+
+@pytest.mark.usefixtures("frequent_looks")
+def test_specs_are_right_again_when_another_driver_version_has_come(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    assert rig.daemon is not None
+    rig.machine.take_away("libraries")
+    wait_for("the GPUs' reason", lambda: gpu_reasons(rig) == {"DriverIncomplete"})
+    rig.daemon._janitor.tend(everything=True)
+    old = rig.spec(ref)
+    rig.machine.bring_back()
+    wait_for("the GPUs", lambda: gpu_reasons(rig) == {""})
+    folder = rig.machine.host_root / "usr/lib/x86_64-linux-gnu"
+    moved = rig.machine.host_root / "usr/lib64"
+    folder.rename(moved)
+    rig.daemon._janitor.tend(everything=True)
+    sources = {m["hostPath"] for m in rig.spec(ref)["containerEdits"]["mounts"]}
+    assert f"/usr/lib64/libcuda.so.{rig.machine.state().driver_version}" in sources
+    assert rig.spec(ref) != old
+
+
+def container_paths(rig: Rig, device: str) -> set[str]:
+    """What a container with this device gets beyond what every one gets."""
+    ref = rig.claim(device)
+    rig.prepared(ref)
+    [found] = rig.spec(ref)["devices"]
+    edits = found["containerEdits"]
+    nodes = {node["path"] for node in edits["deviceNodes"]}
+    return nodes | {mount["containerPath"] for mount in edits.get("mounts", ())}
+
+
+def test_a_slice_gets_the_files_of_what_it_can_do(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig(GpuSpec("A100-SXM4-40GB"), GpuSpec(RTX_PRO))
+    rig.start()
+    decoder, display = "/usr/lib64/libnvcuvid.so.1", "/usr/lib64/libEGL_nvidia.so.0"
+    plain = container_paths(rig, "gpu-0-mig-1g5gb-19-4")
+    assert decoder not in plain
+    assert display not in plain
+    video = container_paths(rig, "gpu-0-mig-2g10gb-14-0")
+    assert decoder in video
+    assert display not in video
+    gfx = next(p.id for p in rig.machine.product(1).gi_profiles if p.name == "1g.24gb+gfx")
+    graphics = container_paths(rig, f"gpu-1-mig-1g24gb-gfx-{gfx}-0")
+    assert {display, "/dev/nvidia-modeset"} <= graphics
