@@ -114,9 +114,10 @@ class Daemon:
             on_lock_wait=observer.lock_wait,
         )
         boot = self._hardware.boot_id
-        removal = Removal(session, self._journal, boot_id=boot)
-        occupancy = Occupancy(session, self._journal, removal, boot_id=boot)
-        slices = Slices(session, self._journal, occupancy, removal, boot_id=boot)
+        identity = self._hardware.identity
+        removal = Removal(session, self._journal, identity)
+        occupancy = Occupancy(session, self._journal, removal, identity)
+        slices = Slices(session, self._journal, occupancy, removal, identity, boot_id=boot)
         search = DriverSearch(roots, directories=options.library_directories, hook=options.cdi_hook)
         specs = Specs(driver, self._hardware, roots=roots, search=search)
         undo = Undo(self._hardware, self._journal, removal, specs, reports=reports)

@@ -14,8 +14,9 @@ from dra.conditions import GPU_LOST
 from dra.geometry import Geometry
 from dra.inventory import Gpu
 from kubeletplugin.entries import Entry, State
+from kubeletplugin.entrywatch import EntryWatch
 from kubeletplugin.errors import DeviceError
-from kubeletplugin.identity import owners
+from kubeletplugin.identity import Identity
 from kubeletplugin.journal import Journal
 from kubeletplugin.locks import FifoLock
 from kubeletplugin.managers import Conflict
@@ -97,6 +98,8 @@ class Hardware:
         self._mutex = threading.Lock()
         self._units: dict[str, GpuUnit] = {}
         self._withheld: dict[str, Conflict] = {}
+        self._watch = EntryWatch(roots, minor_of=self._minor)
+        self.identity = Identity(session, self._watch, boot_id=self.boot_id)
 
     def units(self) -> tuple[GpuUnit, ...]:
         """All GPUs by number."""
@@ -107,6 +110,10 @@ class Hardware:
         """The GPU with this UUID, if the node has it now."""
         with self._mutex:
             return self._units.get(uuid)
+
+    def _minor(self, uuid: str) -> int | None:
+        unit = self.unit(uuid)
+        return None if unit is None else unit.card.minor
 
     def named(self, name: str) -> GpuUnit:
         """The GPU called ``gpu-<n>``.
@@ -238,6 +245,7 @@ class Hardware:
         return (mode or (False, False)) == (card.mig_enabled, card.mig_pending)
 
     def _see(self, unit: GpuUnit) -> None:
+        self._watch.keep_only({e.key for e in self._journal.entries()})
         known = self._journal.of_gpu(unit.uuid)
         present: tuple[GpuInstance, ...] = ()
         if unit.card.geometry is not None:
@@ -246,7 +254,7 @@ class Hardware:
             unit.away = False
             prepared = (e for e in known if e.state is State.PREPARED and e.placement is not None)
             unit.wiped = set() if present else {e.key for e in prepared}
-        self._show(unit, present, owners(self.session, present, known, self.boot_id))
+        self._show(unit, present, self.identity.owners(present, known))
 
     def _failed(self, unit: GpuUnit, error: NvmlError) -> None:
         hangs = self.session.hangs(unit.uuid)

@@ -62,6 +62,7 @@ class _Fields(msgspec.Struct, rename="camel"):
     note: str = ""
     adopted: bool = False
     wiped: bool = False
+    marked: bool = False
     view: bool = False
 
 
@@ -177,6 +178,7 @@ def _entry(fields: _Fields, raw: Record) -> Entry:
         note=fields.note,
         adopted=fields.adopted,
         wiped=fields.wiped,
+        marked=fields.marked,
         view=fields.view,
         extra=dict(raw),
     )
@@ -206,6 +208,7 @@ def _record(entry: Entry) -> Record:
         note=entry.note,
         adopted=entry.adopted,
         wiped=entry.wiped,
+        marked=entry.marked,
         view=entry.view,
     )
     newer = {k: v for k, v in entry.extra.items() if k not in _KNOWN}

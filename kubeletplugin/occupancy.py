@@ -9,7 +9,7 @@ from dra.geometry import Placement
 from kubeletplugin.entries import LEAVING, Entry
 from kubeletplugin.errors import BusyError
 from kubeletplugin.hardware import GpuUnit
-from kubeletplugin.identity import Sighting, how_to_remove, owners, sight
+from kubeletplugin.identity import Identity, Sighting, how_to_remove
 from kubeletplugin.journal import Journal
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.instances import GpuInstance, list_gpu_instances
@@ -23,12 +23,12 @@ class Occupancy:
     """Makes room for an entry, or says who is in the way. The GPU's lock is held."""
 
     def __init__(
-        self, session: Session, journal: Journal, removal: Removal, *, boot_id: str
+        self, session: Session, journal: Journal, removal: Removal, identity: Identity
     ) -> None:
         self._session = session
         self._journal = journal
         self._removal = removal
-        self._boot_id = boot_id
+        self._identity = identity
 
     def make_room(self, unit: GpuUnit, entry: Entry, placement: Placement) -> Entry | None:
         """Remove leftovers of ours in the way.
@@ -76,14 +76,14 @@ class Occupancy:
         """What is on a GPU, for an error: placements with their holders."""
         present = self._on(unit)
         known = self._journal.of_gpu(unit.uuid)
-        return describe_occupants(present, owners(self._session, present, known, self._boot_id))
+        return describe_occupants(present, self._identity.owners(present, known))
 
     def _check_foreign(
         self, unit: GpuUnit, entry: Entry, placement: Placement, reusable: Entry | None
     ) -> None:
         # What is not on record was never made: an instance in its place is another's.
         recorded = self._journal.get(entry)
-        seen = sight(self._session, recorded, self._boot_id) if recorded else Sighting()
+        seen = self._identity.sight(recorded) if recorded else Sighting()
         ids = {seen.own.id if seen.own else None, reusable.gi_id if reusable else None}
         for gi in self._on(unit):
             if gi.id not in ids and gi.placement.overlaps(placement):

@@ -6,7 +6,7 @@ import logging
 
 from kubeletplugin.entries import ARRIVING, LEAVING, Entry, State
 from kubeletplugin.errors import PluginError
-from kubeletplugin.identity import own_instance, sight
+from kubeletplugin.identity import Identity
 from kubeletplugin.journal import Journal
 from kubeletplugin.logfields import device
 from kubeletplugin.nvml.changes import destroy_compute_instances, destroy_gpu_instance
@@ -20,10 +20,10 @@ _log = logging.getLogger(__name__)
 class Removal:
     """Removes what entries of this boot have made."""
 
-    def __init__(self, session: Session, journal: Journal, *, boot_id: str) -> None:
+    def __init__(self, session: Session, journal: Journal, identity: Identity) -> None:
         self._session = session
         self._journal = journal
-        self._boot_id = boot_id
+        self._identity = identity
         self._halved: set[tuple[str, str]] = set()
 
     def remove(self, entry: Entry, before: Entry | None = None) -> str:
@@ -38,7 +38,7 @@ class Removal:
             HostError: the journal cannot be written; the entry stays.
         """
         halved = entry.key in self._halved
-        seen = sight(self._session, entry, self._boot_id, halved=halved)
+        seen = self._identity.sight(entry, halved=halved)
         if seen.own is not None:
             gi_id = seen.own.id
             if entry.state not in LEAVING or entry.ci_id is not None or entry.quarantined:
@@ -64,7 +64,7 @@ class Removal:
         Raises:
             NvmlError: the GPU cannot be asked.
         """
-        found = own_instance(self._session, entry, self._boot_id)
+        found = self._identity.own_instance(entry)
         return () if found is None else processes(self._session, entry.gpu, found.id)
 
     def is_bare(self, entry: Entry) -> bool:
@@ -73,7 +73,7 @@ class Removal:
         Raises:
             NvmlError: the GPU cannot be asked.
         """
-        found = own_instance(self._session, entry, self._boot_id)
+        found = self._identity.own_instance(entry)
         if found is None:
             return False
         try:

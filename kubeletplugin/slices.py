@@ -6,12 +6,13 @@ Every method is called with the lock of the entry's GPU held.
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 from dra.geometry import Placement, Profile
 from kubeletplugin.entries import Entry, State
 from kubeletplugin.errors import BusyError, DeviceError, HardwareError, ModeError
 from kubeletplugin.hardware import GpuUnit
-from kubeletplugin.identity import is_whole, own_instance
+from kubeletplugin.identity import Identity
 from kubeletplugin.journal import Journal
 from kubeletplugin.logfields import device
 from kubeletplugin.nvml.changes import create_compute_instance, create_gpu_instance
@@ -26,12 +27,13 @@ _log = logging.getLogger(__name__)
 class Slices:
     """The slices of this boot. Raises NvmlError, HostError (journal) and what is named below."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what a slice touches
         self,
         session: Session,
         journal: Journal,
         occupancy: Occupancy,
         removal: Removal,
+        identity: Identity,
         *,
         boot_id: str,
     ) -> None:
@@ -39,11 +41,12 @@ class Slices:
         self._journal = journal
         self._occupancy = occupancy
         self._removal = removal
+        self._identity = identity
         self._boot_id = boot_id
 
     def present(self, entry: Entry) -> bool:
         """Whether an entry's slice is there, whole: both instances and the same UUID."""
-        return is_whole(self._session, entry, self._boot_id)
+        return self._identity.is_whole(entry)
 
     def ensure(self, unit: GpuUnit, entry: Entry) -> Entry:
         """The entry with its slice: as it was left, finished, or made anew at its placement.
@@ -60,10 +63,10 @@ class Slices:
             return recorded
         _log.info("made again", extra=device(entry))
         profile, _ = _shape(unit, entry)
-        found = own_instance(self._session, recorded, self._boot_id)
+        found = self._identity.own_instance(recorded)
         if found is not None:
             if self._removal.is_bare(recorded):
-                return self._compute(unit, _bare(entry, self._boot_id, found.id), profile)
+                return self._compute(unit, self._bare(entry, found.id), profile)
             self._removal.remove(recorded)
         return self._make(unit, entry)
 
@@ -74,11 +77,11 @@ class Slices:
         if leftover is not None and leftover.gi_id is not None:
             detail = f"the GPU instance was left by claim {leftover.claim}"
             _log.info("GPU instance used again", extra=device(entry, detail=detail))
-            entry = _bare(entry, self._boot_id, leftover.gi_id)
+            entry = self._bare(entry, leftover.gi_id)
             self._journal.exchange(leftover, entry)
             return self._compute(unit, entry, profile)
         before = self._journal.get(entry)
-        entry = entry.at(State.INTENT, boot_id=self._boot_id, gi_id=None, ci_id=None, mig_uuid="")
+        entry = _without_ids(entry, State.INTENT, boot_id=self._boot_id)
         self._journal.put(entry)
         try:
             gi = create_gpu_instance(self._session, unit.uuid, profile=profile, placement=placement)
@@ -92,7 +95,7 @@ class Slices:
                 f"{error}; on {unit.name} now: {self._occupancy.describe(unit)}",
                 passing=self._occupancy.is_draining(unit),
             ) from error
-        return self._compute(unit, _bare(entry, self._boot_id, gi.id), profile)
+        return self._compute(unit, self._bare(entry, gi.id), profile)
 
     def _compute(self, unit: GpuUnit, entry: Entry, profile: Profile) -> Entry:
         """The entry, whose GPU instance is there, with a compute instance."""
@@ -108,13 +111,17 @@ class Slices:
             # Known only once a GPU instance exists: from now on the profile is not offered.
             unit.refused_profiles.add(profile.id)
             raise
-        entry = entry.at(State.CI_CREATED, ci_id=ci.id, mig_uuid=ci.uuid)
+        entry = self._identity.made(entry.at(State.CI_CREATED, ci_id=ci.id, mig_uuid=ci.uuid))
         self._journal.put(entry)
         return entry
 
+    def _bare(self, entry: Entry, gi_id: int) -> Entry:
+        bare = _without_ids(entry, State.GI_CREATED, boot_id=self._boot_id)
+        return self._identity.made(replace(bare, gi_id=gi_id))
 
-def _bare(entry: Entry, boot_id: str, gi_id: int) -> Entry:
-    return entry.at(State.GI_CREATED, boot_id=boot_id, gi_id=gi_id, ci_id=None, mig_uuid="")
+
+def _without_ids(entry: Entry, state: State, *, boot_id: str) -> Entry:
+    return entry.at(state, boot_id=boot_id, gi_id=None, ci_id=None, mig_uuid="", marked=False)
 
 
 def _shape(unit: GpuUnit, entry: Entry) -> tuple[Profile, Placement]:

@@ -28,6 +28,7 @@ from kubeletplugin.options import Options
 from kubeletplugin.roots import Roots
 from kubeletplugin.telemetry import Telemetry
 from sim.nvml.machine import GpuSpec, Machine
+from sim.nvml.variants import OTHERS, Variants
 from tests.failures.folderapi import FolderHttp
 from tests.failures.steps import KilledError, Recorder, Step
 
@@ -49,9 +50,10 @@ class Site:
     root: Path
 
     @classmethod
-    def create(cls, root: Path, *, gpus: int = 2) -> Site:
-        """A node that has just been put up."""
-        Machine.create(root / "hw", [GpuSpec(A100) for _ in range(gpus)])
+    def create(cls, root: Path, *, gpus: int = 2, variant: str = "") -> Site:
+        """A node that has just been put up; its driver behaves in one of the OTHERS' ways."""
+        variants = OTHERS[variant] if variant else Variants()
+        Machine.create(root / "hw", [GpuSpec(A100) for _ in range(gpus)], variants=variants)
         site = cls(root)
         site.api().create(NODES, {"metadata": {"name": NODE}})
         return site

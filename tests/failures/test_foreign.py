@@ -10,6 +10,7 @@ import pytest
 from dra.inventory import ClaimRef, InstanceState
 from dra.kube.resources import RESOURCE_CLAIMS
 from kubeletplugin.entries import State
+from kubeletplugin.entrywatch import EntryWatch
 from sim.nvml.faults import Fault
 from tests.failures.agreement import check_foreign, check_settled, entries
 from tests.failures.plant import Plant, Site
@@ -19,10 +20,10 @@ DEVICE = "gpu-0-mig-3g20gb-9-4"
 CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
 
 
-@pytest.fixture
-def plant(folder: Path) -> Iterator[Plant]:
+@pytest.fixture(params=["", "mig-uuid-of-the-place"], ids=["new UUIDs", "UUIDs of the place"])
+def plant(folder: Path, request: pytest.FixtureRequest) -> Iterator[Plant]:
     with hooked(Recorder(in_process=True)) as recorder:
-        plant = Plant(Site.create(folder / "n"), recorder)
+        plant = Plant(Site.create(folder / "n", variant=request.param), recorder)
         plant.start()
         yield plant
 
@@ -206,3 +207,73 @@ def test_a_whole_instance_where_ours_was_only_meant_to_be_stays(plant: Plant) ->
     again.start()
     again.tend()
     check_settled(plant.site, {}, keys)
+
+
+def leftover(plant: Plant) -> ClaimRef:
+    """A claim that kubelet has let go of, whose slice a process kept from being removed."""
+    site = plant.site
+    ref = site.claim("left", [DEVICE])
+    assert not plant.prepare(ref).error
+    [gi] = site.machine.gpu(0).gpu_instances
+    site.machine.start_process(0, 77, gpu_instance=gi.id, compute_instance=0)
+    assert not plant.unprepare(ref).error
+    assert [e.state for e in entries(site)] == [State.RECLAIMING]
+    return ref
+
+
+def restarted(plant: Plant) -> Plant:
+    """A new process on the same node, before it starts."""
+    plant.recorder.die()
+    return Plant(plant.site, plant.recorder)
+
+
+@pytest.mark.parametrize("marks", [True, False], ids=["marked", "unmarked"])
+def test_a_leftover_that_was_exchanged_while_the_plugin_was_away_stays(
+    plant: Plant,
+    marks: bool,  # noqa: FBT001 - a parameter of the test
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not marks:
+        monkeypatch.setattr(EntryWatch, "mark", lambda *_: False)
+    leftover(plant)
+    again = restarted(plant)
+    plant.site.machine.end_process(77)
+    keys = replaced(plant.site, compute=True)
+    again.start()
+    again.tend()
+    check_settled(plant.site, {}, keys)
+    told = dict(again.events)["ForeignInstance"]
+    assert "-dgi -gi" in told
+
+
+def test_a_leftover_is_removed_by_a_new_process_that_knows_that_it_is_the_same(
+    plant: Plant,
+) -> None:
+    leftover(plant)
+    again = restarted(plant)
+    again.start()
+    assert [e.state for e in entries(plant.site)] == [State.RECLAIMING]
+    plant.site.machine.end_process(77)
+    again.tend()
+    check_settled(plant.site, {})
+
+
+def test_a_held_claims_slice_is_unprepared_by_a_new_process_without_marks(
+    plant: Plant, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(EntryWatch, "mark", lambda *_: False)
+    ref = plant.site.claim("held", [DEVICE])
+    assert not plant.prepare(ref).error
+    again = restarted(plant)
+    again.start()
+    check_settled(plant.site, {ref: (DEVICE,)})
+    assert not again.unprepare(ref).error
+    check_settled(plant.site, {})
+
+
+def test_a_held_claims_slice_that_is_exchanged_under_a_new_process_stays(plant: Plant) -> None:
+    ref = plant.site.claim("held", [DEVICE])
+    assert not plant.prepare(ref).error
+    again = restarted(plant)
+    again.start()
+    check_stays(again, ref, replaced(plant.site, compute=True))
