@@ -55,6 +55,7 @@ class NodeReason(StrEnum):
     MIG_MANAGER = "MIGManagerActive"
     DEVICE_PLUGIN = "DevicePluginActive"
     DRIVER_INCOMPLETE = "DriverIncomplete"
+    NVIDIA_DRA = "NvidiaDraDriverActive"
     NO_SLICES = "SlicesNotPublished"
 
 

@@ -97,7 +97,8 @@ class _Program(click.Group):
 @click.option(
     "--ignore-other-managers",
     is_flag=True,
-    help="Offer GPUs although mig-manager or a device plugin manages GPUs of this node.",
+    help="Offer GPUs although mig-manager, a device plugin or NVIDIA's DRA driver manages GPUs of"
+    " this node. If it manages the same ones, pods lose their slices or get those of others.",
 )
 @click.option(
     "--nvml-timeout",

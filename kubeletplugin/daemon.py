@@ -183,7 +183,11 @@ class Daemon:
             beat=self._vitals.janitor.beat,
         )
         self._node_watch = NodeWatch(
-            api, options.node_name, on_conflict=self._hardware.withhold, reports=reports
+            api,
+            options.node_name,
+            driver=driver,
+            on_conflict=self._hardware.withhold,
+            reports=reports,
         )
         self._needs = NodeNeeds(self._hardware, specs, reports=reports)
         self._mig_mode = MigMode(self._hardware, self._journal, reports=reports)

@@ -1,4 +1,4 @@
-"""Watching this node's Node object for other programs that manage its GPUs."""
+"""Other managers of a node's GPUs: watched by its Node and by NVIDIA's ResourceSlices."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from collections.abc import Callable
 
 from dra.kube.errors import KubeError
 from dra.kube.reflector import Change, Reflector
-from dra.kube.resources import NODES, Obj
+from dra.kube.resources import NODES, RESOURCE_SLICES, Obj
 from dra.kube.transport import KubeApi
+from dra.nvidiadra import DRA_DRIVER, summary
 from kubeletplugin.managers import Conflict, conflict
 from kubeletplugin.reports import Reports
 
@@ -17,13 +18,17 @@ _log = logging.getLogger(__name__)
 
 
 class NodeWatch:
-    """Tells when another manager appears or goes; ``on_conflict`` gets it, or None."""
+    """Tells when another manager appears or goes; ``on_conflict`` gets it, or None.
+
+    ``driver`` is this program's name: slices under it are its own.
+    """
 
     def __init__(
         self,
         api: KubeApi,
         node_name: str,
         *,
+        driver: str,
         on_conflict: Callable[[Conflict | None], None],
         reports: Reports,
     ) -> None:
@@ -33,35 +38,60 @@ class NodeWatch:
         self._reports = reports
         self._lock = threading.Lock()
         self._current: Conflict | None = None
-        self._reflector = Reflector(
+        self._node: Obj = {}
+        self._listed: list[Obj] = []
+        self._nodes = Reflector(
             api,
             NODES,
             field_selector=f"metadata.name={node_name}",
             on_event=self._changed,
         )
+        self._of_nvidia = f"spec.nodeName={node_name},spec.driver={DRA_DRIVER}"
+        self._slices = Reflector(
+            api,
+            RESOURCE_SLICES,
+            field_selector=self._of_nvidia,
+            keep=summary,
+            on_event=lambda _: self._judge(),
+            on_listed=self._judge,
+        )
+        self._watches_slices = driver != DRA_DRIVER
 
     def start(self) -> None:
         """Begin to watch."""
-        self._reflector.start()
+        self._nodes.start()
+        if self._watches_slices:
+            self._slices.start()
 
     def stop(self) -> None:
         """End."""
-        self._reflector.stop()
+        self._nodes.stop()
+        self._slices.stop()
 
     def look(self) -> None:
         """Look once, now; without an answer everything stays as it is."""
         try:
-            self._see(self._api.get(NODES, self._node_name))
+            node = self._api.get(NODES, self._node_name)
+            if self._watches_slices:
+                self._listed = self._api.list(
+                    RESOURCE_SLICES, field_selector=self._of_nvidia, keep=summary
+                ).items
         except KubeError as error:
             _log.warning("node %s: %s", self._node_name, error)
+        else:
+            self._judge(node)
 
     def _changed(self, change: Change) -> None:
         if change.new is not None:
-            self._see(change.new)
+            self._judge(change.new)
 
-    def _see(self, node: Obj) -> None:
+    def _judge(self, node: Obj | None = None) -> None:
+        """Decide anew, with the Node as it is now if that has changed."""
         with self._lock:
-            found = conflict(node)
+            if node is not None:
+                self._node = node
+            slices = self._slices.store.list() if self._slices.synced else self._listed
+            found = conflict(self._node, slices)
             if found == self._current:
                 return
             self._current = found

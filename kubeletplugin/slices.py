@@ -171,5 +171,5 @@ def check_withheld(unit: GpuUnit) -> None:
     """
     if unit.withheld is None:
         return
-    kind = BusyError if unit.withheld.frozen else DeviceError
+    kind = BusyError if unit.withheld.passing else DeviceError
     raise kind(f"{unit.name} ({unit.uuid}) is withheld: {unit.withheld.problem}")

@@ -34,6 +34,8 @@ class Reflector:
     A watch is renewed after ``watch_seconds`` (plus up to as much again, so that many programs do
     not come back at once). Failures are retried for ever, with backoff. ``keep`` says what of an
     object is stored and reported, where the whole is more than is needed; ``metadata`` must stay.
+    ``on_listed`` is called after each list, when its changes were reported: of an empty one there
+    are none.
     """
 
     def __init__(  # noqa: PLR0913 - what to mirror, and the seams of its tests
@@ -45,6 +47,7 @@ class Reflector:
         label_selector: str = "",
         field_selector: str = "",
         on_event: Callable[[Change], None] | None = None,
+        on_listed: Callable[[], None] = lambda: None,
         keep: Callable[[Obj], Obj] = lambda obj: obj,
         remember: Callable[[Obj], Obj] = lambda obj: obj,
         watch_seconds: float = 300.0,
@@ -60,6 +63,7 @@ class Reflector:
         self._label_selector = label_selector
         self._field_selector = field_selector
         self._on_event = on_event
+        self._on_listed = on_listed
         self._keep = keep
         self._watch_seconds = watch_seconds
         self._page_size = page_size
@@ -131,6 +135,7 @@ class Reflector:
         if not self._synced.is_set():
             self._synced.set()
             _log.info("%s: mirroring %d objects", self.resource, len(listed.items))
+        self._on_listed()
 
     def _watch(self) -> None:
         """Follow one watch to its end."""

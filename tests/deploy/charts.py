@@ -47,6 +47,7 @@ VALUES: dict[str, Obj] = {
         "controller": {"podDisruptionBudget": {"enabled": False}, "replicas": 1},
         "kubeletPlugin": {
             "nodeSelectorTerms": [],
+            "nodeRequirements": [],
             "tolerations": [],
             "maxSurge": 0,
             "maxUnavailable": "25%",

@@ -46,5 +46,5 @@ def test_the_plugin_may_write_slices_only_where_the_scheduler_allocates() -> Non
         return [rule for rule in found if "resourceslices" in rule["resources"]]
 
     (before,), (now,) = slices("defaults"), slices("scheduler")
-    assert set(before["verbs"]) == {"list", "delete"}
+    assert set(before["verbs"]) == {"list", "watch", "delete"}
     assert set(now["verbs"]) == {"list", "watch", "create", "update", "delete"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from hack.cluster.chart import Obj, find, pod_spec
+from hack.cluster.chart import Obj, find, pod_spec, render
 from tests.deploy.charts import COMPONENTS, VALUES, containers, rendered
 
 
@@ -100,6 +100,9 @@ def test_kubelet_probes_the_port_on_which_metrics_are_served(name: str, componen
     }
 
 
+DRA = "nvidia.com/gpu.deploy.dra-driver"
+
+
 def matches(term: Obj, labels: dict[str, str]) -> bool:
     found = True
     for each in term["matchExpressions"]:
@@ -120,12 +123,36 @@ def matches(term: Obj, labels: dict[str, str]) -> bool:
         ({"nvidia.com/gpu.present": "true", "mig.dra.dev/node": "false"}, False),
         ({"mig.dra.dev/node": "true"}, True),
         ({"mig.dra.dev/node": "true", "nvidia.com/mig.capable": "false"}, True),
+        ({"mig.dra.dev/node": "true", DRA: "false"}, True),
+        ({"mig.dra.dev/node": "true", DRA: "true"}, False),
+        ({"nvidia.com/gpu.present": "true", DRA: "true"}, False),
+        ({"nvidia.com/gpu.present": "true", DRA: "paused-for-driver-upgrade"}, True),
     ],
 )
 def test_the_plugin_runs_where_a_label_shows_a_gpu(labels: dict[str, str], *, chosen: bool) -> None:
     spec = pod_spec(rendered("defaults"), "kubelet-plugin")
     required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert any(matches(term, labels) for term in required["nodeSelectorTerms"]) is chosen
+
+
+def terms(plugin: Obj) -> list[Obj]:
+    spec = pod_spec(render({"kubeletPlugin": plugin}), "kubelet-plugin")
+    required = spec["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    found: list[Obj] = required["nodeSelectorTerms"]
+    return found
+
+
+def test_nodes_of_nvidias_dra_driver_are_left_out_of_terms_of_ones_own() -> None:
+    own = {"key": "pool", "operator": "In", "values": ["gpu"]}
+    field = {"key": "metadata.name", "operator": "In", "values": ["n"]}
+    apart = {"key": DRA, "operator": "NotIn", "values": ["true"]}
+    given = [{"matchExpressions": [own]}, {"matchFields": [field]}]
+    assert terms({"nodeSelectorTerms": given}) == [
+        {"matchExpressions": [own, apart]},
+        {"matchFields": [field], "matchExpressions": [apart]},
+    ]
+    assert terms({"nodeSelectorTerms": []}) == [{"matchExpressions": [apart]}]
+    assert terms({"nodeSelectorTerms": given, "nodeRequirements": []}) == given
 
 
 @pytest.mark.parametrize("name", ["simulated", "bare"])

@@ -1,0 +1,70 @@
+"""NVIDIA's DRA driver on a node, recognised by the Node's label and by its ResourceSlices.
+
+With its gate DynamicMIG it publishes MIG devices that do not exist yet. Whenever it starts, it then
+destroys every MIG device that its own checkpoint does not name, and turns MIG mode off on Hopper
+and newer where none is left. Without the gate it gives out the MIG devices that it finds when it
+starts, ours among them, and GPUs whose MIG mode is off.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+DRA_DRIVER = "gpu.nvidia.com"
+DEPLOY_LABEL = "nvidia.com/gpu.deploy.dra-driver"
+"""The GPU operator's: ``true``, or ``paused-...`` while the kernel driver is exchanged."""
+
+_PAUSED = "paused-"
+_FOUND, _ON_DEMAND = "MIG devices that it found", "MIG devices to be made on demand"
+_NAMES = {"gpu": "GPUs", "vfio": "GPUs for virtual machines"}
+_KINDS = "kinds"
+
+
+@dataclass(frozen=True, slots=True)
+class DraDriver:
+    """The driver on a node. ``sign``: where that was seen.
+
+    ``makes_devices``: it makes MIG devices on demand, or nothing says that it does not.
+    """
+
+    sign: str
+    makes_devices: bool
+
+
+def summary(slice_: Mapping[str, Any]) -> dict[str, Any]:
+    """Of a ResourceSlice (resource.k8s.io/v1), what :func:`dra_driver` reads: the rest is large."""
+    kinds = Counter(_kind(device) for device in slice_["spec"].get("devices") or ())
+    return {"metadata": slice_["metadata"], _KINDS: kinds}
+
+
+def dra_driver(node: Mapping[str, Any], summaries: Iterable[Mapping[str, Any]]) -> DraDriver | None:
+    """NVIDIA's DRA driver on a Node (core/v1), if its label or the summaries show one.
+
+    The label alone leaves open what it will publish: a driver that starts has destroyed what it
+    does not know before it publishes anything.
+    """
+    kinds: Counter[str] = sum((Counter(each[_KINDS]) for each in summaries), Counter())
+    if kinds:
+        shown = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
+        return DraDriver(f"ResourceSlices of {DRA_DRIVER}: {shown}", _ON_DEMAND in kinds)
+    label = (node.get("metadata", {}).get("labels") or {}).get(DEPLOY_LABEL, "")
+    if label == "true" or label.startswith(_PAUSED):
+        return DraDriver(f"label {DEPLOY_LABEL}={label}", makes_devices=True)
+    return None
+
+
+def _kind(device: Mapping[str, Any]) -> str:
+    attributes = device.get("attributes") or {}
+    kind = str(_attribute(attributes, "type").get("string", ""))
+    if kind == "mig":
+        # A device that is there has a UUID. Counters tell too, but servers may drop them.
+        return _FOUND if _attribute(attributes, "uuid") else _ON_DEMAND
+    return _NAMES.get(kind, f"devices of type {kind or 'unknown'}")
+
+
+def _attribute(attributes: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found: Mapping[str, Any] = attributes.get(name) or attributes.get(f"{DRA_DRIVER}/{name}") or {}
+    return found
