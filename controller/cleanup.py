@@ -128,7 +128,7 @@ class Ender:
             return False
         if known.claim.allocation is not None:
             return True
-        return self._reader.read(known.claim, raw_requests(known)) is not None
+        return self._reader.concerns(raw_requests(known))
 
     def _on_node(self, known: KnownClaim) -> bool:
         """Whether a node still has a slice of the claim; a node that cannot tell counts as yes."""

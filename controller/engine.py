@@ -14,6 +14,7 @@ from controller.classsync import ClassSync
 from controller.cleanup import Ender
 from controller.cluster import Cluster, Effects
 from controller.decision import Decision, Problem
+from controller.evaluations import TOLD_SECONDS, Asked, Evaluations
 from controller.exclusions import Exclusions
 from controller.explain import explain
 from controller.failures import Failures
@@ -27,12 +28,13 @@ from controller.report import Reporter
 from controller.retries import Retries
 from controller.stranded import Stranded
 from controller.turns import urgency
-from controller.unit import Blocked, Satisfied, examine, without_nodes
+from controller.unit import Blocked, Satisfied, examine, raw_requests, without_nodes
 from controller.views import decide
 from controller.worklist import WorkList
 from controller.writer import Writer
 from dra.pods import Key, Pod
 from dra.reasons import Obstacle, Reason
+from dra.selectors.kinds import UnansweredError
 from dra.wants import Reader
 
 LOOK_AGAIN_SECONDS = 60.0
@@ -47,6 +49,7 @@ class Engine:
 
     ``wake`` is called, by any thread, when ``absorb`` has an answer to take. With
     ``finalizer_at_creation`` the API server puts our finalizer on claims, and it stays there.
+    ``evaluations`` are for a cluster whose kinds have no evaluator of their own.
     """
 
     def __init__(  # noqa: PLR0913 - its collaborators
@@ -62,6 +65,7 @@ class Engine:
         observer: Observer | None = None,
         wake: Callable[[], None] = lambda: None,
         finalizer_at_creation: bool = False,
+        evaluations: Evaluations | None = None,
     ) -> None:
         self._cluster = cluster
         self._reader = reader
@@ -92,6 +96,7 @@ class Engine:
             pods=self._pods,
             claims=self._claims,
         )
+        self._evaluations = evaluations
         self._waiting: set[Key] = set()
         self._held_up: tuple[set[Key], set[Key]] = set(), set()
         self._delegated: frozenset[str] = frozenset()
@@ -106,6 +111,8 @@ class Engine:
         """
         if self._flights.land():
             self._go_on()
+        for key in self._evaluations.land() if self._evaluations else ():
+            self._add(key)
         effects = self._cluster.take_effects()
         for taken in effects.taken_back:
             self._refuse(taken.claim, taken.node)
@@ -160,6 +167,7 @@ class Engine:
     def next_due(self) -> float | None:
         """The monotonic time of the next piece of work, None when only an answer brings any."""
         times = [self._classes.due, self._reporter.due]
+        times += [self._evaluations.due] if self._evaluations else []
         if not self._flights.full:
             times += [self._claims.next_due(), self._pods.next_due()]
         return min((t for t in times if t is not None), default=None)
@@ -205,8 +213,27 @@ class Engine:
             self._grants.repeat(pod, lambda error: self._settle_pod(key, error))
             or any(self._stranded.look_at(k) for k in pod.claim_keys)
         ):
-            self._examine(pod)
+            try:
+                self._examine(pod)
+            except UnansweredError as error:
+                self._ask(pod, error)
         return self._flights.concern(pod.claim_keys)
+
+    def _ask(self, pod: Pod, error: UnansweredError) -> None:
+        """Have evaluated what a decision for ``pod`` needs; it is made once all is answered."""
+        if self._evaluations is None:
+            raise error
+        claims = self._cluster.claims
+        known = (claims[key] for key in pod.claim_keys if key in claims)
+        asked = (
+            Asked(k.claim.ref, self._reader.expressions(k.claim, raw_requests(k)), k.claim.views)
+            for k in known
+        )
+        obstacle = self._evaluations.ask(pod, asked, error.question)
+        if obstacle is None:
+            self._add(pod.key, at=self._now() + TOLD_SECONDS)
+        else:
+            self._wait(pod, obstacle, [*pod.claim_keys])
 
     def _examine(self, pod: Pod) -> None:
         found = examine(pod, self._cluster, self._reader)

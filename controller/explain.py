@@ -20,7 +20,7 @@ from dra.allocation import MAX_RESULTS
 from dra.alternatives import MAX_CHOICES, choices
 from dra.holdings import Holding
 from dra.reasons import Obstacle, Reason
-from dra.selectors.kinds import Offer
+from dra.selectors.kinds import Match, Offer
 
 _LIMIT = 1000
 _EXPLAINED = 8
@@ -103,12 +103,12 @@ def _unmatched(search: Search, fleet: Fleet) -> Obstacle | None:
     """The first want that no GPU of the fleet could ever serve."""
     states = [state for node in fleet.nodes.values() for state in node.gpus]
     for index, group in enumerate(search.wants):
-        failure = ""
+        failure = Match(())
         for state in states:
             match = search.match(state, index)
             if match.offers:
                 break
-            failure = failure or match.error
+            failure = failure if failure.error else match
         else:
             return _impossible(search, index, failure, fleet, group[0].want.request)
     return None
@@ -141,7 +141,7 @@ def _overlapping(search: Search, fleet: Fleet) -> Obstacle | None:
     return None
 
 
-def _impossible(search: Search, index: int, failure: str, fleet: Fleet, request: str) -> Obstacle:
+def _impossible(search: Search, index: int, failure: Match, fleet: Fleet, request: str) -> Obstacle:
     offered = sorted(fleet.profiles(), key=_profile_order)
     have = f"profiles are: {', '.join(offered)}" if offered else "no GPU is in MIG mode"
     expressions = " ".join(search.types[index].expressions)
@@ -152,9 +152,10 @@ def _impossible(search: Search, index: int, failure: str, fleet: Fleet, request:
     if unknown:
         message = f"request {request!r}: no node offers profile {', '.join(unknown)}; {have}"
         return Obstacle(Reason.NO_SUCH_PROFILE, message)
-    if failure:
-        message = f"request {request!r}: no device is selected; a selector failed: {failure}"
-        return Obstacle(Reason.BAD_SELECTOR, message)
+    if failure.error:
+        message = f"request {request!r}: no device is selected; a selector failed: {failure.error}"
+        reason = Reason.COSTLY_SELECTOR if failure.costly else Reason.BAD_SELECTOR
+        return Obstacle(reason, message)
     if others := _schedulers(fleet):
         return Obstacle(
             Reason.WAITING,

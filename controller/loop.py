@@ -13,8 +13,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from controller.changes import MIRRORED, apply
 from controller.cluster import Cluster
 from controller.engine import Engine
+from controller.evaluations import Evaluations, evaluating
 from controller.fence import Fence
 from controller.flights import Flights
 from controller.handover import Handover, NoHandover
@@ -27,27 +29,16 @@ from controller.trimming import Trimmer, remembering
 from controller.writer import NotLeadingError, Writer
 from dra.inventory import ClaimRef
 from dra.kube.reflector import Change, Reflector
-from dra.kube.resources import (
-    DEVICE_CLASSES,
-    MIG_NODES,
-    NODES,
-    PODS,
-    RESOURCE_CLAIMS,
-    Obj,
-    Resource,
-)
+from dra.kube.resources import Resource
 from dra.kube.timing import Clock, rfc3339
 from dra.kube.transport import KubeApi
 from dra.monitoring.probes import Probes, Pulse
 from dra.names import finalizer
-from dra.selectors.cel import Selectors
 from dra.selectors.kinds import Kinds
 from dra.wants import Reader
 
 _log = logging.getLogger(__name__)
 
-MIRRORED = (DEVICE_CLASSES, NODES, MIG_NODES, RESOURCE_CLAIMS, PODS)
-"""What is mirrored while leading."""
 _PATIENCE_SECONDS = 10.0
 _IDLE_SECONDS = 60.0
 _STUCK_SECONDS = 600.0
@@ -155,11 +146,11 @@ class Controller:
         missing.
         """
         names = self._names
-        cluster = Cluster(names.driver, names.finalizer, Kinds(Selectors()))
+        cluster = Cluster(names.driver, names.finalizer, Kinds())
         complain_at = self._clock.monotonic() + _PATIENCE_SECONDS
         while not stop.is_set():
             missing = [m.resource for m in mirrors if not m.synced]
-            _apply(cluster, inbox.take(0.01))
+            apply(cluster, inbox.take(0.01))
             if not missing:
                 return cluster
             if self._clock.monotonic() >= complain_at:
@@ -179,7 +170,7 @@ class Controller:
         senders, writer = Senders(), self._writer(stop)
         fence: Fence | None = None
         try:
-            _apply(cluster, inbox.take())
+            apply(cluster, inbox.take())
             if self._handover.settled:
                 _log.info("no fence: nothing is on its way that former leaders sent")
             else:
@@ -190,7 +181,7 @@ class Controller:
         finally:
             stop.set()
             senders.close()  # whoever leads next may rely on it that nothing more is sent
-        _apply(cluster, inbox.take())
+        apply(cluster, inbox.take())
         return _is_settled(fence, writer.unanswered.fitting(cluster.claims))
 
     def _serve(  # noqa: PLR0913 - what it works on and with
@@ -203,8 +194,21 @@ class Controller:
         writer: Writer,
         outbox: Outbox,
     ) -> None:
-        reader = Reader(self._names.driver, cluster.fleet.kinds.selectors, cluster.classes)
-        engine = self._engine(inbox, cluster, reader, writer=writer, outbox=outbox)
+        reader = Reader(self._names.driver, cluster.fleet.kinds, cluster.classes)
+        clock = self._clock.monotonic
+        with evaluating(cluster, wake=inbox.wake, now=clock) as evaluations:
+            engine = self._engine(inbox, cluster, reader, evaluations, writer=writer, outbox=outbox)
+            self._lead(engine, cluster, inbox, stop, fence=fence)
+
+    def _lead(
+        self,
+        engine: Engine,
+        cluster: Cluster,
+        inbox: Inbox,
+        stop: threading.Event,
+        *,
+        fence: Fence | None,
+    ) -> None:
         while not (fence is None or fence.stands() or stop.is_set()):
             self._turn(fence, cluster, inbox)
         cluster.learn_demand()
@@ -234,7 +238,7 @@ class Controller:
             changes = inbox.take(min(_IDLE_SECONDS, max(0.0, wait)))
         else:
             changes = inbox.take()
-        _apply(cluster, changes)
+        apply(cluster, changes)
         worker.absorb()
 
     def _writer(self, stop: threading.Event) -> Writer:
@@ -255,8 +259,15 @@ class Controller:
             now=self._clock.monotonic,
         )
 
-    def _engine(
-        self, inbox: Inbox, cluster: Cluster, reader: Reader, *, writer: Writer, outbox: Outbox
+    def _engine(  # noqa: PLR0913 - what it works on and with
+        self,
+        inbox: Inbox,
+        cluster: Cluster,
+        reader: Reader,
+        evaluations: Evaluations,
+        *,
+        writer: Writer,
+        outbox: Outbox,
     ) -> Engine:
         names = self._names
         return Engine(
@@ -275,6 +286,7 @@ class Controller:
             now=self._clock.monotonic,
             wake=inbox.wake,
             observer=self._observer,
+            evaluations=evaluations,
         )
 
 
@@ -298,41 +310,3 @@ def _is_settled(fence: Fence | None, unanswered: list[ClaimRef]) -> bool:
 def _wake_at(stop: threading.Event, inbox: Inbox) -> None:
     stop.wait()
     inbox.wake()
-
-
-def _apply(cluster: Cluster, changes: list[tuple[Resource, Change]]) -> None:
-    for resource, change in changes:
-        try:
-            if change.new is not None:
-                _SETTERS[resource](cluster, change.new)
-            elif change.old is not None:
-                _REMOVERS[resource](cluster, change.old)
-        except (KeyError, TypeError, ValueError, AttributeError):
-            obj = change.new or change.old or {}
-            name = obj.get("metadata", {}).get("name")
-            fields = {"resource": str(resource), "object": name}
-            _log.exception("left out: an object that cannot be understood", extra=fields)
-
-
-def _name(obj: Obj) -> str:
-    return str(obj["metadata"]["name"])
-
-
-def _key(obj: Obj) -> tuple[str, str]:
-    return obj["metadata"]["namespace"], obj["metadata"]["name"]
-
-
-_SETTERS: dict[Resource, Callable[[Cluster, Obj], None]] = {
-    NODES: Cluster.set_node,
-    MIG_NODES: Cluster.set_mignode,
-    PODS: Cluster.set_pod,
-    RESOURCE_CLAIMS: Cluster.set_claim,
-    DEVICE_CLASSES: Cluster.set_class,
-}
-_REMOVERS: dict[Resource, Callable[[Cluster, Obj], None]] = {
-    NODES: lambda cluster, obj: cluster.remove_node(_name(obj)),
-    MIG_NODES: lambda cluster, obj: cluster.remove_mignode(_name(obj)),
-    PODS: lambda cluster, obj: cluster.remove_pod(_key(obj)),
-    RESOURCE_CLAIMS: lambda cluster, obj: cluster.remove_claim(_key(obj)),
-    DEVICE_CLASSES: lambda cluster, obj: cluster.remove_class(_name(obj)),
-}

@@ -124,9 +124,7 @@ class Search:
 
     def match(self, state: GpuState, index: int) -> Match:
         """What of a GPU would serve the wants of type ``index``. Raises SelectorError."""
-        return self._fleet.kinds.match(
-            self.types[index].expressions, state.kind, gpu=state.gpu, inventory=state.inventory
-        )
+        return self._fleet.kinds.match(self.types[index].expressions, state.kind, state.gpu)
 
     def ranked(self, groups: Iterable[Sequence[str]]) -> Iterator[str]:
         """The nodes that could serve the target: the cheapest first, then in name order.

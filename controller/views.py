@@ -16,10 +16,8 @@ from dra.allocation import MAX_RESULTS
 from dra.inventory import Gpu
 from dra.names import gpu_name
 from dra.reasons import Obstacle, Reason
-from dra.selectors.kinds import Kinds, Offer
+from dra.selectors.kinds import Kinds
 from dra.wants import Want
-
-_WHOLE = Offer(None)
 
 
 def is_view(problem: Problem) -> bool:
@@ -87,4 +85,4 @@ def _picks(problem: Problem, node: NodeGpus, kinds: Kinds) -> tuple[Pick, ...] |
 
 
 def _selects(want: Want, gpu: Gpu, node: NodeGpus, kinds: Kinds) -> bool:
-    return bool(kinds.select(want.expressions, _WHOLE, gpu=gpu, inventory=node.inventory).offers)
+    return bool(kinds.match(want.expressions, kinds.whole(gpu, node.inventory), gpu).offers)

@@ -69,6 +69,11 @@ class Claim:
     created: str = ""
 
     @property
+    def views(self) -> bool:
+        """Whether any request only looks at devices (``adminAccess``)."""
+        return any(choice.admin_access for r in self.requests for choice in r.choices)
+
+    @property
     def by_scheduler(self) -> bool:
         """Whether kube-scheduler allocated it: the control plane then ends the allocation too."""
         return SCHEDULER_FINALIZER in self.finalizers

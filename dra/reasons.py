@@ -19,6 +19,8 @@ class Reason(StrEnum):
     NO_SUCH_PROFILE = "NoSuchProfile"
     NO_SUCH_CLASS = "NoSuchDeviceClass"
     BAD_SELECTOR = "InvalidSelector"
+    COSTLY_SELECTOR = "SelectorTooCostly"
+    EVALUATING = "EvaluatingSelectors"
     BAD_CONFIG = "InvalidConfig"
     UNSUPPORTED = "UnsupportedRequest"
     MIXED = "MixedDrivers"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -16,7 +16,7 @@ from dra.claims import ALL, Claim, Request
 from dra.classes import DeviceClass, looks_ours
 from dra.reasons import Obstacle, Reason
 from dra.selectors.cache import BoundedCache
-from dra.selectors.cel import SelectorError, Selectors
+from dra.selectors.questions import CostlySelectorError, SelectorError, shortened
 
 _SPECS = 2000
 """Distinct claims that are remembered; those made from one template are alike."""
@@ -102,15 +102,21 @@ class ClaimWants:
         return allocation_config(names, self.claim.config, self.class_config)
 
 
+class Checker(Protocol):
+    """Who knows of expressions whether they compile."""
+
+    def check(self, expression: str) -> None:
+        """Raise SelectorError unless ``expression`` compiles to a boolean."""
+
+
 class Reader:
     """Turns claims into wants. ``classes`` may change between calls. Not thread-safe.
 
-    What equal claims want is worked out once, as long as the classes stay as they are.
+    What equal claims want is worked out once, as long as the classes stay as they are. What
+    ``selectors`` raises besides SelectorError goes through, and nothing is remembered then.
     """
 
-    def __init__(
-        self, driver: str, selectors: Selectors, classes: Mapping[str, DeviceClass]
-    ) -> None:
+    def __init__(self, driver: str, selectors: Checker, classes: Mapping[str, DeviceClass]) -> None:
         self._driver = driver
         self._selectors = selectors
         self._classes = classes
@@ -130,6 +136,22 @@ class Reader:
         found = self._known.get(spec, lambda: self._read(claim, raw_requests))
         return found.of(claim) if isinstance(found, ClaimWants) else found
 
+    def concerns(self, raw_requests: Iterable[Mapping[str, Any]]) -> bool:
+        """Whether a claim with these requests is our business, be it only to say what is wrong."""
+        return self._ownership([name for r in raw_requests for name in _class_names(r)]) is not None
+
+    def expressions(
+        self, claim: Claim, raw_requests: Iterable[Mapping[str, Any]]
+    ) -> list[tuple[str, ...]]:
+        """What has to be evaluated for ``claim``: the selectors of each request.
+
+        Empty for claims that are none of our business or that cannot be served anyhow.
+        """
+        names = [name for r in raw_requests for name in _class_names(r)]
+        if self._ownership(names) is not True:
+            return []
+        return [self._expressions(choice) for choice in _exact_requests(claim)]
+
     def _read(
         self, claim: Claim, raw_requests: Iterable[Mapping[str, Any]]
     ) -> ClaimWants | Obstacle | None:
@@ -147,6 +169,12 @@ class Reader:
             for expression in want.expressions:
                 try:
                     self._selectors.check(expression)
+                except CostlySelectorError as error:
+                    return Obstacle(
+                        Reason.COSTLY_SELECTOR,
+                        f"request {want.request!r} or its class {want.class_name!r}: "
+                        f"{error} (in {shortened(expression)})",
+                    )
                 except SelectorError as error:
                     return Obstacle(
                         Reason.BAD_SELECTOR,
@@ -233,16 +261,19 @@ class Reader:
         return Want(
             request.name,
             request.class_name,
-            expressions=(
-                *self._classes[request.class_name].selectors,
-                *request.selectors,
-                *(self._at_least(name, quantity) for name, quantity in request.capacity),
-            ),
+            expressions=self._expressions(request),
             count=request.count,
             policy=placement.policy,
             nodes=placement.nodes,
             everything=request.mode == ALL,
             admin=request.admin_access,
+        )
+
+    def _expressions(self, request: Request) -> tuple[str, ...]:
+        return (
+            *self._classes[request.class_name].selectors,
+            *request.selectors,
+            *(self._at_least(name, quantity) for name, quantity in request.capacity),
         )
 
     def _at_least(self, capacity: str, quantity: str) -> str:

@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from cli.commands.map import slot_json
+from cli.evaluating import evaluator, missing_module
 from cli.exits import CliError, Exit
+from cli.explaining.explain import Explainer
 from cli.explaining.facts import Facts, read_facts
 from cli.explaining.model import Explanation, GpuAnswer, NodeAnswer, Seat, State, Why
 from cli.output import Output
@@ -29,31 +31,34 @@ _STATES = {
 
 def run(session: Session, arguments: argparse.Namespace) -> int:
     """Explain one object; 1 when something stands in its way."""
-    try:
-        from cli.explaining.explain import Explainer  # noqa: PLC0415 - needs the CEL runtime
-    except ModuleNotFoundError as error:
+    if module := missing_module():
         raise CliError(
             Exit.USAGE,
-            f"explain evaluates selectors and needs {error.name}: "
+            f"explain evaluates selectors and needs {module}: "
             "pip install 'dra-driver-nvidia-mig[cli]'",
-        ) from error
+        )
     kind, name = _subject(arguments.subject)
     facts = read_facts(session, session.namespace)
-    key = (session.namespace, name)
-    explainer = Explainer(facts)
-    if kind != "claim" and (pod := _pod(session, facts, key)) is not None:
-        explanation = explainer.pod(pod)
-    elif kind != "pod" and key in facts.claims:
-        explanation = explainer.claim(facts.claims[key])
-    else:
-        what = {"pod": "pod", "claim": "ResourceClaim"}.get(kind, "pod or ResourceClaim")
-        raise CliError(Exit.NOT_FOUND, f"there is no {what} {'/'.join(key)}")
+    with evaluator() as asked:
+        explanation = _explain(Explainer(facts, asked), session, facts, kind=kind, name=name)
     if session.out.is_json:
         session.out.json("Explanation", _json(explanation, facts))
     else:
         _show(explanation, facts, session.out)
     wrong = explanation.state is State.WAITING or explanation.findings
     return Exit.FINDING if wrong else Exit.OK
+
+
+def _explain(
+    explainer: Explainer, session: Session, facts: Facts, *, kind: str, name: str
+) -> Explanation:
+    key = (session.namespace, name)
+    if kind != "claim" and (pod := _pod(session, facts, key)) is not None:
+        return explainer.pod(pod)
+    if kind != "pod" and key in facts.claims:
+        return explainer.claim(facts.claims[key])
+    what = {"pod": "pod", "claim": "ResourceClaim"}.get(kind, "pod or ResourceClaim")
+    raise CliError(Exit.NOT_FOUND, f"there is no {what} {'/'.join(key)}")
 
 
 def _subject(words: Sequence[str]) -> tuple[str, str]:

@@ -6,13 +6,17 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from cli.evaluating import evaluator, missing_module
 from cli.exits import CliError, Exit
 from cli.linting.claims import CheckSelector, check_claim, check_class, claim_spec
 from cli.linting.documents import Document, Level, Remark, read_documents
 from cli.linting.pods import check_pod, pod_spec
 from cli.output import Output
+from dra.selectors.kinds import Kinds
+from dra.selectors.questions import SelectorError
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -72,7 +76,11 @@ def _files(names: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _check(documents: list[Document]) -> Iterator[Remark]:
-    check = _selector_check()
+    with _selector_check() as check:
+        yield from _check_with(documents, check)
+
+
+def _check_with(documents: list[Document], check: CheckSelector) -> Iterator[Remark]:
     classes = {d.name: d for d in documents if d.kind == "DeviceClass"}
     claims = {(d.kind, d.key): spec for d in documents if (spec := claim_spec(d)) is not None}
     pods = [pod for d in documents if (pod := pod_spec(d)) is not None]
@@ -90,22 +98,23 @@ def _check(documents: list[Document]) -> Iterator[Remark]:
             yield spec.document.remark(Level.WARNING, ("metadata", "name"), message)
 
 
-def _selector_check() -> CheckSelector:
+@contextmanager
+def _selector_check() -> Iterator[CheckSelector]:
     """The compiler of CEL expressions, where it is installed."""
-    try:
-        from dra.selectors.cel import SelectorError, Selectors  # noqa: PLC0415 - may be missing
-    except ModuleNotFoundError:
-        return lambda _: ""
-    selectors = Selectors()
+    if missing_module():
+        yield lambda _: ""
+        return
+    with evaluator() as asked:
+        kinds = Kinds(asked)
 
-    def check(expression: str) -> str:
-        try:
-            selectors.check(expression)
-        except SelectorError as error:
-            return str(error)
-        return ""
+        def check(expression: str) -> str:
+            try:
+                kinds.check(expression)
+            except SelectorError as error:
+                return str(error)
+            return ""
 
-    return check
+        yield check
 
 
 def _show(remark: Remark, out: Output) -> None:

@@ -16,8 +16,8 @@ from dra.kube.resources import Obj
 from dra.names import finalizer
 from dra.pods import Key, Pod
 from dra.reasons import Obstacle, Reason
-from dra.selectors.cel import SelectorError, Selectors
 from dra.selectors.kinds import Kinds
+from dra.selectors.questions import Evaluator, SelectorError
 from dra.wants import ClaimWants, Reader
 
 _NOT_MADE = "FailedResourceClaimCreation"
@@ -34,13 +34,13 @@ class Verdict:
 
 
 class Explainer:
-    """Explains pods and claims of one reading of the cluster."""
+    """Explains pods and claims of one reading of the cluster; ``evaluator`` is asked for CEL."""
 
-    def __init__(self, facts: Facts) -> None:
+    def __init__(self, facts: Facts, evaluator: Evaluator) -> None:
         self._facts = facts
-        selectors = Selectors()
-        self._room = Room(Kinds(selectors))
-        self._reader = Reader(facts.driver, selectors, facts.classes)
+        kinds = Kinds(evaluator)
+        self._room = Room(kinds)
+        self._reader = Reader(facts.driver, kinds, facts.classes)
 
     def pod(self, pod: Pod) -> Explanation:
         """Why a pod waits for its claims, or where they are."""

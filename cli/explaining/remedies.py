@@ -42,6 +42,8 @@ REMEDIES: Mapping[str, str] = {
     Reason.NO_SUCH_CLASS: "correct deviceClassName",
     Reason.NO_SUCH_PROFILE: "ask for a profile that exists (kubectl mig profiles)",
     Reason.BAD_SELECTOR: "correct the CEL expression",
+    Reason.COSTLY_SELECTOR: "write the CEL expression simpler: compare attributes as they are",
+    Reason.EVALUATING: "wait, or have claims made from one template",
     Reason.BAD_CONFIG: "correct the configuration (kubectl mig lint checks it offline)",
     Reason.MIXED: "put devices of different drivers into separate claims",
     Reason.REFUSED: "see that the controller's RBAC is that of the chart (kubectl mig doctor)",

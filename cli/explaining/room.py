@@ -9,7 +9,7 @@ from cli.explaining.model import GpuAnswer, Why
 from cli.occupancy import GpuView, NodeView, Slot
 from dra.geometry import Geometry, Occupant, Placement, Profile, Usage
 from dra.inventory import InstanceState
-from dra.selectors.kinds import Kinds, Offer
+from dra.selectors.kinds import Kinds, Match, Offer
 from dra.wants import ClaimWants, Want
 
 _STEPS = 20_000
@@ -38,16 +38,12 @@ class Room:
 
     def offers(self, want: Want, view: GpuView) -> tuple[Offer, ...]:
         """What of a GPU would serve ``want``. Raises SelectorError."""
-        kind = self._kinds.of(view.gpu, view.inventory)
-        found = self._kinds.match(want.expressions, kind, gpu=view.gpu, inventory=view.inventory)
-        return found.offers
+        return self.matched(want, view).offers
 
-    def failure(self, want: Want, view: GpuView) -> str:
-        """What went wrong when the selectors of ``want`` were evaluated for a GPU."""
+    def matched(self, want: Want, view: GpuView) -> Match:
+        """What its selectors select of a GPU, with what went wrong."""
         kind = self._kinds.of(view.gpu, view.inventory)
-        return self._kinds.match(
-            want.expressions, kind, gpu=view.gpu, inventory=view.inventory
-        ).error
+        return self._kinds.match(want.expressions, kind, view.gpu)
 
     def would_offer(self, want: Want, view: GpuView) -> bool:
         """Whether it would serve ``want`` in MIG mode, as far as its profiles are known."""

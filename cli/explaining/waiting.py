@@ -84,9 +84,11 @@ def _impossible(problem: Problem, facts: Facts, room: Room) -> Finding | None:
             continue
         if any(len(a) > 1 for c in problem.claims for a in c.choices):
             continue  # another alternative may do
-        error = next((e for e in (room.failure(want, v) for v in views) if e), "")
+        failed = (room.matched(want, v) for v in views)
+        error, costly = next(((m.error, m.costly) for m in failed if m.error), ("", False))
         if error:
-            return finding(Reason.BAD_SELECTOR, f"request {want.request!r}: {error}")
+            reason = Reason.COSTLY_SELECTOR if costly else Reason.BAD_SELECTOR
+            return finding(reason, f"request {want.request!r}: {error}")
         return finding(Reason.NO_SUCH_PROFILE, _offered(want, facts))
     return None
 

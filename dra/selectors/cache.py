@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
@@ -11,26 +11,57 @@ V = TypeVar("V")
 
 
 class BoundedCache(Generic[K, V]):
-    """The ``limit`` results that were used last. Not thread-safe."""
+    """The results that were used last, as many as weigh ``limit`` together. Not thread-safe.
 
-    def __init__(self, limit: int) -> None:
+    Each weighs 1, or what ``weigh`` says of its key and itself when it comes. The last that came is
+    remembered in any case.
+    """
+
+    def __init__(self, limit: int, *, weigh: Callable[[K, V], int] | None = None) -> None:
         self._limit = limit
-        self._known: OrderedDict[K, V] = OrderedDict()
+        self._weigh = weigh
+        self._weight = 0
+        self._known: OrderedDict[K, tuple[V, int]] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._known)
 
-    def values(self) -> Iterable[V]:
+    @property
+    def weight(self) -> int:
+        """What the results weigh that are remembered."""
+        return self._weight
+
+    def values(self) -> Iterator[V]:
         """The results that are remembered."""
-        return self._known.values()
+        return (value for value, _ in self._known.values())
+
+    def find(self, key: K) -> V | None:
+        """The result for ``key``, None when it is not remembered."""
+        found = self._known.get(key)
+        if found is None:
+            return None
+        self._known.move_to_end(key)
+        return found[0]
+
+    def put(self, key: K, value: V) -> None:
+        """Remember a result, in the place of one that is remembered for ``key``."""
+        self._drop(key)
+        weight = 1 if self._weigh is None else self._weigh(key, value)
+        self._known[key] = value, weight
+        self._weight += weight
+        while self._weight > self._limit and len(self._known) > 1:
+            self._drop(next(iter(self._known)))
 
     def get(self, key: K, compute: Callable[[], V]) -> V:
         """The result for ``key``, computed when it is not remembered."""
         if key in self._known:
             self._known.move_to_end(key)
-            return self._known[key]
+            return self._known[key][0]
         value = compute()
-        self._known[key] = value
-        if len(self._known) > self._limit:
-            self._known.popitem(last=False)
+        self.put(key, value)
         return value
+
+    def _drop(self, key: K) -> None:
+        known = self._known.pop(key, None)
+        if known is not None:
+            self._weight -= known[1]

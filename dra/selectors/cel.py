@@ -1,10 +1,11 @@
 """CEL selectors of classes and requests, evaluated against virtual devices (KEP-4381).
 
 A selector holds, does not hold, or fails at run time (``device.attributes["x"].y`` where there is
-no ``y``); a failure is kept as a reason, because Kubernetes refuses to schedule on it. Results are
-remembered per expression and kind of device, not per GPU, unless the expression looks at what
-tells one GPU from another. Calls of functions that are not CEL's own leak a few hundred bytes in
-the runtime, which the memory bounds too.
+no ``y``); a failure is kept as a reason, because Kubernetes refuses to schedule on it.
+
+An expression may take seconds and gigabytes, and nothing here bounds it: whoever evaluates what
+others wrote does it in ``dra.sandbox``. Calls of functions that are not CEL's own leak a few
+hundred bytes in the runtime.
 """
 
 from __future__ import annotations
@@ -16,11 +17,12 @@ from typing import Any
 from cel_expr_python import cel
 
 from dra.selectors.cache import BoundedCache
-from dra.selectors.celdata import DeviceData, View
+from dra.selectors.celdata import Device, View, of_gpu
 from dra.selectors.celfunctions import functions
 from dra.selectors.celoperators import REPLACED
 from dra.selectors.celoptionals import hidden_optional
 from dra.selectors.celspelling import respelt
+from dra.selectors.questions import Answer, Job, Selected, SelectorError, shortened
 
 _LIBRARIES = {"strings": 2, "lists": 2, "sets": 0, "two-var-comprehensions": 0, "bindings": 0}
 """The runtime's own, with the versions that Kubernetes 1.36 has; ``optional`` has but one."""
@@ -36,11 +38,10 @@ _CONFIG = "\n".join(
     ]
 )
 
+_LONGEST = 500
+"""An error is cut after so many characters: it may have a value in it, of any length."""
+
 _TYPE_NAME = re.compile(r"undeclared reference to '(?:net|kubernetes)\.\w+'")
-
-
-class SelectorError(ValueError):
-    """An expression that does not compile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +65,13 @@ class _Compiled:
 class Selectors:
     """Compiles and evaluates selectors. Not thread-safe."""
 
-    def __init__(self, *, expressions: int = 2048, verdicts: int = 200_000) -> None:
+    def __init__(self, *, expressions: int = 2048) -> None:
         self._env = cel.NewEnv(
             variables={"device": cel.Type.Map(cel.Type.STRING, cel.Type.DYN)},
             functions=functions(),
             config=cel.NewEnvConfigFromYaml(_CONFIG),
         )
         self._compiled: BoundedCache[str, _Compiled] = BoundedCache(expressions)
-        self._verdicts: BoundedCache[tuple[object, ...], Verdict] = BoundedCache(verdicts)
 
     def check(self, expression: str) -> None:
         """Raise SelectorError, with the place, unless the expression compiles to a boolean."""
@@ -79,23 +79,45 @@ class Selectors:
         if error:
             raise SelectorError(error)
 
-    def tells_gpus_apart(self, expression: str) -> bool:
-        """Whether its result may differ between GPUs of one kind."""
-        return self._program(expression).view.per_gpu
-
-    def evaluate(self, expression: str, device: DeviceData) -> Verdict:
+    def evaluate(self, expression: str, device: Device) -> Verdict:
         """Whether ``expression`` selects ``device``.
 
         Raises:
             SelectorError: the expression does not compile.
         """
-        compiled = self._program(expression)
-        if compiled.error:
-            raise SelectorError(compiled.error)
-        identity = device.identity if compiled.view.per_gpu else ()
-        return self._verdicts.get(
-            (expression, device.kind, identity), lambda: _run(compiled, device)
+        self.check(expression)
+        return _run(self._program(expression), device)
+
+    def answer(self, job: Job) -> Answer:
+        """Do a job, whatever it takes.
+
+        Raises:
+            SelectorError: an expression does not compile, and not that is the question.
+        """
+        if not job.devices:
+            (expression,) = job.expressions
+            compiled = self._program(expression)
+            return Answer(error=compiled.error[:_LONGEST], per_gpu=compiled.view.per_gpu)
+        groups = [[of_gpu(device, gpu) for device in job.devices] for gpu in job.gpus]
+        return Answer(
+            selected=tuple(self._select(job.expressions, g) for g in groups or [[*job.devices]])
         )
+
+    def _select(self, expressions: tuple[str, ...], devices: list[Device]) -> Selected:
+        selected: list[int] = []
+        failure = ""
+        for index, device in enumerate(devices):
+            verdict = Verdict(selected=True)
+            for expression in expressions:
+                verdict = self.evaluate(expression, device)
+                if verdict.error:
+                    error = verdict.error[:_LONGEST]
+                    failure = failure or f"{error} (in {shortened(expression)})"
+                if not verdict.selected:
+                    break
+            if verdict.selected:
+                selected.append(index)
+        return Selected(tuple(selected), failure)
 
     def _program(self, expression: str) -> _Compiled:
         return self._compiled.get(expression, lambda: self._compile(expression))
@@ -119,8 +141,8 @@ class Selectors:
         return _Compiled(program=program, view=View.of(expression))
 
 
-def _run(compiled: _Compiled, device: DeviceData) -> Verdict:
-    data = {"device": compiled.view.complete(device.value)}
+def _run(compiled: _Compiled, device: Device) -> Verdict:
+    data = {"device": compiled.view.complete(device)}
     try:
         result = compiled.program.eval(data=data)
     except RuntimeError as error:

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from dra.devices import PCI_BUS_ID, PCIE_ROOT
-from dra.selectors.celfunctions import quantity, semver
+from dra.devices import PARENT, PCI_BUS_ID, PCIE_ROOT
+from dra.selectors.opaque import quantity, semver
+from dra.selectors.questions import GpuIdentity
 
-IDENTITY = frozenset({"parentUUID", "uuid", PCI_BUS_ID, PCIE_ROOT})
+_IDENTITY = (PARENT, "uuid", PCI_BUS_ID, PCIE_ROOT)
 """Attributes that tell one GPU from another of the same kind."""
 
-_IDENTITY_NAMES = tuple(name.rpartition("/")[2] for name in IDENTITY)
+_IDENTITY_NAMES = tuple(name.rpartition("/")[2] for name in _IDENTITY)
 _ITERATION = re.compile(
     r"\.\s*(?:exists|exists_one|existsOne|all|map|filter|transform\w+|format)\s*\("
 )
@@ -26,22 +27,11 @@ _DOMAIN_TEST = re.compile(
 _FIELD = re.compile(r"device\s*\.\s*(?:attributes|capacity)\s*\.\s*\??\s*(\w+)")
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class DeviceData:
-    """The variable ``device``, without domains that the device does not have.
-
-    ``kind`` is equal for devices that differ in ``IDENTITY`` only; ``identity`` is what they
-    differ in.
-    """
-
-    value: Mapping[str, Any]
-    kind: tuple[object, ...]
-    identity: tuple[object, ...]
+Device = dict[str, Any]
+"""The variable ``device``, without domains that the device does not have."""
 
 
-def device_data(
-    driver: str, attributes: Mapping[str, Any], capacity: Mapping[str, Any]
-) -> DeviceData:
+def device_data(driver: str, attributes: Mapping[str, Any], capacity: Mapping[str, Any]) -> Device:
     """The data of a device with the given attributes and capacities, as ``dra.devices`` has them.
 
     Names without a domain belong to the driver's own.
@@ -54,22 +44,24 @@ def device_data(
     for name, field in capacity.items():
         domain, plain = _qualified(name, driver)
         capacities.setdefault(domain, {})[plain] = quantity(field["value"])
-    value = {
+    return {
         "driver": driver,
         "attributes": domains,
         "capacity": capacities,
         "allowMultipleAllocations": False,
     }
-    flat = {name: next(iter(field.items())) for name, field in attributes.items()}
-    return DeviceData(
-        value=value,
-        kind=(
-            driver,
-            tuple(sorted((n, *v) for n, v in flat.items() if n not in IDENTITY)),
-            tuple(sorted((n, f["value"]) for n, f in capacity.items())),
-        ),
-        identity=tuple(sorted((n, *v) for n, v in flat.items() if n in IDENTITY)),
-    )
+
+
+def of_gpu(device: Device, gpu: GpuIdentity) -> Device:
+    """``device``, which is of another GPU of the same kind, as one of ``gpu``."""
+    driver = device["driver"]
+    values = (gpu.uuid, gpu.uuid, gpu.pci_bus_id, gpu.pcie_root)
+    domains = dict(device["attributes"])
+    for name, value in zip(_IDENTITY, values, strict=True):
+        domain, plain = _qualified(name, driver)
+        if plain in domains.get(domain, ()):
+            domains[domain] = {**domains[domain], plain: value}
+    return {**device, "attributes": domains}
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,7 @@
 """What Kubernetes adds to CEL, for the CEL runtime of this process: quantities, versions and so on.
 
-The runtime carries no types of ours, so a quantity travels as the map ``{"quantity": "<number>"}``
-and a version as ``{"semver": "<version>"}``, both in a canonical form: equal values are equal maps.
-Signatures follow k8s.io/apiserver/pkg/cel/library (quantity, semver).
+``opaque`` says how values travel for which the runtime has no type. Signatures follow
+k8s.io/apiserver/pkg/cel/library (quantity, semver).
 """
 
 from __future__ import annotations
@@ -16,22 +15,8 @@ from cel_expr_python import cel
 from dra.quantity import QuantityError, parse_quantity
 from dra.selectors import celformats, cellists, celnetwork, celoperators, celtext
 from dra.selectors.declaring import BOOL, INT, MAP, STRING, declare, function, method
+from dra.selectors.opaque import QUANTITY, SEMVER, Opaque, quantity, quantity_of, semver
 from dra.selectors.semver import Semver, SemverError, parse_semver
-
-_QUANTITY = "quantity"
-_SEMVER = "semver"
-
-Opaque = dict[str, str]
-
-
-def quantity(text: str) -> Opaque:
-    """A quantity as CEL data. Raises QuantityError."""
-    return _quantity_of(parse_quantity(text))
-
-
-def semver(text: str) -> Opaque:
-    """A version as CEL data. Raises SemverError."""
-    return {_SEMVER: str(parse_semver(text))}
 
 
 def functions() -> list[Any]:
@@ -41,20 +26,16 @@ def functions() -> list[Any]:
     return [*own, *(each for module in modules for each in module.functions())]
 
 
-def _quantity_of(number: Fraction) -> Opaque:
-    return {_QUANTITY: str(number)}
-
-
 def _number(value: Opaque) -> Fraction:
-    if _QUANTITY not in value:
+    if QUANTITY not in value:
         raise TypeError("this operand is no quantity")
-    return Fraction(value[_QUANTITY])
+    return Fraction(value[QUANTITY])
 
 
 def _version(value: Opaque) -> Semver:
-    if _SEMVER not in value:
+    if SEMVER not in value:
         raise TypeError("this operand is no semver")
-    return parse_semver(value[_SEMVER])
+    return parse_semver(value[SEMVER])
 
 
 def _integer(value: Opaque) -> int:
@@ -65,7 +46,7 @@ def _integer(value: Opaque) -> int:
 
 
 def _compare(left: Opaque, right: Opaque) -> int:
-    if _QUANTITY in left and _QUANTITY in right:
+    if QUANTITY in left and QUANTITY in right:
         one, other = _number(left), _number(right)
         return (one > other) - (one < other)
     first, second = _version(left).order(), _version(right).order()
@@ -99,14 +80,14 @@ def _quantities() -> Iterable[Any]:
     for name, sign in (("add", 1), ("sub", -1)):
         yield declare(
             name,
-            method(lambda a, b, s=sign: _quantity_of(_number(a) + s * _number(b)), MAP, MAP, MAP),
-            method(lambda a, n, s=sign: _quantity_of(_number(a) + s * n), MAP, MAP, INT),
+            method(lambda a, b, s=sign: quantity_of(_number(a) + s * _number(b)), MAP, MAP, MAP),
+            method(lambda a, n, s=sign: quantity_of(_number(a) + s * n), MAP, MAP, INT),
         )
 
 
 def _versions() -> Iterable[Any]:
     def normalized(text: str, normalize: object) -> Opaque:
-        return {_SEMVER: str(parse_semver(text, normalize=bool(normalize)))}
+        return {SEMVER: str(parse_semver(text, normalize=bool(normalize)))}
 
     def is_version(text: str, normalize: object) -> bool:
         return _accepts(lambda t: parse_semver(t, normalize=bool(normalize)))(text)

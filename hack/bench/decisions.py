@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from controller.allocate import Allocator
+from controller.changes import MIRRORED
 from controller.cluster import Cluster
 from controller.decision import Decision, Problem
 from controller.explain import explain
-from controller.loop import MIRRORED
 from controller.trimming import Trimmer, remembering
 from controller.unit import examine
 from dra.allocation import AllocatedDevice, write_allocation
@@ -55,7 +55,7 @@ class Bench:
         self._mirrors = {r: (Store(remembering(r)), Trimmer(r)) for r in MIRRORED}
         kinds = Kinds(Selectors())
         self.cluster = Cluster(DEFAULT_DRIVER, objects.FINALIZER, kinds)
-        self._reader = Reader(DEFAULT_DRIVER, kinds.selectors, self.cluster.classes)
+        self._reader = Reader(DEFAULT_DRIVER, kinds, self.cluster.classes)
         self._allocator = Allocator(self.cluster.fleet, self.cluster.hosts)
         for number in range(nodes):
             self._add_node(f"node-{number:04}", shape)

@@ -9,6 +9,7 @@ from typing import Any
 
 from controller.cluster import Cluster
 from controller.engine import Engine
+from controller.evaluations import Evaluations
 from controller.fence import Fence
 from controller.flights import Flights
 from controller.observer import Observer
@@ -21,6 +22,7 @@ from dra.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Resource
 from dra.kube.transport import PatchContent
 from dra.selectors.cel import Selectors
 from dra.selectors.kinds import Kinds
+from dra.selectors.questions import Evaluator
 from dra.wants import Reader
 from tests.controller.objects import DRIVER, FINALIZER, mignode, node, versioned
 
@@ -186,14 +188,26 @@ class Bench:
         observer: Observer | None = None,
         api: FakeApi | None = None,
         finalizer_at_creation: bool = False,
+        evaluator: Evaluator | None = None,
+        asking: Outbox | None = None,
     ) -> None:
+        """With an evaluator it is asked beforehand, as in a controller, through ``asking``."""
         self.outbox = outbox or Inline()
         self.time = 1000.0
         self.api = api or FakeApi()
         self.recorder = Recorder()
         self.leads = True
-        selectors = Selectors()
-        self.cluster = Cluster(DRIVER, FINALIZER, Kinds(selectors))
+        kinds = Kinds(None if evaluator else Selectors())
+        self.cluster = Cluster(DRIVER, FINALIZER, kinds)
+        evaluations = None
+        if evaluator is not None:
+            evaluations = Evaluations(
+                self.cluster,
+                evaluator,
+                outbox=asking or Inline(),
+                wake=lambda: None,
+                now=lambda: self.time,
+            )
         self.writer = Writer(
             self.api,
             driver=DRIVER,
@@ -203,7 +217,7 @@ class Bench:
         )
         self.engine = Engine(
             self.cluster,
-            Reader(DRIVER, selectors, self.cluster.classes),
+            Reader(DRIVER, kinds, self.cluster.classes),
             writer=self.writer,
             reporter=Reporter(
                 self.recorder,
@@ -216,6 +230,7 @@ class Bench:
             now=lambda: self.time,
             observer=observer,
             finalizer_at_creation=finalizer_at_creation,
+            evaluations=evaluations,
         )
         for name in nodes:
             self.cluster.set_node(node(name))

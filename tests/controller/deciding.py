@@ -28,7 +28,7 @@ def problem(known: Cluster, *claims: Obj, **spec: Any) -> Problem:
     body = versioned(pod("p", *(c["metadata"]["name"] for c in claims), **spec))
     known.set_pod(body)
     kinds = known.fleet.kinds
-    found = examine(read_pod(body), known, Reader(DRIVER, kinds.selectors, known.classes))
+    found = examine(read_pod(body), known, Reader(DRIVER, kinds, known.classes))
     assert isinstance(found, Problem), found
     return found
 

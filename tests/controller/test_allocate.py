@@ -207,7 +207,7 @@ def test_claims_that_are_allocated_pin_the_node() -> None:
     known.set_claim(versioned(claim("new")))
     body = versioned(pod("p", "old", "new"))
     known.set_pod(body)
-    reader = Reader(DRIVER, known.fleet.kinds.selectors, known.classes)
+    reader = Reader(DRIVER, known.fleet.kinds, known.classes)
     found = examine(read_pod(body), known, reader)
     assert isinstance(found, Problem)
     decision = Allocator(known.fleet, known.hosts).decide(found)

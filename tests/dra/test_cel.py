@@ -249,16 +249,6 @@ def test_a_pattern_cannot_keep_the_controller_busy() -> None:
     assert verdict.selected
 
 
-def test_gpus_of_one_kind_share_an_evaluation_unless_the_selector_tells_them_apart() -> None:
-    selectors = Selectors()
-    one, other = small_slice(minor=0), small_slice(minor=1)
-    alike = f"{OWN}.profile == '1g.5gb'"
-    assert selectors.evaluate(alike, one) is selectors.evaluate(alike, other)
-    apart = f"{OWN}.parentUUID == 'GPU-node-a-1'"
-    assert not selectors.evaluate(apart, one).selected
-    assert selectors.evaluate(apart, other).selected
-
-
 @pytest.mark.parametrize(
     ("expression", "per_gpu"),
     [

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dra.selectors.cel import SelectorError, Selectors
+from dra.selectors.cel import Selectors
+from dra.selectors.questions import SelectorError
 from tests.dra.slices import OWN, small_slice
 
 UNSAFE = [

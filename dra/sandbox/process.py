@@ -1,0 +1,133 @@
+"""The process that evaluates selectors, for whoever has questions."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from dra.sandbox import limits
+from dra.sandbox.messages import EndError, Reply, Request, receive, send
+from dra.selectors.questions import Answer, Job
+
+_log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 60.0
+"""Of real time. CPU time is limited to much less; what takes longer is not the question's fault."""
+
+_ROOT = Path(__file__).resolve().parents[2]
+_PASSED_ON = ("LD_LIBRARY_PATH", "PATH")
+
+
+class SandboxError(Exception):
+    """There is no answer now: the process could not be started, or was ended by somebody."""
+
+
+class Sandbox:
+    """Evaluates in another process, which has limits. Not thread-safe; ``answer`` blocks.
+
+    Starts that process when it is needed. It has nothing of this one: no open files, and next to
+    nothing of the environment.
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._number = 0
+        self._answered = 0
+
+    def answer(self, job: Job) -> Answer:
+        """Do ``job``, or say by the answer that it takes too much.
+
+        Raises:
+            SandboxError: there is no answer now.
+        """
+        fresh = self._answered == 0
+        reply = self._ask(job)
+        if reply.ended == "memory" and not fresh:
+            reply = self._ask(job)  # others' leavings may have been in the way
+        if reply.answer is not None:
+            return reply.answer
+        return Answer(error=_TOO_MUCH[reply.ended], costly=True, cost=limits.SECONDS)
+
+    def stop(self) -> None:
+        """End the process, so that an ``answer`` that blocks raises. By any thread."""
+        if self._process is not None:
+            with contextlib.suppress(OSError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+
+    def close(self) -> None:
+        """End the process. Idempotent; another answer would start it again."""
+        self.stop()
+        process, self._process = self._process, None
+        if process is None:
+            return
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(OSError):
+                    pipe.close()
+        process.wait()
+
+    def _ask(self, job: Job) -> Reply:
+        self._number += 1
+        try:
+            process = self._running()
+            send(_fd(process.stdin), Request(self._number, job))
+            while True:
+                reply = self._receive(_fd(process.stdout))
+                if reply.leaves:
+                    self._answered = 0
+                if reply.number == self._number:
+                    break
+        except (OSError, EndError, msgspec.MsgspecError) as error:
+            self.close()
+            raise SandboxError(
+                f"selectors cannot be evaluated: the process for it has failed ({error!r})"
+            ) from error
+        if not reply.leaves:
+            self._answered += 1
+        return reply
+
+    def _receive(self, fd: int) -> Reply:
+        poll = select.poll()
+        poll.register(fd, select.POLLIN)
+        if not poll.poll(PATIENCE_SECONDS * 1000):
+            raise TimeoutError(f"no answer within {PATIENCE_SECONDS:.0f} s")
+        return receive(fd, Reply)
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        if self._process is not None and self._process.poll() is None:
+            return self._process
+        self.close()
+        self._answered = 0
+        environment = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+        self._process = subprocess.Popen(
+            # -P: nothing is imported from wherever somebody calls kubectl mig.
+            [sys.executable, "-P", "-m", "dra.sandbox.worker"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**environment, "PYTHONPATH": str(_ROOT)},
+            start_new_session=True,
+        )
+        return self._process
+
+
+_TOO_MUCH = {
+    "time": f"it takes more than {limits.SECONDS:g} s of CPU time to evaluate: compare attributes "
+    "as they are, without loops over lists that the selector makes itself",
+    "memory": f"it takes more than {limits.MEBIBYTES} MiB of memory to evaluate, or makes the CEL "
+    "runtime fail: compare attributes as they are, without replace(), join() or + of long texts",
+}
+
+
+def _fd(pipe: IO[bytes] | None) -> int:
+    if pipe is None:
+        raise EndError
+    return pipe.fileno()

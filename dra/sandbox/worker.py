@@ -1,0 +1,117 @@
+"""Process that evaluates selectors: a keeper, which forks workers, and one worker at a time.
+
+``python -m dra.sandbox.worker`` reads requests from standard input and writes replies to standard
+output, one after the other. The kernel ends a worker that takes too much: by a timer of CPU time,
+and by refusing memory, which neither Python nor the CEL runtime survives. The keeper then says so
+in its place and forks the next, which takes a few milliseconds, as all is loaded already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import mmap
+import os
+import resource
+import signal
+import struct
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+
+from dra.sandbox import limits
+from dra.sandbox.messages import EndError, Reply, Request, receive, send
+from dra.selectors.cel import Selectors
+from dra.selectors.questions import Answer, SelectorError
+
+_IN, _OUT = 0, 1
+_END, _LEAVE, _NO_MEMORY = 0, 3, 4
+_NUMBER = struct.Struct("q")
+_PAGE = resource.getpagesize()
+
+
+def main() -> int:
+    """Work until standard input ends."""
+    selectors = Selectors()
+    os.nice(limits.NICENESS)
+    with contextlib.suppress(OSError):  # rather this process than the one that decides
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    gc.freeze()
+    current = mmap.mmap(-1, _NUMBER.size)
+    while True:
+        _NUMBER.pack_into(current, 0, 0)
+        pid = os.fork()
+        if not pid:
+            os._exit(_work(selectors, current))
+        _, status = os.waitpid(pid, 0)
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == _END:
+            return 0
+        (number,) = _NUMBER.unpack_from(current)
+        if number:
+            in_time = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF
+            ended = "time" if in_time else "memory"
+            try:
+                send(_OUT, Reply(number, ended=ended, leaves=True))
+            except BrokenPipeError:  # nobody is interested any more
+                return 0
+
+
+def _work(selectors: Selectors, current: mmap.mmap) -> int:
+    """Answer until there is nothing more to answer; returns the exit status."""
+    _confine()
+    most = _pages()[1] + limits.KEPT_MEBIBYTES * 2**20 // _PAGE
+    try:
+        while True:
+            request = receive(_IN, Request)
+            _NUMBER.pack_into(current, 0, request.number)
+            signal.setitimer(signal.ITIMER_PROF, limits.SECONDS)
+            began = time.process_time()
+            answer = _answer(selectors, request)
+            cost = time.process_time() - began
+            signal.setitimer(signal.ITIMER_PROF, 0)
+            leaves = _pages()[1] > most
+            answer = msgspec.structs.replace(answer, cost=cost)
+            send(_OUT, Reply(request.number, answer, leaves=leaves))
+            _NUMBER.pack_into(current, 0, 0)
+            if leaves:
+                return _LEAVE
+    except MemoryError:
+        return _NO_MEMORY
+    except (EndError, OSError):
+        return _END
+
+
+def _answer(selectors: Selectors, request: Request) -> Answer:
+    try:
+        return selectors.answer(request.job)
+    except SelectorError as error:
+        return Answer(error=str(error))
+
+
+def _confine() -> None:
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    if pages := _pages()[0]:
+        most = pages * _PAGE + limits.MEBIBYTES * 2**20
+        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+    for kind in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
+        resource.setrlimit(kind, (0, 0))
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nothing, 2)  # the last words of a runtime without memory are of no use to anybody
+
+
+def _pages() -> tuple[int, int]:
+    """Pages of the address space, and those in memory; zeros where there is no Linux.
+
+    There memory is not limited, time is.
+    """
+    try:
+        total, resident, *_ = Path("/proc/self/statm").read_text().split()
+    except OSError:
+        return 0, 0
+    return int(total), int(resident)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

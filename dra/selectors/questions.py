@@ -1,0 +1,71 @@
+"""Questions about selectors and their answers, as they travel to whoever evaluates CEL."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+
+
+class SelectorError(ValueError):
+    """An expression that does not compile."""
+
+
+class CostlySelectorError(SelectorError):
+    """An expression that needs more time or memory than a selector may have."""
+
+
+class GpuIdentity(msgspec.Struct, frozen=True, array_like=True):
+    """What tells one GPU from another of the same kind."""
+
+    uuid: str = ""
+    pci_bus_id: str = ""
+    pcie_root: str = ""
+
+
+class Job(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What to find out of selectors which must all hold.
+
+    With ``devices``, CEL data as ``celdata`` has them: which of them are selected, of every GPU in
+    ``gpus`` if there are any. Without devices: whether the one expression compiles.
+    """
+
+    expressions: tuple[str, ...]
+    devices: tuple[dict[str, Any], ...] = ()
+    gpus: tuple[GpuIdentity, ...] = ()
+
+
+class Selected(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Indices of the devices that are selected; ``error`` is the first failure at run time."""
+
+    devices: tuple[int, ...] = ()
+    error: str = ""
+
+
+class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was found.
+
+    Of an expression alone: ``error``, why it does not compile, and ``per_gpu``, whether its result
+    may differ between GPUs of one kind. Else ``selected``, one entry or one for each GPU. ``cost``
+    is in seconds of CPU time. ``costly``: more was needed than a selector may have, and ``error``
+    says of what.
+    """
+
+    error: str = ""
+    per_gpu: bool = False
+    selected: tuple[Selected, ...] = ()
+    cost: float = 0.0
+    costly: bool = False
+
+
+class Evaluator(Protocol):
+    """Whoever evaluates selectors."""
+
+    def answer(self, job: Job) -> Answer:
+        """Do ``job``. May raise instead, when there is no answer now."""
+
+
+def shortened(expression: str) -> str:
+    """As much of an expression as a message has room for."""
+    limit = 120
+    return expression if len(expression) <= limit else expression[: limit - 3] + "..."
