@@ -21,6 +21,7 @@ from controller.outbox import Outbox, Senders
 from dra.inventory import ClaimRef, Gpu
 from dra.pods import Key, Pod
 from dra.reasons import Obstacle, Reason
+from dra.sandbox.limits import SECONDS
 from dra.sandbox.process import Sandbox, SandboxError
 from dra.selectors.cache import BoundedCache
 from dra.selectors.kinds import Expressions, GpuKind, Question
@@ -164,6 +165,7 @@ class Evaluations:
             self._under_way = False
             if isinstance(answer, Exception):
                 _log.warning("selectors wait to be evaluated", extra={"error": str(answer)})
+                self._shares.add(namespace, SECONDS)  # so that it is not its turn again at once
                 self._enqueue(namespace, question)
                 self._not_before = self._now() + _RETRY_SECONDS
                 continue

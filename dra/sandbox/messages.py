@@ -24,7 +24,8 @@ class Request(msgspec.Struct, frozen=True):
 class Reply(msgspec.Struct, frozen=True, omit_defaults=True):
     """An answer; or how the worker ended that had the job: ``time`` or ``memory``.
 
-    ``leaves``: this worker takes no other job.
+    ``number`` 0 is of a worker that ended without a job, or while it read one. ``leaves``: this
+    worker takes no other job.
     """
 
     number: int

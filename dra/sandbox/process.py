@@ -75,7 +75,7 @@ class Sandbox:
                     pipe.close()
         process.wait()
 
-    def _ask(self, job: Job) -> Reply:
+    def _ask(self, job: Job, *, tries: int = 3) -> Reply:
         self._number += 1
         try:
             process = self._running()
@@ -86,6 +86,9 @@ class Sandbox:
                     self._answered = 0
                 if reply.number == self._number:
                     break
+                if reply.ended and tries > 1:  # a worker that may have been reading the request
+                    self.close()
+                    return self._ask(job, tries=tries - 1)
         except (OSError, EndError, msgspec.MsgspecError) as error:
             self.close()
             raise SandboxError(

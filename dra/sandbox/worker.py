@@ -46,10 +46,11 @@ def main() -> int:
         if not pid:
             os._exit(_work(selectors, current))
         _, status = os.waitpid(pid, 0)
-        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == _END:
+        code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else None
+        if code == _END:
             return 0
         (number,) = _NUMBER.unpack_from(current)
-        if number:
+        if code != _LEAVE:
             in_time = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGPROF
             ended = "time" if in_time else "memory"
             try:
