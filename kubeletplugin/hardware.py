@@ -13,6 +13,7 @@ from dataclasses import replace
 from dra.conditions import GPU_LOST
 from dra.geometry import Geometry
 from dra.inventory import Gpu
+from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.entries import Entry, State
 from kubeletplugin.entrywatch import EntryWatch
 from kubeletplugin.errors import DeviceError
@@ -26,6 +27,7 @@ from kubeletplugin.nvml.errors import DriverUnavailableError, GpuLostError, Nvml
 from kubeletplugin.nvml.instances import GpuInstance, list_gpu_instances
 from kubeletplugin.nvml.session import Session
 from kubeletplugin.observation import describe
+from kubeletplugin.offers import Offers
 from kubeletplugin.roots import Roots
 
 _log = logging.getLogger(__name__)
@@ -40,13 +42,19 @@ class GpuUnit:
     """
 
     def __init__(
-        self, number: int, card: Card, *, pcie_root: str, lock: FifoLock | None = None
+        self,
+        number: int,
+        card: Card,
+        *,
+        pcie_root: str,
+        lock: FifoLock | None = None,
+        clock: Clock | None = None,
     ) -> None:
         self.number = number
         self.pcie_root = pcie_root
         self.card = card
         self.lock = lock or FifoLock()
-        self.refused_profiles: set[int] = set()
+        self.offers = Offers(clock or SystemClock())
         self.withheld: Conflict | None = None
         self.sick = ""
         self.away = True
@@ -65,11 +73,8 @@ class GpuUnit:
 
     @property
     def geometry(self) -> Geometry | None:
-        """What can be cut from it: without profiles whose compute instance the driver refused."""
-        geometry = self.card.geometry
-        if geometry is None or not self.refused_profiles:
-            return geometry
-        return Geometry(tuple(p for p in geometry.profiles if p.id not in self.refused_profiles))
+        """What can be cut from it: without profiles that could not be had as advertised."""
+        return self.offers.of(self.card.geometry)
 
 
 class Hardware:
@@ -84,7 +89,9 @@ class Hardware:
         roots: Roots,
         on_change: Callable[[], None],
         on_lock_wait: Callable[[float], None] = lambda _: None,
+        clock: Clock | None = None,
     ) -> None:
+        self._clock = clock or SystemClock()
         self.session = session
         self.boot_id = roots.boot_id()
         self.driver_version = ""
@@ -215,7 +222,8 @@ class Hardware:
 
     def _new_unit(self, number: int, card: Card) -> GpuUnit:
         root = pcie_root(card.pci_bus_id, self._roots)
-        return GpuUnit(number, card, pcie_root=root, lock=FifoLock(self._on_lock_wait))
+        lock = FifoLock(self._on_lock_wait)
+        return GpuUnit(number, card, pcie_root=root, lock=lock, clock=self._clock)
 
     def _look_at(self, units: Iterable[GpuUnit]) -> bool:
         """False if a GPU's description is out of date."""
@@ -252,6 +260,7 @@ class Hardware:
             present = list_gpu_instances(self.session, unit.uuid, unit.card.geometry)
         if unit.away or not unit.card.mig_enabled:
             unit.away = False
+            unit.offers.reset()
             prepared = (e for e in known if e.state is State.PREPARED and e.placement is not None)
             unit.wiped = set() if present else {e.key for e in prepared}
         self._show(unit, present, self.identity.owners(present, known))

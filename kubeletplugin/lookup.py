@@ -130,9 +130,10 @@ def _slice(device: AllocatedDevice, parsed: MigDevice, unit: GpuUnit) -> Wanted:
     profile = next((p for p in profiles if p.id == parsed.profile_id), None)
     if profile is None or profile_label(profile.name) != parsed.profile_label:
         offered = ", ".join(f"{p.name} ({profile_label(p.name)}-{p.id})" for p in profiles)
+        why = unit.offers.struck(parsed.profile_id)
         raise DeviceError(
-            f"{unit.name} has no profile {parsed.profile_label}-{parsed.profile_id}; "
-            f"it has: {offered or 'none'}"
+            f"{unit.name} has no profile {parsed.profile_label}-{parsed.profile_id}"
+            f"{' now: ' if why else ''}{why}; it has: {offered or 'none'}"
         )
     placement = next((p for p in profile.placements if p.start == parsed.start), None)
     if placement is None:

@@ -15,8 +15,15 @@ from kubeletplugin.hardware import GpuUnit
 from kubeletplugin.identity import Identity
 from kubeletplugin.journal import Journal
 from kubeletplugin.logfields import device
-from kubeletplugin.nvml.changes import create_compute_instance, create_gpu_instance
-from kubeletplugin.nvml.errors import InsufficientResourcesError, NotSupportedError
+from kubeletplugin.nvml.changes import create_gpu_instance
+from kubeletplugin.nvml.compute import create_compute_instance
+from kubeletplugin.nvml.discovery import mig_mode
+from kubeletplugin.nvml.errors import (
+    InsufficientResourcesError,
+    NotSupportedError,
+    NvmlError,
+    UndeliverableError,
+)
 from kubeletplugin.nvml.session import Session
 from kubeletplugin.occupancy import Occupancy
 from kubeletplugin.removal import Removal
@@ -85,12 +92,12 @@ class Slices:
         self._journal.put(entry)
         try:
             gi = create_gpu_instance(self._session, unit.uuid, profile=profile, placement=placement)
+        except UndeliverableError as error:
+            self._put_back(entry, before)
+            self._strike(unit, profile, error)
+            raise
         except InsufficientResourcesError as error:
-            # Nothing was made, so nothing is to be looked for: what lies there is another's.
-            if before is None:
-                self._journal.remove(entry)
-            else:
-                self._journal.put(before)
+            self._put_back(entry, before)
             raise HardwareError(
                 f"{error}; on {unit.name} now: {self._occupancy.describe(unit)}",
                 passing=self._occupancy.is_draining(unit),
@@ -107,9 +114,12 @@ class Slices:
             ci = create_compute_instance(
                 self._session, unit.uuid, gi_id=entry.gi_id, profile=profile
             )
-        except NotSupportedError:
-            # Known only once a GPU instance exists: from now on the profile is not offered.
-            unit.refused_profiles.add(profile.id)
+        except UndeliverableError as error:
+            # Known only once a GPU instance exists.
+            self._strike(unit, profile, error)
+            raise
+        except NotSupportedError as error:
+            self._require_mode(unit, error)
             raise
         entry = self._identity.made(entry.at(State.CI_CREATED, ci_id=ci.id, mig_uuid=ci.uuid))
         self._journal.put(entry)
@@ -118,6 +128,33 @@ class Slices:
     def _bare(self, entry: Entry, gi_id: int) -> Entry:
         bare = _without_ids(entry, State.GI_CREATED, boot_id=self._boot_id)
         return self._identity.made(replace(bare, gi_id=gi_id))
+
+    def _put_back(self, entry: Entry, before: Entry | None) -> None:
+        """Nothing was made, so nothing is to be looked for: what lies there is another's."""
+        if before is None:
+            self._journal.remove(entry)
+        else:
+            self._journal.put(before)
+
+    def _strike(self, unit: GpuUnit, profile: Profile, error: UndeliverableError) -> None:
+        """Publish of the profile what can be had of it, or nothing for a while.
+
+        Raises:
+            ModeError: MIG mode went off meanwhile, so that nothing was said of the profile.
+        """
+        self._require_mode(unit, error)
+        unit.offers.learn(profile.id, str(error), multiprocessors=error.deliverable)
+        _log.error("%s: %s", unit.name, error)
+
+    def _require_mode(self, unit: GpuUnit, error: NvmlError) -> None:
+        """Without MIG mode everything is NOT_SUPPORTED.
+
+        Raises:
+            ModeError: it is off.
+        """
+        mode = mig_mode(self._session, self._session.device(unit.uuid), gpu=unit.uuid)
+        if mode is not None and not mode[0]:
+            raise mode_is_off(unit) from error
 
 
 def _without_ids(entry: Entry, state: State, *, boot_id: str) -> Entry:
@@ -138,7 +175,11 @@ def _shape(unit: GpuUnit, entry: Entry) -> tuple[Profile, Placement]:
         geometry.by_id(entry.profile_id) if geometry and entry.profile_id is not None else None
     )
     if profile is None or entry.placement not in profile.placements:
-        raise DeviceError(f"{unit.name} offers no profile {entry.profile} at {entry.placement}")
+        why = "" if entry.profile_id is None else unit.offers.struck(entry.profile_id)
+        raise DeviceError(
+            f"{unit.name} offers no profile {entry.profile} at {entry.placement}"
+            + (f": {why}" if why else "")
+        )
     return profile, entry.placement
 
 
@@ -156,10 +197,15 @@ def check_mig(unit: GpuUnit) -> None:
     if not card.mig_capable:
         raise DeviceError(f"{unit.name} ({unit.uuid}, {card.product_name}) has no MIG")
     if not card.mig_enabled:
-        raise ModeError(
-            f"MIG mode of {unit.name} ({unit.uuid}) is off; "
-            f"turn it on with: nvidia-smi -i {unit.uuid} -mig 1"
-        )
+        raise mode_is_off(unit)
+
+
+def mode_is_off(unit: GpuUnit) -> ModeError:
+    """That no slice can be made on a GPU before its MIG mode is on, and how to turn it on."""
+    return ModeError(
+        f"MIG mode of {unit.name} ({unit.uuid}) is off; "
+        f"turn it on with: nvidia-smi -i {unit.uuid} -mig 1"
+    )
 
 
 def check_withheld(unit: GpuUnit) -> None:

@@ -10,14 +10,14 @@ import errno
 from collections.abc import Iterator
 
 from kubeletplugin.errors import DeviceError, IncompleteError, ModeError, PluginError
-from kubeletplugin.nvml.errors import GpuLostError, NotSupportedError, PermissionDeniedError
+from kubeletplugin.nvml.errors import GpuLostError, PermissionDeniedError, UndeliverableError
 
 _LASTING = (
     DeviceError,
     IncompleteError,
     GpuLostError,
-    NotSupportedError,
     PermissionDeniedError,
+    UndeliverableError,
 )
 _REFUSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 

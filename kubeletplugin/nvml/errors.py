@@ -10,6 +10,7 @@
      +-- InUseError                  processes hold the instance; ``pids`` names them
      +-- InsufficientResourcesError  the placement is taken, or engines are used up
      +-- GpuLostError                off the bus, or needs a reset
+     +-- UndeliverableError          the driver makes no slice with what the profile advertises
      +-- ReadBackError               NVML said success, and what it then shows is something else
      +-- HangError                   a call has not come back; nothing is known of what it did
 
@@ -49,6 +50,9 @@ _HINTS = {
 }
 
 
+_USE_ANOTHER = "; use another profile"
+
+
 class NvmlError(Exception):
     """An NVML call that did not succeed.
 
@@ -61,10 +65,14 @@ class NvmlError(Exception):
         self.code = code
         self.gpu = gpu
         where = f" on GPU {gpu}" if gpu else ""
-        what = "; ".join(part for part in (detail, _HINTS.get(code, "")) if part)
+        what = "; ".join(part for part in (detail, self.hint(code)) if part)
         super().__init__(
             f"{operation}{where}: {code_name(code)} ({code})" + (f": {what}" if what else "")
         )
+
+    def hint(self, code: int) -> str:
+        """What to do about a code; empty where nothing is known that helps."""
+        return _HINTS.get(code, "")
 
     @property
     def passing(self) -> bool:
@@ -113,6 +121,32 @@ class InsufficientResourcesError(NvmlError):
 
 class GpuLostError(NvmlError):
     """The GPU is off the bus, or needs a reset."""
+
+
+class UndeliverableError(NvmlError):
+    """The driver makes no slice with what its profile advertises; the profile was asked for.
+
+    ``deliverable`` is how many multiprocessors the driver itself says that a slice can have, where
+    that is fewer than the profile advertises; 0 if it only refuses.
+    """
+
+    def __init__(  # noqa: PLR0913 - an NvmlError's, and what cannot be had
+        self,
+        operation: str,
+        code: int,
+        *,
+        gpu: str,
+        profile: str,
+        detail: str,
+        deliverable: int = 0,
+    ) -> None:
+        self.deliverable = deliverable
+        what = f"profile {profile} cannot be had as it is advertised: {detail}"
+        hint = f"; it is offered with {deliverable} from now on" if deliverable else ""
+        super().__init__(operation, code, gpu=gpu, detail=f"{what}{hint or _USE_ANOTHER}")
+
+    def hint(self, code: int) -> str:  # noqa: ARG002, D102 - said in the detail
+        return ""
 
 
 class ReadBackError(NvmlError):

@@ -14,6 +14,9 @@ from sim.nvml.state import ComputeInstance, Gpu, GpuInstance, MachineState
 MAX_GPU_INSTANCES = 15
 """GPU-instance ids are 0 to 14: the driver's capability minors leave room for no more."""
 
+_BESIDE_THE_PLAIN = (7, 8)
+"""1_SLICE_REV1 and 7_SLICE_NVL: compute-instance profiles of the same slice count as plain ones."""
+
 _ENGINES = ("copy_engines", "decoders", "encoders", "jpeg", "ofa", "multiprocessors")
 
 _PLACES = UUID("5b7f6a0e-58a5-4d1c-9a5b-0f6f0c1f3f10")
@@ -140,13 +143,19 @@ def compute_remaining_capacity(
     return min(count, profile.instance_count)
 
 
+def is_creatable(state: MachineState, profile: ComputeInstanceProfile) -> bool:
+    """Whether the driver makes compute instances of a profile that it reports."""
+    beside = profile.enum in _BESIDE_THE_PLAIN and state.variants.full_compute == "refused"
+    return profile.creatable and not beside
+
+
 def create_compute_instance(
     state: MachineState, gpu: Gpu, product: Product, *, instance: GpuInstance, profile_id: int
 ) -> ComputeInstance:
     """Create a compute instance with a fresh UUID and the lowest free MIG device index."""
     parent = profile_of(product, instance.profile)
     profile = compute_profile_of(parent, profile_id)
-    if not profile.creatable:
+    if not is_creatable(state, profile):
         raise RefusedError(Return.NOT_SUPPORTED)
     start = _free_compute_start(instance, parent, profile)
     if start is None:

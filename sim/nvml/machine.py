@@ -128,7 +128,8 @@ class Machine(Administration):
             made: ComputeInstance | None = None
             if compute:
                 full = max(
-                    (c for c in wanted.ci_profiles if c.creatable), key=lambda c: c.slice_count
+                    (c for c in wanted.ci_profiles if hardware.is_creatable(state, c)),
+                    key=lambda c: (c.slice_count, c.multiprocessors),
                 )
                 made = hardware.create_compute_instance(
                     state, target, product, instance=instance, profile_id=full.id

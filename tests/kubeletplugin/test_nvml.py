@@ -12,12 +12,12 @@ import pytest
 import sim.nvml
 from dra.geometry import Geometry, Placement, Profile
 from kubeletplugin.nvml import changes
+from kubeletplugin.nvml.compute import create_compute_instance
 from kubeletplugin.nvml.discovery import Card, discover
 from kubeletplugin.nvml.errors import (
     DriverUnavailableError,
     InsufficientResourcesError,
     InUseError,
-    NotSupportedError,
     NvmlError,
     PermissionDeniedError,
     ReadBackError,
@@ -78,7 +78,7 @@ def profile(geometry: Geometry, name: str) -> Profile:
 def make(session: Session, card: Card, wanted: Profile, start: int) -> GpuInstance:
     placement = next(p for p in wanted.placements if p.start == start)
     made = changes.create_gpu_instance(session, card.uuid, profile=wanted, placement=placement)
-    changes.create_compute_instance(session, card.uuid, gi_id=made.id, profile=wanted)
+    create_compute_instance(session, card.uuid, gi_id=made.id, profile=wanted)
     return made
 
 
@@ -125,23 +125,6 @@ def test_instances_without_compute_instance_are_seen(
     [found] = list_gpu_instances(session, card.uuid, geometry)
     assert (found.id, found.placement) == (made.gpu_instance, Placement(2, 2))
     assert list_compute_instances(session, card.uuid, found.id) == ()
-
-
-def test_compute_profiles_that_drivers_report_and_refuse_are_not_chosen(
-    machine: Machine, session: Session, card: Card, geometry: Geometry
-) -> None:
-    # The A100 reports enum 7, of one slice, in every GPU instance and refuses to make it.
-    refused = [p.enum for p in machine.product(0).gi_profiles[0].ci_profiles if not p.creatable]
-    assert refused == [7]
-    make(session, card, profile(geometry, "1g.5gb"), 0)
-    info = "nvmlGpuInstanceGetComputeInstanceProfileInfo*"
-    machine.inject(Fault(id="no enum 0", function=info, action="return", code=3))
-    before = len(machine.mutations())
-    with pytest.raises(NotSupportedError, match="offers no compute instance of 1 slices"):
-        make(session, card, profile(geometry, "1g.5gb"), 1)
-    assert [c.function for c in machine.mutations()[before:]] == [
-        "nvmlDeviceCreateGpuInstanceWithPlacement"
-    ]
 
 
 def test_a_taken_placement_is_insufficient_resources(
@@ -202,27 +185,6 @@ def test_a_slice_that_lands_elsewhere_is_destroyed_again(
     with pytest.raises(ReadBackError, match=r"asked for profile 19 at 0:1, got profile 19 at 6:1"):
         make(session, card, profile(geometry, "1g.5gb"), 0)
     assert list_gpu_instances(session, card.uuid, geometry) == ()
-
-
-@pytest.mark.parametrize("shortage", [("multiprocessorCount", 0.5), ("memorySizeMB", 0.8)])
-def test_a_slice_with_less_than_its_profile_promises_is_a_failure(
-    session: Session,
-    card: Card,
-    geometry: Geometry,
-    monkeypatch: pytest.MonkeyPatch,
-    shortage: tuple[str, float],
-) -> None:
-    field, share = shortage
-    real = pynvml.nvmlDeviceGetAttributes_v2
-
-    def less(device: object) -> object:
-        attributes = real(device)
-        setattr(attributes, field, int(getattr(attributes, field) * share))
-        return attributes
-
-    monkeypatch.setattr(pynvml, "nvmlDeviceGetAttributes_v2", less)
-    with pytest.raises(ReadBackError, match=r"of profile 2g.10gb has .* expected 28 and 9856 MiB"):
-        make(session, card, profile(geometry, "2g.10gb"), 0)
 
 
 def test_without_privileges_the_error_says_who_may(

@@ -6,7 +6,7 @@ from dra.conditions import PREPARE_FAILED, failed_prepare
 from dra.inventory import ClaimRef
 from dra.kube.resources import EVENTS, RESOURCE_CLAIMS, Obj
 from kubeletplugin.errors import BusyError, ClaimError, DeviceError, HardwareError, HostError
-from kubeletplugin.nvml.errors import translate
+from kubeletplugin.nvml.errors import UndeliverableError, translate
 from kubeletplugin.verdicts import is_permanent
 from tests.kubeletplugin.rig import DRIVER, Rig
 from tests.waiting import wait_for
@@ -106,8 +106,11 @@ def test_permanent_is_what_device_gpu_or_host_say_and_not_what_passes_or_is_the_
     full = HostError("x")
     full.__cause__ = OSError(28, "No space left on device")
     assert is_permanent(DeviceError("x"))
-    assert [is_permanent(caused(c)) for c in (3, 4, 15, 16)] == [True] * 4
-    assert [is_permanent(caused(c)) for c in (10, 19, 23, 999)] == [False] * 4
+    assert [is_permanent(caused(c)) for c in (4, 15, 16)] == [True] * 3
+    assert [is_permanent(caused(c)) for c in (3, 10, 13, 19, 23, 999)] == [False] * 6
+    refused = HardwareError("x")
+    refused.__cause__ = UndeliverableError("y", 3, gpu="GPU-1", profile="1g.5gb", detail="z")
+    assert is_permanent(refused)
     assert not is_permanent(caused(4, passing=True))
     assert not is_permanent(BusyError("x"))
     assert not is_permanent(ClaimError("x"))

@@ -97,7 +97,9 @@ def test_fixtures_are_consistent_and_say_what_they_assume(product: str) -> None:
         assert sorted(profile.driver_order or profile.starts) == sorted(profile.starts)
         assert set(profile.assumed) <= set(profile.__struct_fields__)
         full = [c for c in profile.ci_profiles if c.slice_count == profile.slice_count]
-        assert full[0].multiprocessors == profile.multiprocessors
+        made = [c.multiprocessors for c in full if c.creatable]
+        assert max(made) == profile.multiprocessors
+        assert all(set(c.assumed) <= set(c.__struct_fields__) for c in profile.ci_profiles)
     assert loaded.whole.size == loaded.memory_slices
 
 

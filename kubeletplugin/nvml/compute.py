@@ -1,0 +1,140 @@
+"""The compute instance that takes a whole GPU instance: the one that delivers most.
+
+Several compute-instance profiles of a GPU instance may have its slice count. On Hopper and
+Blackwell the full one of a double-memory slice is 1_SLICE_REV1 (dra-driver-nvidia-gpu#1454: 30
+multiprocessors, and 18 with 1_SLICE); on A100 that one is reported and refused (go-nvlib#102), and
+so is 7_SLICE_NVL (dra-driver-nvidia-gpu#1480). So none is chosen or skipped by its number.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pynvml
+
+from dra.geometry import Profile
+from kubeletplugin.nvml.errors import (
+    InsufficientResourcesError,
+    NotSupportedError,
+    ReadBackError,
+    UndeliverableError,
+)
+from kubeletplugin.nvml.instances import (
+    compute_profiles,
+    find_compute_instance,
+    read_compute_instance,
+)
+from kubeletplugin.nvml.session import Session, together
+
+# Two 3g.20gb of one A100 show 20224 and 20096 MiB where the profile says 19968.
+_LEAST_MEMORY_SHARE = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """A new compute instance, and what NVML says of its MIG device."""
+
+    id: int
+    uuid: str
+    multiprocessors: int
+    memory_mib: int
+
+
+@together
+def create_compute_instance(
+    session: Session, gpu: str, *, gi_id: int, profile: Profile
+) -> Delivered:
+    """Make the compute instance that takes a whole, empty GPU instance, and check what came of it.
+
+    Raises:
+        UndeliverableError: the driver makes none that has what the profile advertises; none is
+            left.
+        NotSupportedError: a call is not supported, which says nothing of the profile.
+        ReadBackError: it is not there.
+    """
+    gi = session.call(pynvml.nvmlDeviceGetGpuInstanceById, session.device(gpu), gi_id, gpu=gpu)
+    choices = _whole(session, gi, profile, gpu=gpu)
+    refused: list[str] = []
+    for choice in choices:
+        if choice.multiprocessorCount < profile.multiprocessors:
+            break
+        try:
+            handle = session.call(
+                pynvml.nvmlGpuInstanceCreateComputeInstance, gi, choice.id, gpu=gpu
+            )
+        except (NotSupportedError, InsufficientResourcesError) as error:
+            if error.code == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+                raise
+            refused.append(
+                f"{choice.multiprocessorCount} multiprocessors (id {choice.id}): {error}"
+            )
+            continue
+        made = read_compute_instance(session, handle, gpu=gpu)
+        delivered = _checked(session, handle, profile, gpu=gpu)
+        if find_compute_instance(session, gpu, gi_id=gi_id, ci_id=made.id) != made:
+            raise ReadBackError(
+                "nvmlGpuInstanceCreateComputeInstance", gpu=gpu, detail=f"{made.uuid} is not there"
+            )
+        return delivered
+    raise _undeliverable(choices, refused, profile, gpu=gpu)
+
+
+def _whole(session: Session, gi: Any, profile: Profile, *, gpu: str) -> list[Any]:
+    """Compute-instance profiles of all slices of a GPU instance, most multiprocessors first.
+
+    Asked for twice where none has enough: one wrong answer takes no profile away.
+    """
+    best: list[Any] = []
+    for _ in range(2):
+        found = [
+            (-info.multiprocessorCount, enum, info)
+            for enum, info in compute_profiles(session, gi, gpu=gpu)
+            if info.sliceCount == profile.compute_slices
+        ]
+        best = [info for _, _, info in sorted(found, key=lambda each: each[:2])]
+        if best and best[0].multiprocessorCount >= profile.multiprocessors:
+            break
+    return best
+
+
+def _checked(session: Session, handle: Any, profile: Profile, *, gpu: str) -> Delivered:
+    """What was made; it is destroyed again where it has less than its profile advertises."""
+    info = session.call(pynvml.nvmlComputeInstanceGetInfo_v2, handle, gpu=gpu)
+    uuid = session.call(pynvml.nvmlDeviceGetUUID, info.device, gpu=gpu)
+    shown = session.call(pynvml.nvmlDeviceGetAttributes_v2, info.device, gpu=gpu)
+    found = Delivered(info.id, uuid, shown.multiprocessorCount, shown.memorySizeMB)
+    least = profile.memory_mib * _LEAST_MEMORY_SHARE
+    if found.multiprocessors >= profile.multiprocessors and found.memory_mib >= least:
+        return found
+    session.call(pynvml.nvmlComputeInstanceDestroy, handle, gpu=gpu)
+    raise UndeliverableError(
+        "nvmlGpuInstanceCreateComputeInstance",
+        pynvml.NVML_SUCCESS,
+        gpu=gpu,
+        profile=profile.name,
+        detail=f"it advertises {profile.multiprocessors} multiprocessors and {profile.memory_mib} "
+        f"MiB, and the slice had {found.multiprocessors} and {found.memory_mib} MiB",
+    )
+
+
+def _undeliverable(
+    choices: list[Any], refused: list[str], profile: Profile, *, gpu: str
+) -> UndeliverableError:
+    most = choices[0].multiprocessorCount if choices else 0
+    detail = f"it advertises {profile.multiprocessors} multiprocessors, and "
+    if refused:
+        detail += f"the driver refused a compute instance of {'; '.join(refused)}"
+    elif choices:
+        detail += f"the driver reports no compute instance with more than {most}"
+    else:
+        detail += f"the driver reports no compute instance of {profile.compute_slices} slices"
+    return UndeliverableError(
+        "nvmlGpuInstanceCreateComputeInstance",
+        pynvml.NVML_ERROR_NOT_SUPPORTED,
+        gpu=gpu,
+        profile=profile.name,
+        detail=detail,
+        # More than that is nowhere reported: then it is all that the GPU instance has.
+        deliverable=0 if refused else most,
+    )
