@@ -1,4 +1,7 @@
 # make demo   a simulated cluster: pods get MIG slices, one waits and gets its own, all is cleaned up
+# make up     a simulated cluster that stays, for kubectl; PRODUCT=, NODES=, GPUS=, DIR= say of what kind
+# make kubectl-mig   kubectl's plugin, and what to add to PATH
+# make wheel  the Python package, into dist/; make krew: kubectl's plugin as krew takes it
 # make test   everything that CI runs: lint, types, layers, tests
 # make docs   the handbook, into site/
 # make soak   the node under random failures for as long as it takes
@@ -7,16 +10,28 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# A directory with nothing but the programs for the user's PATH: .venv/bin has a python, too.
+PLUGINS := $(VENV)/plugins
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 WORKERS ?= auto
 
-.PHONY: demo up test lint types unit soak test-cluster protos constraints docs clean
+.PHONY: demo up kubectl-mig wheel krew test lint types unit soak test-cluster protos constraints docs clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python -m sim demo
 
-up: $(VENV)/.runtime
-	@$(BIN)/python -m sim up
+up: $(VENV)/.runtime $(PLUGINS)/.made
+	@$(BIN)/python -m sim up $(if $(PRODUCT),--product '$(PRODUCT)') $(if $(NODES),--nodes '$(NODES)') \
+	    $(if $(GPUS),--gpus '$(GPUS)') $(if $(DIR),--dir '$(DIR)')
+
+kubectl-mig: $(PLUGINS)/.made
+	@echo 'export PATH="$(abspath $(PLUGINS)):$$PATH"'
+
+wheel: $(VENV)/.runtime
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
+
+krew: wheel
+	$(BIN)/python -m hack.krew --wheel-dir dist
 
 test: lint types unit
 
@@ -57,6 +72,11 @@ $(VENV)/bin/python:
 
 $(VENV)/.runtime: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(PIP_INSTALL) --editable '.[controller,kubeletplugin]'
+	@touch $@
+
+$(PLUGINS)/.made: $(VENV)/.runtime
+	@mkdir -p $(PLUGINS)
+	@ln -sf ../bin/kubectl-mig ../bin/kubectl_complete-mig ../bin/mig-sim $(PLUGINS)/
 	@touch $@
 
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python

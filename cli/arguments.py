@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import sys
+from collections.abc import Sequence
 
 _EXIT_CODES = """\
 exit codes:
@@ -21,6 +23,7 @@ def parser() -> argparse.ArgumentParser:
         epilog=_EXIT_CODES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    top.add_argument("--version", action=_Version)
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
     _map(commands)
     _explain(commands)
@@ -31,6 +34,24 @@ def parser() -> argparse.ArgumentParser:
     _resume(commands)
     _release(commands)
     return top
+
+
+class _Version(argparse.Action):
+    """Prints the version, which is looked up only then."""
+
+    def __init__(self, option_strings: Sequence[str], dest: str) -> None:
+        super().__init__(option_strings, dest, nargs=0, help="print the version")
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        """End the program."""
+        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - see above
+
+        try:
+            found = version("dra-driver-nvidia-mig")
+        except PackageNotFoundError:
+            found = "unknown: the package is not installed"
+        sys.stdout.write(f"kubectl-mig {found}\n")
+        parser.exit()
 
 
 def _command(

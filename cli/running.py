@@ -7,7 +7,8 @@ import importlib
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from datetime import UTC, datetime
 
 from cli.connecting import DirectConnection
@@ -17,9 +18,24 @@ from cli.output import Output
 from cli.session import Session
 from dra.kube import errors
 from dra.kube.http import HttpClient
+from dra.kube.resources import (
+    MIG_NODES,
+    NAMESPACES,
+    PODS,
+    RESOURCE_CLAIMS,
+    Resource,
+)
 from dra.kube.transport import KubeApi
+from dra.mignode import from_mignode
 
 _OFFLINE = frozenset({"lint"})
+_COMPLETION_SECONDS = 3.0
+_RESOURCES: Mapping[str, Resource] = {
+    "node": MIG_NODES,
+    "pod": PODS,
+    "claim": RESOURCE_CLAIMS,
+    "namespace": NAMESPACES,
+}
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,12 +61,34 @@ def _online(
     arguments: argparse.Namespace,
     out: Output,
 ) -> int:
+    with _session(arguments, out, seconds=arguments.request_timeout) as session:
+        return command(session, arguments)
+
+
+def names_of(kind: str, where: argparse.Namespace) -> list[str]:
+    """The names of a kind of object, for completion.
+
+    Args:
+        kind: node, pod, claim, namespace, or gpu of ``where.node``.
+        where: kubeconfig, context, namespace and driver_name.
+
+    Raises:
+        CliError: the cluster cannot be asked.
+    """
+    with _session(where, Output(sys.stdout), seconds=_COMPLETION_SECONDS) as session:
+        if kind == "gpu":
+            return [g.name for g in from_mignode(session.api.get(MIG_NODES, where.node)).gpus]
+        resource = _RESOURCES[kind]
+        namespace = session.namespace if resource.namespaced else ""
+        found = session.api.list(resource, namespace=namespace).items
+        return [obj["metadata"]["name"] for obj in found]
+
+
+@contextmanager
+def _session(arguments: argparse.Namespace, out: Output, *, seconds: float) -> Iterator[Session]:
+    """A session with the cluster that the arguments name; its errors as CliError."""
     access = load_access(arguments.kubeconfig, context=arguments.context)
-    http = HttpClient(
-        DirectConnection(access),
-        user_agent="kubectl-mig",
-        timeout_seconds=arguments.request_timeout,
-    )
+    http = HttpClient(DirectConnection(access), user_agent="kubectl-mig", timeout_seconds=seconds)
     session = Session(
         api=KubeApi(http),
         out=out,
@@ -60,7 +98,7 @@ def _online(
         driver=arguments.driver_name,
     )
     try:
-        return command(session, arguments)
+        yield session
     except errors.ForbiddenError as error:
         raise CliError(Exit.FORBIDDEN, f"not allowed: {error}") from error
     except errors.NotFoundError as error:

@@ -12,13 +12,20 @@ from typing import NoReturn
 
 import click
 
-from sim.cluster.cluster import CONTROLLER, Cluster, ClusterShape, running_cluster
+from sim.cluster.cluster import (
+    CONTROLLER,
+    Cluster,
+    ClusterShape,
+    read_product,
+    running_cluster,
+)
 from sim.cluster.demo import Tour, conclude, introduce
+from sim.cluster.examples import write_whole
 from sim.cluster.processes import Child, ClusterError
 from sim.cluster.terminal import Terminal
 
 _PRODUCT = "A100-SXM4-40GB"
-_INTERRUPTED = 130
+_PROGRAM = "mig-sim"
 _RESTART_SECONDS = 1.0
 _QUICK_END_SECONDS = 10.0
 _MOST_QUICK_ENDS = 3
@@ -54,7 +61,7 @@ def demo() -> None:
     "--product",
     default=_PRODUCT,
     show_default=True,
-    help="See: python -m sim nvml products; or a JSON file of your own.",
+    help="One that `nvml products` lists, or a JSON file of your own.",
 )
 @click.option(
     "--dir",
@@ -81,29 +88,39 @@ def up(
             _explain(terminal, cluster, seconds=time.monotonic() - started)
             _watch_over(terminal, cluster)
 
-    _end_with(terminal, run)
+    _end_with(terminal, run, interrupted=0)
 
 
 def _explain(terminal: Terminal, cluster: Cluster, *, seconds: float) -> None:
     shape, home = cluster.shape, cluster.supervisor.directory
-    manifests = Path(__file__).parent / "manifests"
+    gpus = shape.nodes * len(shape.gpus)
+    file, last = write_whole(home / "examples", read_product(shape.gpus[0]), gpus=gpus)
+    plugins = Path(sys.prefix) / "plugins"
+    has_plugins = (plugins / _PROGRAM).exists()
+    simulator = _PROGRAM if has_plugins else f"{sys.executable} -m sim"
     terminal.heading(
         f"A simulated cluster of {shape.nodes} nodes with {len(shape.gpus)} x {shape.gpus[0]} "
         f"each is ready after {seconds:.1f} s"
     )
     terminal.line()
     terminal.line(f"  export KUBECONFIG={cluster.kubeconfig}")
+    if has_plugins:
+        terminal.line(f'  export PATH="{plugins}:$PATH"')
     terminal.line()
     terminal.line("  kubectl get mignodes,deviceclasses")
-    terminal.line(f"  kubectl apply -f {manifests}")
-    terminal.line("  kubectl get pods,resourceclaims")
-    terminal.line("  kubectl describe pod solver-c        # why it waits")
-    terminal.line("  kubectl delete pod solver-a          # makes room for it")
+    terminal.line(f"  kubectl apply -f {file}")
+    terminal.line(f"  kubectl get pods,resourceclaims     # {gpus + 1} pods want {gpus} GPUs")
+    terminal.line(f"  kubectl describe pod {last}         # why it waits")
+    if has_plugins:
+        terminal.line(f"  kubectl mig explain pod {last}      # the same, GPU by GPU")
+        terminal.line("  kubectl mig map")
+    terminal.line("  kubectl delete pod whole-1          # makes room for one that waits")
+    terminal.line(f"  kubectl delete --ignore-not-found -f {file}")
     terminal.line()
     terminal.term("logs", f"{home}/logs")
     terminal.term("containers", f"{home}/node-1/kubelet/pods/<uid>/containers/*.json")
     terminal.term("CDI specs", f"{home}/node-1/cdi")
-    terminal.term("hardware", f"python -m sim nvml show --state {home}/node-1/hardware")
+    terminal.term("hardware", f"{simulator} nvml show --state {home}/node-1/hardware")
     terminal.line()
     terminal.line("Ctrl-C ends it.")
 
@@ -135,10 +152,21 @@ def _is_daemon(child: Child) -> bool:
     return child.name == CONTROLLER or child.name.startswith("plugin-")
 
 
-def _end_with(terminal: Terminal, work: Callable[[], None]) -> NoReturn:
-    """Do the work and exit: 0 done, 1 something does not hold, 130 interrupted."""
+def _end_with(
+    terminal: Terminal, work: Callable[[], None], *, interrupted: int | None = None
+) -> NoReturn:
+    """Do the work and exit: 0 done, 1 something does not hold, else ``interrupted``.
+
+    None ends the program by the signal, as a shell and make expect of what did not come to its end.
+    """
+    caught = [signal.SIGINT]
+
+    def interrupt(number: int, _: object) -> NoReturn:
+        caught.append(signal.Signals(number))
+        raise KeyboardInterrupt
+
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, signal.default_int_handler)
+        signal.signal(number, interrupt)
     try:
         work()
     except ClusterError as error:
@@ -148,7 +176,10 @@ def _end_with(terminal: Terminal, work: Callable[[], None]) -> NoReturn:
     except KeyboardInterrupt:
         terminal.line()
         terminal.line("Ended, nothing is left behind.")
-        sys.exit(_INTERRUPTED)
+        if interrupted is not None:
+            sys.exit(interrupted)
+        signal.signal(caught[-1], signal.SIG_DFL)
+        os.kill(os.getpid(), caught[-1])
     except BrokenPipeError:
         # The reader of the output went away; Python would complain once more when it flushes.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+import msgspec
 import yaml
 
 from api.errors import InvalidObjectError
@@ -27,6 +28,7 @@ from dra.names import DEFAULT_DRIVER
 from sim.cluster.processes import ClusterError, Supervisor
 from sim.kubelet.record import is_registered
 from sim.nvml.machine import GpuSpec, Machine
+from sim.nvml.products import Product, load_product
 
 DRIVER_NAMESPACE = "mig-dra-driver"
 API_SERVER = "apiserver"
@@ -127,10 +129,13 @@ def running_cluster(
     """Start a cluster, wait until it is ready, and end it on exit.
 
     Raises:
-        ClusterError: it does not become ready, or a process ended; says which.
+        ClusterError: it does not become ready, or a process ended, or a product or path cannot be
+            used; says which.
     """
     if not shape.gpus:
         raise ClusterError("a node needs at least one GPU")
+    for gpu in dict.fromkeys(shape.gpus):
+        read_product(gpu)
     with Supervisor(directory) as supervisor:
         path = supervisor.directory / "kubeconfig"
         path.unlink(missing_ok=True)
@@ -140,7 +145,7 @@ def running_cluster(
             _build_machine(place, shape)
         wait_until(supervisor, "the API server", lambda: "" if path.exists() else "no kubeconfig")
         if kubeconfig is not None:
-            kubeconfig.write_text(path.read_text())
+            _copy(path, kubeconfig)
         api = KubeApi.connect(str(path), user_agent="sim-cluster")
         cluster = Cluster(shape, supervisor, api)
         try:
@@ -182,15 +187,47 @@ def wait_until(
         time.sleep(_POLL_SECONDS)
 
 
+def _copy(kubeconfig: Path, to: Path) -> None:
+    try:
+        to.write_text(kubeconfig.read_text())
+    except OSError as error:
+        raise ClusterError(f"{to} cannot be written: {error.strerror}") from error
+
+
+def read_product(name: str) -> Product:
+    """A bundled product by its name, or one of a JSON file by the file's.
+
+    Raises:
+        ClusterError: there is none, or its file is not one of a product, or it has no MIG.
+    """
+    try:
+        product = load_product(Path(name) if name.endswith(".json") else name)
+    except (LookupError, OSError) as error:
+        raise ClusterError(str(error)) from error
+    except msgspec.MsgspecError as error:
+        raise ClusterError(
+            f"{name} is no file of a GPU product: {error}. "
+            "Take one of sim/nvml/fixtures as pattern."
+        ) from error
+    if not product.gi_profiles:
+        raise ClusterError(f"{name} has no MIG profiles: there is nothing to cut")
+    return product
+
+
 def _build_machine(place: NodePlace, shape: ClusterShape) -> None:
+    wanted = [read_product(gpu).product for gpu in shape.gpus]
     place.directory.mkdir(exist_ok=True)
     if place.hardware.exists():
+        found = [gpu.product for gpu in place.machine.state().gpus]
+        if found != wanted:
+            raise ClusterError(
+                f"{place.directory} has {', '.join(found)} from an earlier run, and you want "
+                f"{', '.join(wanted)}. Remove {place.directory.parent}, or choose another "
+                "directory with --dir."
+            )
         return
     specs = [GpuSpec(Path(gpu) if gpu.endswith(".json") else gpu, mig=True) for gpu in shape.gpus]
-    try:
-        Machine.create(place.hardware, specs, host_root=place.host)
-    except LookupError as error:
-        raise ClusterError(f"GPU: {error}. See: python -m sim nvml products") from error
+    Machine.create(place.hardware, specs, host_root=place.host)
 
 
 def _install(api: KubeApi) -> None:

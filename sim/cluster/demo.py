@@ -220,5 +220,5 @@ def conclude(terminal: Terminal, slices: int, started: float) -> None:
     terminal.line()
     terminal.line(
         f"{slices} slices were made and removed in {time.monotonic() - started:.1f} s. "
-        "To try it yourself: python -m sim up"
+        "To try it yourself: make up"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
@@ -60,12 +61,15 @@ class Child:
 class Supervisor:
     """Owns a directory and the processes that live in it; a context manager.
 
+    A directory has one owner at a time.
+
     Without ``directory`` a temporary one is made, and removed at the end. Children get a process
     group each, so that Ctrl-C reaches this process alone, which stops them in order. If this
     process is killed, a janitor ends them and removes the temporary directory.
 
     Raises:
-        ClusterError: the directory's path is too long for the sockets below it.
+        ClusterError: the directory's path is too long for the sockets below it, it cannot be
+            written, or somebody else owns it.
     """
 
     def __init__(self, directory: Path | None = None) -> None:
@@ -73,18 +77,20 @@ class Supervisor:
         self.directory = directory or Path()
         self.children: dict[str, Child] = {}
         self._janitor: subprocess.Popen[str] | None = None
+        self._lock: int | None = None
 
     def __enter__(self) -> Self:
         if self._given is None:
             self.directory = Path(tempfile.mkdtemp(prefix="mig-sim-", dir=_short_parent()))
         else:
             self.directory = self._given.absolute()
-            self.directory.mkdir(parents=True, exist_ok=True)
         if len(str(self.directory)) > _LONGEST_DIRECTORY:
             raise ClusterError(
                 f"{self.directory} is too long a path: sockets below it allow at most "
                 f"{_LONGEST_DIRECTORY} characters. Choose a shorter one with --dir."
             )
+        if self._given is not None:
+            self._lock = _own(self.directory)
         removed = [str(self.directory)] if self._given is None else []
         self._janitor = subprocess.Popen(
             [sys.executable, "-I", "-S", janitor.__file__, f"{self.directory}/", *removed],
@@ -111,6 +117,8 @@ class Supervisor:
             if self._janitor is not None and self._janitor.stdin is not None:
                 self._janitor.stdin.close()
                 self._janitor.wait()
+            if self._lock is not None:
+                os.close(self._lock)
 
     def spawn(
         self,
@@ -173,6 +181,26 @@ class Supervisor:
             with contextlib.suppress(BrokenPipeError):
                 pipe.write(order + "\n")
                 pipe.flush()
+
+
+def _own(directory: Path) -> int:
+    """Make the directory and lock it; returns what holds the lock until it is closed."""
+    try:
+        (directory / "logs").mkdir(parents=True, exist_ok=True)
+        lock = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise ClusterError(
+            f"{directory} cannot be used: {error.strerror}. Choose another one with --dir."
+        ) from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise ClusterError(
+            f"a simulated cluster runs in {directory} already. End that one, or choose another "
+            "directory with --dir."
+        ) from error
+    return lock
 
 
 def _short_parent() -> str:

@@ -55,6 +55,12 @@ def test_a_wrong_command_line_is_2(line: list[str], capsys: pytest.CaptureFixtur
     assert "usage: kubectl mig" in capsys.readouterr().err
 
 
+def test_it_says_its_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--version"]) == 0
+    text = (Path(__file__).parents[2] / "pyproject.toml").read_text()
+    assert f'version = "{capsys.readouterr().out.split()[1]}"' in text
+
+
 @pytest.mark.parametrize("line", [["--help"], ["map", "--help"], ["drain", "--help"]])
 def test_help_is_0_and_names_the_exit_codes(
     line: list[str], capsys: pytest.CaptureFixture[str]

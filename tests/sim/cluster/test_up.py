@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import pytest
 
 from dra.kube.resources import PODS
 from dra.kube.transport import KubeApi
+from sim.nvml.machine import GpuSpec, Machine
 from tests.sim import standins
 from tests.sim.cluster.conftest import processes_in
 from tests.sim.standins import gone, phase
@@ -61,8 +63,10 @@ def up(short_temporary: Path) -> Iterator[Up]:
         running.says("Ctrl-C ends it")
         yield running
     finally:
+        running_until_told = process.poll() is None
         process.send_signal(signal.SIGINT)
-        process.wait(PATIENCE)
+        code = process.wait(PATIENCE)
+    assert code == 0 or not running_until_told, "Ctrl-C is how it is to end"
     wait_for("end of all processes", lambda: not processes_in(home))
 
 
@@ -91,6 +95,92 @@ def test_a_stand_in_that_dies_ends_the_cluster_with_the_end_of_its_log(up: Up) -
     assert up.process.wait(PATIENCE) == 1
     up.says("kubelet-node-1 was killed by signal 9. The end of its log:")
     assert "registered DRA driver" in up.log.read_text()
+
+
+def test_a_second_run_on_the_same_directory_is_told_so_and_the_first_goes_on(up: Up) -> None:
+    done = _try("--dir", str(up.home), "--nodes", "1", "--gpus", "1")
+    assert done.returncode == 1
+    assert f"a simulated cluster runs in {up.home} already" in done.stdout
+    assert "Traceback" not in done.stdout
+    standins.create_template(up.api)
+    _run_pod(up.api, "first")
+
+
+def test_the_steps_that_it_prints_run_as_printed_also_beside_another_pod(up: Up) -> None:
+    text = up.log.read_text()
+    steps = [
+        s.partition("#")[0].strip() for s in re.findall(r"^ +(kubectl .*)$", text, re.MULTILINE)
+    ]
+    *before, delete_one, clear = [s for s in steps if "explain" not in s]
+    assert len(before) > 3
+    environment = os.environ | {
+        "KUBECONFIG": str(up.home / "kubeconfig"),
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
+    last = re.search(r"describe pod (\S+)", text)
+    assert last is not None
+
+    def do(step: str) -> None:
+        subprocess.run(step, shell=True, env=environment, check=True, timeout=PATIENCE)
+
+    standins.create_template(up.api)
+    _run_pod(up.api, "one-more")
+    for step in before:
+        do(step)
+    assert phase(up.api, last[1]) in {"Pending", ""}
+    up.api.delete(PODS, "one-more", namespace="default")
+    do(delete_one)
+    wait_for(f"{last[1]} running", lambda: phase(up.api, last[1]) == "Running")
+    do(clear)
+    wait_for("last gone", lambda: gone(lambda: standins.get_pod(up.api, last[1])))
+
+
+def _try(*options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "sim", "up", *options],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=PATIENCE,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (None, "no GPU product"),
+        ("[]", "is no file of a GPU product: Expected `object`, got `array`"),
+        ('{"product": "x"}', "is no file of a GPU product: Object missing required field"),
+        ("{", "is no file of a GPU product"),
+    ],
+)
+def test_a_wrong_product_is_answered(short_temporary: Path, content: str | None, says: str) -> None:
+    file = short_temporary / "mine.json"
+    if content is not None:
+        file.write_text(content)
+    done = _try("--product", str(file))
+    assert done.returncode == 1
+    assert says in done.stdout
+    assert "Traceback" not in done.stdout
+
+
+def test_a_directory_that_holds_other_gpus_is_told_so(short_temporary: Path) -> None:
+    node = short_temporary / "c" / "node-1"
+    node.mkdir(parents=True)
+    Machine.create(node / "hardware", [GpuSpec("H200")], host_root=node / "host")
+    done = _try("--dir", str(short_temporary / "c"), "--nodes", "1", "--gpus", "1")
+    assert done.returncode == 1
+    assert "has H200 from an earlier run, and you want A100-SXM4-40GB" in done.stdout
+
+
+@pytest.mark.parametrize("option", ["--dir", "--kubeconfig-out"])
+def test_a_path_that_cannot_be_written_is_answered(short_temporary: Path, option: str) -> None:
+    (short_temporary / "file").write_text("")
+    done = _try("--nodes", "1", "--gpus", "1", option, str(short_temporary / "file" / "below"))
+    assert done.returncode == 1
+    assert f"{short_temporary}/file/below cannot be" in done.stdout
+    assert "Traceback" not in done.stdout
 
 
 def test_a_second_cluster_beside_it_does_not_disturb_it(up: Up, short_temporary: Path) -> None:
