@@ -19,6 +19,8 @@ XID_ERROR = "XidError"
 GPU_LOST = "GpuLost"
 INSTANCE_LOST = "InstanceLost"
 NO_PERMISSION = "NoPermission"
+LET_GO = "GpuLetGo"
+"""A GPU's: the node's plugin has nothing of it open, so that it may be reset."""
 
 
 def claims_allocated(driver: str) -> str:

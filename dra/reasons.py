@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from dra.conditions import GPU_LOST, NO_PERMISSION, PREPARE_FAILED, XID_ERROR
+from dra.conditions import GPU_LOST, LET_GO, NO_PERMISSION, PREPARE_FAILED, XID_ERROR
 
 
 class Reason(StrEnum):
@@ -58,6 +58,9 @@ class NodeReason(StrEnum):
     DEVICE_PLUGIN = "DevicePluginActive"
     DRIVER_INCOMPLETE = "DriverIncomplete"
     NVIDIA_DRA = "NvidiaDraDriverActive"
+    PAUSED = "GpuClientsPaused"
+    LET_GO = LET_GO
+    TAKEN_UP = "GpuTakenUp"
     NO_SLICES = "SlicesNotPublished"
 
 

@@ -22,6 +22,7 @@ from kubeletplugin.daemon import serve
 from kubeletplugin.errors import PluginError
 from kubeletplugin.memory import one_arena
 from kubeletplugin.options import Options
+from kubeletplugin.pausing import DEPLOY_LABELS
 from kubeletplugin.roots import Roots
 from kubeletplugin.telemetry import Telemetry
 from kubeletplugin.xids import read_rules
@@ -101,6 +102,13 @@ class _Program(click.Group):
     " this node. If it manages the same ones, pods lose their slices or get those of others.",
 )
 @click.option(
+    "--pause-labels",
+    default=",".join(DEPLOY_LABELS),
+    metavar="LIST",
+    help="Keys of Node labels, with wildcards, that ask GPU clients to pause by a value with"
+    " paused-for-.",
+)
+@click.option(
     "--nvml-timeout",
     type=click.FloatRange(min=0.1),
     default=10.0,
@@ -160,6 +168,7 @@ def main(  # noqa: PLR0913 - the flags
     instance: str,
     enable_mig: bool,
     ignore_other_managers: bool,
+    pause_labels: str,
     nvml_timeout: float,
     forgotten_after: float,
     ignore_xids: str,
@@ -198,6 +207,7 @@ def main(  # noqa: PLR0913 - the flags
         instance=instance,
         enable_mig=enable_mig,
         ignore_other_managers=ignore_other_managers,
+        pause_labels=tuple(k.strip() for k in pause_labels.split(",") if k.strip()),
         nvml_seconds=nvml_timeout,
         forgotten_seconds=forgotten_after,
         xids=xids,

@@ -61,6 +61,12 @@ class Ailments:
                 del self._known[key]
             return bool(gone)
 
+    def forget(self, gpu: str) -> tuple[Ailment, ...]:
+        """Forget what concerns a GPU as a whole or slices on it; returns it."""
+        with self._lock:
+            gone = [k for k, a in self._known.items() if a.gpu == gpu]
+            return tuple(self._known.pop(key) for key in gone)
+
     def review(self, gpus: Iterable[Gpu], *, now: float) -> tuple[Ailment, ...]:
         """Forget what has passed, judged by what was last seen of the GPUs; returns it."""
         by_uuid = {g.uuid: g for g in gpus}

@@ -8,12 +8,8 @@ from functools import partial
 
 import grpc
 
-from api.kubelet.dra.v1 import api_pb2_grpc as dra_v1
-from api.kubelet.dra.v1beta1 import api_pb2_grpc as dra_v1beta1
-from api.kubelet.dra_health.v1 import api_pb2_grpc as health_v1
-from api.kubelet.dra_health.v1alpha1 import api_pb2_grpc as health_v1alpha1
 from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_v1
-from dra.inventory import ClaimRef
+from dra.inventory import ClaimRef, Inventory
 from dra.kube.events import EventRecorder
 from dra.kube.transport import KubeApi
 from dra.monitoring.events import CountingRecorder
@@ -30,10 +26,11 @@ from kubeletplugin.gate import Gate
 from kubeletplugin.grpcserver import SocketServer
 from kubeletplugin.hardware import Hardware
 from kubeletplugin.hardwareloop import HardwareLoop
-from kubeletplugin.health import HealthBoard, HealthV1, HealthV1Alpha1, Problem
+from kubeletplugin.health import HealthBoard, Problem
 from kubeletplugin.host.driverfiles import DriverSearch
 from kubeletplugin.janitor import Janitor
 from kubeletplugin.journal import Journal
+from kubeletplugin.letgo import LettingGo
 from kubeletplugin.listeners import Listeners
 from kubeletplugin.lookup import read_devices
 from kubeletplugin.migmode import MigMode
@@ -47,6 +44,7 @@ from kubeletplugin.nvml.session import Session
 from kubeletplugin.occupancy import Occupancy
 from kubeletplugin.options import Options
 from kubeletplugin.ownership import exclusive
+from kubeletplugin.pausing import Pause, Pauses
 from kubeletplugin.prepare import Preparer
 from kubeletplugin.publish import MigNodePublisher
 from kubeletplugin.rebuild import Rebuild, all_claims
@@ -54,7 +52,7 @@ from kubeletplugin.recovery import Recovery
 from kubeletplugin.registration import Registration
 from kubeletplugin.removal import Removal
 from kubeletplugin.reports import Reports
-from kubeletplugin.services import PluginV1, PluginV1Beta1
+from kubeletplugin.services import add_services
 from kubeletplugin.slicepublish import SlicePublisher
 from kubeletplugin.slices import Slices
 from kubeletplugin.sockets import remove_stale, sockets
@@ -187,13 +185,26 @@ class Daemon:
             options.node_name,
             driver=driver,
             on_conflict=self._hardware.withhold,
+            pauses=Pauses(options.pause_labels, reports=reports, on_change=self._pause),
+            ignore=options.ignore_other_managers,
             reports=reports,
         )
         self._needs = NodeNeeds(self._hardware, specs, reports=reports)
         self._mig_mode = MigMode(self._hardware, self._journal, reports=reports)
+        self._letting_go = LettingGo(
+            self._hardware,
+            self._journal,
+            options.node_name,
+            drain=lambda: self._publisher.drain,
+            pause=lambda: self._node_watch.pauses.current,
+            look=self._look,
+            reports=reports,
+            on_taken_up=self._monitor.taken_up,
+        )
         self._loop = HardwareLoop(
             self._hardware,
             self._gate,
+            holding=self._letting_go,
             recover=self._recover,
             settle=self._settle,
             explain=partial(explain, roots=roots, directories=options.library_directories),
@@ -210,6 +221,8 @@ class Daemon:
             gpus=self._monitor.gpus,
             drain=lambda: self._publisher.drain,
             missing=lambda: self._needs.missing,
+            resting=self._letting_go.reason,
+            before=lambda: self._letting_go.before,
         )
         self._slice_publisher = SlicePublisher(
             api, options, self._mode, inventory=self._inventory.known, reports=reports
@@ -222,13 +235,16 @@ class Daemon:
             on_drain=changed,
         )
         telemetry.watch(self._monitor.gpus, self._journal, self._gate)
-        changed.add(DiskReports(self._journal, reports))
-        changed.add(self._health.notify)
-        changed.add(self._publisher.notify)
-        changed.add(self._slice_publisher.notify)
-        changed.add(self._monitor.notify)
+        changed.add(
+            DiskReports(self._journal, reports),
+            self._health.notify,
+            self._publisher.notify,
+            self._slice_publisher.notify,
+            self._monitor.notify,
+            self._loop.notify,
+        )
         self._service = SocketServer(
-            self._sockets.service, partial(_add_services, node, self._health), workers=_WORKERS
+            self._sockets.service, partial(add_services, node, self._health), workers=_WORKERS
         )
         self._registration = SocketServer(
             self._sockets.registration, self._add_registration, workers=2
@@ -247,8 +263,7 @@ class Daemon:
         self._statuses.start()
         self._loop.start()
         self._monitor.start()
-        if not self._options.ignore_other_managers:
-            self._node_watch.start()
+        self._node_watch.start()
         self._janitor.start()
         # The MigNode of the last run is nearer to the truth than an empty one.
         self._gate.wait_decided(_FIRST_LOOK_SECONDS)
@@ -280,12 +295,20 @@ class Daemon:
         if self._options.enable_mig:
             self._mig_mode.enable()
 
+    def _look(self) -> Inventory | None:
+        """What is asked of this node, before its GPUs are opened for the first time."""
+        self._node_watch.look()
+        return self._publisher.look()
+
+    def _pause(self, pause: Pause | None) -> None:
+        self._hardware.withhold(pause.conflict if pause is not None else None, source="pause")
+        self._loop.notify()
+
     def _recover(self) -> None:
         for problem in self._journal.problems:
             _log.error("journal: %s", problem)
             self._reports.node(NodeReason.CORRUPTED, f"journal: {problem}", warning=True)
-        if not self._options.ignore_other_managers:
-            self._node_watch.look()
+        self._node_watch.look()
         self._rebuild.run()
         self._recovery.run()
         for ref in dict.fromkeys(e.claim for e in self._journal.entries() if e.state in HELD):
@@ -310,13 +333,6 @@ class Daemon:
     def _add_registration(self, server: grpc.Server) -> None:
         registration = Registration(self._options.driver_name, self._sockets.service)
         registration_v1.add_RegistrationServicer_to_server(registration, server)
-
-
-def _add_services(node: Node, board: HealthBoard, server: grpc.Server) -> None:
-    dra_v1.add_DRAPluginServicer_to_server(PluginV1(node), server)
-    dra_v1beta1.add_DRAPluginServicer_to_server(PluginV1Beta1(node), server)
-    health_v1.add_DRAResourceHealthServicer_to_server(HealthV1(board), server)
-    health_v1alpha1.add_DRAResourceHealthServicer_to_server(HealthV1Alpha1(board), server)
 
 
 def _names(entries: tuple[Entry, ...]) -> dict[str, int]:

@@ -10,13 +10,13 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from dra.conditions import GPU_LOST
-from dra.geometry import Geometry
+from dra.conditions import GPU_LOST, LET_GO
 from dra.inventory import Gpu
 from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.entries import Entry, State
 from kubeletplugin.entrywatch import EntryWatch
 from kubeletplugin.errors import DeviceError
+from kubeletplugin.gpuunit import GpuUnit
 from kubeletplugin.identity import Identity
 from kubeletplugin.journal import Journal
 from kubeletplugin.locks import FifoLock
@@ -27,54 +27,9 @@ from kubeletplugin.nvml.errors import DriverUnavailableError, GpuLostError, Nvml
 from kubeletplugin.nvml.instances import GpuInstance, list_gpu_instances
 from kubeletplugin.nvml.session import Session
 from kubeletplugin.observation import describe
-from kubeletplugin.offers import Offers
 from kubeletplugin.roots import Roots
 
 _log = logging.getLogger(__name__)
-
-
-class GpuUnit:
-    """One GPU. Whoever changes its instances or its journal entries holds ``lock``.
-
-    ``sick`` says why no slice is made on it although it answers; empty if one may be. ``wiped`` are
-    the keys of journal entries that were prepared on it when it was seen empty right after a time
-    in which it was ``away``: it was lost, or its driver or this program did not run.
-    """
-
-    def __init__(
-        self,
-        number: int,
-        card: Card,
-        *,
-        pcie_root: str,
-        lock: FifoLock | None = None,
-        clock: Clock | None = None,
-    ) -> None:
-        self.number = number
-        self.pcie_root = pcie_root
-        self.card = card
-        self.lock = lock or FifoLock()
-        self.offers = Offers(clock or SystemClock())
-        self.withheld: Conflict | None = None
-        self.sick = ""
-        self.away = True
-        self.wiped: set[tuple[str, str]] = set()
-        self.seen: Gpu | None = None
-
-    @property
-    def name(self) -> str:
-        """``gpu-<number>``."""
-        return f"gpu-{self.number}"
-
-    @property
-    def uuid(self) -> str:
-        """The GPU's UUID."""
-        return self.card.uuid
-
-    @property
-    def geometry(self) -> Geometry | None:
-        """What can be cut from it: without profiles that could not be had as advertised."""
-        return self.offers.of(self.card.geometry)
 
 
 class Hardware:
@@ -140,18 +95,18 @@ class Hardware:
         return tuple(u.seen for u in self.units() if u.seen is not None)
 
     def discover(self) -> None:
-        """Look for GPUs, name them, and look at each.
+        """Look for GPUs, name them, and look at each; none that is let go of is touched.
 
         Raises:
             NvmlError: the driver cannot be asked.
             HostError: names cannot be kept.
         """
-        found = discover(self.session)
+        found = discover(self.session, self._addresses())
         numbers = self._names.assign((c.uuid, c.minor) for c in found.cards)
         with self._mutex:
             known = self._units
             # A GPU that does not answer may be one of those that are known.
-            unread = known if found.problems else {}
+            unread = {k: u for k, u in known.items() if found.problems or u.let_go}
             self._units = unread | {
                 c.uuid: known.get(c.uuid) or self._new_unit(numbers[c.uuid], c) for c in found.cards
             }
@@ -187,6 +142,45 @@ class Hardware:
             unit.withheld = foremost
             self.look(unit.uuid)
 
+    def release(self, seconds: float) -> bool:
+        """Have nothing open of GPUs whose ``let_go`` is set; of none of the node, NVML is closed.
+
+        False, and all is as it was, if calls that run have not come back within ``seconds``.
+
+        Raises:
+            DriverUnavailableError: it could not be opened again for the others.
+        """
+        session, units = self.session, self.units()
+        before, session.let_go = session.let_go, frozenset(u.uuid for u in units if u.let_go)
+        if len(session.let_go) == len(units):
+            done = session.close(seconds)
+            if not done:
+                session.let_go = before
+                session.open()
+            return done
+        if session.is_open and not session.reopen(seconds):
+            session.let_go = before
+            return False
+        return True
+
+    def take_up(self, seconds: float) -> None:
+        """Open NVML anew for all GPUs whose ``let_go`` is not set, and look for GPUs.
+
+        Raises:
+            NvmlError: the driver cannot be asked.
+            HostError: names cannot be kept.
+        """
+        self.session.let_go = frozenset(u.uuid for u in self.units() if u.let_go)
+        if self.session.is_open:
+            self.session.reopen(seconds)  # a GPU that was reset may not answer otherwise
+        else:
+            self.session.open()
+        self.discover()
+
+    def show_let_go(self, unit: GpuUnit) -> None:
+        """Publish that a GPU is let go of."""
+        self._show(unit, (), {}, failure=(LET_GO, unit.let_go))
+
     def poll(self) -> None:
         """Look at every GPU that nobody is working on; discover anew when a mode has changed.
 
@@ -201,6 +195,8 @@ class Hardware:
 
     def observe(self, unit: GpuUnit) -> None:
         """Look at a GPU again, after a change; the caller holds its lock. Never raises."""
+        if unit.let_go:
+            return
         try:
             self._see(unit)
         except NvmlError as error:
@@ -220,6 +216,19 @@ class Hardware:
         found = sorted(self._withheld.values(), key=lambda c: not c.frozen)
         return found[0] if found else None
 
+    def _addresses(self) -> list[str] | None:
+        """Where to look for GPUs while some are let go of; None: by index, which touches all."""
+        units = self.units()
+        gone = {u.card.pci_bus_id for u in units if u.let_go}
+        if not gone:
+            return None
+        found = {u.card.pci_bus_id for u in units if u.card.pci_bus_id}
+        try:
+            found |= {p.name for p in self._roots.on_host("/proc/driver/nvidia/gpus").iterdir()}
+        except OSError as error:
+            _log.debug("GPUs are looked for where they were: %s", error)
+        return sorted(found - gone)
+
     def _new_unit(self, number: int, card: Card) -> GpuUnit:
         root = pcie_root(card.pci_bus_id, self._roots)
         lock = FifoLock(self._on_lock_wait)
@@ -229,6 +238,8 @@ class Hardware:
         """False if a GPU's description is out of date."""
         current = True
         for unit in units:
+            if unit.let_go:
+                continue
             if not unit.lock.try_enter():
                 # Whoever works on it looks when done, which may be never.
                 if hangs := self.session.hangs(unit.uuid):
@@ -289,7 +300,9 @@ class Hardware:
         before, unit.seen = unit.seen, gpu
         if gpu == before:
             return
-        if failure[0] and (before is None or before.unavailable != gpu.unavailable):
+        if failure[0] not in {"", LET_GO} and (
+            before is None or before.unavailable != gpu.unavailable
+        ):
             _log.error("%s: %s", unit.name, gpu.unavailable)
         self._on_change()
 

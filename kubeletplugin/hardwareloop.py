@@ -9,6 +9,7 @@ import logging
 import random
 import threading
 from collections.abc import Callable
+from typing import Protocol
 
 from dra.kube.timing import Backoff, Clock, SystemClock
 from kubeletplugin.errors import PluginError
@@ -20,9 +21,24 @@ _log = logging.getLogger(__name__)
 POLL_SECONDS = 10.0
 
 
+class Holding(Protocol):
+    """Which GPUs are to be held open."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether there is something to let go of, or to take up again."""
+
+    def settle(self) -> bool:
+        """Let go of some, or take them up again; False: NVML is to be left alone."""
+
+    def reason(self) -> str:
+        """Why nothing was looked at so far; empty if something was."""
+
+
 class HardwareLoop:
     """Opens the gate once the GPUs are known; ``recover`` runs before it opens the first time.
 
+    ``holding`` is asked before NVML is.
     ``settle`` runs after every look at the GPUs. ``explain`` puts an error into words.
     ``beat`` is called every round.
     """
@@ -32,6 +48,7 @@ class HardwareLoop:
         hardware: Hardware,
         gate: Gate,
         *,
+        holding: Holding,
         recover: Callable[[], None],
         settle: Callable[[], None] = lambda: None,
         explain: Callable[[Exception], str] = str,
@@ -40,6 +57,7 @@ class HardwareLoop:
     ) -> None:
         self._hardware = hardware
         self._gate = gate
+        self._holding = holding
         self._recover = recover
         self._settle = settle
         self._explain = explain
@@ -47,6 +65,7 @@ class HardwareLoop:
         self._clock = clock or SystemClock()
         self._recovered = False
         self._stopping = threading.Event()
+        self._wake = threading.Event()
         self._backoff = Backoff(first=1.0, rng=random.Random())  # noqa: S311 - jitter
         self._thread = threading.Thread(target=self._run, name="hardware", daemon=True)
 
@@ -57,8 +76,13 @@ class HardwareLoop:
     def stop(self) -> None:
         """End after the look that is under way."""
         self._stopping.set()
+        self._wake.set()
         if self._thread.is_alive():
             self._thread.join(timeout=5.0)
+
+    def notify(self) -> None:
+        """Look soon, if other GPUs than before are to be held open."""
+        self._wake.set()
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -72,10 +96,12 @@ class HardwareLoop:
             except Exception as error:  # noqa: BLE001 - a loop that dies silently is worse
                 _log.exception("hardware")
                 delay = self._unavailable(repr(error))
-            self._clock.wait(self._stopping, delay)
+            self._pause(delay)
 
     def _step(self) -> None:
-        if self._gate.is_open:
+        if not self._holding.settle():
+            self._rest()
+        elif self._gate.is_open:
             self._hardware.poll()
             self._settle()
         else:
@@ -86,6 +112,25 @@ class HardwareLoop:
                 self._recover()
                 self._recovered = True
             self._gate.open()
+
+    def _pause(self, seconds: float) -> None:
+        """Wait for the next look."""
+        end = self._clock.monotonic() + seconds
+        while not self._stopping.is_set():
+            left = end - self._clock.monotonic()
+            if left <= 0 or not self._clock.wait(self._wake, left):
+                return
+            self._wake.clear()
+            if self._holding.pending:
+                return
+
+    def _rest(self) -> None:
+        """Serve without NVML, as far as that goes."""
+        if self._recovered:
+            if not self._gate.is_open:
+                self._gate.open()
+        elif (reason := self._holding.reason()) != self._gate.reason:
+            self._gate.close(reason)
 
     def _unavailable(self, reason: str) -> float:
         if reason != self._gate.reason:

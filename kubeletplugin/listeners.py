@@ -11,9 +11,9 @@ class Listeners:
     def __init__(self) -> None:
         self._listeners: list[Callable[[], None]] = []
 
-    def add(self, listener: Callable[[], None]) -> None:
-        """One more; before any thread runs."""
-        self._listeners.append(listener)
+    def add(self, *listeners: Callable[[], None]) -> None:
+        """Some more; before any thread runs."""
+        self._listeners.extend(listeners)
 
     def __call__(self) -> None:
         """Something may have changed."""

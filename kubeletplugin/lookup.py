@@ -22,7 +22,8 @@ from dra.kube.transport import KubeApi
 from dra.names import DeviceNameError, GpuDevice, MigDevice, gpu_name, parse_device, profile_label
 from kubeletplugin.entries import Entry, State
 from kubeletplugin.errors import ClaimError, DeviceError, StartingError
-from kubeletplugin.hardware import GpuUnit, Hardware
+from kubeletplugin.gpuunit import GpuUnit
+from kubeletplugin.hardware import Hardware
 from kubeletplugin.slices import check_mig
 
 _NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")

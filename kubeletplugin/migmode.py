@@ -11,11 +11,13 @@ import logging
 import pynvml
 
 from dra.reasons import NodeReason
-from kubeletplugin.hardware import GpuUnit, Hardware
+from kubeletplugin.gpuunit import GpuUnit
+from kubeletplugin.hardware import Hardware
 from kubeletplugin.journal import Journal
 from kubeletplugin.nvml.discovery import mig_mode
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.instances import processes
+from kubeletplugin.remedies import reset
 from kubeletplugin.reports import Reports
 
 _log = logging.getLogger(__name__)
@@ -41,7 +43,7 @@ class MigMode:
         for unit in self._hardware.units():
             if unit.card.mig_enabled:
                 self._tried.discard(unit.uuid)
-            elif unit.uuid not in self._tried and unit.lock.try_enter():
+            elif not unit.let_go and unit.uuid not in self._tried and unit.lock.try_enter():
                 try:
                     changed = self._gpu(unit) or changed
                 except NvmlError as error:
@@ -69,7 +71,8 @@ class MigMode:
             self._reports.node(
                 NodeReason.MIG_PENDING,
                 f"MIG mode of {unit.name} ({gpu}) was asked for and is not on "
-                f"(activation status {status}); reset the GPU or reboot the node",
+                f"(activation status {status}); "
+                f"{reset(gpu, node=self._reports.node_name, gpu=unit.name)}",
                 warning=True,
             )
         return True

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
-from dra.conditions import GPU_LOST, INSTANCE_LOST, NO_PERMISSION, XID_ERROR
+from dra.conditions import GPU_LOST, INSTANCE_LOST, LET_GO, NO_PERMISSION, XID_ERROR
 from dra.inventory import ClaimRef, Gpu
 from dra.kube.timing import Clock, SystemClock
 from dra.reasons import NodeReason
 from kubeletplugin.ailments import Ailment, Ailments
 from kubeletplugin.entries import HELD, Entry
-from kubeletplugin.hardware import GpuUnit, Hardware
+from kubeletplugin.gpuunit import GpuUnit
+from kubeletplugin.hardware import Hardware
 from kubeletplugin.health import DeviceHealth, Problem, device_health, device_problem
 from kubeletplugin.journal import Journal
 from kubeletplugin.nvml.events import Xid
+from kubeletplugin.remedies import reset
 from kubeletplugin.reports import Reports
 from kubeletplugin.xids import RESET_XIDS, Scope, XidRules
 from kubeletplugin.xidwatch import XidWatch
@@ -109,7 +111,8 @@ class HealthMonitor:
         if unit is None or scope is Scope.NOTHING:
             _log.info("XID %d is not about the hardware", xid.number, extra={"gpu_uuid": gpu})
             return
-        ailment = _of_xid(unit, xid, scope, at=self._clock.monotonic())
+        remedy = reset(unit.uuid, node=self._reports.node_name, gpu=unit.name)
+        ailment = _of_xid(unit, xid, scope, at=self._clock.monotonic(), remedy=remedy)
         if self._ailments.add(ailment):
             _log.error("%s", ailment.message, extra={"gpu": unit.name, "gpu_uuid": gpu})
             self._reports.node(NodeReason.XID_ERROR, ailment.message, warning=True)
@@ -128,6 +131,12 @@ class HealthMonitor:
         """A GPU could be changed."""
         if self._ailments.drop(gpu, reason=NO_PERMISSION):
             self._on_change()
+
+    def taken_up(self, gpu: str) -> None:
+        """A GPU that was let go of is back: whoever had it so has mended it, or sees it again."""
+        for ailment in self._ailments.forget(gpu):
+            _log.info("over, as the GPU was let go of: %s", ailment.message)
+        self.review()
 
     def review(self) -> None:
         """Forget what has passed, and tell what has changed. At rest it writes nothing."""
@@ -148,14 +157,15 @@ class HealthMonitor:
             if healed or told or before != {u.uuid: u.sick for u in self._hardware.units()}:
                 self._on_change()
 
-    def _tell_of_gpus(self, seen: Iterable[Gpu]) -> None:
+    def _tell_of_gpus(self, seen: Collection[Gpu]) -> None:
         lost = {g.uuid: g for g in seen if g.reason == GPU_LOST}
         for uuid in lost.keys() - self._lost:
             gpu = lost[uuid]
             self._reports.node(NodeReason.GPU_LOST, f"{gpu.name}: {gpu.unavailable}", warning=True)
-        for uuid in self._lost - lost.keys():
+        silent = self._lost & {g.uuid for g in seen if g.reason == LET_GO}
+        for uuid in self._lost - lost.keys() - silent:
             self._reports.node(NodeReason.RECOVERED, f"GPU {uuid} answers again")
-        self._lost = frozenset(lost)
+        self._lost = frozenset(lost) | silent
 
     def _tell_of_devices(self) -> bool:
         """Conditions and events of the devices whose health is not what was said last."""
@@ -194,7 +204,10 @@ class HealthMonitor:
 
     def _follow(self) -> None:
         """A watch for each GPU of the node."""
-        present = {u.uuid for u in self._hardware.units()} if self._ready() else set()
+        units = self._hardware.units()
+        for uuid in {u.uuid for u in units if u.let_go} & self._watches.keys():
+            self._watches.pop(uuid).stop()
+        present = {u.uuid for u in units if not u.let_go} if self._ready() else set()
         for uuid in present - self._watches.keys():
             self._watches[uuid] = XidWatch(
                 self._hardware.session,
@@ -214,7 +227,7 @@ class HealthMonitor:
         self._reports.node(NodeReason.XIDS_UNSUPPORTED, text)
 
 
-def _of_xid(unit: GpuUnit, xid: Xid, scope: Scope, *, at: float) -> Ailment:
+def _of_xid(unit: GpuUnit, xid: Xid, scope: Scope, *, at: float, remedy: str) -> Ailment:
     needs_reset = xid.number in RESET_XIDS
     instances = unit.seen.instances if unit.seen is not None else ()
     if scope is Scope.SLICE:
@@ -224,11 +237,8 @@ def _of_xid(unit: GpuUnit, xid: Xid, scope: Scope, *, at: float) -> Ailment:
         )
         own = frozenset(i.uuid for i in instances if i.gpu_instance_id == xid.gi_id and i.uuid)
         return Ailment(unit.uuid, XID_ERROR, message, at, gi_id=xid.gi_id, beside=own)
-    remedy = (
-        f"end the pods on it and reset it (nvidia-smi -r -i {unit.uuid}), or reboot the node"
-        if needs_reset
-        else "it counts as healthy after 5 minutes without another"
-    )
+    if not needs_reset:
+        remedy = "it counts as healthy after 5 minutes without another"
     message = f"XID {xid.number} on {unit.name} ({unit.uuid}): {remedy}"
     beside = frozenset(i.uuid for i in instances if i.uuid)
     return Ailment(unit.uuid, XID_ERROR, message, at, needs_reset=needs_reset, beside=beside)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
+from dra.conditions import LET_GO
 from dra.inventory import Drain, Gpu, Inventory
 from kubeletplugin.allocatormode import AllocatorMode
 from kubeletplugin.gate import Gate
@@ -16,7 +18,8 @@ class NodeInventory:
     """Puts it together anew whenever it is asked. Thread-safe.
 
     ``gpus`` are all GPUs with what ails them, ``drain`` is what an administrator drains,
-    ``missing`` says what the node lacks for containers.
+    ``missing`` says what the node lacks for containers. ``resting`` says why no GPU was looked at:
+    those that the MigNode had ``before`` are shown then.
     """
 
     def __init__(  # noqa: PLR0913 - whoever knows a part of it
@@ -30,6 +33,8 @@ class NodeInventory:
         gpus: Callable[[], tuple[Gpu, ...]],
         drain: Callable[[], Drain | None],
         missing: Callable[[], str] = str,
+        resting: Callable[[], str] = str,
+        before: Callable[[], Inventory | None] = lambda: None,
     ) -> None:
         self._options = options
         self._mode = mode
@@ -39,6 +44,8 @@ class NodeInventory:
         self._gpus = gpus
         self._drain = drain
         self._missing = missing
+        self._resting = resting
+        self._before = before
 
     def of_mignode(self) -> Inventory | None:
         """What the MigNode is to say; None also while it is open who allocates."""
@@ -49,7 +56,7 @@ class NodeInventory:
         hardware, is_open, reason = self._hardware, self._gate.is_open, self._gate.reason
         if not is_open and not reason:
             return None
-        gpus = self._gpus()
+        gpus = self._gpus() or self._gpus_before()
         missing = self._missing()
         message = reason or self._journal.failure or missing or "; ".join(hardware.problems)
         if not message and not gpus:
@@ -67,3 +74,10 @@ class NodeInventory:
             publication=self._mode.publication,
             drain=self._drain(),
         )
+
+    def _gpus_before(self) -> tuple[Gpu, ...]:
+        """Those of the last run, if this one may not look at them."""
+        reason, before = self._resting(), self._before()
+        if not reason or before is None:
+            return ()
+        return tuple(replace(g, reason=LET_GO, unavailable=reason) for g in before.gpus)

@@ -12,6 +12,7 @@ from dra.kube.resources import NODES, RESOURCE_SLICES, Obj
 from dra.kube.transport import KubeApi
 from dra.nvidiadra import DRA_DRIVER, summary
 from kubeletplugin.managers import Conflict, conflict
+from kubeletplugin.pausing import Pauses
 from kubeletplugin.reports import Reports
 
 _log = logging.getLogger(__name__)
@@ -20,21 +21,26 @@ _log = logging.getLogger(__name__)
 class NodeWatch:
     """Tells when another manager appears or goes; ``on_conflict`` gets it, or None.
 
-    ``driver`` is this program's name: slices under it are its own.
+    ``driver`` is this program's name: slices under it are its own. With ``ignore`` nobody counts as
+    another manager. ``pauses`` sees the Node as well.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it looks for, and whom it tells
         self,
         api: KubeApi,
         node_name: str,
         *,
         driver: str,
         on_conflict: Callable[[Conflict | None], None],
+        pauses: Pauses,
+        ignore: bool = False,
         reports: Reports,
     ) -> None:
         self._api = api
         self._node_name = node_name
         self._on_conflict = on_conflict
+        self.pauses = pauses
+        self._ignore = ignore
         self._reports = reports
         self._lock = threading.Lock()
         self._current: Conflict | None = None
@@ -55,7 +61,7 @@ class NodeWatch:
             on_event=lambda _: self._judge(),
             on_listed=self._judge,
         )
-        self._watches_slices = driver != DRA_DRIVER
+        self._watches_slices = driver != DRA_DRIVER and not ignore
 
     def start(self) -> None:
         """Begin to watch."""
@@ -87,11 +93,13 @@ class NodeWatch:
 
     def _judge(self, node: Obj | None = None) -> None:
         """Decide anew, with the Node as it is now if that has changed."""
+        if node is not None:
+            self.pauses.see(node)
         with self._lock:
             if node is not None:
                 self._node = node
             slices = self._slices.store.list() if self._slices.synced else self._listed
-            found = conflict(self._node, slices)
+            found = None if self._ignore else conflict(self._node, slices)
             if found == self._current:
                 return
             self._current = found

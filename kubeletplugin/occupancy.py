@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dra.geometry import Placement
 from kubeletplugin.entries import LEAVING, Entry
 from kubeletplugin.errors import BusyError
-from kubeletplugin.hardware import GpuUnit
+from kubeletplugin.gpuunit import GpuUnit
 from kubeletplugin.identity import Identity, Sighting, how_to_remove
 from kubeletplugin.journal import Journal
 from kubeletplugin.nvml.errors import NvmlError

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from dra.inventory import Allocator
 from kubeletplugin.host.hooks import AUTO
 from kubeletplugin.host.libraries import LIBRARY_DIRECTORIES
+from kubeletplugin.pausing import DEPLOY_LABELS
 from kubeletplugin.roots import Roots
 from kubeletplugin.xids import XidRules
 
@@ -20,6 +21,7 @@ class Options:
     count, ``forgotten_seconds`` how long kubelet may take to unprepare a claim that has ended.
     ``library_directories`` are below the driver's root, ``cdi_hook`` is ``auto``, ``never`` or a
     path of the host.
+    ``pause_labels`` are the keys, with wildcards, of labels that ask GPU clients to pause.
     """
 
     node_name: str
@@ -32,6 +34,7 @@ class Options:
     ignore_other_managers: bool = False
     nvml_seconds: float = 10.0
     forgotten_seconds: float = 120.0
+    pause_labels: tuple[str, ...] = DEPLOY_LABELS
     xids: XidRules = field(default_factory=XidRules)
     library_directories: tuple[str, ...] = LIBRARY_DIRECTORIES
     cdi_hook: str = AUTO

@@ -16,6 +16,7 @@ from threading import Event
 from dra.allocation import AllocatedDevice
 from dra.inventory import ClaimRef
 from dra.kube.timing import Clock, SystemClock
+from dra.reasons import NodeReason
 from kubeletplugin.entries import ARRIVING, HELD, Entry, State
 from kubeletplugin.errors import (
     BusyError,
@@ -24,7 +25,8 @@ from kubeletplugin.errors import (
     PluginError,
     StartingError,
 )
-from kubeletplugin.hardware import GpuUnit, Hardware
+from kubeletplugin.gpuunit import GpuUnit
+from kubeletplugin.hardware import Hardware
 from kubeletplugin.journal import Journal
 from kubeletplugin.logfields import about
 from kubeletplugin.lookup import ClaimUnreadableError, resolve
@@ -152,6 +154,8 @@ class Preparer:
         """The entry with its slice made; the caller holds the GPU's lock."""
         if entry.view:
             if entry.state in ARRIVING:
+                if unit.let_go or (unit.withheld and unit.withheld.reason == NodeReason.PAUSED):
+                    check_withheld(unit)  # its holder would keep the GPU open
                 self._journal.put(entry)
             return entry
         if entry.placement is None:

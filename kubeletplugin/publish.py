@@ -17,7 +17,7 @@ from dra.kube.reflector import Change, Reflector
 from dra.kube.resources import MIG_NODES, NODES, Obj
 from dra.kube.timing import Clock, rfc3339
 from dra.kube.transport import KubeApi
-from dra.mignode import drain_of, to_mignode
+from dra.mignode import drain_of, from_mignode, to_mignode
 from kubeletplugin.republisher import Republisher
 
 _log = logging.getLogger(__name__)
@@ -54,6 +54,17 @@ class MigNodePublisher(Republisher):
         self._inventory = inventory
         self._on_drain = on_drain
         self.drain: Drain | None = None
+
+    def look(self) -> Inventory | None:
+        """What the MigNode says now, drains included; None if there is none, or no answer."""
+        try:
+            found = self._api.get(MIG_NODES, self._node_name)
+            inventory = from_mignode(found)
+        except (KubeError, InvalidObjectError, ValueError) as error:
+            _log.info("MigNode %s: %s", self._node_name, error)
+            return None
+        self.drain = inventory.drain
+        return inventory
 
     def _changed(self, change: Change) -> None:
         drain = _readable_drain(change.new) if change.new is not None else None

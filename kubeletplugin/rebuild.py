@@ -23,7 +23,8 @@ from dra.kube.transport import KubeApi
 from dra.reasons import NodeReason
 from kubeletplugin.entries import Entry, State
 from kubeletplugin.errors import DeviceError, HardwareError, ModeError, PluginError
-from kubeletplugin.hardware import GpuUnit, Hardware
+from kubeletplugin.gpuunit import GpuUnit
+from kubeletplugin.hardware import Hardware
 from kubeletplugin.journal import Journal
 from kubeletplugin.journalfile import Key
 from kubeletplugin.logfields import device as device_fields

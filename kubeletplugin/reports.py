@@ -21,6 +21,7 @@ class Reports:
 
     def __init__(self, recorder: Recorder, node_name: str) -> None:
         self._recorder = recorder
+        self.node_name = node_name
         # Kubelet's own events name a Node by its name in place of a UID.
         self._node = {
             "apiVersion": NODES.api_version,

@@ -16,7 +16,10 @@ from api.kubelet.dra.v1 import api_pb2 as v1
 from api.kubelet.dra.v1 import api_pb2_grpc as v1_grpc
 from api.kubelet.dra.v1beta1 import api_pb2 as v1beta1
 from api.kubelet.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
+from api.kubelet.dra_health.v1 import api_pb2_grpc as health_v1
+from api.kubelet.dra_health.v1alpha1 import api_pb2_grpc as health_v1alpha1
 from dra.inventory import ClaimRef
+from kubeletplugin.health import HealthBoard, HealthV1, HealthV1Alpha1
 from kubeletplugin.node import Node, Outcome
 from kubeletplugin.prepare import Prepared
 
@@ -102,3 +105,11 @@ class PluginV1Beta1(_Plugin, v1beta1_grpc.DRAPluginServicer):
     """k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin, for kubelets before 1.34."""
 
     messages: ClassVar[Any] = v1beta1
+
+
+def add_services(node: Node, board: HealthBoard, server: grpc.Server) -> None:
+    """Serve all that kubelet asks of a driver over one socket."""
+    v1_grpc.add_DRAPluginServicer_to_server(PluginV1(node), server)
+    v1beta1_grpc.add_DRAPluginServicer_to_server(PluginV1Beta1(node), server)
+    health_v1.add_DRAResourceHealthServicer_to_server(HealthV1(board), server)
+    health_v1alpha1.add_DRAResourceHealthServicer_to_server(HealthV1Alpha1(board), server)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from dra.geometry import Placement, Profile
 from kubeletplugin.entries import Entry, State
 from kubeletplugin.errors import BusyError, DeviceError, HardwareError, ModeError
-from kubeletplugin.hardware import GpuUnit
+from kubeletplugin.gpuunit import GpuUnit
 from kubeletplugin.identity import Identity
 from kubeletplugin.journal import Journal
 from kubeletplugin.logfields import device
@@ -26,6 +26,7 @@ from kubeletplugin.nvml.errors import (
 )
 from kubeletplugin.nvml.session import Session
 from kubeletplugin.occupancy import Occupancy
+from kubeletplugin.remedies import enable_mig
 from kubeletplugin.removal import Removal
 
 _log = logging.getLogger(__name__)
@@ -168,8 +169,8 @@ def _shape(unit: GpuUnit, entry: Entry) -> tuple[Profile, Placement]:
         DeviceError: MIG mode is off, or the GPU does not offer them any more.
         BusyError: another program is changing the GPU.
     """
-    check_mig(unit)
     check_withheld(unit)
+    check_mig(unit)
     geometry = unit.geometry
     profile = (
         geometry.by_id(entry.profile_id) if geometry and entry.profile_id is not None else None
@@ -203,8 +204,7 @@ def check_mig(unit: GpuUnit) -> None:
 def mode_is_off(unit: GpuUnit) -> ModeError:
     """That no slice can be made on a GPU before its MIG mode is on, and how to turn it on."""
     return ModeError(
-        f"MIG mode of {unit.name} ({unit.uuid}) is off; "
-        f"turn it on with: nvidia-smi -i {unit.uuid} -mig 1"
+        f"MIG mode of {unit.name} ({unit.uuid}) is off; {enable_mig(unit.uuid, gpu=unit.name)}"
     )
 
 
@@ -212,9 +212,11 @@ def check_withheld(unit: GpuUnit) -> None:
     """Refuse a GPU that another program manages.
 
     Raises:
-        BusyError: it is at work, and will have ended by itself.
+        BusyError: it is at work, and will have ended by itself; or the GPU is let go of.
         DeviceError: it stays until somebody takes it away.
     """
+    if unit.let_go:
+        raise BusyError(f"{unit.name} ({unit.uuid}) is {unit.let_go}")
     if unit.withheld is None:
         return
     kind = BusyError if unit.withheld.passing else DeviceError

@@ -9,7 +9,8 @@ from cdi.spec import Device, DeviceNode, Edits, Spec, claim_kind, device_id, joi
 from cdi.store import SpecStore
 from kubeletplugin.caps import check_capabilities, instance_capabilities, monitor_capability
 from kubeletplugin.errors import HostError, IncompleteError
-from kubeletplugin.hardware import GpuUnit, Hardware
+from kubeletplugin.gpuunit import GpuUnit
+from kubeletplugin.hardware import Hardware
 from kubeletplugin.host.devicenodes import (
     capability_node,
     control_nodes,

@@ -15,7 +15,8 @@ from dra.kube.timing import Clock, SystemClock
 from dra.reasons import NodeReason
 from kubeletplugin.entries import HELD, LEAVING, Entry, State
 from kubeletplugin.errors import HardwareError, PluginError
-from kubeletplugin.hardware import GpuUnit, Hardware
+from kubeletplugin.gpuunit import GpuUnit
+from kubeletplugin.hardware import Hardware
 from kubeletplugin.journal import Journal
 from kubeletplugin.journalfile import Key
 from kubeletplugin.logfields import device
@@ -162,6 +163,8 @@ class Undo:
         try:
             if unit.withheld is not None and unit.withheld.frozen:
                 raise HardwareError(f"nothing is changed on {unit.name}: {unit.withheld.problem}")
+            if unit.let_go:
+                raise HardwareError(f"{unit.name} is {unit.let_go}")
             current = self._journal.get(entry)
             if current is not None and (other := self._removal.remove(current, before)):
                 _log.warning("%s", other)

@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable
 
 from dra.kube.timing import Clock
-from kubeletplugin.nvml.errors import GpuLostError, NotSupportedError, NvmlError
+from kubeletplugin.nvml.errors import GpuLostError, LetGoError, NotSupportedError, NvmlError
 from kubeletplugin.nvml.events import Xid, XidEvents
 from kubeletplugin.nvml.session import Session
 
@@ -58,6 +58,8 @@ class XidWatch:
             except NotSupportedError as error:
                 self._on_unsupported(str(error))
                 return
+            except LetGoError:
+                _log.debug("XIDs of GPU %s are not listened to: it is let go of", self._gpu)
             except GpuLostError as error:
                 self._say(error)
                 self._on_lost()

@@ -13,11 +13,14 @@ from cli.exits import CliError, Exit
 from cli.occupancy import GpuView, NodeView, Slot
 from cli.reading import site
 from cli.session import Session
+from dra.conditions import LET_GO
 from dra.kube.errors import KubeError, NotFoundError, UnavailableError
 from dra.kube.resources import PODS, Obj
 from dra.kube.timing import rfc3339
 
 _POLL_SECONDS = 2.0
+_LET_GO_SECONDS = 30.0
+"""How long --wait waits for the node's plugin, which may not run, to let go of idle GPUs."""
 
 
 def run(session: Session, arguments: argparse.Namespace) -> int:
@@ -34,15 +37,21 @@ def run(session: Session, arguments: argparse.Namespace) -> int:
     evicted: set[str] = set()
     refused: dict[str, str] = {}
     deadline = time.monotonic() + arguments.timeout
+    idle: float | None = None
     while True:
         node = _node(session, arguments.node)
         users = _users(node, arguments.gpu)
         if arguments.evict:
             refused = _evict(session, users, evicted)
-        if not users or not arguments.wait or time.monotonic() >= deadline:
+        held, now = _held(node, arguments.gpu), time.monotonic()
+        idle = None if users else idle or now
+        done = not users and not held
+        if done or not arguments.wait or now >= deadline:
+            break
+        if idle is not None and now - idle >= _LET_GO_SECONDS:
             break
         session.pause(_POLL_SECONDS)
-    _report(session, node, users, evicted=sorted(evicted), refused=refused)
+    _report(session, node, users, held=held, evicted=sorted(evicted), refused=refused)
     return Exit.FINDING if users else Exit.OK
 
 
@@ -64,6 +73,16 @@ def _users(node: NodeView, gpus: Iterable[str]) -> list[tuple[GpuView, Slot]]:
         if not wanted or v.gpu.name in wanted
         for s in v.slots
         if s.state != "foreign"
+    ]
+
+
+def _held(node: NodeView, gpus: Iterable[str]) -> list[str]:
+    """The GPUs that the node's plugin has not let go of, of those that this call is about."""
+    wanted = set(gpus)
+    return [
+        v.gpu.name
+        for v in node.gpus
+        if (not wanted or v.gpu.name in wanted) and v.gpu.reason != LET_GO
     ]
 
 
@@ -98,11 +117,12 @@ def _evict(
     return refused
 
 
-def _report(
+def _report(  # noqa: PLR0913 - what it tells
     session: Session,
     node: NodeView,
     users: list[tuple[GpuView, Slot]],
     *,
+    held: list[str],
     evicted: list[str],
     refused: dict[str, str],
 ) -> None:
@@ -116,6 +136,7 @@ def _report(
             "since": drain.since if drain else "",
             "inUse": [{"gpu": v.gpu.name, **slot_json(s)} for v, s in users],
             "foreign": [{"gpu": v.gpu.name, **slot_json(s)} for v, s in foreign],
+            "held": held,
             "evicted": evicted,
             "notEvicted": refused,
         }
@@ -137,3 +158,8 @@ def _report(
         )
     else:
         out.line(out.good("nothing of this driver is in use there"))
+        if held:
+            names = ", ".join(held)
+            out.line(out.odd(f"the node's plugin has not let go of {names} yet") + "; --wait waits")
+        else:
+            out.line("the node's plugin has let go: kubectl mig map shows what may be done")

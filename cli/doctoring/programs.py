@@ -133,7 +133,7 @@ def modes(evidence: Evidence) -> Iterator[Check]:
             yield warn(
                 "modes",
                 f"node {node.name}: MIG is off on all GPUs, they are given out whole",
-                "nvidia-smi -mig 1, if slices are wanted",
+                "nvidia-smi -mig 1, if slices are wanted; before Hopper kubectl mig drain first",
             )
     allocators = Counter(n.inventory.allocator for n in evidence.facts.site.nodes)
     if not found and allocators:

@@ -19,9 +19,11 @@ REMEDIES: Mapping[str, str] = {
     "the node (nvidia-smi mig -dci, then -dgi)",
     Why.RECLAIMING: "a process still uses the slice, so that it cannot be removed: end it on the "
     "node; a monitoring agent that holds it may have to be restarted",
-    Why.MIG_OFF: "switch MIG mode on (nvidia-smi -i <gpu> -mig 1), or let the plugin do it where "
-    "its option allows that",
-    Why.MODE_PENDING: "reset the GPU or reboot the node, so that the pending MIG mode takes effect",
+    Why.MIG_OFF: "switch MIG mode on (nvidia-smi -i <gpu> -mig 1; before Hopper kubectl mig drain "
+    "it first, so that the plugin lets go of it), or let the plugin do it where its option allows "
+    "that",
+    Why.MODE_PENDING: "drain the GPU and reset it (nvidia-smi -r), or reboot the node, so that the "
+    "pending MIG mode takes effect",
     Why.DRAINED: "kubectl mig resume, when the work on it is done",
     Why.NOT_READY: "look at the plugin's pod and its log on that node (kubectl mig doctor)",
     Why.PLUGIN_GONE: "look at the plugin's DaemonSet and its pod on that node (kubectl mig doctor)",

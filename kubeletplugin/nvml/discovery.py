@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,8 +10,10 @@ import pynvml
 
 from dra.geometry import Geometry
 from kubeletplugin.nvml.errors import NotSupportedError, NvmlError
+from kubeletplugin.nvml.handles import Device
 from kubeletplugin.nvml.profiles import read_geometry
 from kubeletplugin.nvml.session import Session
+from kubeletplugin.remedies import reset
 
 MODE_PENDING = "MIGModePending"
 _MIB = 1024 * 1024
@@ -64,8 +67,8 @@ class Discovery:
     problems: tuple[str, ...]
 
 
-def discover(session: Session) -> Discovery:
-    """Read every GPU.
+def discover(session: Session, addresses: Collection[str] | None = None) -> Discovery:
+    """Read every GPU, or with PCI ``addresses`` those alone: no other is touched then.
 
     Raises:
         NvmlError: the driver itself cannot be asked.
@@ -80,12 +83,17 @@ def discover(session: Session) -> Discovery:
         # nvml.h names no state of a GPU in which they are not counted; still none hides the others.
         count, uncounted = _MOST_GPUS, error
         problems.append(str(error))
-    for index in range(count):
+    for index in range(count) if addresses is None else ():
         try:
-            cards.append(_read(session, index))
+            cards.append(_read(session, session.take(index)))
         except NvmlError as error:
             if uncounted is not None and error.code == pynvml.NVML_ERROR_INVALID_ARGUMENT:
                 break  # past the last
+            problems.append(str(error))
+    for address in addresses or ():
+        try:
+            cards.append(_read(session, session.take_at(address)))
+        except NvmlError as error:
             problems.append(str(error))
     if uncounted is not None and not cards:
         raise uncounted
@@ -106,8 +114,7 @@ def mig_mode(session: Session, device: Any, *, gpu: str) -> tuple[bool, bool] | 
     return bool(current), bool(pending)
 
 
-def _read(session: Session, index: int) -> Card:
-    found = session.take(index)
+def _read(session: Session, found: Device) -> Card:
     device, uuid = found.handle, found.uuid
     minor = session.call(pynvml.nvmlDeviceGetMinorNumber, device, gpu=uuid)
     try:
@@ -150,10 +157,7 @@ def _availability(*, enabled: bool, pending: bool, uuid: str) -> tuple[str, str]
         wanted = "on" if pending else "off"
         return (
             MODE_PENDING,
-            (
-                f"MIG mode turns {wanted} at the next GPU reset; "
-                f"reset the GPU (nvidia-smi -r -i {uuid}) or reboot the node"
-            ),
+            f"MIG mode turns {wanted} at the next GPU reset; {reset(uuid)}",
         )
     return "", ""
 

@@ -10,6 +10,7 @@
      +-- InUseError                  processes hold the instance; ``pids`` names them
      +-- InsufficientResourcesError  the placement is taken, or engines are used up
      +-- GpuLostError                off the bus, or needs a reset
+     +-- LetGoError                  let go of by this program, so that it may be reset
      +-- UndeliverableError          the driver makes no slice with what the profile advertises
      +-- ReadBackError               NVML said success, and what it then shows is something else
      +-- HangError                   a call has not come back; nothing is known of what it did
@@ -22,6 +23,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pynvml
+
+from kubeletplugin.remedies import reset
 
 _HINTS = {
     pynvml.NVML_ERROR_NO_PERMISSION: (
@@ -37,11 +40,12 @@ _HINTS = {
         "directory in LD_LIBRARY_PATH"
     ),
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: (
-        "library and kernel module are of different driver versions; reload the kernel module or "
-        "reboot the node, and restart this plugin"
+        "library and kernel module are of different driver versions; this plugin ends, and kubelet "
+        "starts it anew, once a new process would load the right library; if it does not, reload "
+        "the kernel module or reboot the node"
     ),
     pynvml.NVML_ERROR_GPU_IS_LOST: "the GPU fell off the bus; reboot the node",
-    pynvml.NVML_ERROR_RESET_REQUIRED: "reset the GPU (nvidia-smi -r) or reboot the node",
+    pynvml.NVML_ERROR_RESET_REQUIRED: reset("<uuid>"),
     pynvml.NVML_ERROR_IN_USE: "end the processes that use it",
     pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES: (
         "the placement or an engine that it needs is taken; compare nvidia-smi mig -lgi"
@@ -147,6 +151,23 @@ class UndeliverableError(NvmlError):
 
     def hint(self, code: int) -> str:  # noqa: ARG002, D102 - said in the detail
         return ""
+
+
+class LetGoError(NvmlError):
+    """The GPU is let go of by this program: no call is made for it, no handle taken."""
+
+    def __init__(self, gpu: str) -> None:
+        super().__init__(
+            "nvmlDeviceGetHandleByPciBusId",
+            pynvml.NVML_ERROR_NOT_READY,
+            gpu=gpu,
+            detail="this plugin has let go of the GPU, which is drained or to pause",
+        )
+
+    @property
+    def passing(self) -> bool:
+        """Not by itself: somebody is at work on the GPU."""
+        return False
 
 
 class ReadBackError(NvmlError):

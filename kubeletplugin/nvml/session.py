@@ -12,7 +12,13 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import pynvml
 
-from kubeletplugin.nvml.errors import GpuLostError, NotFoundError, NvmlError, translate
+from kubeletplugin.nvml.errors import (
+    GpuLostError,
+    LetGoError,
+    NotFoundError,
+    NvmlError,
+    translate,
+)
 from kubeletplugin.nvml.handles import Device, Handles
 from kubeletplugin.nvml.library import Library
 
@@ -38,6 +44,8 @@ class Session(Library):
         super().__init__(seconds=seconds, on_call=on_call)
         self._initialising = threading.Lock()
         self._handles = Handles()
+        self.let_go: frozenset[str] = frozenset()
+        """UUIDs of GPUs of which no handle is taken; see ``reopen`` for those that are taken."""
 
     def call(self, function: Callable[..., T], *arguments: Any, gpu: str = "") -> T:
         """Call a function of pynvml; ``gpu`` is the UUID to name in an error.
@@ -70,8 +78,11 @@ class Session(Library):
 
         Raises:
             GpuLostError: this machine has no such GPU now, as far as could be seen.
+            LetGoError: it is let go of.
         """
         with self.together():
+            if uuid in self.let_go:
+                raise LetGoError(uuid)
             kept = self._handles.get(uuid, self._generation)
             if kept is not None:
                 return kept.handle
@@ -100,6 +111,18 @@ class Session(Library):
         label = f"with index {index}"
         with self.together():
             handle = self.call(pynvml.nvmlDeviceGetHandleByIndex, index, gpu=label)
+            return self._verified(handle, label=label)
+
+    def take_at(self, address: str) -> Device:
+        """The GPU at a PCI address, its handle taken and kept; no other GPU is touched.
+
+        Raises:
+            NvmlError: it does not answer, or there is none.
+        """
+        label = f"at PCI address {address}"
+        with self.together():
+            by_address = pynvml.nvmlDeviceGetHandleByPciBusId
+            handle = self.call(by_address, address.encode(), gpu=label)
             return self._verified(handle, label=label)
 
     def driver_version(self) -> str:

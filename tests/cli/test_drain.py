@@ -96,9 +96,30 @@ def test_wait_ends_when_nobody_uses_it_any_more(node: World) -> None:
         while drain_of(node) is None:
             assert process.poll() is None
         node.api.delete(RESOURCE_CLAIMS, "idle", namespace="default")
+        let_go(node, "gpu-0")
         assert process.wait(PATIENCE) == 0
         assert process.stdout is not None
         assert "nothing of this driver is in use there" in process.stdout.read()
+
+
+def let_go(world: World, name: str) -> None:
+    """What the node's plugin says of a GPU that may be reset."""
+    found = world.api.get(MIG_NODES, "node-a")
+    for each in found["status"]["gpus"]:
+        if each["name"] == name:
+            each.update(reason="GpuLetGo", message="let go of: it may be reset")
+    world.api.replace(MIG_NODES, found, subresource="status")
+
+
+def test_it_says_whether_the_plugin_has_let_go(node: World, mig: Mig) -> None:
+    node.api.delete(RESOURCE_CLAIMS, "idle", namespace="default")
+    ran = mig("drain", "node-a", "gpu-0")
+    assert ran.code == 0
+    assert "has not let go of gpu-0 yet; --wait waits" in ran.out
+    assert mig("drain", "node-a", "gpu-0", "-o", "json").json["held"] == ["gpu-0"]
+    let_go(node, "gpu-0")
+    assert "has let go" in mig("drain", "node-a", "gpu-0", "--wait").out
+    assert mig("drain", "node-a", "gpu-0", "-o", "json").json["held"] == []
 
 
 def test_wait_gives_up_after_its_time(node: World, mig: Mig) -> None:

@@ -33,6 +33,24 @@ def test_only_the_plugin_over_real_gpus_is_privileged(name: str) -> None:
             assert each["securityContext"]["capabilities"] == {"drop": ["ALL"]}
 
 
+@pytest.mark.parametrize("name", VALUES)
+def test_the_plugin_over_real_gpus_sees_the_processes_of_the_whole_node(name: str) -> None:
+    for component in COMPONENTS:
+        wanted = component == "kubelet-plugin" and name != "simulated"
+        assert pod_spec(rendered(name), component).get("hostPID", False) is wanted
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_plugin_outlives_a_pause_of_gpu_clients(name: str) -> None:
+    # Gated by that label it would be gone before those are who only it can unprepare.
+    assert "gpu.deploy.client" not in str(
+        [
+            pod_spec(rendered(name), "kubelet-plugin").get(each)
+            for each in ("nodeSelector", "affinity")
+        ]
+    )
+
+
 def test_the_controller_is_no_root_and_has_a_standby_elsewhere() -> None:
     objects = rendered("defaults")
     spec = pod_spec(objects, "controller")

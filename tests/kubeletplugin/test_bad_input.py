@@ -10,7 +10,7 @@ from dra.inventory import ClaimRef
 from dra.kube.errors import ForbiddenError
 from dra.kube.resources import RESOURCE_CLAIMS, Obj
 from kubeletplugin.entries import State
-from kubeletplugin.hardware import GpuUnit
+from kubeletplugin.gpuunit import GpuUnit
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.conftest import A100

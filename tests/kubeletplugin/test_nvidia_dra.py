@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from dra.conditions import LET_GO
 from dra.kube.reflector import Reflector
 from dra.kube.resources import NODES, RESOURCE_SLICES, Obj, Resource
 from dra.nvidiadra import DEPLOY_LABEL, DRA_DRIVER
 from kubeletplugin.entries import State
 from kubeletplugin.managers import Conflict
 from kubeletplugin.nodewatch import NodeWatch
+from kubeletplugin.pausing import Pauses
 from kubeletplugin.reports import Reports
 from tests.dra.nvidiaslices import counter_slice, found_mig, future_mig, gpu, resource_slice
 from tests.kubeletplugin.rig import DRIVER, Rig
@@ -122,10 +124,14 @@ def test_where_it_gives_out_what_it_finds_ours_are_still_removed(
     wait_for("MigNode", lambda: reasons(rig) == ["", ""])
 
 
-@pytest.mark.parametrize("value", ["true", "paused-for-driver-upgrade"])
-def test_its_label_is_enough_and_false_ends_it(rig: Rig, value: str) -> None:
+@pytest.mark.parametrize(
+    ("value", "reason"),
+    # A pause of one of NVIDIA's programs is one of all: the GPUs are let go of.
+    [("true", ACTIVE), ("paused-for-driver-upgrade", LET_GO)],
+)
+def test_its_label_is_enough_and_false_ends_it(rig: Rig, value: str, reason: str) -> None:
     label(rig, {DEPLOY_LABEL: value})
-    wait_for("MigNode", lambda: reasons(rig) == [ACTIVE] * 2)
+    wait_for("MigNode", lambda: reasons(rig) == [reason] * 2)
     assert f"{DEPLOY_LABEL}={value}" in rig.refused(rig.claim(SLICE))
     label(rig, {DEPLOY_LABEL: "false"})
     wait_for("MigNode", lambda: reasons(rig) == ["", ""])
@@ -169,12 +175,14 @@ class Seen:
     def __init__(self, rig: Rig, driver: str = DRIVER) -> None:
         self.conflicts: list[Conflict | None] = []
         assert rig.daemon is not None
+        reports = Reports(_Silent(), rig.node)
         self.watch = NodeWatch(
             rig.api,
             rig.node,
             driver=driver,
             on_conflict=self.conflicts.append,
-            reports=Reports(_Silent(), rig.node),
+            pauses=Pauses((), reports=reports, on_change=lambda _: None),
+            reports=reports,
         )
 
 

@@ -1,0 +1,25 @@
+"""Remedies that several messages name.
+
+This program has every GPU open that it serves, and nobody can reset a GPU that is open: what needs
+a reset begins with a drain, upon which this program lets go.
+"""
+
+from __future__ import annotations
+
+_NODE, _GPU = "<node>", "<gpu>"
+
+
+def reset(uuid: str, *, node: str = _NODE, gpu: str = _GPU) -> str:
+    """How to reset a GPU, named by UUID and, if that is known, as MigNode and kubectl name it."""
+    return (
+        f"reset the GPU (kubectl mig drain {node} {gpu} --wait, nvidia-smi -r -i {uuid}, "
+        f"kubectl mig resume {node} {gpu}) or reboot the node"
+    )
+
+
+def enable_mig(uuid: str, *, node: str = _NODE, gpu: str = _GPU) -> str:
+    """How to turn on a GPU's MIG mode; before Hopper that resets it."""
+    return (
+        f"turn it on with: nvidia-smi -i {uuid} -mig 1 (before Hopper between kubectl mig drain "
+        f"{node} {gpu} --wait and kubectl mig resume {node} {gpu})"
+    )
