@@ -146,10 +146,14 @@ class MigNodeSpec(_Struct, frozen=True):
 
 
 class MigNodeStatus(_Struct, frozen=True):
-    """What the plugin last saw."""
+    """What the plugin last saw.
+
+    ``cdi_hook`` is the path of NVIDIA's hook program on the node, where specs use it.
+    """
 
     driver_version: str = ""
     cuda_driver_version: str = ""
+    cdi_hook: str = ""
     geometries: list[GeometryField] = msgspec.field(default_factory=list)
     gpus: list[GpuField] = msgspec.field(default_factory=list)
     summary: SummaryField | None = None

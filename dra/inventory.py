@@ -138,7 +138,7 @@ class Inventory:
     """A node's GPUs and what allocates them. ``pool`` is the pool of the node's devices.
 
     ``publication`` is None where nobody asked for ResourceSlices, ``drain`` where nothing is
-    drained.
+    drained. ``cdi_hook`` is the hook program on the node that containers' CDI specs use.
     """
 
     node: str
@@ -148,6 +148,7 @@ class Inventory:
     allocator: Allocator = Allocator.CONTROLLER
     driver_version: str = ""
     cuda_driver_version: str = ""
+    cdi_hook: str = ""
     ready: bool = True
     message: str = ""
     publication: Publication | None = None

@@ -20,6 +20,8 @@ from dra.monitoring.server import AddressError, serving
 from dra.names import DEFAULT_DRIVER
 from kubeletplugin.daemon import serve
 from kubeletplugin.errors import PluginError
+from kubeletplugin.host.hooks import AUTO, read_choice
+from kubeletplugin.host.libraries import LIBRARY_DIRECTORIES, read_directories
 from kubeletplugin.memory import one_arena
 from kubeletplugin.options import Options
 from kubeletplugin.pausing import DEPLOY_LABELS
@@ -79,6 +81,23 @@ class _Program(click.Group):
     default="/",
     help="Root of the NVIDIA driver's files, as the host sees it; `auto` is /run/nvidia/driver "
     "while there is a driver container, else /.",
+)
+@click.option(
+    "--library-directories",
+    default=",".join(LIBRARY_DIRECTORIES),
+    show_default="those of all known distributions",
+    callback=lambda _context, _option, text: read_directories(text),
+    metavar="LIST",
+    help="Where below the driver's root its libraries may be, for this program and for containers; "
+    "what the root's ld.so.cache names is looked through after them.",
+)
+@click.option(
+    "--cdi-hook",
+    default=AUTO,
+    callback=lambda _context, _option, text: read_choice(text),
+    metavar="auto|never|PATH",
+    help="NVIDIA's nvidia-cdi-hook on the node, which gives images that are newer than the driver "
+    "forward compatibility: where it is there, never, or this one.",
 )
 @click.option(
     "--state-dir",
@@ -164,6 +183,8 @@ def main(  # noqa: PLR0913 - the flags
     cdi_root: Path,
     host_root: Path,
     driver_root: Path,
+    library_directories: tuple[str, ...],
+    cdi_hook: str,
     state_dir: Path | None,
     instance: str,
     enable_mig: bool,
@@ -211,6 +232,8 @@ def main(  # noqa: PLR0913 - the flags
         nvml_seconds=nvml_timeout,
         forgotten_seconds=forgotten_after,
         xids=xids,
+        library_directories=library_directories,
+        cdi_hook=cdi_hook,
     )
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -189,7 +189,7 @@ class Daemon:
             ignore=options.ignore_other_managers,
             reports=reports,
         )
-        self._needs = NodeNeeds(self._hardware, specs, reports=reports)
+        self._needs = NodeNeeds(self._hardware, specs, reports=reports, on_change=changed)
         self._mig_mode = MigMode(self._hardware, self._journal, reports=reports)
         self._letting_go = LettingGo(
             self._hardware,
@@ -223,6 +223,7 @@ class Daemon:
             missing=lambda: self._needs.missing,
             resting=self._letting_go.reason,
             before=lambda: self._letting_go.before,
+            cdi_hook=lambda: self._needs.hook,
         )
         self._slice_publisher = SlicePublisher(
             api, options, self._mode, inventory=self._inventory.known, reports=reports

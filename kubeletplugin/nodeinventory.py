@@ -18,8 +18,8 @@ class NodeInventory:
     """Puts it together anew whenever it is asked. Thread-safe.
 
     ``gpus`` are all GPUs with what ails them, ``drain`` is what an administrator drains,
-    ``missing`` says what the node lacks for containers. ``resting`` says why no GPU was looked at:
-    those that the MigNode had ``before`` are shown then.
+    ``missing`` says what the node lacks for containers, ``cdi_hook`` is their hook program.
+    ``resting`` says why no GPU was looked at: those that the MigNode had ``before`` are shown then.
     """
 
     def __init__(  # noqa: PLR0913 - whoever knows a part of it
@@ -33,6 +33,7 @@ class NodeInventory:
         gpus: Callable[[], tuple[Gpu, ...]],
         drain: Callable[[], Drain | None],
         missing: Callable[[], str] = str,
+        cdi_hook: Callable[[], str] = str,
         resting: Callable[[], str] = str,
         before: Callable[[], Inventory | None] = lambda: None,
     ) -> None:
@@ -46,6 +47,7 @@ class NodeInventory:
         self._missing = missing
         self._resting = resting
         self._before = before
+        self._cdi_hook = cdi_hook
 
     def of_mignode(self) -> Inventory | None:
         """What the MigNode is to say; None also while it is open who allocates."""
@@ -69,6 +71,7 @@ class NodeInventory:
             allocator=self._mode.allocator or self._options.allocator,
             driver_version=hardware.driver_version,
             cuda_driver_version=hardware.cuda_version,
+            cdi_hook=self._cdi_hook(),
             ready=is_open and bool(gpus) and not self._journal.failure and not missing,
             message=message,
             publication=self._mode.publication,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from dra.reasons import NodeReason
 from kubeletplugin.errors import IncompleteError
@@ -19,16 +20,28 @@ class NodeNeeds:
     """Looks at driver libraries, kernel modules and capability files at each ``look``.
 
     While something is missing, no GPU of the node is offered; when it is there, all are again.
+    ``missing`` says what, with the remedy; ``hook`` is the hook program that containers get, or
+    empty. ``on_change`` is called when the hook is another.
     """
 
-    def __init__(self, hardware: Hardware, specs: Specs, *, reports: Reports) -> None:
+    def __init__(
+        self,
+        hardware: Hardware,
+        specs: Specs,
+        *,
+        reports: Reports,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._on_change = on_change
         self._hardware = hardware
         self._specs = specs
         self._reports = reports
         self.missing = ""
+        self.hook = ""
 
     def look(self) -> None:
         """Look, and tell the node, its GPUs and the log when it has become otherwise."""
+        self._look_at_hook()
         try:
             self._specs.check()
             missing = ""
@@ -44,3 +57,11 @@ class NodeNeeds:
             self._reports.node(reason, missing, warning=True)
         else:
             _log.info("nothing is missing on this node any more")
+
+    def _look_at_hook(self) -> None:
+        hook = self._specs.hook()
+        if hook == self.hook:
+            return
+        self.hook = hook
+        _log.info("containers get their driver by %s", hook or "mounts alone, without a hook")
+        self._on_change()

@@ -85,6 +85,11 @@ class Specs:
         except HostError as error:
             raise IncompleteError(str(error)) from error
 
+    def hook(self) -> str:
+        """The hook program's path on the host; empty where specs use mounts alone."""
+        found = self._files().hook
+        return found.path if found is not None else ""
+
     def build(self, entries: Sequence[Entry]) -> Spec:
         """The spec of one claim."""
         self.check()

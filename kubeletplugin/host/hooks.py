@@ -12,6 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
 from cdi.spec import CREATE_CONTAINER, Hook
 from kubeletplugin.host.insideroot import inside
 from kubeletplugin.roots import Roots
@@ -71,6 +73,19 @@ class HookProgram:
             return (update,)
         version = f"--host-driver-version={driver_version}"
         return (self.hook(ENABLE_CUDA_COMPAT, version), update)
+
+
+def read_choice(text: str) -> str:
+    """The value of ``--cdi-hook``.
+
+    Raises:
+        click.BadParameter: it is neither a word that is known nor an absolute path.
+    """
+    if text in {AUTO, NEVER} or text.startswith("/"):
+        return text
+    raise click.BadParameter(
+        f"{text!r} is neither {AUTO} nor {NEVER} nor the absolute path of the program on the host"
+    )
 
 
 def find_hook(roots: Roots, choice: str) -> HookProgram | None:

@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
 from kubeletplugin.host.architecture import Architecture
 from kubeletplugin.host.elf import read_library
 from kubeletplugin.host.insideroot import inside
@@ -59,6 +61,20 @@ class Library:
     def stem(self) -> str:
         """``libcuda`` of ``libcuda.so.570.86.15``."""
         return stem(self.path.rpartition("/")[2])
+
+
+def read_directories(text: str) -> tuple[str, ...]:
+    """The value of ``--library-directories``: paths below the driver's root, by commas.
+
+    Raises:
+        click.BadParameter: there is none, or one leads out of the root.
+    """
+    found = tuple(path for part in text.split(",") if (path := part.strip().strip("/")))
+    if not found or any(".." in path.split("/") for path in found):
+        raise click.BadParameter(
+            f"{text!r} is no list of directories below the driver's root, such as usr/lib64,usr/lib"
+        )
+    return found
 
 
 def stem(name: str) -> str:

@@ -22,10 +22,18 @@ _VERSIONED = {
     "libnvidia-pkcs11-openssl3.so": "",
     "libnvidia-ptxjitcompiler.so": "1",
     "libEGL_nvidia.so": "0",
+    "libGLESv1_CM_nvidia.so": "1",
+    "libGLESv2_nvidia.so": "2",
     "libGLX_nvidia.so": "0",
     "libnvidia-eglcore.so": "",
+    "libnvidia-fbc.so": "1",
     "libnvidia-glcore.so": "",
+    "libnvidia-glsi.so": "",
+    "libnvidia-glvkspirv.so": "",
+    "libnvidia-ngx.so": "1",
+    "libnvidia-rtcore.so": "",
     "libnvidia-tls.so": "",
+    "libnvoptix.so": "1",
 }
 _UNVERSIONED = ("libnvidia-nvvm70.so.4",)
 _PROGRAMS = (

@@ -63,6 +63,12 @@ BY_VALUE: dict[str, dict[str, Given]] = {
         "--kubelet-root": ("kubeletPlugin.kubeletRoot", "/srv/kubelet", Path("/srv/kubelet")),
         "--cdi-root": ("kubeletPlugin.cdiRoot", "/etc/cdi", Path("/etc/cdi")),
         "--driver-root": ("kubeletPlugin.driverRoot", "auto", Path("auto")),
+        "--library-directories": (
+            "kubeletPlugin.libraryDirectories",
+            ["usr/lib64", "opt/nvidia"],
+            ("usr/lib64", "opt/nvidia"),
+        ),
+        "--cdi-hook": ("kubeletPlugin.cdiHook", "never", "never"),
         "--state-dir": ("kubeletPlugin.stateDir", "/srv/state", Path("/srv/state")),
         "--enable-mig": ("kubeletPlugin.enableMig", True, True),
         "--ignore-other-managers": ("kubeletPlugin.ignoreOtherManagers", True, True),

@@ -28,6 +28,7 @@ INVENTORY = Inventory(
     allocator=Allocator.SCHEDULER,
     driver_version="570.86.10",
     cuda_driver_version="12.8",
+    cdi_hook="/usr/bin/nvidia-cdi-hook",
     gpus=(
         Gpu(
             minor=0,
