@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from pathlib import Path
+from typing import BinaryIO
 
 import click
 from msgspec.structs import replace
@@ -28,6 +28,7 @@ from kubeletplugin.errors import PluginError
 from kubeletplugin.nvml.session import Session
 from kubeletplugin.roots import Roots
 
+_STANDARD_OUTPUT = "<stdout>"
 _ROOTS = ("host_root", "driver_root", "cdi_root", "kubelet_root", "state_dir", "driver_name")
 
 
@@ -35,9 +36,10 @@ _ROOTS = ("host_root", "driver_root", "cdi_root", "kubelet_root", "state_dir", "
 @click.option(
     "--json",
     "json_file",
-    type=click.Path(path_type=Path, dir_okay=False),
+    type=click.File("wb", lazy=False),
     metavar="FILE",
-    help="Write the whole report there, to attach it to a bug report; it holds no secrets.",
+    help="Write the whole report there, to attach it to a bug report; it holds no secrets. With - "
+    "it goes to the standard output, and the screen to the standard error.",
 )
 @click.option(
     "--create",
@@ -65,7 +67,7 @@ _ROOTS = ("host_root", "driver_root", "cdi_root", "kubelet_root", "state_dir", "
 def check(  # noqa: PLR0913 - the flags
     context: click.Context,
     *,
-    json_file: Path | None,
+    json_file: BinaryIO | None,
     gpu_name: str | None,
     yes: bool,
     cleans_up: bool,
@@ -112,9 +114,11 @@ def check(  # noqa: PLR0913 - the flags
     finally:
         session.close()
     report = replace(report, times=stopwatch.times())
+    taken = False
     if json_file is not None:
-        json_file.write_bytes(encode(report))
-    click.echo(draw(report), nl=False)
+        json_file.write(encode(report) + b"\n")
+        taken = json_file.name == _STANDARD_OUTPUT
+    click.echo(draw(report), nl=False, err=taken)
     context.exit(0 if report.works else 1)
 
 

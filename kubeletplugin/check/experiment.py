@@ -17,8 +17,9 @@ from kubeletplugin.check.configevents import ConfigEvents
 from kubeletplugin.check.errors import CheckError, StoppedError
 from kubeletplugin.check.leftovers import Record, RecordFile, advice, remove
 from kubeletplugin.check.report import Gpu, Profile, Trial
-from kubeletplugin.check.slices import SUCCESS, Descriptor, Slices, best
+from kubeletplugin.check.slices import SUCCESS, Slices, best
 from kubeletplugin.check.tools import Place, Tools
+from kubeletplugin.check.witnesses import Descriptor, Directory, folder_of
 from kubeletplugin.nvml.errors import HangError, NvmlError, code_name
 from kubeletplugin.nvml.instances import GpuInstance
 from kubeletplugin.nvml.session import Session
@@ -37,6 +38,7 @@ class Observations:
     processes: str = ""
     in_use: str = ""
     descriptor: str = ""
+    directory: str = ""
     config_events: str = ""
     lingered: int = 0
 
@@ -133,7 +135,8 @@ class Experiment:
         if seen.busy == SUCCESS:
             return
         ci_id = trial.compute_instance_id
-        descriptor = Descriptor(self._roots, self._gpu, gi_id=gi.id, ci_id=ci_id)
+        folder = folder_of(self._roots, self._gpu, gi_id=gi.id, ci_id=ci_id)
+        descriptor, directory = Descriptor(folder), Directory(folder)
         events = ConfigEvents(self._session, self._gpu.uuid)
         try:
             with self._tools.hold(Place(self._gpu.uuid, gi.id, ci_id, trial.uuid)) as pid:
@@ -142,7 +145,7 @@ class Experiment:
         except CheckError as error:
             seen.processes = f"open: {error}"
         self._slices.empty(gi)
-        seen.descriptor = descriptor.read()
+        seen.descriptor, seen.directory = descriptor.read(), directory.tell()
         seen.config_events = events.refusal or ("delivered" if events.came() else "not delivered")
         events.close()
 

@@ -6,10 +6,12 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from kubeletplugin.caps import CAPS, character_majors
+from msgspec.structs import replace
+
+from kubeletplugin.caps import CAPS, character_majors, instance_capabilities
 from kubeletplugin.check.items import Item
 from kubeletplugin.check.notebook import Notebook
-from kubeletplugin.check.report import Gpu
+from kubeletplugin.check.report import Gpu, Instance
 from kubeletplugin.driverversions import kernel_module
 from kubeletplugin.errors import HostError
 from kubeletplugin.host.devicenodes import gpu_node
@@ -50,6 +52,25 @@ def _capabilities(notebook: Notebook, roots: Roots) -> None:
         notebook.missing(item, f"{what}: the driver shows no MIG capabilities", _LOAD)
         return
     notebook.ok(item, f"{CAPS} has major {major}, {len(minors)} minors in {_MIG_MINORS}")
+
+
+def with_minors(roots: Roots, gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
+    """The GPUs with the capability minors of their instances, as /proc has them."""
+    return tuple(
+        replace(gpu, instances=tuple(_with_minors(roots, gpu, i) for i in gpu.instances))
+        for gpu in gpus
+    )
+
+
+def _with_minors(roots: Roots, gpu: Gpu, instance: Instance) -> Instance:
+    found: list[int] = []
+    for ci_id, _ in instance.compute_instances:
+        try:
+            both = instance_capabilities(roots, gpu_minor=gpu.minor, gi_id=instance.id, ci_id=ci_id)
+        except HostError:
+            continue
+        found += (capability.minor for capability in both)
+    return replace(instance, capability_minors=tuple(dict.fromkeys(found)))
 
 
 def _numbers(roots: Roots) -> dict[str, int]:
@@ -99,7 +120,7 @@ def _device_nodes(notebook: Notebook, roots: Roots, gpus: Iterable[Gpu]) -> None
     except HostError as error:
         notebook.missing(item, str(error), _LOAD)
         return
-    notebook.ok(item, f"numbers of nvidiactl, nvidia-uvm and {len(nodes)} GPUs are known")
+    notebook.ok(item, f"numbers are known of nvidiactl, nvidia-uvm and {', '.join(nodes)}")
 
 
 def _libraries(notebook: Notebook, roots: Roots, driver_version: str) -> None:

@@ -39,6 +39,7 @@ class Item(StrEnum):
     INSTANCE_IDS = "instance-ids"
     INSTANCE_LINGERS = "instance-lingers"
     CAPABILITY_DESCRIPTOR = "capability-descriptor"
+    CAPABILITY_DIRECTORY = "capability-directory"
     CONFIG_EVENTS = "config-events"
     SHUTDOWN = "shutdown"
     TIMES = "times"

@@ -11,8 +11,8 @@ _CAP_SYS_ADMIN = 21
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel's proc_ns.h
 
 
-def examine(notebook: Notebook, *, proc: Path = Path("/proc")) -> None:
-    """Permission to change MIG, and the pid namespace; ``proc`` is this process's own /proc."""
+def examine(notebook: Notebook, *, proc: Path) -> None:
+    """Permission to change MIG, and the pid namespace; ``proc`` is any /proc that has ``self``."""
     status = _status(proc)
     root = status.get("Uid", "").split()[1:2] == ["0"]
     admin = bool(int(status.get("CapEff", "0"), 16) >> _CAP_SYS_ADMIN & 1)

@@ -29,7 +29,7 @@ def read(  # noqa: PLR0913 - where to look
 ) -> Report:
     """Look at everything; the session is opened if it can be, and stays open."""
     notebook = Notebook()
-    gpus = _nvml(notebook, session, roots)
+    gpus = host.with_minors(roots, _nvml(notebook, session, roots))
     versions = read_versions(session, roots)
     if versions.kernel_module:
         notebook.ok(Item.KERNEL_MODULE, f"nvidia {versions.kernel_module} is loaded")
@@ -39,7 +39,7 @@ def read(  # noqa: PLR0913 - where to look
             f"no {roots.on_host('/proc/driver/nvidia/version')}: no kernel module is loaded",
             "install NVIDIA's driver and load it (modprobe nvidia)",
         )
-    process.examine(notebook)
+    process.examine(notebook, proc=roots.on_host("/proc"))
     beliefs: tuple[Belief, ...] = ()
     if gpus:
         _modes(notebook, gpus)
@@ -72,7 +72,7 @@ def _nvml(notebook: Notebook, session: Session, roots: Roots) -> tuple[Gpu, ...]
         notebook.missing(Item.NVML, f"{what})" if remedy else what, remedy or "see dmesg")
         return ()
     if gpus:
-        notebook.ok(Item.NVML, f"NVML of driver {session.driver_version()} counts {len(gpus)} GPUs")
+        notebook.ok(Item.NVML, f"driver {session.driver_version()}; GPUs: {len(gpus)}")
     else:
         notebook.missing(Item.NVML, "NVML counts no GPU", "see lspci -d 10de: and dmesg")
     return gpus

@@ -27,9 +27,8 @@ def draw(report: Report) -> str:
     if report.beliefs:
         lines += ["", "settled:"]
         for belief in report.beliefs:
-            lines.extend(
-                _wrapped(f"  {belief.item:<{_LABEL - 2}}", f"{belief.answer}: {belief.detail}")
-            )
+            answer = f"{belief.answer}: {belief.detail}" if belief.detail else belief.answer
+            lines.extend(_wrapped(f"  {belief.item:<{_LABEL - 2}}", answer))
     return "\n".join(lines) + "\n"
 
 

@@ -33,6 +33,7 @@ def settle(seen: Observations, *, shutdown: str) -> tuple[Belief, ...]:
             detail="IN_USE answers before a GPU instance without compute instance was let go",
         ),
         _worded(Item.CAPABILITY_DESCRIPTOR, seen.descriptor, "read after the entry was removed"),
+        _worded(Item.CAPABILITY_DIRECTORY, seen.directory, "marked and held open"),
         _worded(Item.CONFIG_EVENTS, seen.config_events, "nvmlEventMigConfigChange"),
         _worded(Item.SHUTDOWN, shutdown, "an event wait while nvmlShutdown is called"),
     )
@@ -76,9 +77,12 @@ def _delivered(made: Sequence[Trial]) -> Belief:
 def _full_compute(trials: Sequence[Trial]) -> Belief:
     """What becomes of the compute-instance profiles beside the plain ones."""
     tried = {(t.profile, t.enum): t.refused for t in trials if t.enum >= _BESIDE}
+    alike: dict[tuple[int, str], list[str]] = {}
+    for (profile, enum), refused in tried.items():
+        alike.setdefault((enum, refused or "made"), []).append(profile)
     words = "; ".join(
-        f"{profile} enum {enum}: {refused or 'made'}"
-        for (profile, enum), refused in sorted(tried.items())
+        f"enum {enum} of {', '.join(profiles)}: {outcome}"
+        for (enum, outcome), profiles in sorted(alike.items())
     )
     kinds = {"refused" if refused else "made" for refused in tried.values()}
     answer = "none offered" if not kinds else kinds.pop() if len(kinds) == 1 else "mixed"

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import errno
-import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -20,7 +18,6 @@ from kubeletplugin.nvml.changes import create_gpu_instance, destroy_compute_inst
 from kubeletplugin.nvml.errors import HangError, NvmlError, code_name
 from kubeletplugin.nvml.instances import GpuInstance, processes, read_compute_instance
 from kubeletplugin.nvml.session import Session
-from kubeletplugin.roots import Roots
 
 SUCCESS = code_name(pynvml.NVML_SUCCESS)
 _BESIDE_THE_PLAIN_ONE = 7
@@ -136,30 +133,6 @@ class Slices:
         except NvmlError as error:
             return code_name(error.code)
         return SUCCESS
-
-
-class Descriptor:
-    """An open descriptor of a slice's capability entry in /proc, read again when it is gone."""
-
-    def __init__(self, roots: Roots, gpu: Gpu, *, gi_id: int, ci_id: int) -> None:
-        entry = f"gpu{gpu.minor}/mig/gi{gi_id}/ci{ci_id}/access"
-        self._path = roots.on_host(f"/proc/driver/nvidia/capabilities/{entry}")
-        try:
-            self._file: int | None = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-        except OSError:
-            self._file = None
-
-    def read(self) -> str:
-        """``readable``, or the name of what the read answers; closes it."""
-        if self._file is None:
-            return f"open: there is no {self._path}"
-        try:
-            os.read(self._file, 1)
-        except OSError as error:
-            return errno.errorcode.get(error.errno or 0, str(error))
-        finally:
-            os.close(self._file)
-        return "readable"
 
 
 def best(trials: Iterable[Trial], profile: str) -> int:

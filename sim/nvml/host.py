@@ -13,6 +13,7 @@ from sim.nvml.state import Gpu, MachineState, replace_file
 
 MAJORS = {"nvidia": 195, "nvidia-modeset": 195, "nvidiactl": 195, "nvidia-uvm": 509}
 CAPS_MAJOR = 237
+_HOSTS_PIDS = 4026531836
 MAX_GPUS = 32
 MAX_COMPUTE_INSTANCES = 8
 _GPU_MINORS = 135
@@ -91,6 +92,11 @@ def _write(path: Path, content: str) -> None:
 def _build_proc(proc: Path, state: MachineState, products: dict[str, Product]) -> None:
     _write(proc / "sys/kernel/random/boot_id", f"{state.boot_id}\n")
     _build_devices(proc, state)
+    # Whoever looks is root, in the pid namespace in which NVML names processes to it.
+    _write(proc / "self/status", "Uid:\t0\t0\t0\t0\nCapEff:\t000001ffffffffff\n")
+    (proc / "self/ns").mkdir()
+    seen = state.variants.processes == "seen"
+    (proc / "self/ns/pid").symlink_to(f"pid:[{_HOSTS_PIDS if seen else _HOSTS_PIDS + 1000}]")
     driver = proc / "driver/nvidia"
     _write(
         driver / "version",

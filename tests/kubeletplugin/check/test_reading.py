@@ -19,6 +19,7 @@ from kubeletplugin.check.report import Mark, Report
 from kubeletplugin.check.running import arguments
 from sim.nvml.codes import Return
 from sim.nvml.faults import Fault
+from sim.nvml.host import compute_instance_minor, gpu_instance_minor
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.check.conftest import A100, H100, Node
 from tests.waiting import PATIENCE
@@ -99,6 +100,10 @@ def test_instances_are_shown_with_the_compute_profiles_that_they_offer(make_node
     assert (instance.id, instance.start, instance.size) == (made.gpu_instance, 4, 4)
     assert instance.compute_instances == ((made.compute_instance, made.uuid),)
     assert {p.name for p in instance.compute_profiles} >= {"1c.3g.20gb", "3c.3g.20gb"}
+    assert instance.capability_minors == (
+        gpu_instance_minor(0, instance.id),
+        compute_instance_minor(0, instance.id, 0),
+    )
 
 
 def test_profiles_are_read_with_mig_mode_off_and_the_remedy_is_the_products(
