@@ -132,10 +132,10 @@ SCENARIOS: Mapping[str, Scenario] = {
 }
 
 
-def set_scene(root: str, name: str) -> Scene:
-    """Build the node and bring it to the moment before the operation."""
+def set_scene(root: str, name: str, variant: str = "") -> Scene:
+    """Build the node, of one of the drivers' OTHERS, and bring it to the moment before."""
     scenario = SCENARIOS[name]
-    site = Site.create(Path(root))
+    site = Site.create(Path(root), variant=variant)
     _make_foreign(site)
     target, neighbour = site.claim("target", scenario.devices), site.claim("neighbour", NEIGHBOUR)
     scene = Scene(site, target, scenario.devices, neighbour, frozenset())

@@ -69,13 +69,18 @@ class Counter:
 
 
 class Story(RuleBasedStateMachine):
-    """A node with three GPUs, a kubelet, users, an administrator and bad luck."""
+    """A node with three GPUs, a kubelet, users, an administrator and bad luck.
+
+    ``variant`` is in which of the OTHERS' ways its driver behaves.
+    """
+
+    variant = ""
 
     def __init__(self) -> None:
         super().__init__()
         logging.disable(logging.CRITICAL)
         self.folder = Path(tempfile.mkdtemp(prefix="any-", dir=MEMORY))
-        self.site = Site.create(self.folder / "n", gpus=GPUS)
+        self.site = Site.create(self.folder / "n", gpus=GPUS, variant=self.variant)
         self.machine = self.site.machine
         self.recorder = Recorder(in_process=True)
         self._hooks = hooked(self.recorder)

@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 from hypothesis.stateful import run_state_machine_as_test
 
+from sim.nvml.variants import OTHERS
 from tests.failures.anyorder import AnyOrder
 from tests.failures.story import Counter
 
@@ -17,7 +18,7 @@ SEED = int(os.environ.get("MIG_SEED") or (random.randrange(10**6) if SOAK else 3
 STEPS = int(os.environ.get("MIG_STEPS") or (20_000 if SOAK else 250))
 
 
-def run(seed: int, *, stories: int, length: int) -> None:
+def run(seed: int, *, stories: int, length: int, machine: type[AnyOrder] = AnyOrder) -> None:
     settings = hypothesis.settings(
         max_examples=stories,
         stateful_step_count=length,
@@ -25,8 +26,8 @@ def run(seed: int, *, stories: int, length: int) -> None:
         database=None,
         suppress_health_check=list(hypothesis.HealthCheck),
     )
-    hypothesis.seed(seed)(AnyOrder)
-    run_state_machine_as_test(AnyOrder, settings=settings)
+    hypothesis.seed(seed)(machine)
+    run_state_machine_as_test(machine, settings=settings)
 
 
 @pytest.mark.timeout(7200)
@@ -37,3 +38,10 @@ def test_in_any_order_everything_holds_after_every_step() -> None:
         run(seed, stories=40 if SOAK else 12, length=50 if SOAK else 30)
         seed += 1
     print(f"{Counter.steps - before} steps in all, seeds {SEED} to {seed - 1}")  # noqa: T201
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("variant", OTHERS)
+def test_in_any_order_everything_holds_whatever_the_driver_does(variant: str) -> None:
+    machine = type(f"AnyOrder_{variant}", (AnyOrder,), {"variant": variant})
+    run(SEED, stories=40 if SOAK else 3, length=50 if SOAK else 25, machine=machine)

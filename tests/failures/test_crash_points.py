@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from sim.nvml.variants import OTHERS
 from tests.failures import scenarios
 from tests.failures.forks import Forks
 
@@ -39,6 +40,13 @@ KINDS = {
     "recover": {("file", "fsync"), ("file", "replace")},
 }
 LEAST_STEPS = 40
+CORE = (
+    "prepare two slices on two GPUs",
+    "unprepare two slices on two GPUs",
+    "recover a slice that is half made",
+)
+SHARES = 4
+"""Of so many variants each takes other steps."""
 
 
 @pytest.fixture(scope="module")
@@ -52,17 +60,37 @@ def forks() -> Iterator[Forks]:
 def test_killed_after_any_step_a_new_process_makes_everything_agree(
     forks: Forks, name: str, folder: Path
 ) -> None:
-    root, before, kept = (folder / n for n in ("node", "before", "kept"))
-    scene = forks.run(scenarios.set_scene, str(root), name)
-    scene.site.save(before)
-    taken = forks.run(scenarios.record, scene, name)
+    taken, killed = kill_after_steps(forks, folder, name)
     assert {(t.step.kind, t.step.name) for t in taken} >= KINDS[name.split(maxsplit=1)[0]]
     assert len(taken) >= LEAST_STEPS
-    recovered, killed, last = set[str](), 0, ""
-    for k, point in enumerate(taken, 1):
-        changed, last = point.left != last, point.left
-        if point.step.kind == "nvml" and not changed and not EVERY_STEP:
-            continue  # it read: to a new process, all is as after the step before
+    assert killed == len(taken) or not EVERY_STEP
+
+
+@pytest.mark.timeout(3600 if EVERY_STEP else 600)
+@pytest.mark.parametrize("variant", OTHERS)
+@pytest.mark.parametrize("name", scenarios.SCENARIOS if EVERY_STEP else CORE)
+def test_killed_where_the_hardware_changes_everything_agrees_whatever_the_driver_does(
+    forks: Forks, name: str, variant: str, folder: Path
+) -> None:
+    """A soak takes every step of every operation; otherwise the variants share the steps."""
+    taken, killed = kill_after_steps(forks, folder, name, variant=variant)
+    assert killed >= 1
+    assert killed == len(taken) or not EVERY_STEP
+
+
+def kill_after_steps(
+    forks: Forks, folder: Path, name: str, *, variant: str = ""
+) -> tuple[list[scenarios.Taken], int]:
+    """Kill after steps of the operation, and recover each time.
+
+    Returns the operation's steps, and how many of them a process was killed after.
+    """
+    root, before, kept = (folder / n for n in ("node", "before", "kept"))
+    scene = forks.run(scenarios.set_scene, str(root), name, variant)
+    scene.site.save(before)
+    taken = forks.run(scenarios.record, scene, name)
+    recovered, killed = set[str](), 0
+    for k in points(taken, variant):
         scene.site.restore(before)
         assert forks.kill(scenarios.act, scene, name, k) == signal.SIGKILL
         killed += 1
@@ -73,9 +101,32 @@ def test_killed_after_any_step_a_new_process_makes_everything_agree(
         try:
             forks.run(scenarios.recover, scene, name, str(kept), every_way=EVERY_STEP)
         except AssertionError as error:
-            error.add_note(f"killed after step {k} of {len(taken)}: {point.step}")
+            error.add_note(f"killed after step {k} of {len(taken)}: {taken[k - 1].step}")
             raise
     kinds = Counter(t.step.kind for t in taken)
     print(f"{name}: {len(taken)} steps ({dict(kinds)}), killed after {killed}")  # noqa: T201
     print(f"  recovered from {len(recovered)} different nodes")  # noqa: T201
-    assert killed == len(taken) or not EVERY_STEP
+    return taken, killed
+
+
+def points(taken: list[scenarios.Taken], variant: str) -> list[int]:
+    """The numbers of the steps to be killed after.
+
+    All but those of NVML that changed nothing: to a new process all is then as after the step
+    before. A variant takes its share of the changes of the hardware, and of the next file that is
+    put in its place after each.
+    """
+    steps = list(enumerate(taken, 1))
+    if EVERY_STEP:
+        return [k for k, _ in steps]
+    before = ["", *(t.left for t in taken)]
+    changed = [(k, t) for k, t in steps if t.step.kind != "nvml" or t.left != before[k - 1]]
+    if not variant:
+        return [k for k, _ in changed]
+    chosen: list[int] = []
+    due = True
+    for k, point in changed:
+        if point.step.kind == "nvml" or (due and point.step.name == "replace"):
+            chosen.append(k)
+            due = point.step.kind == "nvml"
+    return chosen[list(OTHERS).index(variant) % SHARES :: SHARES]

@@ -14,6 +14,7 @@ from dra.kube.resources import CUSTOM_RESOURCE_DEFINITIONS
 from dra.kube.transport import KubeApi
 from kubeletplugin import hardwareloop, janitor, node, prepare, xidwatch
 from sim.nvml.machine import GpuSpec, Machine
+from sim.nvml.variants import OTHERS, Variants
 from tests.folders import short_folder
 from tests.kubeletplugin.publishedslices import published
 from tests.kubeletplugin.rig import Rig
@@ -48,9 +49,21 @@ def folder() -> Iterator[Path]:
         yield path
 
 
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that is marked so runs on a machine of each variant."""
+    if metafunc.definition.get_closest_marker("every_variant"):
+        metafunc.parametrize("variants", [Variants(), *OTHERS.values()], ids=["usual", *OTHERS])
+
+
+@pytest.fixture
+def variants() -> Variants:
+    """In which way the driver of a test's machines behaves."""
+    return Variants()
+
+
 @pytest.fixture
 def make_rig(
-    folder: Path, kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+    folder: Path, kubeconfig: Path, variants: Variants, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., Rig]]:
     """Builds a node with the given GPUs; the plugin is not started."""
     made: list[Rig] = []
@@ -59,7 +72,8 @@ def make_rig(
 
     def make(*gpus: GpuSpec) -> Rig:
         place = folder / str(len(made))
-        machine = Machine.create(place / "hw", list(gpus or (GpuSpec(A100), GpuSpec(A100))))
+        specs = list(gpus or (GpuSpec(A100), GpuSpec(A100)))
+        machine = Machine.create(place / "hw", specs, variants=variants)
         made.append(Rig(machine, place, kubeconfig))
         made[-1].create_node()
         return made[-1]

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import pytest
+
 from dra.inventory import ClaimRef
 from kubeletplugin.entries import State
 from tests.kubeletplugin.rig import Rig
@@ -64,6 +66,7 @@ def test_a_lost_slice_is_unprepared_without_touching_anything(rig: Rig) -> None:
     assert rig.mutations() == before
 
 
+@pytest.mark.every_variant
 def test_after_a_reset_slices_come_back_when_kubelet_asks_each_with_its_own_numbers(
     rig: Rig,
 ) -> None:

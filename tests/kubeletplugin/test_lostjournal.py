@@ -48,6 +48,7 @@ def unread_gpu(rig: Rig) -> None:
     )
 
 
+@pytest.mark.every_variant
 def test_a_gpu_that_fails_at_the_start_keeps_its_claims_of_a_lost_journal(rig: Rig) -> None:
     first, second = prepared(rig), prepared(rig, SECOND)
     rig.stop()

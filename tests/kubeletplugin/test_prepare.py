@@ -21,6 +21,7 @@ from tests.waiting import wait_for
 ONE_G_AT_4 = "gpu-0-mig-1g5gb-19-4"
 
 
+@pytest.mark.every_variant
 def test_a_claim_gets_its_slice_a_cdi_device_and_a_journal_entry(rig: Rig) -> None:
     ref = rig.claim(ONE_G_AT_4)
     answer = rig.prepare(ref)
@@ -74,6 +75,7 @@ def test_the_cdi_device_has_the_gpu_and_the_two_capabilities_of_its_slice(rig: R
     assert spec["containerEdits"]["env"] == ["NVIDIA_VISIBLE_DEVICES=void"]
 
 
+@pytest.mark.every_variant
 def test_preparing_again_changes_nothing_and_answers_the_same(rig: Rig) -> None:
     ref = rig.claim(ONE_G_AT_4)
     first = rig.prepare(ref)
@@ -188,6 +190,7 @@ def test_a_foreign_instance_is_named_and_left_alone(rig: Rig) -> None:
     assert rig.mutations() == []
 
 
+@pytest.mark.every_variant
 def test_a_claim_with_slices_on_two_gpus_gets_both_in_one_spec(rig: Rig) -> None:
     ref = rig.claim(ONE_G_AT_4, "gpu-1-mig-2g10gb-14-0", "gpu-0-mig-1g5gb-19-5")
     answer = rig.prepare(ref)

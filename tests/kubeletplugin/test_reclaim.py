@@ -115,6 +115,7 @@ def test_a_gpu_instance_left_without_compute_instance_is_recorded_and_removed_la
     wait_for("the janitor", rig.clean)
 
 
+@pytest.mark.every_variant
 def test_a_gpu_instance_that_cannot_be_destroyed_is_used_again_where_it_fits(rig: Rig) -> None:
     ref, same, other = rig.claim(SLICE), rig.claim(SLICE), rig.claim("gpu-0-mig-2g10gb-14-4")
     rig.prepared(ref)

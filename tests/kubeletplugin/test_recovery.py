@@ -22,6 +22,7 @@ from tests.waiting import wait_for
 SLICE = "gpu-0-mig-1g5gb-19-4"
 
 
+@pytest.mark.every_variant
 def test_a_restart_at_rest_changes_no_hardware_no_file_and_writes_nothing_to_the_api(
     rig: Rig,
 ) -> None:
@@ -151,12 +152,13 @@ def test_a_plugin_killed_while_it_makes_a_slice_leaves_none(
     rig.prepared(ref)
 
 
+@pytest.mark.every_variant
 def test_after_a_reboot_the_slice_is_kept_for_its_claim_and_made_again_at_its_placement(
     rig: Rig,
 ) -> None:
     ref, late = rig.claim(SLICE), rig.claim("gpu-0-mig-3g20gb-9-4")
     rig.prepared(ref)
-    before = rig.journal()[0].mig_uuid
+    before = rig.machine.gpu(0).gpu_instances[0].key
     rig.stop()
     rig.machine.reboot()
     for spec in rig.roots.cdi.iterdir():
@@ -168,7 +170,9 @@ def test_after_a_reboot_the_slice_is_kept_for_its_claim_and_made_again_at_its_pl
     rig.prepared(ref)
     assert rig.slices() == [(0, "1g.5gb", 4, True)]
     [entry] = rig.journal()
-    assert entry.mig_uuid != before
+    [made] = rig.machine.gpu(0).gpu_instances
+    assert made.key != before
+    assert [c.uuid for c in made.compute_instances] == [entry.mig_uuid]
     assert entry.boot_id == rig.machine.state().boot_id
     assert len(rig.specs()) == 1
     wait_for("MigNode", lambda: [s[3] for s in rig.published_slices()] == ["prepared"])
@@ -235,6 +239,7 @@ def test_a_gpu_keeps_its_name_when_minors_change_places(rig: Rig) -> None:
     )
 
 
+@pytest.mark.every_variant
 def test_a_claim_that_is_gone_or_replaced_is_unprepared(rig: Rig) -> None:
     gone, replaced, kept = (
         rig.claim(SLICE),
