@@ -1,19 +1,28 @@
 """Keeps the generated DeviceClasses as they should be, and writes only what differs.
 
-None is ever deleted: claims and templates refer to them, and nodes come back.
+None is ever deleted: claims and templates refer to them, and nodes come back. A class carries its
+extended resource while kube-scheduler allocates some node, as nobody else serves it, and only if no
+class of somebody else has it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from controller.cluster import Cluster
 from controller.report import Reporter
 from controller.writer import Writer
-from dra.classes import generated_classes, is_generated, needs_write
+from dra.classes import (
+    generated_classes,
+    holders,
+    is_generated,
+    needs_write,
+    without_extended_resource,
+)
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError
 from dra.kube.resources import Obj
+from dra.names import class_name, extended_resource_name
 
 _log = logging.getLogger(__name__)
 
@@ -59,7 +68,7 @@ class ClassSync:
     def _sync(self) -> None:
         """Write what differs. One class that is refused, by a policy maybe, keeps no other away."""
         refusal: KubeError | None = None
-        for wanted in generated_classes(self._cluster.driver, self._cluster.fleet.profiles()):
+        for wanted in self._wanted():
             try:
                 self._keep(wanted)
             except (InvalidError, ForbiddenError) as error:
@@ -68,6 +77,37 @@ class ClassSync:
                 refusal = error
         if refusal is not None:
             raise refusal
+
+    def _wanted(self) -> Iterator[Obj]:
+        """The classes of today's profiles, and former ones that carry what they may not."""
+        cluster = self._cluster
+        served = bool(cluster.fleet.schedulers)
+        taken = holders(cluster.class_objects.values(), cluster.driver) if served else {}
+        profiles = cluster.fleet.profiles()
+
+        def carries(resource: str) -> bool:
+            return served and resource not in taken
+
+        todays = generated_classes(cluster.driver, profiles, carries=carries)
+        names = {each["metadata"]["name"] for each in todays}
+        former = [
+            without_extended_resource(found, cluster.driver)
+            for name, found in cluster.class_objects.items()
+            if name not in names
+            and is_generated(found, cluster.driver)
+            and (resource := found["spec"].get("extendedResourceName"))
+            and not carries(resource)
+        ]
+        yield from [*todays, *former]
+        for profile in profiles:
+            resource = extended_resource_name(profile)
+            self._tell(class_name(profile), resource, taken.get(resource, ""))
+
+    def _tell(self, name: str, resource: str, taker: str) -> None:
+        """Say of a class of ours that its extended resource is another's, or no longer."""
+        found = self._cluster.class_objects.get(name)
+        if found is not None and is_generated(found, self._cluster.driver):
+            self._reporter.extended_resource(found, resource, taker)
 
     def _keep(self, wanted: Obj) -> None:
         cluster, name = self._cluster, wanted["metadata"]["name"]

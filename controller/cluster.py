@@ -122,10 +122,10 @@ class Cluster:
             _log.warning("MigNode %s is left out: %s", name, error)
             self.remove_mignode(name)
             return
-        before, profiles = self.fleet.instance_claims(name), self.fleet.profiles_of(name)
+        before, offered = self.fleet.instance_claims(name), self._offered(name)
         if self.fleet.set_inventory(inventory):
             self._effects.room = True
-        if self.fleet.profiles_of(name) != profiles:
+        if self._offered(name) != offered:
             self._effects.classes = True
         after = self.fleet.instance_claims(name)
         if before is None:
@@ -135,9 +135,15 @@ class Cluster:
 
     def remove_mignode(self, name: str) -> None:
         """A MigNode is gone."""
-        touched = self._claims_of(name)
+        touched, offered = self._claims_of(name), self._offered(name)
         self.fleet.drop_inventory(name)
+        if self._offered(name) != offered:
+            self._effects.classes = True
         self._touch_claims(touched)
+
+    def _offered(self, name: str) -> tuple[frozenset[str], bool]:
+        """What the generated classes depend on: a node's profiles, and who allocates it."""
+        return self.fleet.profiles_of(name), name in self.fleet.schedulers
 
     # -- classes
 

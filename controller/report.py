@@ -142,6 +142,30 @@ class Reporter:
             warning=True,
         )
 
+    def extended_resource(self, device_class: Obj, resource: str, taker: str) -> None:
+        """A class of ours goes without its extended resource because of ``taker``; "" ends that."""
+        name = device_class["metadata"]["name"]
+        key = ("extended resource", name)
+        if not taker:
+            if self._said.pop(key, None):
+                _log.info("extended resource is free again", extra={"class": name})
+            return
+        obstacle = Obstacle(
+            Reason.EXTENDED_RESOURCE_TAKEN,
+            f"DeviceClass {name!r} goes without extendedResourceName {resource!r}: DeviceClass "
+            f"{taker!r}, which this driver did not make, has it, and serves the pods that ask for "
+            "it by limits; delete that class or its field if this driver is to serve them",
+        )
+        if not self._is_news(key, obstacle):
+            return
+        _log.warning("extended resource taken", extra={"class": name, "detail": obstacle.message})
+        self._recorder.emit(
+            _typed(device_class, DEVICE_CLASSES),
+            obstacle.reason.value,
+            obstacle.message,
+            warning=True,
+        )
+
     def _is_news(self, key: tuple[str, str], obstacle: Obstacle) -> bool:
         said, at = self._said.get(key, (None, 0.0))
         now = self._now()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,11 +65,28 @@ def is_generated(obj: Mapping[str, Any], driver: str) -> bool:
     return (obj["metadata"].get("labels") or {}).get(generated_label(driver)) == "true"
 
 
-def generated_classes(driver: str, profiles: Iterable[str]) -> list[Obj]:
+def holders(objects: Iterable[Mapping[str, Any]], driver: str) -> dict[str, str]:
+    """Which class of somebody else has which ``extendedResourceName``, among DeviceClasses.
+
+    Of two classes with one name kube-scheduler takes the newer one, and of two of the same age the
+    first by name: whoever comes second takes the pods of the first.
+    """
+    found: dict[str, str] = {}
+    for obj in sorted(objects, key=lambda each: str(each["metadata"]["name"])):
+        name = (obj.get("spec") or {}).get("extendedResourceName")
+        if name and not is_generated(obj, driver):
+            found.setdefault(name, obj["metadata"]["name"])
+    return found
+
+
+def generated_classes(
+    driver: str, profiles: Iterable[str], *, carries: Callable[[str], bool] = lambda _: True
+) -> list[Obj]:
     """The classes to generate, for apply.
 
     Any slice, whole GPUs, one per profile, and one per round size that a profile reaches: a claim
-    of ``mig-min-10gb`` gets the smallest profile with at least that much.
+    of ``mig-min-10gb`` gets the smallest profile with at least that much. ``carries`` says of an
+    extended resource whether the class of its profile has it.
     """
     profiles = sorted(profiles)
     is_type = f"device.driver == '{driver}' && device.attributes['{driver}'].type == '{{}}'"
@@ -83,9 +100,9 @@ def generated_classes(driver: str, profiles: Iterable[str]) -> list[Obj]:
             driver,
             class_name(profile),
             f"{any_slice} && device.attributes['{driver}'].profile == '{profile}'",
-            extended_resource=extended_resource_name(profile),
+            extended_resource=resource if carries(resource) else "",
         )
-        for profile in profiles
+        for profile, resource in ((p, extended_resource_name(p)) for p in profiles)
     ]
     largest = max((_nominal_gb(profile) for profile in profiles), default=0)
     memory = f"device.capacity['{driver}'].memory"
@@ -99,6 +116,11 @@ def generated_classes(driver: str, profiles: Iterable[str]) -> list[Obj]:
         if size <= largest
     ]
     return classes
+
+
+def without_extended_resource(found: Obj, driver: str) -> Obj:
+    """A generated class as it is, for apply, but without its extended resource."""
+    return _object(driver, found["metadata"]["name"], {"selectors": found["spec"]["selectors"]})
 
 
 def _nominal_gb(profile: str) -> int:
@@ -138,6 +160,10 @@ def _class(driver: str, name: str, expression: str, *, extended_resource: str = 
     spec: dict[str, Any] = {"selectors": [{"cel": {"expression": expression}}]}
     if extended_resource:
         spec["extendedResourceName"] = extended_resource
+    return _object(driver, name, spec)
+
+
+def _object(driver: str, name: str, spec: dict[str, Any]) -> Obj:
     digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
     return {
         "apiVersion": DEVICE_CLASSES.api_version,

@@ -30,6 +30,7 @@ class Reason(StrEnum):
     REFUSED = "AllocationRefused"
     PREPARE_FAILED = PREPARE_FAILED
     CLASS_CONFLICT = "DeviceClassConflict"
+    EXTENDED_RESOURCE_TAKEN = "ExtendedResourceTaken"
 
 
 class NodeReason(StrEnum):

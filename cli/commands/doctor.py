@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections import Counter
 
-from cli.doctoring import cluster, leftovers, programs
+from cli.doctoring import cluster, leftovers, neighbours, programs
 from cli.doctoring.checks import Check, Examination, Status
 from cli.doctoring.evidence import gather
 from cli.exits import Exit
@@ -21,6 +21,8 @@ EXAMINATIONS: tuple[Examination, ...] = (
     programs.plugins,
     programs.versions,
     programs.modes,
+    neighbours.drivers,
+    neighbours.extended_resources,
     leftovers.claims,
     leftovers.instances,
 )

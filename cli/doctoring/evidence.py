@@ -14,11 +14,13 @@ from dra.kube.resources import (
     DEVICE_CLASSES,
     MIG_NODES,
     NODES,
+    RESOURCE_SLICES,
     SELF_SUBJECT_ACCESS_REVIEWS,
     SUBJECT_ACCESS_REVIEWS,
     Obj,
     Resource,
 )
+from dra.nvidiadra import DRA_DRIVER, summary
 
 Answer = bool | None
 """Whether something is allowed; None when nobody could say."""
@@ -40,7 +42,10 @@ _CONTROLLERS = (
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was read. What may not be read is None, and named in ``facts.unread``."""
+    """What was read. What may not be read is None, and named in ``facts.unread``.
+
+    ``nvidia_slices`` are summaries of the ResourceSlices of NVIDIA's DRA driver, by node.
+    """
 
     facts: Facts
     now: datetime
@@ -49,6 +54,7 @@ class Evidence:
     definition: Obj | None = None
     nodes: tuple[Obj, ...] = ()
     class_objects: tuple[Obj, ...] = ()
+    nvidia_slices: Mapping[str, tuple[Obj, ...]] | None = None
     controller_pods: tuple[Obj, ...] = ()
     plugin_pods: tuple[Obj, ...] = ()
     mine: Mapping[str, Answer] = field(default_factory=dict)
@@ -68,6 +74,7 @@ def gather(session: Session) -> Evidence:
         definition=_definition(session),
         nodes=tuple(_listed(session, NODES)),
         class_objects=tuple(_listed(session, DEVICE_CLASSES)),
+        nvidia_slices=_nvidia_slices(session),
         controller_pods=controller_pods,
         plugin_pods=tuple(p for p in pods if is_component(p, PLUGIN)),
         mine={
@@ -94,6 +101,18 @@ def _definition(session: Session) -> Obj | None:
         return session.api.get(CUSTOM_RESOURCE_DEFINITIONS, str(MIG_NODES))
     except (NotFoundError, ForbiddenError):
         return None
+
+
+def _nvidia_slices(session: Session) -> dict[str, tuple[Obj, ...]] | None:
+    by_node: dict[str, tuple[Obj, ...]] = {}
+    try:
+        listed = session.api.list(RESOURCE_SLICES, field_selector=f"spec.driver={DRA_DRIVER}")
+    except ForbiddenError:
+        return None
+    for each in listed.items:
+        node = str(each["spec"].get("nodeName") or "")
+        by_node[node] = (*by_node.get(node, ()), summary(each))
+    return by_node
 
 
 def _listed(session: Session, resource: Resource) -> list[Obj]:

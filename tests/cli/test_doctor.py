@@ -16,17 +16,22 @@ from cli.occupancy import Site
 from cli.output import Output
 from cli.session import Session
 from dra.hosts import Hosts
-from dra.inventory import Publication
+from dra.inventory import Allocator, Publication
 from dra.kube.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DEVICE_CLASSES,
     MIG_NODES,
+    NODES,
     RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
 )
+from dra.nvidiadra import DEPLOY_LABEL
 from tests.cli.conftest import Mig
 from tests.cli.world import World
 from tests.controller.objects import claim, gpu, instance
 from tests.dra.gpus import A100
+from tests.dra.nvidiaslices import future_mig, resource_slice
+from tests.dra.nvidiaslices import gpu as nvidias_gpu
 
 PROFILES = tuple(p.name for p in A100.profiles)
 
@@ -122,6 +127,20 @@ def stuck_finalizer(world: World) -> None:
     world.api.delete(RESOURCE_CLAIMS, "c", namespace="default")
 
 
+def nvidias_driver(world: World) -> None:
+    text = "NVIDIA's DRA driver manages this node's GPUs too"
+    world.replace_gpus("node-a", gpu(0, unavailable=text, reason="NvidiaDraDriverActive"))
+    world.api.create(RESOURCE_SLICES, resource_slice("node-a", future_mig(0)))
+
+
+def nvidias_label(world: World) -> None:
+    world.api.patch(NODES, "node-a", {"metadata": {"labels": {DEPLOY_LABEL: "true"}}})
+
+
+def nvidias_gpus(world: World) -> None:
+    world.api.create(RESOURCE_SLICES, resource_slice("node-a", nvidias_gpu(0)))
+
+
 FAILURES: list[tuple[Callable[[World], None], str, str]] = [
     (no_leader, "controller", "no controller leads"),
     (class_missing, "classes", "mig-3g.20gb"),
@@ -131,6 +150,9 @@ FAILURES: list[tuple[Callable[[World], None], str, str]] = [
     (mignode_without_node, "plugin", "MigNode node-z has no Node"),
     (unreadable, "plugin", "MigNode node-a cannot be read"),
     (withheld, "modes", "node-a gpu-0 is withheld (MIGManagerActive): mig-manager is here"),
+    (nvidias_driver, "neighbours", "destroys slices that it does not know; nothing is offered"),
+    (nvidias_label, "neighbours", f"{DEPLOY_LABEL}=true) and destroys slices that it does not"),
+    (nvidias_gpus, "neighbours", "finds; the plugin offers GPUs there all the same"),
     (lost, "instances", "node-a gpu-0: 1g.5gb at 3:1 is lost"),
     (node_gone, "claims", "default/c is allocated on node-x, which has no MigNode"),
 ]
@@ -174,12 +196,23 @@ def fell_back(world: World) -> None:
     world.replace_gpus("node-a", gpu(0), publication=told)
 
 
+def taken_name(world: World) -> None:
+    world.add_node("node-b", allocator=Allocator.SCHEDULER)
+    world.add_plugin("node-b", ready=True)
+    spec = {
+        "selectors": [{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}],
+        "extendedResourceName": "nvidia.com/mig-1g.5gb",
+    }
+    world.api.create(DEVICE_CLASSES, {"metadata": {"name": "theirs"}, "spec": spec})
+
+
 WARNINGS: list[tuple[Callable[[World], None], str, str]] = [
     (mixed_versions, "versions", "0.2.0"),
     (gpu_node_without_plugin, "plugin", "node-c has GPUs"),
     (foreign, "instances", "1g.5gb at 3:1 is foreign"),
     (someone_elses_class, "classes", "mig-3g.20gb was made by somebody else"),
     (fell_back, "modes", "the gate is off"),
+    (taken_name, "extended", "nvidia.com/mig-1g.5gb by theirs; the controller leaves them out"),
 ]
 
 
@@ -191,6 +224,18 @@ def test_what_is_worth_knowing_is_a_warning_and_no_failure(
     code, found = checks(mig)
     assert code == 0, found
     assert any(s == "warn" and says in message for s, message in found[name]), found
+
+
+def test_neighbours_that_do_no_harm_are_not_spoken_of(healthy: World, mig: Mig) -> None:
+    for each in (
+        resource_slice("elsewhere", future_mig(0)),
+        resource_slice("node-a", nvidias_gpu(0), driver="compute-domain.nvidia.com"),
+    ):
+        healthy.api.create(RESOURCE_SLICES, each)
+    healthy.api.patch(NODES, "node-a", {"metadata": {"labels": {DEPLOY_LABEL: "false"}}})
+    code, found = checks(mig)
+    assert (code, found["neighbours"][0][0]) == (0, "ok")
+    assert "extended" not in found, "no node is kube-scheduler's"
 
 
 def later(world: World) -> Any:

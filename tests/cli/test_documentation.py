@@ -21,7 +21,12 @@ from tests.controller.objects import gpu, instance
 PAGE = (Path(__file__).parents[2] / "docs/kubectl-mig.md").read_text()
 _FENCES = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 NAMED = set(re.findall(r"`([^`\n]+)`", _FENCES.sub("", PAGE)))
-_NOT_OF_WAITING = {Reason.ALLOCATED, Reason.WAITING, Reason.CLASS_CONFLICT}
+_NOT_OF_WAITING = {
+    Reason.ALLOCATED,
+    Reason.WAITING,
+    Reason.CLASS_CONFLICT,
+    Reason.EXTENDED_RESOURCE_TAKEN,
+}
 
 
 def test_every_reason_and_state_is_explained() -> None:

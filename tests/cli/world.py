@@ -23,6 +23,7 @@ from dra.kube.resources import (
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     Obj,
     Resource,
 )
@@ -48,6 +49,7 @@ _EMPTIED = (
     EVENTS,
     PODS,
     RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     RESOURCE_CLAIM_TEMPLATES,
     DEVICE_CLASSES,
     LEASES,

@@ -231,3 +231,21 @@ def test_a_plugin_has_no_business_with_other_objects(method: str, where: str, pl
     body = None if method == "GET" else {"metadata": {"name": "x"}}
     content = MERGE if method == "PATCH" else "application/json"
     assert refusal(plugin, method, where, body=body, content=content)[0] == 403
+
+
+def test_a_plugin_reads_what_nvidias_driver_publishes_of_its_node(plugin: Api) -> None:
+    selector = "fieldSelector=spec.nodeName%3Dnode-a%2Cspec.driver%3Dgpu.nvidia.com"
+    assert plugin.request("GET", f"{SLICES}?{selector}")["items"] == []
+    review = {
+        "apiVersion": "authorization.k8s.io/v1",
+        "kind": "SelfSubjectAccessReview",
+        "spec": {
+            "resourceAttributes": {
+                "group": "resource.k8s.io",
+                "resource": "resourceslices",
+                "verb": "watch",
+            }
+        },
+    }
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    assert plugin.request("POST", path, body=review)["status"]["allowed"] is True

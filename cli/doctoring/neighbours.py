@@ -1,0 +1,74 @@
+"""Checks of other drivers of the same GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cli.doctoring.checks import Check, fail, named, ok, unknown, warn
+from cli.doctoring.evidence import Evidence
+from dra.classes import holders, is_generated
+from dra.inventory import Allocator
+from dra.names import class_name, extended_resource_name
+from dra.nvidiadra import DEPLOY_LABEL, DRA_DRIVER, dra_driver
+from dra.reasons import NodeReason
+
+_APART = (
+    f"keep it off these nodes: {DEPLOY_LABEL}=false where the GPU operator installs it, the node "
+    "affinity of its chart otherwise"
+)
+
+
+def drivers(evidence: Evidence) -> Iterator[Check]:
+    """NVIDIA's DRA driver is on no node that offers slices."""
+    if evidence.facts.driver == DRA_DRIVER:
+        return  # what is published under that name is our own
+    if evidence.nvidia_slices is None:
+        yield unknown("neighbours", "ResourceSlices may not be read")
+        return
+    bodies = {body["metadata"]["name"]: body for body in evidence.nodes}
+    apart = True
+    for node in evidence.facts.site.nodes:
+        name = node.name
+        found = dra_driver(bodies.get(name, {}), evidence.nvidia_slices.get(name, ()))
+        if found is None:
+            continue
+        apart = False
+        harm = (
+            "destroys slices that it does not know"
+            if found.makes_devices
+            else "gives out GPUs and slices that it finds"
+        )
+        seen = any(v.gpu.reason == NodeReason.NVIDIA_DRA for v in node.gpus)
+        yield fail(
+            "neighbours",
+            f"NVIDIA's DRA driver is on node {name} too ({found.sign}) and {harm}; "
+            + ("nothing is offered there" if seen else "the plugin offers GPUs there all the same"),
+            _APART if seen else f"{_APART}; --ignore-other-managers is for other GPUs only",
+        )
+    if apart:
+        yield ok("neighbours", "NVIDIA's DRA driver is on no node with slices")
+
+
+def extended_resources(evidence: Evidence) -> Iterator[Check]:
+    """No class of somebody else has an extended resource that ours is to serve."""
+    site = evidence.facts.site
+    if all(n.inventory.allocator is Allocator.CONTROLLER for n in site.nodes):
+        return  # ours serve none
+    ours = {
+        c["metadata"]["name"]
+        for c in evidence.class_objects
+        if is_generated(c, evidence.facts.driver)
+    }
+    profiles = {p.name for v in site.gpus if v.gpu.geometry for p in v.gpu.geometry.profiles}
+    resources = {extended_resource_name(p) for p in profiles if class_name(p) in ours}
+    taken = holders(evidence.class_objects, evidence.facts.driver)
+    held = [f"{resource} by {taken[resource]}" for resource in sorted(resources & taken.keys())]
+    if held:
+        yield warn(
+            "extended",
+            f"extended resources are served by classes of somebody else: {named(held)}; the "
+            "controller leaves them out of ours",
+            "delete those classes, or their extendedResourceName, if this driver is to serve them",
+        )
+    else:
+        yield ok("extended", f"our classes serve {len(resources)} extended resources")
