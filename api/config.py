@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final, Literal
 
 import msgspec
+from msgspec import inspect
 
 from api.errors import InvalidObjectError
 
@@ -90,6 +91,8 @@ def decode(parameters: object) -> MigDeviceConfig:
         config = msgspec.convert(parameters, MigDeviceConfig)
     except msgspec.ValidationError as error:
         path, problem = _split(str(error))
+        if allowed := _allowed(path):
+            problem = f"{problem}; allowed are: {', '.join(allowed)}"
         raise InvalidObjectError(KIND, path, problem) from error
     by = config.placement.nodes.by
     twice = next((name for name in by if by.count(name) > 1), None)
@@ -128,6 +131,17 @@ def _split(message: str) -> tuple[str, str]:
             path = f"{path}.{field}" if path else field
             problem = told
     return path, problem.replace("`", "'")
+
+
+def _allowed(path: str) -> list[str]:
+    """The words that the field at a path takes; none where it takes no words of a list."""
+    found: inspect.Type = inspect.type_info(MigDeviceConfig)
+    for name in path.split("."):
+        fields = found.fields if isinstance(found, inspect.StructType) else ()
+        found = next((f.type for f in fields if f.encode_name == name.partition("[")[0]), found)
+        if "[" in name and isinstance(found, inspect.VarTupleType):
+            found = found.item_type
+    return [str(each) for each in found.values] if isinstance(found, inspect.LiteralType) else []
 
 
 _FIELD_PROBLEMS: Final = {

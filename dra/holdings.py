@@ -38,23 +38,30 @@ def why_blocked(gpu: Gpu, inventory: Inventory) -> str:
 
 
 def holdings(gpu: Gpu, claims: Mapping[tuple[str, Device], ClaimRef]) -> Iterable[Holding]:
-    """Instances, then claims that have none yet; what is both counts once."""
+    """Instances, then claims that have none yet; what is both counts once.
+
+    ``claims`` are those that are allocated on the GPU: the claim of an instance that is not among
+    them is gone, or has given its slice back, which will go.
+    """
+    known = {claim.uid for claim in claims.values()}
     seen: set[tuple[str, Placement]] = set()
     for instance in gpu.instances:
         uid = instance.claim.uid if instance.claim else ""
         seen.add((uid, instance.placement))
-        yield Holding(_holder(instance), uid, instance.occupant)
+        yield Holding(_holder(instance, ended=uid not in known), uid, instance.occupant)
     for (_, device), claim in claims.items():
         occupant = occupant_of(device, gpu.geometry)
         if occupant is None or (claim.uid, occupant.placement) not in seen:
             yield Holding(str(claim), claim.uid, occupant)
 
 
-def _holder(instance: Instance) -> str:
+def _holder(instance: Instance, *, ended: bool) -> str:
     state = instance.state.value
     if instance.claim is None:
         return f"{state} instance at {instance.placement}"
     if instance.state in (InstanceState.PREPARING, InstanceState.PREPARED):
+        if ended:
+            return f"{instance.claim} (ended, its slice is about to go)"
         return str(instance.claim)
     why = f"{state}: {instance.message}" if instance.message else state
     return f"{instance.claim} ({why})"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 
 from cli.draining import check_gpus, drained, remaining, write_drain
 from cli.exits import CliError, Exit
@@ -15,6 +16,7 @@ def run(session: Session, arguments: argparse.Namespace) -> int:
     node = site(session).node(arguments.node)
     if node is None:
         raise CliError(Exit.NOT_FOUND, f"there is no MigNode {arguments.node!r}")
+    before = drained(node.inventory)
     check_gpus(node.inventory, arguments.gpu)
     left = remaining(node.inventory, tuple(arguments.gpu))
     if left != node.inventory.drain:
@@ -23,6 +25,15 @@ def run(session: Session, arguments: argparse.Namespace) -> int:
     if session.out.is_json:
         session.out.json("Drain", {"node": node.name, "drained": still})
     else:
-        text = f"drained: {', '.join(still)}" if still else "nothing is drained"
-        session.out.line(f"{session.out.bold(node.name)}  {text}")
+        back = [gpu for gpu in before if gpu not in still]
+        text = f"back in service: {', '.join(back)}" if back else _nothing(arguments.gpu, before)
+        rest = f"; still drained: {', '.join(still)}" if still else ""
+        session.out.line(f"{session.out.bold(node.name)}  {text}{rest}")
     return Exit.OK
+
+
+def _nothing(asked: Sequence[str], before: Sequence[str]) -> str:
+    """Why nothing came back."""
+    if asked and before:
+        return f"{', '.join(asked)} was not drained"
+    return "nothing to do: no GPU of it was drained"

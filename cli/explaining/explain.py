@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from cli.explaining.facts import Facts, KnownClaim
+from cli.explaining.limits import about_limits, asked_by_limits, with_extended
 from cli.explaining.model import Explanation, Finding, NodeAnswer, Seat, State, Told, Why
 from cli.explaining.nodes import Problem, answer_nodes
+from cli.explaining.remedies import REMEDIES
 from cli.explaining.room import Room
 from cli.explaining.seats import find_seated, seats_of
 from cli.explaining.waiting import find_waiting, finding
@@ -44,6 +46,7 @@ class Explainer:
 
     def pod(self, pod: Pod) -> Explanation:
         """Why a pod waits for its claims, or where they are."""
+        pod = with_extended(pod)
         told = self._told(pod.obj, pod.claim_keys)
         made = [self._facts.claims[k] for k in pod.claim_keys if k in self._facts.claims]
         seats = tuple(s for known in made for s in seats_of(known, self._facts))
@@ -73,6 +76,8 @@ class Explainer:
             return Verdict(State.ENDED)
         if not pod.claims:
             state = State.RUNNING if pod.phase == "Running" else State.WAITING
+            if limits := asked_by_limits(pod):
+                return Verdict(state, (about_limits(limits, self._facts),))
             return Verdict(state, (finding(Why.NO_CLAIMS, "the pod has no resource claims"),))
         missing = [f for f in (self._unmade(pod, n, c) for n, c in pod.claims.items()) if f]
         return Verdict(State.WAITING, tuple(missing)) if missing else None
@@ -153,10 +158,18 @@ class Explainer:
             read = self._reader.read(known.claim, known.raw_requests)
             if isinstance(read, Obstacle):
                 text = f"claim {known.claim.ref}: {read.message}"
-                obstacles.append(finding(read.reason, text))
+                obstacles.append(self._obstacle(read.reason, text))
             elif read is not None:
                 wants.append(read)
         return wants, pins, obstacles
+
+    def _obstacle(self, reason: Reason, text: str) -> Finding:
+        """A finding; classes of profiles are missing for another reason where MIG mode is off."""
+        gpus = self._facts.site.gpus
+        if reason is Reason.NO_SUCH_CLASS and gpus and not any(v.gpu.mig_enabled for v in gpus):
+            text += "; no GPU is in MIG mode, and classes of profiles are made once one is"
+            return Finding(str(reason), text, REMEDIES[Why.MIG_OFF])
+        return finding(reason, text)
 
     def _is_ours(self, known: KnownClaim) -> bool:
         allocation = known.claim.allocation

@@ -49,6 +49,7 @@ class Why(StrEnum):
     OTHER_OWNER = "ClaimOfAnotherPod"
     NOT_OURS = "NotThisDriver"
     NO_CLAIMS = "NoClaims"
+    BY_LIMITS = "AskedByLimits"
     NO_CONSUMER = "NoPod"
     SOON = "AboutToBeAllocated"
     NOT_SCHEDULED = "NotScheduled"

@@ -38,10 +38,13 @@ REMEDIES: Mapping[str, str] = {
     Why.CLAIM_GOING: "wait until it is gone; what holds it are its finalizers and the pods that "
     "use it (kubectl mig release says more, and takes our finalizer off)",
     Why.OTHER_OWNER: "name the claim that belongs to this pod",
+    Why.BY_LIMITS: "ask by a resource claim, which is served everywhere (a template with this "
+    "class, named in spec.resourceClaims and in resources.claims of the container), or let a "
+    "node's plugin run with --allocator=scheduler",
     Why.GATED: "whoever set the gate has to lift it",
     Why.NO_CONSUMER: "create a pod that uses it: claims are allocated for pods",
     Why.NOT_SCHEDULED: "the slices are there; what the scheduler misses is something else",
-    Reason.NO_SUCH_CLASS: "correct deviceClassName",
+    Reason.NO_SUCH_CLASS: "name a class that exists (kubectl get deviceclasses)",
     Reason.NO_SUCH_PROFILE: "ask for a profile that exists (kubectl mig profiles)",
     Reason.BAD_SELECTOR: "correct the CEL expression",
     Reason.COSTLY_SELECTOR: "write the CEL expression simpler: compare attributes as they are",

@@ -60,6 +60,7 @@ def check_claim(
         yield document.remark(Level.ERROR, at, "it asks for no device: requests is empty")
     for name in {n for n in spec.requests if spec.requests.count(n) > 1}:
         yield document.remark(Level.ERROR, (*at, "requests"), f"two requests are called {name!r}")
+    yield from _forms(spec)
     for path, body in _bodies(spec):
         yield from _check_body(document, path, body, classes)
         yield from _selectors(document, (*path, "selectors"), body, check)
@@ -96,6 +97,23 @@ def check_config(document: Document, path: Path, entry: dict[str, Any]) -> Itera
         where: Path = (*path, "opaque", "parameters")
         fields = tuple(part for part in error.path.split(".") if part)
         yield document.remark(Level.ERROR, (*where, *fields), str(error))
+
+
+def _forms(spec: ClaimSpec) -> Iterator[Remark]:
+    """Requests that say neither ``exactly`` nor ``firstAvailable``, or both."""
+    for index, request in entries(spec.devices, "requests"):
+        given = [form for form in ("exactly", "firstAvailable") if request.get(form)]
+        if len(given) == 1:
+            continue
+        path: Path = (*spec.at, "requests", index)
+        message = "exactly one of exactly and firstAvailable has to be given"
+        outside = sorted({"deviceClassName", "selectors", "count", "allocationMode"} & set(request))
+        if outside and not given:
+            message += (
+                f"; {', '.join(outside)} belong{'s' * (len(outside) == 1)} below exactly in "
+                "resource.k8s.io/v1 (beside name it was in v1beta1)"
+            )
+        yield spec.document.remark(Level.ERROR, path, message)
 
 
 def _bodies(spec: ClaimSpec) -> Iterator[tuple[Path, dict[str, Any]]]:

@@ -21,6 +21,35 @@ def test_a_configuration_says_only_what_differs_from_the_default() -> None:
     assert DEFAULT.placement.nodes.policy == "none"
 
 
+@pytest.mark.parametrize(
+    ("parameters", "allowed"),
+    [
+        ({"placement": {"policy": "random"}}, "sws, best-fit, first-fit, mfi, spread"),
+        ({"placement": {"policy": 3}}, "sws, best-fit, first-fit, mfi, spread"),
+        (
+            {"placement": {"nodes": {"policy": "spread", "by": ["gpu"]}}},
+            "gpu-memory, cpu, memory",
+        ),
+        ({"placement": {"nodes": {}}}, "none, binpack, spread"),
+    ],
+)
+def test_a_word_that_is_not_allowed_is_answered_with_those_that_are(
+    parameters: dict[str, Any], allowed: str
+) -> None:
+    with pytest.raises(InvalidObjectError) as caught:
+        decode({**HEAD, **parameters})
+    assert sorted(caught.value.problem.partition("allowed are: ")[2].split(", ")) == sorted(
+        allowed.split(", ")
+    )
+
+
+@pytest.mark.parametrize("parameters", [{"sharing": {}}, {"placement": []}])
+def test_where_no_word_is_asked_for_none_is_listed(parameters: dict[str, Any]) -> None:
+    with pytest.raises(InvalidObjectError) as caught:
+        decode({**HEAD, **parameters})
+    assert "allowed" not in caught.value.problem
+
+
 def test_nodes_are_preferred_by_all_three_resources_unless_some_are_named() -> None:
     nodes = decode({**HEAD, "placement": {"nodes": {"policy": "binpack"}}}).placement.nodes
     assert (nodes.policy, nodes.by) == ("binpack", ("gpu-memory", "cpu", "memory"))

@@ -162,3 +162,15 @@ def test_a_pod_that_waits_for_a_drained_node_is_told_so(node: World, mig: Mig) -
     found = mig("explain", "waiting", "-o", "json").json
     assert found["reason"] == "Drained"
     assert "driver 580" in found["findings"][0]["message"]
+
+
+def test_resume_says_what_it_did(node: World, mig: Mig) -> None:
+    mig("drain", "node-a", "gpu-0", "gpu-1")
+    assert mig("resume", "node-a", "gpu-0").out == (
+        "node-a  back in service: gpu-0; still drained: gpu-1\n"
+    )
+    assert mig("resume", "node-a", "gpu-0").out == (
+        "node-a  gpu-0 was not drained; still drained: gpu-1\n"
+    )
+    assert mig("resume", "node-a").out == "node-a  back in service: gpu-1\n"
+    assert mig("resume", "node-a").out == "node-a  nothing to do: no GPU of it was drained\n"

@@ -11,7 +11,7 @@ from dra.kube.resources import PODS, RESOURCE_CLAIMS
 from tests.cli.conftest import Mig
 from tests.cli.situations import LEADS, SITUATIONS, WAITS, Situation, all_taken
 from tests.cli.world import World
-from tests.controller.objects import gpu, instance
+from tests.controller.objects import gpu, instance, pod, request
 
 
 @pytest.fixture
@@ -135,3 +135,49 @@ def test_a_pod_that_has_ended_is_no_finding(world: World, mig: Mig) -> None:
     made = world.add_pod("done")
     world.set_status(PODS, made, {"phase": "Succeeded"})
     assert mig("explain", "done").code == 0
+
+
+def by_limits(world: World, name: str) -> None:
+    body = pod(name)
+    body["spec"]["containers"] = [
+        {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/mig-1g.5gb": "1"}}}
+    ]
+    world.api.create(PODS, body)
+
+
+def test_a_pod_that_asks_by_limits_is_told_who_serves_that(classes: World, mig: Mig) -> None:
+    classes.add_node("node-a")
+    by_limits(classes, "old-style")
+    ran = mig("explain", "old-style")
+    words = " ".join(ran.out.split())
+    assert ran.code == 1
+    assert "AskedByLimits: the pod has no resource claim and asks by limits" in words
+    assert "nvidia.com/mig-1g.5gb: 1" in words
+    assert "this cluster has none" in words
+    assert "> ask by a resource claim" in words
+
+
+def test_a_pod_that_was_served_by_limits_is_told_where_its_slice_is(
+    classes: World, mig: Mig
+) -> None:
+    classes.add_node("node-a")
+    classes.hold("made", "node-a", "gpu-0-mig-1g5gb-19-0")
+    by_limits(classes, "served")
+    found = classes.api.get(PODS, "served", namespace="default")
+    extended = {"resourceClaimName": "made", "requestMappings": []}
+    status = {"phase": "Running", "extendedResourceClaimStatus": extended}
+    classes.set_status(PODS, found, status)
+    classes.reserve("made", found)
+    assert "claim default/made: 1g.5gb at 0:1" in mig("explain", "served").out
+
+
+def test_a_class_that_is_missing_because_mig_is_off_is_not_called_a_wrong_name(
+    world: World, mig: Mig
+) -> None:
+    world.add_node("node-a", gpu(0, "node-a", mig=False))
+    world.add_claim("wanted", request("r", "mig-1g.5gb"))
+    world.add_pod("waits", "wanted")
+    shown = " ".join(mig("explain", "waits").out.split())
+    assert "NoSuchDeviceClass" in shown
+    assert "no GPU is in MIG mode" in shown
+    assert "> switch MIG mode on" in shown

@@ -177,3 +177,32 @@ def test_a_file_that_is_not_there_is_not_found(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     assert main(["lint", "absent.yaml"]) == 4
+
+
+@pytest.mark.parametrize(
+    ("request_text", "says"),
+    [
+        (
+            "- {name: slice, deviceClassName: mig-1g.5gb}",
+            "deviceClassName belongs below exactly in resource.k8s.io/v1",
+        ),
+        (
+            "- {name: slice, deviceClassName: mig-1g.5gb, count: 2}",
+            "count, deviceClassName belong below exactly",
+        ),
+        ("- {name: slice}", "exactly one of exactly and firstAvailable has to be given"),
+        (
+            "- {name: slice, exactly: {deviceClassName: mig-1g.5gb}, firstAvailable: [{name: a}]}",
+            "exactly one of exactly and firstAvailable has to be given",
+        ),
+    ],
+)
+def test_a_request_in_another_form_than_that_of_the_api_is_an_error(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, request_text: str, says: str
+) -> None:
+    head = TEMPLATE.partition("      - name: slice")[0]
+    ran = lint(capsys, tmp_path, POD + head + f"      {request_text}\n")
+    assert ran.code == 1
+    place, _, message = ran.out.partition("spec.spec.devices.requests[0]: ")
+    assert place.startswith("f.yaml:")
+    assert says in message

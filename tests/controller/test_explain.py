@@ -132,6 +132,12 @@ SITUATIONS: dict[str, tuple[Situation, list[Any], dict[str, Any], list[str]]] = 
         {},
         ["WaitingForSlice", "default/c-gone (reclaiming: in use by pid 4711)"],
     ),
+    "a claim that is gone and whose slice is not yet": (
+        has(gpu(node="a", instances=(instance("7g.40gb", 0, uid="gone"),))),
+        SMALL,
+        {},
+        ["WaitingForSlice", "default/c-gone (ended, its slice is about to go)"],
+    ),
     "no profile that large": (
         lambda: Bench("a"),
         [request("r", "mig.dra.dev", HUGE)],

@@ -1,0 +1,51 @@
+"""Pods that ask for slices as they did of the device plugin, by ``limits: nvidia.com/mig-...``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from cli.explaining.facts import Facts
+from cli.explaining.model import Finding, Why
+from cli.explaining.waiting import finding
+from dra.inventory import Allocator
+from dra.pods import Pod
+
+PREFIX = "nvidia.com/mig-"
+_ENTRY = "(limits)"
+
+
+def asked_by_limits(pod: Pod) -> Mapping[str, str]:
+    """The extended resources of MIG profiles that its containers ask for, with how many."""
+    spec = pod.obj.get("spec") or {}
+    containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+    return {
+        name: str(number)
+        for container in containers
+        for name, number in ((container.get("resources") or {}).get("limits") or {}).items()
+        if name.startswith(PREFIX)
+    }
+
+
+def with_extended(pod: Pod) -> Pod:
+    """The pod with the claim that kube-scheduler made for its extended resources, if it did."""
+    made = (pod.obj.get("status") or {}).get("extendedResourceClaimStatus") or {}
+    name = made.get("resourceClaimName")
+    if not name:
+        return pod
+    keys = tuple(dict.fromkeys((*pod.claim_keys, (pod.key[0], name))))
+    return replace(pod, claims={**pod.claims, _ENTRY: name}, claim_keys=keys)
+
+
+def about_limits(limits: Mapping[str, str], facts: Facts) -> Finding:
+    """What is to be said of a pod that asks so and has no claim."""
+    asked = ", ".join(f"{name}: {number}" for name, number in sorted(limits.items()))
+    nodes = [n.name for n in facts.site.nodes if n.inventory.allocator is not Allocator.CONTROLLER]
+    served = f"those are {', '.join(nodes)}" if nodes else "this cluster has none"
+    classes = ", ".join(sorted(name.partition("/")[2] for name in limits))
+    return finding(
+        Why.BY_LIMITS,
+        f"the pod has no resource claim and asks by limits: {asked}. That is served only on nodes "
+        f"that kube-scheduler allocates (--allocator=scheduler): {served}. As a claim it would be "
+        f"class {classes}",
+    )
