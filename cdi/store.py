@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from collections.abc import Collection
 from pathlib import Path
@@ -35,6 +37,16 @@ class SpecStore:
         if not _UID.fullmatch(claim_uid):
             raise SpecError(f"claim UID {claim_uid[:80]!r} is no UID; refused as a file name")
         return self._root / f"{self._prefix}{claim_uid}{_SUFFIX}"
+
+    def check(self) -> None:
+        """Make the directory if it is not there, and refuse where nothing can be written to it."""
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            if not os.access(self._root, os.W_OK | os.X_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        except OSError as error:
+            text = error.strerror or error
+            raise StoreError(f"cannot write CDI specs to {self._root}: {text}") from error
 
     def write(self, claim_uid: str, spec: Spec) -> None:
         """Check ``spec`` and put it there durably; a file that already says so is left alone."""

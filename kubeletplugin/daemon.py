@@ -189,7 +189,13 @@ class Daemon:
             ignore=options.ignore_other_managers,
             reports=reports,
         )
-        self._needs = NodeNeeds(self._hardware, specs, reports=reports, on_change=changed)
+        self._needs = NodeNeeds(
+            self._hardware,
+            specs,
+            reports=reports,
+            on_change=changed,
+            on_other_files=self._janitor.check_soon,
+        )
         self._mig_mode = MigMode(self._hardware, self._journal, reports=reports)
         self._letting_go = LettingGo(
             self._hardware,

@@ -88,6 +88,10 @@ class Janitor:
         """End; what is under way goes on to its end."""
         self._stopping.set()
 
+    def check_soon(self) -> None:
+        """Check in the next round what is held, its CDI specs among it."""
+        self._next_check = self._clock.monotonic()
+
     def tend(self, *, everything: bool = False) -> None:
         """Try again what is due: removing what is on its way out, checking what is held.
 

@@ -21,7 +21,8 @@ class NodeNeeds:
 
     While something is missing, no GPU of the node is offered; when it is there, all are again.
     ``missing`` says what, with the remedy; ``hook`` is the hook program that containers get, or
-    empty. ``on_change`` is called when the hook is another.
+    empty. ``on_change`` is called when the hook is another, ``on_other_files`` when files of the
+    driver have come, gone or moved, so that specs that were written name other ones.
     """
 
     def __init__(
@@ -31,8 +32,11 @@ class NodeNeeds:
         *,
         reports: Reports,
         on_change: Callable[[], None],
+        on_other_files: Callable[[], None] = lambda: None,
     ) -> None:
         self._on_change = on_change
+        self._on_other_files = on_other_files
+        self._found: object = None
         self._hardware = hardware
         self._specs = specs
         self._reports = reports
@@ -41,7 +45,7 @@ class NodeNeeds:
 
     def look(self) -> None:
         """Look, and tell the node, its GPUs and the log when it has become otherwise."""
-        self._look_at_hook()
+        self._look_at_files()
         try:
             self._specs.check()
             missing = ""
@@ -58,7 +62,11 @@ class NodeNeeds:
         else:
             _log.info("nothing is missing on this node any more")
 
-    def _look_at_hook(self) -> None:
+    def _look_at_files(self) -> None:
+        found = self._specs.found()
+        if self._found is not None and self._found is not found:
+            self._on_other_files()
+        self._found = found
         hook = self._specs.hook()
         if hook == self.hook:
             return

@@ -97,6 +97,7 @@ class Preparer:
         entries = self._entries(ref)
         try:
             self._specs.check()
+            self._specs.check_writable()
             done = [entry for unit, group in entries for entry in self._on_gpu(unit, group)]
             self._specs.write(done)
             if any(e.state is not State.PREPARED for e in done):

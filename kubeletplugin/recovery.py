@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dra.inventory import ClaimRef
 from dra.reasons import NodeReason
 from kubeletplugin.entries import ARRIVING, HELD, LEAVING, Entry, State
-from kubeletplugin.errors import PluginError
+from kubeletplugin.errors import IncompleteError, PluginError
 from kubeletplugin.fate import Fate
 from kubeletplugin.hardware import Hardware
 from kubeletplugin.journal import Journal
@@ -236,6 +236,8 @@ class Recovery:
                 self._specs.remove(uid)
             elif complete(entries):
                 self._specs.write(entries)
+        except IncompleteError as error:  # said of the node already; the spec stays as it is
+            _log.debug("CDI spec", extra=about(entries[0].claim, error=str(error)))
         except PluginError as error:
             _log.error("CDI spec", extra=about(entries[0].claim, error=str(error)))
 

@@ -85,6 +85,17 @@ class Specs:
         except HostError as error:
             raise IncompleteError(str(error)) from error
 
+    def check_writable(self) -> None:
+        """Refuse while the directory of specs cannot be written to."""
+        try:
+            self._store.check()
+        except CdiError as error:
+            raise HostError(str(error)) from error
+
+    def found(self) -> object:
+        """What specs are built from; another object when files of the driver have changed."""
+        return self._files()
+
     def hook(self) -> str:
         """The hook program's path on the host; empty where specs use mounts alone."""
         found = self._files().hook

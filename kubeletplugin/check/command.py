@@ -25,6 +25,7 @@ from kubeletplugin.check.screen import draw
 from kubeletplugin.check.stopwatch import Stopwatch
 from kubeletplugin.check.tools import RealTools
 from kubeletplugin.errors import PluginError
+from kubeletplugin.host.driverfiles import DriverSearch
 from kubeletplugin.nvml.session import Session
 from kubeletplugin.roots import Roots
 
@@ -80,8 +81,9 @@ def check(  # noqa: PLR0913 - the flags
     """
     given = completed(context)
     roots = Roots.of(**{name: given[name] for name in _ROOTS})
+    search = DriverSearch(roots, directories=given["library_directories"], hook=given["cdi_hook"])
     stopwatch = Stopwatch()
-    tools = context.obj or RealTools(roots, libcuda(roots))
+    tools = context.obj or RealTools(roots, libcuda(roots, search))
     session = Session(seconds=given["nvml_timeout"], on_call=stopwatch)
     try:
         if cleans_up:
@@ -90,6 +92,7 @@ def check(  # noqa: PLR0913 - the flags
         report = read(
             session,
             roots,
+            search=search,
             driver=given["driver_name"],
             kubeconfig=given["kubeconfig"],
             taken=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),

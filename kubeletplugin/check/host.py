@@ -16,7 +16,7 @@ from kubeletplugin.driverversions import kernel_module
 from kubeletplugin.errors import HostError
 from kubeletplugin.host.devicenodes import gpu_node
 from kubeletplugin.host.driverfiles import DriverSearch, missing_libraries
-from kubeletplugin.host.hooks import AUTO, find_hook
+from kubeletplugin.host.hooks import AUTO, NEVER, find_hook
 from kubeletplugin.host.insideroot import inside
 from kubeletplugin.roots import Roots
 
@@ -25,12 +25,19 @@ _MIG_MINORS = "/proc/driver/nvidia-caps/mig-minors"
 _LOAD = "load the NVIDIA driver's modules (modprobe nvidia nvidia-uvm), or install the driver"
 
 
-def examine(notebook: Notebook, roots: Roots, *, driver_version: str, gpus: Iterable[Gpu]) -> None:
+def examine(
+    notebook: Notebook,
+    roots: Roots,
+    *,
+    search: DriverSearch,
+    driver_version: str,
+    gpus: Iterable[Gpu],
+) -> None:
     """Capabilities, device nodes, driver files and hooks."""
     _capabilities(notebook, roots)
     _device_nodes(notebook, roots, gpus)
-    _libraries(notebook, roots, driver_version)
-    _hook(notebook, roots)
+    _libraries(notebook, search, driver_version)
+    _hook(notebook, roots, search.hook)
 
 
 def _capabilities(notebook: Notebook, roots: Roots) -> None:
@@ -123,7 +130,7 @@ def _device_nodes(notebook: Notebook, roots: Roots, gpus: Iterable[Gpu]) -> None
     notebook.ok(item, f"numbers are known of nvidiactl, nvidia-uvm and {', '.join(nodes)}")
 
 
-def _libraries(notebook: Notebook, roots: Roots, driver_version: str) -> None:
+def _libraries(notebook: Notebook, search: DriverSearch, driver_version: str) -> None:
     item = Item.LIBRARIES
     if not driver_version:
         notebook.missing(
@@ -132,7 +139,6 @@ def _libraries(notebook: Notebook, roots: Roots, driver_version: str) -> None:
             "mend the kernel module first",
         )
         return
-    search = DriverSearch(roots)
     files = search.find(driver_version)
     if problem := missing_libraries(files, search.directories):
         notebook.missing(item, problem, "install the driver's libraries, or set --driver-root")
@@ -144,17 +150,25 @@ def _libraries(notebook: Notebook, roots: Roots, driver_version: str) -> None:
     notebook.ok(item, f"{len(mounts)} mounts of driver files from {', '.join(directories)}")
 
 
-def libcuda(roots: Roots) -> Path | None:
+def libcuda(roots: Roots, search: DriverSearch) -> Path | None:
     """Where this program sees the driver's libcuda; None where it is not found."""
-    found = DriverSearch(roots).find(kernel_module(roots))
+    found = search.find(kernel_module(roots))
     return inside(found.root, found.cuda.path) if found.cuda is not None else None
 
 
-def _hook(notebook: Notebook, roots: Roots) -> None:
-    found = find_hook(roots, AUTO)
-    if found is not None:
+def _hook(notebook: Notebook, roots: Roots, choice: str) -> None:
+    found = find_hook(roots, choice)
+    if choice == NEVER:
+        notebook.ok(Item.HOOK, "not used: --cdi-hook=never")
+    elif found is not None:
         notebook.fact(Item.HOOK, f"{found.path} knows {', '.join(sorted(found.known))}")
         notebook.ok(Item.HOOK, f"{found.path} is there")
+    elif choice != AUTO:
+        notebook.missing(
+            Item.HOOK,
+            f"--cdi-hook={choice} is not there, not executable, or too old",
+            "install nvidia-container-toolkit, or take --cdi-hook=auto",
+        )
     else:
         notebook.note(
             Item.HOOK,

@@ -13,6 +13,7 @@ from kubeletplugin.check.nvmlfile import read_versions
 from kubeletplugin.check.report import Belief, Gpu, Report
 from kubeletplugin.check.tools import Tools
 from kubeletplugin.driverversions import explain
+from kubeletplugin.host.driverfiles import DriverSearch
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.session import Session
 from kubeletplugin.roots import Roots
@@ -22,6 +23,7 @@ def read(  # noqa: PLR0913 - where to look
     session: Session,
     roots: Roots,
     *,
+    search: DriverSearch,
     driver: str,
     kubeconfig: str | None,
     taken: str,
@@ -46,7 +48,11 @@ def read(  # noqa: PLR0913 - where to look
         _profiles(notebook, gpus)
         beliefs = _lookup(session, gpus)
     host.examine(
-        notebook, roots, driver_version=versions.driver or versions.kernel_module, gpus=gpus
+        notebook,
+        roots,
+        search=search,
+        driver_version=versions.driver or versions.kernel_module,
+        gpus=gpus,
     )
     runtimes.examine(notebook, roots)
     kubelets.examine(notebook, roots, driver=driver)

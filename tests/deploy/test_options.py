@@ -7,8 +7,10 @@ from typing import Any
 
 import helm_python
 import pytest
+import yaml
 
 from hack.cluster.chart import CHART, REPOSITORY, Obj, pod_spec, render
+from kubeletplugin.host.libraries import LIBRARY_DIRECTORIES
 from tests.deploy.options import BY_THE_CHART, BY_VALUE, PROGRAMS, Program, nested, options
 
 HERE = "tests/deploy/options.py"
@@ -205,3 +207,8 @@ def test_updates_can_be_left_to_somebody_else() -> None:
     (controller,) = (each for each in objects if each["kind"] == "Deployment")
     assert plugin["spec"]["updateStrategy"] == {"type": "OnDelete"}
     assert controller["spec"]["strategy"] == {"type": "Recreate"}
+
+
+def test_the_chart_s_directories_of_libraries_are_the_program_s() -> None:
+    values = yaml.safe_load((CHART / "values.yaml").read_text())
+    assert tuple(values["kubeletPlugin"]["libraryDirectories"]) == LIBRARY_DIRECTORIES

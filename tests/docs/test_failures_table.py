@@ -26,7 +26,7 @@ CATALOGUE = [
     *numbered("C", 13),
     *numbered("D", 15),
     *numbered("E", 11),
-    *numbered("F", 11, "F1b"),
+    *numbered("F", 11, "F1b", "F1c"),
     *numbered("G", 12),
     *numbered("H", 12, "H5b", "H7b", "H7c", "H7d", "H7e", "H7f"),
     *numbered("I-", 5),

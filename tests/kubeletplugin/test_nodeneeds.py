@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from dra.inventory import ClaimRef
+from kubeletplugin.host.hooks import HOOK_NAMES
 from sim.nvml.machine import GpuSpec
 from sim.nvml.state import HostPart
+from tests.cdi.rules import hold
+from tests.kubeletplugin.host.layouts import hook_program, program
 from tests.kubeletplugin.rig import Rig
 from tests.kubeletplugin.test_reclaim import events
 from tests.kubeletplugin.test_verdicts import verdict
@@ -79,7 +84,7 @@ def test_a_claim_that_was_prepared_is_left_alone_and_can_be_unprepared(rig: Rig)
 
 
 @pytest.mark.usefixtures("frequent_looks")
-def test_specs_are_right_again_when_another_driver_version_has_come(rig: Rig) -> None:
+def test_specs_are_right_again_when_the_libraries_have_moved(rig: Rig) -> None:
     ref = rig.claim(SLICE)
     rig.prepared(ref)
     assert rig.daemon is not None
@@ -93,9 +98,49 @@ def test_specs_are_right_again_when_another_driver_version_has_come(rig: Rig) ->
     moved = rig.machine.host_root / "usr/lib64"
     folder.rename(moved)
     rig.daemon._janitor.tend(everything=True)
-    sources = {m["hostPath"] for m in rig.spec(ref)["containerEdits"]["mounts"]}
-    assert f"/usr/lib64/libcuda.so.{rig.machine.state().driver_version}" in sources
+    library = f"/usr/lib64/libcuda.so.{rig.machine.state().driver_version}"
+    assert library in sources(rig, ref)
     assert rig.spec(ref) != old
+
+
+@pytest.mark.usefixtures("frequent_looks", "short_patience")
+def test_a_driver_container_s_restart_brings_the_specs_up_to_date_by_itself(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig()
+    container = rig.machine.host_root / "run/nvidia/driver"
+    container.mkdir(parents=True)
+    (rig.machine.host_root / "usr").rename(container / "usr")
+    rig.driver_root = Path("/run/nvidia/driver")
+    rig.start()
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    (container / "usr").rename(container / "gone")
+    wait_for("the GPUs' reason", lambda: gpu_reasons(rig) == {"DriverIncomplete"})
+    (container / "gone/lib/x86_64-linux-gnu").rename(container / "gone/lib64")
+    (container / "gone").rename(container / "usr")
+    library = f"/run/nvidia/driver/usr/lib64/libcuda.so.{rig.machine.state().driver_version}"
+    wait_for("the spec", lambda: library in sources(rig, ref))
+    wait_for("the GPUs", lambda: gpu_reasons(rig) == {""})
+
+
+def sources(rig: Rig, ref: ClaimRef) -> set[str]:
+    return {mount["hostPath"] for mount in rig.spec(ref)["containerEdits"]["mounts"]}
+
+
+@pytest.mark.usefixtures("frequent_looks", "short_patience")
+def test_a_hook_that_the_node_gets_is_used_and_shown(rig: Rig) -> None:
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    assert "hooks" not in rig.spec(ref)["containerEdits"]
+    assert "cdiHook" not in rig.mignode()["status"]
+    program(rig.machine.host_root / "sbin/ldconfig")
+    hook_program(rig.machine.host_root / "usr/bin/nvidia-cdi-hook", *HOOK_NAMES)
+    wait_for(
+        "MigNode", lambda: rig.mignode()["status"].get("cdiHook") == "/usr/bin/nvidia-cdi-hook"
+    )
+    wait_for("the spec", lambda: len(rig.spec(ref)["containerEdits"].get("hooks", ())) == 3)
+    hold(rig.spec(ref))
 
 
 def container_paths(rig: Rig, device: str) -> set[str]:

@@ -232,15 +232,27 @@ def test_a_disk_that_stays_full_leaves_no_instance_behind(
     assert rig.clean()
 
 
-def test_a_cdi_directory_that_cannot_be_written_undoes_the_hardware(rig: Rig) -> None:
+def test_a_cdi_directory_that_cannot_be_written_is_told_before_anything_is_cut(rig: Rig) -> None:
     rig.roots.cdi.parent.mkdir(exist_ok=True)
     rig.roots.cdi.write_text("a file where the directory should be")
     ref = rig.claim(*TWO_SLICES)
     error = rig.refused(ref)
     assert str(rig.roots.cdi) in error
-    assert rig.slices() == []
+    assert rig.mutations() == []
     assert rig.journal() == ()
     rig.roots.cdi.unlink()
+    rig.prepared(ref)
+
+
+def test_a_cdi_spec_that_cannot_be_written_undoes_the_hardware(rig: Rig) -> None:
+    ref = rig.claim(*TWO_SLICES)
+    in_the_way = rig.roots.cdi / f"k8s.mig.dra.dev-claim_{ref.uid}.yaml"
+    in_the_way.mkdir(parents=True)
+    assert str(in_the_way) in rig.refused(ref)
+    assert rig.mutations()
+    assert rig.slices() == []
+    assert rig.journal() == ()
+    in_the_way.rmdir()
     rig.prepared(ref)
 
 
