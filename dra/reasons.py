@@ -62,6 +62,7 @@ class NodeReason(StrEnum):
     PAUSED = "GpuClientsPaused"
     LET_GO = LET_GO
     TAKEN_UP = "GpuTakenUp"
+    LIBRARY_REPLACED = "DriverLibraryReplaced"
     NO_SLICES = "SlicesNotPublished"
 
 

@@ -13,12 +13,11 @@ from dra.inventory import ClaimRef, Inventory
 from dra.kube.events import EventRecorder
 from dra.kube.transport import KubeApi
 from dra.monitoring.events import CountingRecorder
-from dra.names import parse_device
 from dra.reasons import NodeReason
 from kubeletplugin.allocatormode import AllocatorMode
 from kubeletplugin.claimstatus import ClaimStatuses
 from kubeletplugin.diskreports import DiskReports
-from kubeletplugin.driverversions import explain
+from kubeletplugin.driverlibrary import DriverLibrary
 from kubeletplugin.entries import HELD, Entry
 from kubeletplugin.errors import PluginError
 from kubeletplugin.fate import claim_fate
@@ -34,7 +33,7 @@ from kubeletplugin.letgo import LettingGo
 from kubeletplugin.listeners import Listeners
 from kubeletplugin.lookup import read_devices
 from kubeletplugin.migmode import MigMode
-from kubeletplugin.minors import GpuNames
+from kubeletplugin.minors import GpuNames, used_names
 from kubeletplugin.monitor import HealthMonitor
 from kubeletplugin.node import Node
 from kubeletplugin.nodeinventory import NodeInventory
@@ -88,6 +87,7 @@ class Daemon:
 
     def __init__(self, options: Options, api: KubeApi, telemetry: Telemetry) -> None:
         self._options = options
+        self._ending = threading.Event()
         self._vitals, observer = telemetry.vitals, telemetry.metrics
         seen = observer.claim_seen
         self._sockets = sockets(options)
@@ -101,7 +101,7 @@ class Daemon:
         self._gate = Gate(on_change=changed)
         self._works = ClaimWorks()
         self._journal = Journal(roots.state / "journal.json", on_change=changed)
-        names = GpuNames(roots.state / "gpus.json", hints=_names(self._journal.entries()))
+        names = GpuNames(roots.state / "gpus.json", hints=used_names(self._journal.entries()))
         session = Session(seconds=options.nvml_seconds, on_call=observer.nvml_call)
         self._hardware = Hardware(
             session,
@@ -197,6 +197,9 @@ class Daemon:
             on_other_files=self._janitor.check_soon,
         )
         self._mig_mode = MigMode(self._hardware, self._journal, reports=reports)
+        self._library = DriverLibrary(
+            roots, options.library_directories, end=self._finish, reports=reports
+        )
         self._letting_go = LettingGo(
             self._hardware,
             self._journal,
@@ -213,7 +216,7 @@ class Daemon:
             holding=self._letting_go,
             recover=self._recover,
             settle=self._settle,
-            explain=partial(explain, roots=roots, directories=options.library_directories),
+            library=self._library,
             beat=self._vitals.hardware.beat,
         )
         self._health = HealthBoard(self._monitor.devices)
@@ -263,6 +266,7 @@ class Daemon:
         Raises:
             HostError: a socket cannot be used.
         """
+        self._ending = stop
         remove_stale(self._options)
         # Kubelet calls as soon as it sees the registration socket.
         self._service.start()
@@ -276,7 +280,7 @@ class Daemon:
         self._gate.wait_decided(_FIRST_LOOK_SECONDS)
         self._publisher.start()
         self._slice_publisher.start()
-        self._vitals.begin(self._sockets, self._gate)
+        self._vitals.begin(self._sockets, self._gate, overdue=self._library.overdue)
         stop.wait()
         self._stop()
 
@@ -301,6 +305,10 @@ class Daemon:
         self._needs.look()
         if self._options.enable_mig:
             self._mig_mode.enable()
+
+    def _finish(self) -> None:
+        """End as if told to: whoever runs this program starts it again."""
+        self._ending.set()
 
     def _look(self) -> Inventory | None:
         """What is asked of this node, before its GPUs are opened for the first time."""
@@ -340,8 +348,3 @@ class Daemon:
     def _add_registration(self, server: grpc.Server) -> None:
         registration = Registration(self._options.driver_name, self._sockets.service)
         registration_v1.add_RegistrationServicer_to_server(registration, server)
-
-
-def _names(entries: tuple[Entry, ...]) -> dict[str, int]:
-    """GPU numbers that prepared devices already use."""
-    return {e.gpu: parse_device(e.device).minor for e in entries if not e.quarantined}

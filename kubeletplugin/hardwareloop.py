@@ -19,6 +19,8 @@ from kubeletplugin.nvml.errors import NvmlError
 
 _log = logging.getLogger(__name__)
 POLL_SECONDS = 10.0
+AGAIN_SECONDS = 5.0
+"""The longest pause while it is open whether only a new process helps."""
 
 
 class Holding(Protocol):
@@ -35,11 +37,28 @@ class Holding(Protocol):
         """Why nothing was looked at so far; empty if something was."""
 
 
+class Library(Protocol):
+    """NVML's library in this process."""
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether it may be that only a new process helps."""
+
+    def matches(self) -> None:
+        """It has answered."""
+
+    def failed(self, error: Exception) -> None:
+        """It has not."""
+
+    def explain(self, error: Exception) -> str:
+        """The error in words."""
+
+
 class HardwareLoop:
     """Opens the gate once the GPUs are known; ``recover`` runs before it opens the first time.
 
     ``holding`` is asked before NVML is.
-    ``settle`` runs after every look at the GPUs. ``explain`` puts an error into words.
+    ``settle`` runs after every look at the GPUs. ``library`` hears how NVML answers.
     ``beat`` is called every round.
     """
 
@@ -50,8 +69,8 @@ class HardwareLoop:
         *,
         holding: Holding,
         recover: Callable[[], None],
+        library: Library,
         settle: Callable[[], None] = lambda: None,
-        explain: Callable[[Exception], str] = str,
         beat: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
@@ -60,7 +79,7 @@ class HardwareLoop:
         self._holding = holding
         self._recover = recover
         self._settle = settle
-        self._explain = explain
+        self._library = library
         self._beat = beat
         self._clock = clock or SystemClock()
         self._recovered = False
@@ -91,8 +110,13 @@ class HardwareLoop:
                 self._step()
                 delay = POLL_SECONDS
                 self._backoff.reset()
+                if self._hardware.session.is_open:
+                    self._library.matches()
             except (NvmlError, PluginError) as error:
-                delay = self._unavailable(self._explain(error))
+                self._library.failed(error)
+                delay = self._unavailable(self._library.explain(error))
+                if self._library.doubtful:
+                    delay = min(delay, AGAIN_SECONDS)
             except Exception as error:  # noqa: BLE001 - a loop that dies silently is worse
                 _log.exception("hardware")
                 delay = self._unavailable(repr(error))

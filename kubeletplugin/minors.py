@@ -13,6 +13,8 @@ from itertools import count
 from pathlib import Path
 
 from cdi.files import write_durably
+from dra.names import parse_device
+from kubeletplugin.entries import Entry
 from kubeletplugin.errors import HostError
 
 _log = logging.getLogger(__name__)
@@ -84,3 +86,8 @@ def _load(path: Path) -> dict[str, int]:
         _log.error("GPU names %s give one name to two GPUs; assigning anew", path)
         return {}
     return numbers
+
+
+def used_names(entries: Iterable[Entry]) -> dict[str, int]:
+    """GPU numbers that prepared devices already use."""
+    return {e.gpu: parse_device(e.device).minor for e in entries if not e.quarantined}

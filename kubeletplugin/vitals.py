@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import socket
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -35,20 +36,26 @@ class Vitals:
         self._probes = probes
         self.hardware = Pulse(STUCK_SECONDS)
         self.janitor = Pulse(STUCK_SECONDS)
+        self._overdue: Callable[[], str] = str
         probes.ready.add("claims", lambda: "the plugin has not begun to serve")
 
     def stand_by(self) -> None:
         """Another plugin serves this node, and this one will when that has ended."""
         self._probes.ready.add("claims", str)
 
-    def begin(self, sockets: Sockets, gate: Gate) -> None:
-        """The sockets are served and all threads run."""
+    def begin(self, sockets: Sockets, gate: Gate, *, overdue: Callable[[], str] = str) -> None:
+        """The sockets are served and all threads run.
+
+        ``overdue`` says why this process should have ended of its own accord by now.
+        """
+        self._overdue = overdue
         live = self._probes.live
         live.add("registration socket", lambda: _answers(sockets.registration))
         live.add("service socket", lambda: _accepts(sockets.service))
         live.add("threads", _missing)
         live.add("hardware loop", self.hardware)
         live.add("janitor", self.janitor)
+        live.add("end", overdue)
         self._probes.ready.add(
             "claims",
             lambda: "" if gate.is_open else gate.reason or "the GPUs are still being looked at",
@@ -57,6 +64,7 @@ class Vitals:
     def end(self) -> None:
         """The plugin stops: nothing is asked of it any more."""
         self._probes.live.clear()
+        self._probes.live.add("end", self._overdue)
         self._probes.ready.add("claims", lambda: "the plugin is stopping")
 
 
