@@ -14,6 +14,7 @@ from sim.nvml.clients import clients
 from sim.nvml.machine import Machine
 from sim.nvml.state import Store
 
+_DIRECTORY = click.Path(path_type=Path, file_okay=False)
 _SHUTDOWN = """
 import sys
 from sim.nvml import install
@@ -32,14 +33,17 @@ main(lambda: [g for c in clients(Path(sys.argv[1])) if c.pid == os.getpid() for 
 """
 
 
-def check_arguments(hardware: Path, arguments: list[str]) -> list[str]:
-    """The program's arguments: all that a check looks at is the simulated machine's."""
+def check_arguments(hardware: Path, program: dict[str, Path | None]) -> list[str]:
+    """The program's options: all that a check looks at is the simulated machine's, unless named."""
     host = Path(Store(hardware).read().host_root)
-    return [
-        *("--host-root", str(host), "--driver-root", str(host)),
-        *("--kubelet-root", str(host / "var/lib/kubelet")),
-        *("--cdi-root", str(host / "var/run/cdi"), "check", *arguments),
-    ]
+    places: dict[str, Path | None] = {
+        "host_root": host,
+        "driver_root": host,
+        "kubelet_root": host / "var/lib/kubelet",
+        "cdi_root": host / "var/run/cdi",
+    }
+    places |= {name: path for name, path in program.items() if path is not None}
+    return [f"--{name.replace('_', '-')}={path}" for name, path in places.items()]
 
 
 class SimulatedTools:
@@ -80,15 +84,18 @@ class SimulatedTools:
     type=click.Path(exists=True, file_okay=False, path_type=Path),
     help="Directory of a machine made by `sim nvml init`.",
 )
+@click.option("--kubelet-root", type=_DIRECTORY, help="Default: below the machine's host root.")
+@click.option("--cdi-root", type=_DIRECTORY, help="Default: below the machine's host root.")
+@click.option("--state-dir", type=_DIRECTORY, help="Default: below the kubelet root.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def main(hardware: Path, arguments: tuple[str, ...]) -> None:
+def main(hardware: Path, arguments: tuple[str, ...], **program: Path | None) -> None:
     """Check the machine in the hardware directory, with ARGUMENTS of `kubeletplugin check`."""
     install(hardware)
     # Not before pynvml has its library.
-    from kubeletplugin.__main__ import main as program  # noqa: PLC0415
+    from kubeletplugin.__main__ import main as kubeletplugin  # noqa: PLC0415
 
-    program(
-        check_arguments(hardware, list(arguments)),
+    kubeletplugin(
+        [*check_arguments(hardware, program), "check", *arguments],
         prog_name="python -m kubeletplugin",
         obj=SimulatedTools(hardware),
     )

@@ -12,9 +12,10 @@ from msgspec.structs import replace
 from kubeletplugin.check.errors import CheckError, RefusedError
 from kubeletplugin.check.experiment import ROUNDS, Experiment
 from kubeletplugin.check.gpus import read_gpu, read_gpus
+from kubeletplugin.check.items import Item
 from kubeletplugin.check.leftovers import RecordFile, remove
 from kubeletplugin.check.permission import alone, named, require_idle
-from kubeletplugin.check.report import Gpu, Report
+from kubeletplugin.check.report import Gpu, Mark, Report
 from kubeletplugin.check.settling import settle
 from kubeletplugin.check.tools import Tools
 from kubeletplugin.nvml.errors import NvmlError
@@ -43,7 +44,7 @@ def create(  # noqa: PLR0913 - what it works with
     with alone(roots.state, lets_go=tools.lets_go):
         gpu = read_gpu(session, gpu.index)  # as it is now that no plugin can begin
         require_idle(gpu, roots.state)
-        if not ask(_question(gpu)):
+        if not ask(_question(gpu, report)):
             raise RefusedError("nothing was done")
         with _stoppable() as stop:
             seen = Experiment(session, gpu, roots=roots, tools=tools, stop=stop, say=say).run()
@@ -77,9 +78,14 @@ def clean_up(session: Session, roots: Roots, tools: Tools) -> str:
     return f"removed {what}" if removed is not None else f"{what} was not there"
 
 
-def _question(gpu: Gpu) -> str:
+def _question(gpu: Gpu, report: Report) -> str:
     names = [p.name for p in gpu.profiles if p.placements]
-    return (
+    others = [
+        f"{finding.text}. "
+        for finding in report.findings
+        if finding.item is Item.NEIGHBOURS and finding.mark is Mark.NOTE
+    ]
+    return "".join(others) + (
         f"GPU {gpu.uuid} ({gpu.product}) is idle. Make and remove one slice of each of its "
         f"{len(names)} profiles, {ROUNDS} times? Nothing else is changed"
     )

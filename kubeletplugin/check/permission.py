@@ -92,9 +92,9 @@ def alone(state: Path, *, lets_go: Callable[[], bool]) -> Iterator[None]:
         with owned_at_once(state) as owned:
             if not owned and not lets_go():
                 raise RefusedError(
-                    f"--create: a plugin runs on this node (it owns {state}) and holds its GPUs: "
-                    "kubectl mig drain <node> lets it let go of them once no pod has a slice; "
-                    "afterwards kubectl mig resume <node>"
+                    f"--create: a plugin, or another check, runs on this node (it owns {state}) "
+                    "and holds its GPUs: with kubectl mig drain <node> a plugin lets go of them as "
+                    "soon as no pod has a slice; afterwards kubectl mig resume <node>"
                 )
             yield
     finally:
