@@ -2,6 +2,7 @@
 # make up     a simulated cluster that stays, for kubectl; PRODUCT=, NODES=, GPUS=, DIR= say of what kind
 # make kubectl-mig   kubectl's plugin, and what to add to PATH
 # make wheel  the Python package, into dist/; make krew: kubectl's plugin as krew takes it
+# make cluster   a real Kubernetes on this machine, as root, from its binaries; make cluster-down ends it
 # make test   everything that CI runs: lint, types, layers, tests
 # make docs   the handbook, into site/
 # make soak   the node under random failures for as long as it takes
@@ -15,7 +16,7 @@ PLUGINS := $(VENV)/plugins
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 WORKERS ?= auto
 
-.PHONY: demo up kubectl-mig wheel krew test lint types unit soak test-cluster protos constraints docs clean
+.PHONY: demo up cluster cluster-down kubectl-mig wheel krew test lint types unit soak test-cluster protos constraints docs clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python -m sim demo
@@ -23,6 +24,14 @@ demo: $(VENV)/.runtime
 up: $(VENV)/.runtime $(PLUGINS)/.made
 	@$(BIN)/python -m sim up $(if $(PRODUCT),--product '$(PRODUCT)') $(if $(NODES),--nodes '$(NODES)') \
 	    $(if $(GPUS),--gpus '$(GPUS)') $(if $(DIR),--dir '$(DIR)')
+
+cluster: $(VENV)/.runtime $(PLUGINS)/.made
+	@$(BIN)/python -m hack.cluster up $(if $(NODES),--nodes '$(NODES)') $(if $(DIR),--directory '$(DIR)') \
+	    $(if $(VALUES),--values '$(VALUES)')
+	@$(MAKE) --silent kubectl-mig
+
+cluster-down: $(VENV)/.runtime
+	@$(BIN)/python -m hack.cluster down $(if $(DIR),--directory '$(DIR)')
 
 kubectl-mig: $(PLUGINS)/.made
 	@echo 'export PATH="$(abspath $(PLUGINS)):$$PATH"'

@@ -90,7 +90,7 @@ def up(*, directory: Path, nodes: int, gates: tuple[str, ...], values: Path | No
         )
     click.echo(f"# {nodes} nodes are ready after {time.monotonic() - started:.0f} s")
     click.echo("# kubectl get mignodes; kubectl get deviceclasses")
-    click.echo(f"# python -m hack.cluster down --directory {directory}")
+    click.echo(f"# {_down(directory)}")
     click.echo(f"export KUBECONFIG={home.kubeconfig}")
 
 
@@ -150,12 +150,17 @@ def _end(*_: object) -> NoReturn:
     sys.exit()
 
 
+def _down(directory: Path) -> str:
+    """The command that ends a cluster, from anywhere."""
+    return f"make -C {REPOSITORY} cluster-down DIR={directory}"
+
+
 def _hindrance(home: Home) -> str:
     """Why no cluster can be started here, or an empty string."""
     if home.owner() is not None:
         return (
             f"a cluster runs in {home.directory} already; end it with "
-            f"'python -m hack.cluster down --directory {home.directory}' or name another directory"
+            f"'{_down(home.directory)}' or name another directory"
         )
     if home.directory.exists() and any(home.directory.iterdir()) and not home.is_ours():
         return f"{home.directory} is not empty, and no cluster was there; name another directory"

@@ -10,16 +10,19 @@ NODE_IMAGE=
 PRINT_CONFIG=
 # One worker for each: every node has other hardware.
 GPUS=(A100-SXM4-40GB H100-80GB-HBM3 B200)
+DEFAULT_GPUS="${GPUS[*]}"
 
 usage() {
     cat <<EOF
 Usage: up.sh [options]
   --kubernetes VERSION  1.34, 1.35, 1.36 or 1.37 (default $KUBERNETES)
   --allocator MODE      controller or scheduler: who allocates the slices (default $ALLOCATOR)
+  --gpus A,B,...        GPUs of each worker, products that 'mig-sim nvml products' lists; one worker for
+                        each (default ${GPUS[*]})
   --name NAME           of the cluster (default $CLUSTER)
   --node-image IMAGE    of the nodes, instead of the one for the version
   --print-config        print the configuration for kind and stop
-Workers and their GPUs (two each): ${GPUS[*]}
+Each worker has two simulated GPUs of its product.
 EOF
 }
 
@@ -100,6 +103,11 @@ while [ $# -gt 0 ]; do
     case $1 in
     --kubernetes) KUBERNETES=$(value "$@"); shift 2 ;;
     --allocator) ALLOCATOR=$(value "$@"); shift 2 ;;
+    --gpus)
+        gpus=$(value "$@")
+        IFS=, read -ra GPUS <<<"$gpus"
+        shift 2
+        ;;
     --name) CLUSTER=$(value "$@"); shift 2 ;;
     --node-image) NODE_IMAGE=$(value "$@"); shift 2 ;;
     --print-config) PRINT_CONFIG=yes; shift ;;
@@ -112,6 +120,11 @@ case $ALLOCATOR in
 controller | scheduler) ;;
 *) usage_error "--allocator '$ALLOCATOR' is neither controller nor scheduler" ;;
 esac
+for gpu in "${GPUS[@]}"; do
+    [ -f "$REPOSITORY/sim/nvml/fixtures/$gpu.json" ] ||
+        usage_error "--gpus: no product '$gpu'; there are: $(cd "$REPOSITORY/sim/nvml/fixtures" && echo *.json | sed 's/\.json//g')"
+done
+[ ${#GPUS[@]} -gt 0 ] || usage_error "--gpus needs a product"
 default_image=$(node_image)
 NODE_IMAGE=${NODE_IMAGE:-$default_image}
 if [ -n "$PRINT_CONFIG" ]; then
@@ -150,4 +163,9 @@ for ((tries = 60; tries > 0; tries--)); do
 done
 kube get mignodes
 [ "$nodes" -ge ${#GPUS[@]} ] || die "only $nodes of ${#GPUS[@]} nodes show their GPUs"
-echo "Ready. Next: $KIND_DIR/demo.sh --name $CLUSTER"
+# The demos ask for profiles of these.
+if [ "${GPUS[*]}" = "$DEFAULT_GPUS" ]; then
+    echo "Ready. Next: $KIND_DIR/demo.sh --name $CLUSTER"
+else
+    echo "Ready. Next: the first pod of README.md, with kubectl --context kind-$CLUSTER"
+fi

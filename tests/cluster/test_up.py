@@ -48,7 +48,7 @@ def test_a_cluster_comes_up_with_the_driver_and_goes_without_a_trace(
         again = hack_cluster("up", *where)
         assert again.returncode == 1
         assert "runs in" in again.stderr
-        assert "down" in again.stderr
+        assert f"make -C {REPOSITORY} cluster-down DIR={root / 'up'}" in again.stderr
     finally:
         ended = hack_cluster("down", *where)
     assert ended.returncode == 0, ended.stderr

@@ -124,6 +124,8 @@ def test_every_missing_program_is_named_at_once(tmp_path: Path) -> None:
         ("up.sh", ["--kubernetes"], "--kubernetes needs a value"),
         ("up.sh", ["--allocator", "both"], "'both' is neither"),
         ("up.sh", ["--name", "a b"], "--name 'a b'"),
+        ("up.sh", ["--gpus", "H200,H9000"], "no product 'H9000'; there are: A100-SXM4-40GB"),
+        ("up.sh", ["--gpus"], "--gpus needs a value"),
         ("up.sh", ["--workers"], "unknown argument '--workers'"),
         ("demo.sh", ["dance"], "unknown argument 'dance'"),
         ("demo.sh", ["--name"], "--name needs a value"),
@@ -164,6 +166,19 @@ def test_the_name_and_the_image_can_be_chosen(bare: Terminal) -> None:
     made = config(bare, "--name", "other", "--node-image", "mine:1")
     assert made["name"] == "other"
     assert {node["image"] for node in made["nodes"]} == {"mine:1"}
+
+
+def test_there_is_a_worker_for_each_product_that_is_named(equipped: Terminal) -> None:
+    status, text = equipped.run("up.sh", "--gpus", "H200,A30")
+    assert status == 0, text
+    made = yaml.safe_load(equipped.calls.with_name("calls.config").read_text())
+    assert [node["role"] for node in made["nodes"]] == ["control-plane", "worker", "worker"]
+    values = yaml.safe_load(equipped.calls.with_name("calls.values").read_text())
+    assert values["simulated"]["nodes"] == {
+        "mig-worker": ["H200", "H200"],
+        "mig-worker2": ["A30", "A30"],
+    }
+    assert "demo.sh" not in text, "its pods ask for profiles of an A100"
 
 
 def test_up_builds_creates_loads_and_installs_in_this_order(equipped: Terminal) -> None:

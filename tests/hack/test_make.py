@@ -1,0 +1,61 @@
+"""The targets of the Makefile: what they would run, and that pages name only those that exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
+
+
+def dry(*arguments: str) -> str:
+    """What make would run; the environment counts as made."""
+    made = [f"--old-file=.venv/{name}" for name in (".runtime", ".dev", "plugins/.made")]
+    done = subprocess.run(
+        ["make", "--dry-run", *made, *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return " ".join(done.stdout.replace("\\\n", " ").split())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "runs"),
+    [
+        (["up"], "-m sim up"),
+        (
+            ["up", "PRODUCT=H200", "NODES=3", "GPUS=4", "DIR=/tmp/x"],
+            "-m sim up --product 'H200' --nodes '3' --gpus '4' --dir '/tmp/x'",
+        ),
+        (
+            ["cluster", "NODES=1", "DIR=/tmp/y"],
+            "-m hack.cluster up --nodes '1' --directory '/tmp/y'",
+        ),
+        (["cluster-down", "DIR=/tmp/y"], "-m hack.cluster down --directory '/tmp/y'"),
+    ],
+)
+def test_variables_become_options(arguments: list[str], runs: str) -> None:
+    assert runs in dry(*arguments)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_names_only_targets_that_exist(page: Path) -> None:
+    rules = re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE)
+    named = set(re.findall(r"(?:`|^|\()make ([a-z-]+)", page.read_text(), flags=re.MULTILINE))
+    assert named <= set(rules)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_what_a_page_lets_a_stranger_type_does_not_need_an_environment_that_is_on(
+    page: Path,
+) -> None:
+    blocks = re.findall(r"<!-- runs: \w+ -->\n```sh\n(.*?)```", page.read_text(), flags=re.DOTALL)
+    typed = [line for block in blocks for line in block.splitlines()]
+    assert [line for line in typed if line.startswith(("python -m sim", "python -m hack"))] == []
