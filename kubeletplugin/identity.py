@@ -74,7 +74,8 @@ class Identity:
             why, inside = self._judge(entry, found, halved=halved)
         except NotSupportedError:
             mode = mig_mode(self._session, self._session.device(entry.gpu), gpu=entry.gpu)
-            if mode is not None and mode[0]:
+            # A GPU on which a slice was made has MIG, whatever it says now.
+            if mode is None or mode[0]:
                 raise
             return Sighting()  # without MIG mode there are no instances
         if why is None:

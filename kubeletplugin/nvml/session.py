@@ -13,6 +13,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 import pynvml
 
 from kubeletplugin.nvml.errors import (
+    DriverUnavailableError,
     GpuLostError,
     LetGoError,
     NotFoundError,
@@ -52,7 +53,8 @@ class Session(Library):
 
         A library that says UNINITIALIZED although it was initialised (the driver was exchanged
         under it) is initialised once more, and the call repeated unless it is about what the
-        library gave out before.
+        library gave out before. Where only one GPU says that the driver is away, it is an error of
+        that GPU.
         """
         with self.together():
             generation = self._generation
@@ -62,9 +64,13 @@ class Session(Library):
             except pynvml.NVMLError as error:
                 if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
                     self._handles.forget(gpu)
-                again = error.value == pynvml.NVML_ERROR_UNINITIALIZED and self._open
-                if not again:
-                    raise translate(function.__name__, error.value, gpu=gpu) from error
+                failure = translate(function.__name__, error.value, gpu=gpu)
+                if not isinstance(failure, DriverUnavailableError) or not self._open:
+                    raise failure from error
+                if self._driver_answers():
+                    raise NvmlError(function.__name__, error.value, gpu=gpu) from error
+                if error.value != pynvml.NVML_ERROR_UNINITIALIZED:
+                    raise failure from error
             with self._initialising:
                 if generation == self._generation:
                     self._initialise()
@@ -144,6 +150,16 @@ class Session(Library):
         found = Device(uuid, handle, address)
         self._handles.keep(found, self._generation)
         return found
+
+    def _driver_answers(self) -> bool:
+        try:
+            for function in (pynvml.nvmlSystemGetDriverVersion, pynvml.nvmlDeviceGetCount):
+                self._translated(function)
+        except DriverUnavailableError:
+            return False
+        except NvmlError:
+            return True
+        return True
 
     def _fresh(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """Arguments with the current handles of those GPUs whose earlier ones are among them."""

@@ -14,17 +14,21 @@ from kubeletplugin.nvml.calls import CallPool
 from sim.nvml.machine import Machine
 
 T = TypeVar("T")
+_BY_INDEX = "with index "
 _FACTOR = 0.05
 """Of the 10 s that a call has."""
 
 
 def give_up_hanging_calls(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
     """For all plugins of this process from now on; their GPUs are those of ``machine``."""
-    numbers = {gpu.uuid: number for number, gpu in enumerate(machine.state().gpus)}
+    uuids = [gpu.uuid for gpu in machine.state().gpus]
+    numbers = {uuid: number for number, uuid in enumerate(uuids)}
     run = CallPool.run
 
     def hangs(name: str, label: str) -> bool:
         uuid = label.partition(" ")[0]  # what waits for events has a label of its own
+        if label.startswith(_BY_INDEX):
+            uuid = uuids[int(label.removeprefix(_BY_INDEX))]
         gpu = (uuid, numbers[uuid]) if uuid in numbers else None
         rules = machine.faults.rules()
         return any(rule.action == "hang" and rule.matches(name, gpu) for rule in rules)
