@@ -105,8 +105,12 @@ class Hardware:
         numbers = self._names.assign((c.uuid, c.minor) for c in found.cards)
         with self._mutex:
             known = self._units
-            # A GPU that does not answer may be one of those that are known.
-            unread = {k: u for k, u in known.items() if found.problems or u.let_go}
+            # A GPU that does not answer may be a known one; one with claims is kept.
+            unread = {
+                uuid: unit
+                for uuid, unit in known.items()
+                if found.problems or unit.let_go or self._journal.of_gpu(uuid)
+            }
             self._units = unread | {
                 c.uuid: known.get(c.uuid) or self._new_unit(numbers[c.uuid], c) for c in found.cards
             }
@@ -259,8 +263,8 @@ class Hardware:
     def _is_current(self, unit: GpuUnit) -> bool:
         mode = mig_mode(self.session, self.session.device(unit.uuid), gpu=unit.uuid)
         card = unit.card
-        if card.reason == "NVMLError":
-            return False
+        if card.reason == "NVMLError" or (unit.seen and unit.seen.reason == GPU_LOST):
+            return False  # a GPU that is back may have another minor number
         return (mode or (False, False)) == (card.mig_enabled, card.mig_pending)
 
     def _see(self, unit: GpuUnit) -> None:
@@ -308,7 +312,13 @@ class Hardware:
 
 
 def _still_known(before: Card, now: Card) -> Card:
-    """What is known of a GPU that could not be described now stays known."""
+    """What is known of a GPU that could not be described now stays known.
+
+    So it is of one that says now that it has no MIG: it cannot have lost that.
+    """
+    if before.mig_capable and not now.mig_capable and not now.reason:
+        problem = "it says that MIG is not supported, and did support it before"
+        now = replace(now, reason="NVMLError", problem=problem)
     if now.reason in {"", MODE_PENDING} or before is now or before.geometry is None:
         return now
     return replace(before, minor=now.minor, reason=now.reason, problem=now.problem)

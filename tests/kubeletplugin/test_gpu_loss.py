@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, Literal, cast
 
 import pytest
 
+from dra.conditions import GPU_LOST
 from dra.kube.resources import Obj
+from kubeletplugin import regaining
 from kubeletplugin.entries import State
+from kubeletplugin.hardware import Hardware
+from kubeletplugin.regaining import Regaining
+from kubeletplugin.roots import Roots
 from sim.nvml.faults import Fault
 from sim.nvml.variants import Variants
+from tests.kube.clocks import FakeClock
 from tests.kubeletplugin.impatience import give_up_hanging_calls
 from tests.kubeletplugin.rig import Rig
 from tests.waiting import wait_for
@@ -90,3 +99,126 @@ def test_claims_on_other_gpus_are_prepared_unprepared_and_healthy(
         assert len(rig.specs()) == 2
     assert rig.unprepare(on_second) == ""
     assert [i.start for i in rig.machine.gpu(1).gpu_instances] == []
+
+
+@pytest.fixture
+def regained_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML is opened anew at every look at the hardware while a GPU is lost."""
+    monkeypatch.setattr(regaining, "FIRST_SECONDS", 0.0)
+
+
+@pytest.mark.usefixtures("frequent_looks", "regained_quickly")
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("after_loss", ["same", "anew"])
+def test_a_gpu_that_comes_back_serves_again_without_a_restart(
+    make_rig: Callable[..., Rig], after_loss: Literal["same", "anew"], *, restarted: bool
+) -> None:
+    rig = make_rig()
+    rig.machine.configure(variants=Variants(after_loss=after_loss))
+    rig.start()
+    on_second = rig.claim(SECOND)
+    rig.prepared(on_second)
+    rig.machine.lose(0)
+    if restarted:
+        rig.restart()
+    else:
+        wait_for("the loss", lambda: gpus(rig)["gpu-0"].get("reason") == GPU_LOST)
+        assert "GPU_IS_LOST" in rig.refused(rig.claim(FIRST))
+    rig.machine.recover(0)
+    wait_for("the GPU", lambda: "gpu-0" in gpus(rig) and not gpus(rig)["gpu-0"].get("reason"))
+    # Found again, a GPU may have another minor number; its health is told by the monitor.
+    ref = rig.claim("gpu-0-mig-1g5gb-19-0")
+    wait_for("a slice on it", lambda: not rig.prepare(ref).error)
+    assert {s[:3] for s in rig.slices()} == {(0, "1g.5gb", 0), (1, "1g.5gb", 4)}
+    assert rig.prepared(on_second)
+    assert rig.unprepare(on_second) == ""
+
+
+@pytest.mark.usefixtures("frequent_looks", "regained_quickly")
+def test_xids_are_heard_again_after_nvml_was_opened_anew(make_rig: Callable[..., Rig]) -> None:
+    rig = make_rig()
+    rig.machine.configure(variants=Variants(after_loss="anew"))
+    rig.start()
+    rig.machine.lose(0)
+    assert rig.daemon is not None
+    session = rig.daemon._hardware.session
+    before = session.generation
+    wait_for("a new session", lambda: session.generation > before + 1)
+    rig.machine.recover(0)
+    wait_for("the GPU", lambda: not gpus(rig)["gpu-0"].get("reason"))
+    settled = session.generation
+    ref = rig.claim(SECOND)
+    rig.prepared(ref)
+
+    def said() -> bool:
+        # An event that comes while nobody listens is lost.
+        rig.machine.raise_event(1, 94, gpu_instance=rig.machine.gpu(1).gpu_instances[0].id)
+        return any(i.get("unhealthy") for i in gpus(rig)["gpu-1"].get("instances", []))
+
+    wait_for("the XID", said)
+    assert session.generation == settled, "and it is left alone"
+
+
+class FakeSession:
+    """Counts how often it is opened anew."""
+
+    def __init__(self) -> None:
+        self.reopened = 0
+        self.busy = False
+
+    def reopen(self, seconds: float) -> bool:
+        self.reopened += not self.busy
+        return not self.busy
+
+
+class FakeHardware:
+    """GPUs of which ``lost`` are; ``problems`` are those that would not say who they are."""
+
+    def __init__(self) -> None:
+        self.session = FakeSession()
+        self.lost: set[int] = set()
+        self.problems: tuple[str, ...] = ()
+        self.discovered = 0
+
+    def units(self) -> list[Any]:
+        return [
+            SimpleNamespace(let_go="", seen=SimpleNamespace(minor=n, reason=GPU_LOST))
+            for n in self.lost
+        ]
+
+    def discover(self) -> None:
+        self.discovered += 1
+
+
+def test_nvml_is_opened_anew_ever_more_seldom_while_a_gpu_stays_lost(tmp_path: Path) -> None:
+    hardware, clock = FakeHardware(), FakeClock()
+    roots = Roots(host=tmp_path, driver=tmp_path, cdi=tmp_path, kubelet=tmp_path, state=tmp_path)
+    watch = Regaining(cast("Hardware", hardware), roots, clock=clock)
+
+    def opened(seconds: float) -> list[float]:
+        """When it was, within so many seconds from now, looked at every ten."""
+        start, at = clock.at, []
+        while clock.at < start + seconds:
+            before = hardware.session.reopened
+            watch.look()
+            if hardware.session.reopened > before:
+                at.append(clock.at - start)
+            clock.at += 10.0
+        return at
+
+    assert opened(1000.0) == []
+    hardware.lost = {0}
+    assert opened(3000.0) == [30, 90, 210, 450, 930, 1530, 2130, 2730]
+    assert hardware.discovered == 8
+    hardware.lost = {0, 1}
+    assert opened(100.0) == [30, 90]
+    hardware.lost = set()
+    assert opened(2000.0) == []
+    hardware.problems = ("with index 1",)
+    assert opened(40.0) == [30]
+    listed = tmp_path / "proc/driver/nvidia/gpus/0000:07:00.0"
+    listed.mkdir(parents=True)
+    assert opened(10.0) == [0], "the kernel has found it again"
+    hardware.session.busy = True
+    assert opened(600.0) == []
+    assert hardware.discovered == 12
