@@ -1,8 +1,8 @@
 """Keeps the generated DeviceClasses as they should be, and writes only what differs.
 
 None is ever deleted: claims and templates refer to them, and nodes come back. A class carries its
-extended resource while kube-scheduler allocates some node, as nobody else serves it, and only if no
-class of somebody else has it.
+extended resource while kube-scheduler allocates some node, as nobody else serves it, and takes it
+from no class of somebody else.
 """
 
 from __future__ import annotations
@@ -13,16 +13,10 @@ from collections.abc import Callable, Iterator
 from controller.cluster import Cluster
 from controller.report import Reporter
 from controller.writer import Writer
-from dra.classes import (
-    generated_classes,
-    holders,
-    is_generated,
-    needs_write,
-    without_extended_resource,
-)
+from dra.classes import generated_classes, is_generated, needs_write, restricted
+from dra.extendedresources import holders, may_carry, resource_of
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError
 from dra.kube.resources import Obj
-from dra.names import class_name, extended_resource_name
 
 _log = logging.getLogger(__name__)
 
@@ -79,41 +73,39 @@ class ClassSync:
             raise refusal
 
     def _wanted(self) -> Iterator[Obj]:
-        """The classes of today's profiles, and former ones that carry what they may not."""
+        """The classes of today's profiles, and former ones that have an extended resource."""
         cluster = self._cluster
         served = bool(cluster.fleet.schedulers)
-        taken = holders(cluster.class_objects.values(), cluster.driver) if served else {}
-        profiles = cluster.fleet.profiles()
-
-        def carries(resource: str) -> bool:
-            return served and resource not in taken
-
-        todays = generated_classes(cluster.driver, profiles, carries=carries)
+        taken = holders(cluster.class_objects.values(), cluster.driver)
+        todays = generated_classes(cluster.driver, cluster.fleet.profiles())
         names = {each["metadata"]["name"] for each in todays}
         former = [
-            without_extended_resource(found, cluster.driver)
+            found
             for name, found in cluster.class_objects.items()
-            if name not in names
-            and is_generated(found, cluster.driver)
-            and (resource := found["spec"].get("extendedResourceName"))
-            and not carries(resource)
+            if name not in names and is_generated(found, cluster.driver) and resource_of(found)
         ]
-        yield from [*todays, *former]
-        for profile in profiles:
-            resource = extended_resource_name(profile)
-            self._tell(class_name(profile), resource, taken.get(resource, ""))
+        for each in [*todays, *former]:
+            resource, own = resource_of(each), cluster.class_objects.get(each["metadata"]["name"])
+            holder = taken.get(resource)
+            if not resource:
+                yield each
+                continue
+            carries = may_carry(resource, own, holder, served=served)
+            by = str(holder["metadata"]["name"]) if holder is not None and served else ""
+            yield restricted(each, cluster.driver, carries=carries, taken_by=by)
+            self._tell(each["metadata"]["name"], resource, by, carries=carries)
 
-    def _tell(self, name: str, resource: str, taker: str) -> None:
+    def _tell(self, name: str, resource: str, taker: str, *, carries: bool) -> None:
         """Say of a class of ours that its extended resource is another's, or no longer."""
         found = self._cluster.class_objects.get(name)
         if found is not None and is_generated(found, self._cluster.driver):
-            self._reporter.extended_resource(found, resource, taker)
+            self._reporter.extended_resource(found, resource, taker, carries=carries)
 
     def _keep(self, wanted: Obj) -> None:
         cluster, name = self._cluster, wanted["metadata"]["name"]
         found = cluster.class_objects.get(name)
         if found is not None and not is_generated(found, cluster.driver):
             self._reporter.class_conflict(found)
-        elif found is None or needs_write(wanted, found):
+        elif found is None or needs_write(wanted, found, cluster.driver):
             cluster.set_class(self._writer.apply_class(wanted))
             _log.info("DeviceClass written", extra={"class": name})

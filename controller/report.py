@@ -142,19 +142,32 @@ class Reporter:
             warning=True,
         )
 
-    def extended_resource(self, device_class: Obj, resource: str, taker: str) -> None:
-        """A class of ours goes without its extended resource because of ``taker``; "" ends that."""
+    def extended_resource(
+        self, device_class: Obj, resource: str, taker: str, *, carries: bool
+    ) -> None:
+        """The extended resource of a class of ours is served by ``taker``; "" ends that.
+
+        Ours still ``carries`` it where giving it up would take it from the other.
+        """
         name = device_class["metadata"]["name"]
         key = ("extended resource", name)
         if not taker:
             if self._said.pop(key, None):
                 _log.info("extended resource is free again", extra={"class": name})
             return
+        stays = (
+            "ours is older and out of use, and keeps the name, as kube-scheduler would forget it "
+            "otherwise"
+            if carries
+            else "ours goes without. If pods wait for it as insufficient, change anything of that "
+            f"class (kubectl annotate deviceclass {taker} seen=again): kube-scheduler forgets a "
+            "name that another class has given up"
+        )
         obstacle = Obstacle(
             Reason.EXTENDED_RESOURCE_TAKEN,
-            f"DeviceClass {name!r} goes without extendedResourceName {resource!r}: DeviceClass "
-            f"{taker!r}, which this driver did not make, has it, and serves the pods that ask for "
-            "it by limits; delete that class or its field if this driver is to serve them",
+            f"extendedResourceName {resource!r} of DeviceClass {name!r} is served by DeviceClass "
+            f"{taker!r}, which this driver did not make: {stays}; delete that class or its field "
+            "if this driver is to serve the pods that ask for it by limits",
         )
         if not self._is_news(key, obstacle):
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,10 @@ def _digest_annotation(driver: str) -> str:
     return f"{driver}/generated-digest"
 
 
+def _taken_annotation(driver: str) -> str:
+    return f"{driver}/extended-resource-taken-by"
+
+
 def read_class(obj: Mapping[str, Any], driver: str) -> DeviceClass:
     """The class in ``obj``; ours when a selector names our driver or we generated it."""
     selectors = class_selectors(obj)
@@ -65,28 +69,11 @@ def is_generated(obj: Mapping[str, Any], driver: str) -> bool:
     return (obj["metadata"].get("labels") or {}).get(generated_label(driver)) == "true"
 
 
-def holders(objects: Iterable[Mapping[str, Any]], driver: str) -> dict[str, str]:
-    """Which class of somebody else has which ``extendedResourceName``, among DeviceClasses.
-
-    Of two classes with one name kube-scheduler takes the newer one, and of two of the same age the
-    first by name: whoever comes second takes the pods of the first.
-    """
-    found: dict[str, str] = {}
-    for obj in sorted(objects, key=lambda each: str(each["metadata"]["name"])):
-        name = (obj.get("spec") or {}).get("extendedResourceName")
-        if name and not is_generated(obj, driver):
-            found.setdefault(name, obj["metadata"]["name"])
-    return found
-
-
-def generated_classes(
-    driver: str, profiles: Iterable[str], *, carries: Callable[[str], bool] = lambda _: True
-) -> list[Obj]:
+def generated_classes(driver: str, profiles: Iterable[str]) -> list[Obj]:
     """The classes to generate, for apply.
 
     Any slice, whole GPUs, one per profile, and one per round size that a profile reaches: a claim
-    of ``mig-min-10gb`` gets the smallest profile with at least that much. ``carries`` says of an
-    extended resource whether the class of its profile has it.
+    of ``mig-min-10gb`` gets the smallest profile with at least that much.
     """
     profiles = sorted(profiles)
     is_type = f"device.driver == '{driver}' && device.attributes['{driver}'].type == '{{}}'"
@@ -100,9 +87,9 @@ def generated_classes(
             driver,
             class_name(profile),
             f"{any_slice} && device.attributes['{driver}'].profile == '{profile}'",
-            extended_resource=resource if carries(resource) else "",
+            extended_resource=extended_resource_name(profile),
         )
-        for profile, resource in ((p, extended_resource_name(p)) for p in profiles)
+        for profile in profiles
     ]
     largest = max((_nominal_gb(profile) for profile in profiles), default=0)
     memory = f"device.capacity['{driver}'].memory"
@@ -118,9 +105,18 @@ def generated_classes(
     return classes
 
 
-def without_extended_resource(found: Obj, driver: str) -> Obj:
-    """A generated class as it is, for apply, but without its extended resource."""
-    return _object(driver, found["metadata"]["name"], {"selectors": found["spec"]["selectors"]})
+def restricted(wanted: Obj, driver: str, *, carries: bool, taken_by: str) -> Obj:
+    """A generated class, for apply, with its extended resource only if it ``carries`` it.
+
+    ``taken_by`` is the class of somebody else that has it, and stands in an annotation.
+    """
+    spec = {"selectors": wanted["spec"]["selectors"]}
+    if carries:
+        spec["extendedResourceName"] = wanted["spec"]["extendedResourceName"]
+    made = _object(driver, wanted["metadata"]["name"], spec)
+    if taken_by:
+        made["metadata"]["annotations"][_taken_annotation(driver)] = taken_by
+    return made
 
 
 def _nominal_gb(profile: str) -> int:
@@ -138,7 +134,7 @@ def _least_mib(size: int) -> int:
     return size * 1024 * 94 // 100
 
 
-def needs_write(wanted: Obj, found: Obj) -> bool:
+def needs_write(wanted: Obj, found: Obj, driver: str) -> bool:
     """Whether a generated class differs from what it should be.
 
     Servers that do not know ``extendedResourceName`` drop it silently: the digest of what was
@@ -148,6 +144,12 @@ def needs_write(wanted: Obj, found: Obj) -> bool:
     if stored.get("selectors") != spec["selectors"]:
         return True
     if stored.get(name) not in (None, "", spec.get(name)):
+        return True
+    annotation = _taken_annotation(driver)
+    if (
+        annotation
+        in (found["metadata"].get("annotations") or {}).keys() - wanted["metadata"]["annotations"]
+    ):
         return True
     return any(
         (found["metadata"].get(part) or {}).get(key) != value

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from cli.doctoring.checks import Check, fail, named, ok, unknown, warn
 from cli.doctoring.evidence import Evidence
-from dra.classes import holders, is_generated
+from dra.classes import is_generated
+from dra.extendedresources import holders
 from dra.inventory import Allocator
 from dra.names import class_name, extended_resource_name
 from dra.nvidiadra import DEPLOY_LABEL, DRA_DRIVER, dra_driver
@@ -62,12 +63,14 @@ def extended_resources(evidence: Evidence) -> Iterator[Check]:
     profiles = {p.name for v in site.gpus if v.gpu.geometry for p in v.gpu.geometry.profiles}
     resources = {extended_resource_name(p) for p in profiles if class_name(p) in ours}
     taken = holders(evidence.class_objects, evidence.facts.driver)
-    held = [f"{resource} by {taken[resource]}" for resource in sorted(resources & taken.keys())]
+    held = [
+        f"{resource} by {taken[resource]['metadata']['name']}"
+        for resource in sorted(resources & taken.keys())
+    ]
     if held:
         yield warn(
             "extended",
-            f"extended resources are served by classes of somebody else: {named(held)}; the "
-            "controller leaves them out of ours",
+            f"classes of somebody else serve extended resources, not ours: {named(held)}",
             "delete those classes, or their extendedResourceName, if this driver is to serve them",
         )
     else:

@@ -212,7 +212,7 @@ WARNINGS: list[tuple[Callable[[World], None], str, str]] = [
     (foreign, "instances", "1g.5gb at 3:1 is foreign"),
     (someone_elses_class, "classes", "mig-3g.20gb was made by somebody else"),
     (fell_back, "modes", "the gate is off"),
-    (taken_name, "extended", "nvidia.com/mig-1g.5gb by theirs; the controller leaves them out"),
+    (taken_name, "extended", "not ours: nvidia.com/mig-1g.5gb by theirs"),
 ]
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from hack.cluster.api import Obj
+from hack.cluster.api import ApiError, Obj
 from hack.cluster.binaries import Binaries
 from hack.cluster.nodes import pod
 from tests.cluster.harness.workload import SLEEPING
@@ -37,19 +38,41 @@ def by_limits(name: str) -> Obj:
     return body
 
 
+def taken_by(site: Site) -> str:
+    annotations = site.api.get("DeviceClass", OURS)["metadata"]["annotations"]
+    return str(annotations.get("mig.dra.dev/extended-resource-taken-by", ""))
+
+
+def class_of(site: Site, pod_name: str) -> str:
+    """The class of the claim that kube-scheduler made for a pod with limits."""
+    status = site.api.get("Pod", pod_name)["status"]
+    claim = site.api.get(
+        "ResourceClaim", status["extendedResourceClaimStatus"]["resourceClaimName"]
+    )
+    (request,) = claim["spec"]["devices"]["requests"]
+    return str(request["exactly"]["deviceClassName"])
+
+
 def test_a_class_that_appears_later_keeps_its_pods(one: Site) -> None:
+    """Theirs selects our slices here, so that it shows whose class a pod was given."""
     api = one.api
     one.wait("the name", lambda: carried(one) == NAME)
-    selector = {"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}
-    api.create(
-        {
-            "apiVersion": "resource.k8s.io/v1",
-            "kind": "DeviceClass",
-            "metadata": {"name": THEIRS},
-            "spec": {"selectors": [selector], "extendedResourceName": NAME},
-        }
-    )
-    one.wait("the name to be left to it", lambda: carried(one) == "")
+    own = api.get("DeviceClass", OURS)
+    theirs = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": THEIRS},
+        "spec": {"selectors": own["spec"]["selectors"], "extendedResourceName": NAME},
+    }
+
+    def in_a_later_second() -> bool:
+        with contextlib.suppress(ApiError):
+            api.delete("DeviceClass", THEIRS)
+        made = api.create(theirs)["metadata"]["creationTimestamp"]
+        return str(made) > str(own["metadata"]["creationTimestamp"])
+
+    one.wait("a newer class", in_a_later_second)
+    one.wait("it to be seen", lambda: taken_by(one) == THEIRS)
     one.wait(
         "the event",
         lambda: any(
@@ -57,13 +80,14 @@ def test_a_class_that_appears_later_keeps_its_pods(one: Site) -> None:
             for e in api.request("GET", "/apis/events.k8s.io/v1/events")["items"]
         ),
     )
-    # Their driver has no device here, and ours is not asked.
     api.create(by_limits("theirs"))
-    one.wait("the refusal", lambda: settled(api, "theirs") == "refused")
-    assert one.devices() == []
+    one.wait("the pod", lambda: settled(api, "theirs") == "bound")
+    assert class_of(one, "theirs") == THEIRS
 
     api.delete("DeviceClass", THEIRS)
-    one.wait("the name to come back", lambda: carried(one) == NAME)
-    one.wait("the pod to be ours", lambda: settled(api, "theirs") == "bound")
-    assert [node for node, _ in one.devices()] == ["big"]
-    api.delete("Pod", "theirs", grace=0)
+    one.wait("its end to be seen", lambda: taken_by(one) == "")
+    api.create(by_limits("ours"))
+    one.wait("the pod", lambda: settled(api, "ours") == "bound")
+    assert class_of(one, "ours") == OURS
+    for name in ("theirs", "ours"):
+        api.delete("Pod", name, grace=0)

@@ -18,8 +18,14 @@ NAME = "nvidia.com/mig-1g.5gb"
 TAKEN = "ExtendedResourceTaken"
 
 
-def foreign(resource: str = NAME, name: str = "nvidia-mig-1g.5gb") -> Obj:
-    return device_class(name, "device.driver == 'gpu.nvidia.com'", extendedResourceName=resource)
+EARLIER, LATER = "2026-01-01T00:00:00Z", "2100-01-01T00:00:00Z"
+"""Before and after any class of ours is made."""
+
+
+def foreign(resource: str = NAME, name: str = "nvidia-mig-1g.5gb", made: str = EARLIER) -> Obj:
+    made_at = device_class(name, "device.driver == 'gpu.nvidia.com'", extendedResourceName=resource)
+    made_at["metadata"]["creationTimestamp"] = made
+    return made_at
 
 
 def carried(bench: Bench, name: str = "mig-1g.5gb") -> str | None:
@@ -69,27 +75,56 @@ def test_classes_of_hardware_that_has_gone_carry_no_name_either(bench: Bench) ->
     assert bench.api.writes == writes
 
 
-def test_a_name_that_somebody_elses_class_has_is_left_to_it(bench: Bench) -> None:
+def taken_by(bench: Bench) -> str | None:
+    annotations: Obj = bench.api.get(DEVICE_CLASSES, "mig-1g.5gb")["metadata"]["annotations"]
+    found: str | None = annotations.get("mig.dra.dev/extended-resource-taken-by")
+    return found
+
+
+def test_a_name_that_somebody_elses_older_class_gets_is_left_to_it(bench: Bench) -> None:
     bench.cluster.set_class(versioned(foreign()))
     bench.run()
     assert (carried(bench), carried(bench, "mig-1g.5gb.me")) == (None, f"{NAME}.me")
+    assert taken_by(bench) == "nvidia-mig-1g.5gb"
     assert bench.recorder.reasons("mig-1g.5gb") == [TAKEN]
-    assert "'nvidia-mig-1g.5gb'" in bench.recorder.events[-1][3]
+    assert "ours goes without" in bench.recorder.events[-1][3]
+    assert "kubectl annotate deviceclass nvidia-mig-1g.5gb" in bench.recorder.events[-1][3]
     bench.run(seconds=100)
     assert bench.recorder.reasons("mig-1g.5gb") == [TAKEN]
 
     bench.cluster.remove_class("nvidia-mig-1g.5gb")
     bench.run()
-    assert carried(bench) == NAME
+    assert (carried(bench), taken_by(bench)) == (NAME, None)
     bench.cluster.set_class(versioned(foreign()))
     bench.run()
     assert bench.recorder.reasons("mig-1g.5gb") == [TAKEN, TAKEN], "it is news again"
+
+
+def test_what_a_newer_class_serves_is_not_given_up_as_that_would_take_it_from_both(
+    bench: Bench,
+) -> None:
+    bench.cluster.set_class(versioned(foreign(made=LATER)))
+    bench.run()
+    assert (carried(bench), taken_by(bench)) == (NAME, "nvidia-mig-1g.5gb")
+    assert "ours is older and out of use" in bench.recorder.events[-1][3]
+    allocated_by(bench, Allocator.CONTROLLER)
+    assert carried(bench) == NAME
+    allocated_by(bench, Allocator.SCHEDULER)
+    bench.run(seconds=100)
+    before = len(bench.api.writes)
+    bench.cluster.remove_class("nvidia-mig-1g.5gb")
+    bench.run()
+    assert (carried(bench), taken_by(bench)) == (NAME, None)
+    assert len(bench.api.writes) == before + 1, "kube-scheduler looks at a class when it is written"
 
 
 def test_a_class_that_was_there_first_keeps_its_pods() -> None:
     bench = Bench()
     bench.cluster.set_class(versioned(foreign()))
     allocated_by(bench, Allocator.SCHEDULER)
+    assert carried(bench) is None
+    bench.cluster.set_class(versioned(foreign(made=LATER)))
+    bench.run()
     assert carried(bench) is None
     bench.cluster.set_class(versioned(foreign("nvidia.com/gpu")))
     bench.run()
@@ -117,6 +152,11 @@ def test_the_api_server_takes_a_name_away_and_gives_it_back(site: Site) -> None:
         found: str | None = spec.get("extendedResourceName")
         return found
 
+    def taken_by_another() -> str | None:
+        annotations = site.api.get(DEVICE_CLASSES, "mig-1g.5gb")["metadata"]["annotations"]
+        found: str | None = annotations.get("mig.dra.dev/extended-resource-taken-by")
+        return found
+
     def allocate(allocator: Allocator) -> None:
         spec = {"allocator": mignode("node-a", allocator=allocator)["spec"]["allocator"]}
         site.api.patch(MIG_NODES, "node-a", {"spec": spec})
@@ -127,10 +167,11 @@ def test_the_api_server_takes_a_name_away_and_gives_it_back(site: Site) -> None:
     assert stored() is None
     allocate(Allocator.SCHEDULER)
     wait_for("the name", lambda: stored() == NAME)
-    site.api.create(DEVICE_CLASSES, foreign())
-    wait_for("the name to be left to the other class", lambda: stored() is None)
-    wait_for("the event", lambda: TAKEN in site.logs() or "extended resource taken" in site.logs())
-    site.api.delete(DEVICE_CLASSES, "nvidia-mig-1g.5gb")
-    wait_for("the name to come back", lambda: stored() == NAME)
+    site.api.create(DEVICE_CLASSES, foreign(name="a-class"))
+    wait_for("the other class to be seen", lambda: taken_by_another() == "a-class")
+    assert "extended resource taken" in site.logs()
+    site.api.delete(DEVICE_CLASSES, "a-class")
+    wait_for("the annotation to go", lambda: taken_by_another() is None)
+    assert stored() == NAME
     allocate(Allocator.CONTROLLER)
     wait_for("the name to go", lambda: stored() is None)

@@ -275,13 +275,13 @@ def test_a_generated_class_selects_one_profile_and_names_its_extended_resource()
 def test_a_generated_class_is_written_only_when_it_differs() -> None:
     wanted_class = CLASSES[2]
     found = versioned({**wanted_class, "metadata": dict(wanted_class["metadata"])})
-    assert not needs_write(wanted_class, found)
+    assert not needs_write(wanted_class, found, DRIVER)
     dropped = {k: v for k, v in wanted_class["spec"].items() if k != "extendedResourceName"}
-    assert not needs_write(wanted_class, {**found, "spec": dropped})
+    assert not needs_write(wanted_class, {**found, "spec": dropped}, DRIVER)
     renamed = {**wanted_class["spec"], "extendedResourceName": "nvidia.com/other"}
-    assert needs_write(wanted_class, {**found, "spec": renamed})
-    assert needs_write(wanted_class, {**found, "spec": {**found["spec"], "selectors": []}})
+    assert needs_write(wanted_class, {**found, "spec": renamed}, DRIVER)
+    assert needs_write(wanted_class, {**found, "spec": {**found["spec"], "selectors": []}}, DRIVER)
     bare = {**found, "metadata": {"name": "x", "labels": {generated_label(DRIVER): "true"}}}
-    assert needs_write(wanted_class, bare)
+    assert needs_write(wanted_class, bare, DRIVER)
     annotated = {**found, "metadata": {**found["metadata"], "labels": {}}}
-    assert needs_write(wanted_class, annotated)
+    assert needs_write(wanted_class, annotated, DRIVER)
