@@ -14,6 +14,7 @@ from sim.nvml.clients import clients
 from sim.nvml.machine import Machine
 from sim.nvml.state import Store
 
+Options = dict[str, Path | float | None]
 _DIRECTORY = click.Path(path_type=Path, file_okay=False)
 _SHUTDOWN = """
 import sys
@@ -33,16 +34,16 @@ main(lambda: [g for c in clients(Path(sys.argv[1])) if c.pid == os.getpid() for 
 """
 
 
-def check_arguments(hardware: Path, program: dict[str, Path | None]) -> list[str]:
+def check_arguments(hardware: Path, program: Options) -> list[str]:
     """The program's options: all that a check looks at is the simulated machine's, unless named."""
     host = Path(Store(hardware).read().host_root)
-    places: dict[str, Path | None] = {
+    places: Options = {
         "host_root": host,
         "driver_root": host,
         "kubelet_root": host / "var/lib/kubelet",
         "cdi_root": host / "var/run/cdi",
     }
-    places |= {name: path for name, path in program.items() if path is not None}
+    places |= {name: value for name, value in program.items() if value is not None}
     return [f"--{name.replace('_', '-')}={path}" for name, path in places.items()]
 
 
@@ -87,8 +88,9 @@ class SimulatedTools:
 @click.option("--kubelet-root", type=_DIRECTORY, help="Default: below the machine's host root.")
 @click.option("--cdi-root", type=_DIRECTORY, help="Default: below the machine's host root.")
 @click.option("--state-dir", type=_DIRECTORY, help="Default: below the kubelet root.")
+@click.option("--nvml-timeout", type=float, help="Seconds, as of the kubelet plugin.")
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def main(hardware: Path, arguments: tuple[str, ...], **program: Path | None) -> None:
+def main(hardware: Path, arguments: tuple[str, ...], **program: Path | float | None) -> None:
     """Check the machine in the hardware directory, with ARGUMENTS of `kubeletplugin check`."""
     install(hardware)
     # Not before pynvml has its library.

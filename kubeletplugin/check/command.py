@@ -18,12 +18,12 @@ from kubeletplugin.check.creating import clean_up, create
 from kubeletplugin.check.errors import CheckError, RefusedError
 from kubeletplugin.check.host import libcuda
 from kubeletplugin.check.reading import attached, read
+from kubeletplugin.check.realtools import RealTools
 from kubeletplugin.check.report import encode
 from kubeletplugin.check.reset import await_reset
 from kubeletplugin.check.running import completed
 from kubeletplugin.check.screen import draw
 from kubeletplugin.check.stopwatch import Stopwatch
-from kubeletplugin.check.tools import RealTools
 from kubeletplugin.errors import PluginError
 from kubeletplugin.host.driverfiles import DriverSearch
 from kubeletplugin.nvml.session import Session

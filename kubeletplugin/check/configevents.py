@@ -11,6 +11,7 @@ from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.session import Session
 
 _WAIT_SECONDS = 2.0
+_MIG_CONFIG_CHANGE = 0x100  # nvml.h; older bindings lack it
 
 
 class ConfigEvents:
@@ -21,7 +22,7 @@ class ConfigEvents:
         self._gpu = gpu
         self._set: Any = None
         self.refusal = ""
-        wanted = pynvml.nvmlEventMigConfigChange
+        wanted = _MIG_CONFIG_CHANGE
         try:
             device = session.device(gpu)
             if not self._call(pynvml.nvmlDeviceGetSupportedEventTypes, device) & wanted:
@@ -39,7 +40,7 @@ class ConfigEvents:
             data = self._call(pynvml.nvmlEventSetWait_v2, self._set, milliseconds)
         except NvmlError:
             return False
-        return bool(data.eventType & pynvml.nvmlEventMigConfigChange)
+        return bool(data.eventType & _MIG_CONFIG_CHANGE)
 
     def close(self) -> None:
         """Free the event set."""

@@ -135,11 +135,12 @@ class Experiment:
         if seen.busy == SUCCESS:
             return
         ci_id = trial.compute_instance_id
+        place = Place(self._gpu.uuid, self._gpu.minor, gi.id, ci_id, trial.uuid)
         folder = folder_of(self._roots, self._gpu, gi_id=gi.id, ci_id=ci_id)
         descriptor, directory = Descriptor(folder), Directory(folder)
         events = ConfigEvents(self._session, self._gpu.uuid)
         try:
-            with self._tools.hold(Place(self._gpu.uuid, gi.id, ci_id, trial.uuid)) as pid:
+            with self._tools.hold(place) as pid:
                 seen.processes = self._slices.names(gi, pid)
                 seen.in_use = self._slices.empty(gi)
         except CheckError as error:

@@ -159,6 +159,28 @@ def test_a_person_is_asked_and_may_say_no(make_node: MakeNode) -> None:
     assert_clean(node)
 
 
+@pytest.mark.parametrize(("typed", "code"), [("y\n", 0), ("n\n", 1)])
+def test_the_question_stands_on_the_terminal(make_node: MakeNode, typed: str, code: int) -> None:
+    node = make_node(A100)
+    ours, theirs = os.openpty()
+    command = [sys.executable, "-m", "sim", "check", "--hardware", str(node.machine.directory)]
+    with subprocess.Popen(
+        [*command, "--", "--create", "0"],
+        stdin=theirs,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as process:
+        os.close(theirs)
+        os.write(ours, typed.encode())
+        said, _ = process.communicate(timeout=PATIENCE)
+    os.close(ours)
+    assert "Make and remove one slice of each of its 7 profiles, 2 times?" in said
+    assert process.returncode == code, said
+    assert bool(node.machine.mutations()) is (code == 0)
+    assert_clean(node)
+
+
 @pytest.mark.parametrize(
     ("prepare", "words"),
     [
@@ -261,6 +283,23 @@ def test_a_slice_that_cannot_be_removed_is_named_with_the_command_that_does(
     assert "removed 1g.5gb at 0:1" in done.output
     assert node.machine.gpu(0).gpu_instances == []
     assert "nothing is left" in CliRunner().invoke(main, [*command[:3], "--clean-up"]).output
+
+
+def test_a_call_that_hangs_ends_the_check_and_what_it_did_is_cleaned_up_later(
+    make_node: MakeNode,
+) -> None:
+    node = make_node(A100)
+    node.machine.inject(Fault(function=CI_CREATE, action="hang"))
+    options = ["--hardware", str(node.machine.directory), "--nvml-timeout", "0.2", "--"]
+    result = CliRunner().invoke(main, [*options, *CREATE])
+    assert result.exit_code == 1
+    assert f"{CI_CREATE} hangs" in result.output
+    assert "run python -m kubeletplugin check --clean-up" in result.output
+    assert len(node.machine.gpu(0).gpu_instances) == 1
+    node.machine.clear_faults()
+    done = CliRunner().invoke(main, [*options, "--clean-up"])
+    assert done.exit_code == 0, done.output
+    assert node.machine.gpu(0).gpu_instances == []
 
 
 def started(node: Node, *arguments: str) -> subprocess.Popen[str]:

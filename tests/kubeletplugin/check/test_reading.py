@@ -12,16 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from kubeletplugin.check import process
+import sim.nvml
+from kubeletplugin.check import configevents, process
+from kubeletplugin.check.configevents import ConfigEvents
 from kubeletplugin.check.items import Item
 from kubeletplugin.check.notebook import Notebook
+from kubeletplugin.check.nvmlfile import mapped
 from kubeletplugin.check.report import Mark, Report
 from kubeletplugin.check.running import arguments
+from kubeletplugin.nvml.session import Session
 from sim.nvml.codes import Return
 from sim.nvml.faults import Fault
+from sim.nvml.functions import events
 from sim.nvml.host import compute_instance_minor, gpu_instance_minor
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.check.conftest import A100, H100, Node
+from tests.sim.apiserver.running import running_server
 from tests.waiting import PATIENCE
 
 SCREEN_LINES, SCREEN_COLUMNS = 45, 100
@@ -252,3 +258,67 @@ def test_the_program_without_subcommand_is_the_daemon_and_wants_a_node_name(
     )
     assert done.returncode == 2
     assert "Missing option '--node-name'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "path", ["/usr/lib/libnvidia-ml.so.570.1", "/usr/lib/libnvidia-ml.so.570.1 (deleted)"]
+)
+def test_the_mapped_library_is_named_also_when_it_was_replaced(tmp_path: Path, path: str) -> None:
+    maps = tmp_path / "maps"
+    maps.write_text(f"7e00-7e01 rw-p 00000000 00:00 0 \n7f00-7f01 r-xp 00000000 08:01 131 {path}\n")
+    assert mapped(maps) == path
+    assert mapped(tmp_path / "nothing") == ""
+
+
+def test_a_cluster_that_does_not_answer_keeps_nothing_from_being_said(
+    make_node: MakeNode, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kubeconfig = folder / "kubeconfig"
+    kubeconfig.write_text(KUBECONFIG)
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
+    checked = make_node(A100).check()
+    assert checked.code == 0
+    assert marks(checked.report, Item.CLUSTER) == {Mark.NOTE}
+    assert "does not answer" in text(checked.report, Item.CLUSTER)
+
+
+def test_a_cluster_without_our_resource_is_told_what_to_install(
+    make_node: MakeNode, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "api").mkdir()
+    with running_server(folder / "api") as server:
+        monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))
+        checked = make_node(A100).check()
+    assert checked.code == 1
+    assert "install the chart" in text(checked.report, Item.CLUSTER)
+
+
+# A port of the discard protocol, on which nobody listens.
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:9"}}]
+contexts: [{name: c, context: {cluster: c, user: u}}]
+users: [{name: u, user: {}}]
+current-context: c
+"""
+
+
+def test_changes_of_the_configuration_are_heard_where_they_are_told(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = make_node(A100).machine
+    sim.nvml.install(machine.directory)
+    session = Session()
+    session.open()
+    gpu = session.take(0).uuid
+    assert ConfigEvents(session, gpu).refusal == "not supported"
+    monkeypatch.setattr(events, "SUPPORTED_EVENTS", events.SUPPORTED_EVENTS | 0x100)
+    monkeypatch.setattr(configevents, "_WAIT_SECONDS", 0.0)
+    heard = ConfigEvents(session, gpu)
+    assert heard.refusal == ""
+    assert not heard.came()
+    machine.raise_event(0, 0, kind=0x100)
+    assert heard.came()
+    heard.close()
+    session.close()

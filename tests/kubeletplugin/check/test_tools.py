@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from kubeletplugin.check import attachprobe
 from kubeletplugin.check.errors import CheckError
+from kubeletplugin.check.realtools import RealTools
 from kubeletplugin.check.slices import best
-from kubeletplugin.check.tools import Place, RealTools, run_probe
+from kubeletplugin.check.tools import Place, run_probe
 from kubeletplugin.check.witnesses import Descriptor, Directory
 from kubeletplugin.roots import Roots
+from sim.nvml.host import CAPS_MAJOR, compute_instance_minor, gpu_instance_minor
+from sim.nvml.machine import Machine
+from tests.kubeletplugin.check.conftest import Node
 from tests.kubeletplugin.check.test_settling import trial
 
-PLACE = Place("GPU-1", 7, 0, "MIG-1")
 # Writes down which device a program was given.
 CUDA = """
 #include <stdio.h>
@@ -48,31 +54,73 @@ def libcuda(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return library
 
 
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int, int]]:
+    """Device nodes that were made, by name, major and minor: plain files in a folder."""
+    nodes: list[tuple[str, int, int]] = []
+
+    def mknod(path: Path, _mode: int, numbers: int) -> None:
+        nodes.append((path.name, os.major(numbers), os.minor(numbers)))
+        path.touch(exist_ok=False)
+
+    monkeypatch.setattr(os, "mknod", mknod)
+    return nodes
+
+
+def slice_of(machine: Machine) -> Place:
+    """A slice on a machine, with the host's files that belong to it."""
+    made = machine.create_slice(0, "1g.5gb", start=2)
+    assert made.compute_instance is not None
+    return Place(made.gpu, 0, made.gpu_instance, made.compute_instance, made.uuid)
+
+
 def test_a_program_holds_the_slice_that_it_was_given_until_it_is_ended(
-    tmp_path: Path, libcuda: Path
+    make_node: Callable[..., Node], tmp_path: Path, libcuda: Path, made: list[tuple[str, int, int]]
 ) -> None:
-    with RealTools(roots(tmp_path), libcuda).hold(PLACE) as pid:
-        assert (tmp_path / "device").read_text() == "MIG-1"
+    machine = make_node().machine
+    place, dev = slice_of(machine), tmp_path / "dev"
+    dev.mkdir()
+    tools = RealTools(roots(machine.host_root), libcuda, dev=dev)
+    minors = [
+        gpu_instance_minor(0, place.gi_id),
+        compute_instance_minor(0, place.gi_id, place.ci_id),
+    ]
+    with tools.hold(place) as pid:
+        assert (tmp_path / "device").read_text() == place.uuid
         assert Path(f"/proc/{pid}").exists()
+        assert made == [(f"nvidia-cap{minor}", CAPS_MAJOR, minor) for minor in minors]
+        (dev / f"nvidia-caps/nvidia-cap{minors[0]}").unlink()
     assert not Path(f"/proc/{pid}").exists()
+    assert list((dev / "nvidia-caps").iterdir()) == []
+    (dev / f"nvidia-caps/nvidia-cap{minors[0]}").touch()  # as nvidia-modprobe has left it
+    with tools.hold(place):
+        assert len(made) == 3
+    assert [p.name for p in (dev / "nvidia-caps").iterdir()] == [f"nvidia-cap{minors[0]}"]
 
 
 def test_a_program_that_cannot_use_the_slice_says_which_call_failed(
-    tmp_path: Path, libcuda: Path, monkeypatch: pytest.MonkeyPatch
+    make_node: Callable[..., Node],
+    tmp_path: Path,
+    libcuda: Path,
+    made: list[tuple[str, int, int]],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("ANSWER", "100")
-    with (
-        pytest.raises(CheckError, match="cuInit answers 100"),
-        RealTools(roots(tmp_path), libcuda).hold(PLACE),
-    ):
-        pass
-    with (
-        pytest.raises(CheckError, match="cannot be loaded"),
-        RealTools(roots(tmp_path), tmp_path / "nothing").hold(PLACE),
-    ):
-        pass
-    with pytest.raises(CheckError, match="not found"), RealTools(roots(tmp_path), None).hold(PLACE):
-        pass
+    machine = make_node().machine
+    place = slice_of(machine)
+    (tmp_path / "dev").mkdir()
+
+    def refusal(library: Path | None, where: Place = place) -> str:
+        tools = RealTools(roots(machine.host_root), library, dev=tmp_path / "dev")
+        with pytest.raises(CheckError) as caught, tools.hold(where):
+            pass
+        assert list((tmp_path / "dev").glob("*/*")) == []
+        return str(caught.value)
+
+    assert "cuInit answers 100" in refusal(libcuda)
+    assert "cannot be loaded" in refusal(tmp_path / "nothing")
+    assert "not found" in refusal(None)
+    assert "cannot read MIG capability" in refusal(libcuda, replace(place, gi_id=3))
 
 
 def test_a_plugin_lets_go_when_it_has_no_device_file_open_and_is_not_believed_unseen(
@@ -119,6 +167,10 @@ def test_witnesses_say_what_they_see_of_an_entry_that_goes_or_stays(tmp_path: Pa
     shutil.rmtree(folder)
     assert goes.tell() == "goes"
     assert descriptor.read() == "readable"  # a plain file, unlike an entry of /proc
+    folder.mkdir()
+    (folder / "access").symlink_to("/proc/self/mem")  # no page is mapped at its beginning
+    assert Descriptor(folder).read() == "EIO"
+    shutil.rmtree(folder)
     assert Descriptor(folder).read().startswith("open: there is no ")
     assert Directory(folder).tell().startswith("open: ")
 
