@@ -13,6 +13,7 @@ from sim.nvml.state import Gpu, MachineState, replace_file
 
 MAJORS = {"nvidia": 195, "nvidia-modeset": 195, "nvidiactl": 195, "nvidia-uvm": 509}
 CAPS_MAJOR = 237
+DRM_MAJOR = 226
 _HOSTS_PIDS = 4026531836
 MAX_GPUS = 32
 MAX_COMPUTE_INSTANCES = 8
@@ -37,7 +38,7 @@ def build_host(root: Path, state: MachineState, products: dict[str, Product]) ->
         shutil.rmtree(root / stale, ignore_errors=True)
     _build_proc(root / "proc", state, products)
     _build_dev(root / "dev", state)
-    _build_sys(root, state)
+    _build_sys(root, state, products)
     driverpackage.install(
         root,
         state.library_version or state.driver_version,
@@ -169,7 +170,7 @@ def _build_dev(dev: Path, state: MachineState) -> None:
         _write(dev / name, "")
 
 
-def _build_sys(root: Path, state: MachineState) -> None:
+def _build_sys(root: Path, state: MachineState, products: dict[str, Product]) -> None:
     links = root / "sys/bus/pci/devices"
     links.mkdir(parents=True)
     for position, gpu in enumerate(state.gpus):
@@ -178,6 +179,9 @@ def _build_sys(root: Path, state: MachineState) -> None:
         device = root / "sys/devices" / bridge / f"{address[:5]}{2 * position:02x}:01.0" / address
         _write(device / "numa_node", f"{position % 2}\n")
         _write(device / "vendor", "0x10de\n")
+        if any("+gfx" in profile.name for profile in products[gpu.product].gi_profiles):
+            _write(device / f"drm/card{position}/dev", f"{DRM_MAJOR}:{position}\n")
+            _write(device / f"drm/renderD{128 + position}/dev", f"{DRM_MAJOR}:{128 + position}\n")
         (links / address).symlink_to(
             Path("../../../devices") / device.relative_to(root / "sys/devices")
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dra.inventory import ClaimRef
+from kubeletplugin import janitor
 from kubeletplugin.host.hooks import HOOK_NAMES
 from sim.nvml.machine import GpuSpec
 from sim.nvml.state import HostPart
@@ -103,7 +104,13 @@ def test_specs_are_right_again_when_the_libraries_have_moved(rig: Rig) -> None:
     assert rig.spec(ref) != old
 
 
-@pytest.mark.usefixtures("frequent_looks", "short_patience")
+@pytest.fixture
+def seldom_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is held is not checked by the clock."""
+    monkeypatch.setattr(janitor, "CHECK_SECONDS", 3600.0)
+
+
+@pytest.mark.usefixtures("frequent_looks", "short_patience", "seldom_checks")
 def test_a_driver_container_s_restart_brings_the_specs_up_to_date_by_itself(
     make_rig: Callable[..., Rig],
 ) -> None:
@@ -128,7 +135,7 @@ def sources(rig: Rig, ref: ClaimRef) -> set[str]:
     return {mount["hostPath"] for mount in rig.spec(ref)["containerEdits"]["mounts"]}
 
 
-@pytest.mark.usefixtures("frequent_looks", "short_patience")
+@pytest.mark.usefixtures("frequent_looks", "short_patience", "seldom_checks")
 def test_a_hook_that_the_node_gets_is_used_and_shown(rig: Rig) -> None:
     ref = rig.claim(SLICE)
     rig.prepared(ref)
@@ -165,4 +172,12 @@ def test_a_slice_gets_the_files_of_what_it_can_do(make_rig: Callable[..., Rig]) 
     assert display not in video
     gfx = next(p.id for p in rig.machine.product(1).gi_profiles if p.name == "1g.24gb+gfx")
     graphics = container_paths(rig, f"gpu-1-mig-1g24gb-gfx-{gfx}-0")
-    assert {display, "/dev/nvidia-modeset"} <= graphics
+    address = rig.machine.gpu(1).pci_bus_id.lower()[4:]
+    assert {
+        display,
+        "/dev/nvidia-modeset",
+        "/dev/dri/card1",
+        "/dev/dri/renderD129",
+        f"/dev/dri/by-path/pci-{address}-render",
+    } <= graphics
+    assert "/dev/nvidia-modeset" not in plain | video
