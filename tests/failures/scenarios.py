@@ -269,6 +269,6 @@ def disk(root: str) -> str:
 
 
 def _files(base: Path) -> list[Path]:
-    """All files of the node but for logs of the simulator."""
+    """All files of the node but for logs of the simulator; links of /proc lead to none."""
     found = (Path(folder, f) for folder, _, files in os.walk(base) for f in files)
-    return sorted(p for p in found if p.suffix not in {".jsonl", ".lock"})
+    return sorted(p for p in found if p.suffix not in {".jsonl", ".lock"} and p.is_file())
