@@ -48,7 +48,6 @@ from kubeletplugin.prepare import Preparer
 from kubeletplugin.publish import MigNodePublisher
 from kubeletplugin.rebuild import Rebuild, all_claims
 from kubeletplugin.recovery import Recovery
-from kubeletplugin.regaining import Regaining
 from kubeletplugin.registration import Registration
 from kubeletplugin.removal import Removal
 from kubeletplugin.reports import Reports
@@ -198,7 +197,6 @@ class Daemon:
             on_other_files=self._janitor.check_soon,
         )
         self._mig_mode = MigMode(self._hardware, self._journal, reports=reports)
-        self._regaining = Regaining(self._hardware, roots)
         self._library = DriverLibrary(
             roots, options.library_directories, end=self._finish, reports=reports
         )
@@ -304,7 +302,6 @@ class Daemon:
         _log.info("stopped")
 
     def _settle(self) -> None:
-        self._regaining.look()
         self._needs.look()
         if self._options.enable_mig:
             self._mig_mode.enable()

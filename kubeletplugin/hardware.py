@@ -185,6 +185,15 @@ class Hardware:
         """Publish that a GPU is let go of."""
         self._show(unit, (), {}, failure=(LET_GO, unit.let_go))
 
+    def listed_by_kernel(self) -> frozenset[str]:
+        """PCI addresses of the GPUs that NVIDIA's kernel module has; none where it cannot say."""
+        try:
+            folder = self._roots.on_host("/proc/driver/nvidia/gpus")
+            return frozenset(path.name for path in folder.iterdir())
+        except OSError as error:
+            _log.debug("the kernel module's GPUs: %s", error)
+            return frozenset()
+
     def poll(self) -> None:
         """Look at every GPU that nobody is working on; discover anew when a mode has changed.
 
@@ -226,12 +235,8 @@ class Hardware:
         gone = {u.card.pci_bus_id for u in units if u.let_go}
         if not gone:
             return None
-        found = {u.card.pci_bus_id for u in units if u.card.pci_bus_id}
-        try:
-            found |= {p.name for p in self._roots.on_host("/proc/driver/nvidia/gpus").iterdir()}
-        except OSError as error:
-            _log.debug("GPUs are looked for where they were: %s", error)
-        return sorted(found - gone)
+        known = {u.card.pci_bus_id for u in units if u.card.pci_bus_id}
+        return sorted((known | self.listed_by_kernel()) - gone)
 
     def _new_unit(self, number: int, card: Card) -> GpuUnit:
         root = pcie_root(card.pci_bus_id, self._roots)

@@ -16,6 +16,7 @@ from kubeletplugin.errors import PluginError
 from kubeletplugin.gate import Gate
 from kubeletplugin.hardware import Hardware
 from kubeletplugin.nvml.errors import NvmlError
+from kubeletplugin.regaining import Regaining
 
 _log = logging.getLogger(__name__)
 POLL_SECONDS = 10.0
@@ -82,6 +83,7 @@ class HardwareLoop:
         self._library = library
         self._beat = beat
         self._clock = clock or SystemClock()
+        self._regaining = Regaining(hardware, clock=self._clock)
         self._recovered = False
         self._stopping = threading.Event()
         self._wake = threading.Event()
@@ -127,6 +129,7 @@ class HardwareLoop:
             self._rest()
         elif self._gate.is_open:
             self._hardware.poll()
+            self._regaining.look()
             self._settle()
         else:
             self._hardware.session.open()

@@ -10,9 +10,8 @@ from __future__ import annotations
 import logging
 
 from dra.conditions import GPU_LOST
-from dra.kube.timing import Clock, SystemClock
+from dra.kube.timing import Clock
 from kubeletplugin.hardware import Hardware
-from kubeletplugin.roots import Roots
 
 _log = logging.getLogger(__name__)
 FIRST_SECONDS = 30.0
@@ -24,10 +23,9 @@ _DRAIN_SECONDS = 2.0
 class Regaining:
     """For the thread that looks at the hardware."""
 
-    def __init__(self, hardware: Hardware, roots: Roots, *, clock: Clock | None = None) -> None:
+    def __init__(self, hardware: Hardware, *, clock: Clock) -> None:
         self._hardware = hardware
-        self._folder = roots.on_host("/proc/driver/nvidia/gpus")
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._lost: frozenset[str] = frozenset()
         self._listed: frozenset[str] = frozenset()
         self._pause = 0.0
@@ -40,7 +38,7 @@ class Regaining:
             NvmlError: the driver cannot be asked after that.
             HostError: names cannot be kept.
         """
-        lost, listed = self._missing(), self._kernel_lists()
+        lost, listed = self._missing(), self._hardware.listed_by_kernel()
         back, self._listed = listed - self._listed if self._lost else frozenset(), listed
         if lost - self._lost:
             self._pause = 0.0
@@ -69,9 +67,3 @@ class Regaining:
         seen = (u.seen for u in self._hardware.units() if not u.let_go)
         known = {f"gpu-{gpu.minor}" for gpu in seen if gpu is not None and gpu.reason == GPU_LOST}
         return frozenset(known.union(self._hardware.problems))
-
-    def _kernel_lists(self) -> frozenset[str]:
-        try:
-            return frozenset(path.name for path in self._folder.iterdir())
-        except OSError:
-            return frozenset()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, Literal, cast
 
@@ -15,7 +14,6 @@ from kubeletplugin import regaining
 from kubeletplugin.entries import State
 from kubeletplugin.hardware import Hardware
 from kubeletplugin.regaining import Regaining
-from kubeletplugin.roots import Roots
 from sim.nvml.faults import Fault
 from sim.nvml.variants import Variants
 from tests.kube.clocks import FakeClock
@@ -179,6 +177,10 @@ class FakeHardware:
         self.lost: set[int] = set()
         self.problems: tuple[str, ...] = ()
         self.discovered = 0
+        self.listed: frozenset[str] = frozenset()
+
+    def listed_by_kernel(self) -> frozenset[str]:
+        return self.listed
 
     def units(self) -> list[Any]:
         return [
@@ -190,10 +192,9 @@ class FakeHardware:
         self.discovered += 1
 
 
-def test_nvml_is_opened_anew_ever_more_seldom_while_a_gpu_stays_lost(tmp_path: Path) -> None:
+def test_nvml_is_opened_anew_ever_more_seldom_while_a_gpu_stays_lost() -> None:
     hardware, clock = FakeHardware(), FakeClock()
-    roots = Roots(host=tmp_path, driver=tmp_path, cdi=tmp_path, kubelet=tmp_path, state=tmp_path)
-    watch = Regaining(cast("Hardware", hardware), roots, clock=clock)
+    watch = Regaining(cast("Hardware", hardware), clock=clock)
 
     def opened(seconds: float) -> list[float]:
         """When it was, within so many seconds from now, looked at every ten."""
@@ -216,8 +217,7 @@ def test_nvml_is_opened_anew_ever_more_seldom_while_a_gpu_stays_lost(tmp_path: P
     assert opened(2000.0) == []
     hardware.problems = ("with index 1",)
     assert opened(40.0) == [30]
-    listed = tmp_path / "proc/driver/nvidia/gpus/0000:07:00.0"
-    listed.mkdir(parents=True)
+    hardware.listed = frozenset({"0000:07:00.0"})
     assert opened(10.0) == [0], "the kernel has found it again"
     hardware.session.busy = True
     assert opened(600.0) == []
