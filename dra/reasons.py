@@ -55,6 +55,7 @@ class NodeReason(StrEnum):
     REBUILT = "JournalRebuilt"
     MIG_ENABLED = "MIGModeEnabled"
     MIG_PENDING = "MIGModePending"
+    MIG_LEFT_OFF = "MIGModeLeftOff"
     MIG_MANAGER = "MIGManagerActive"
     DEVICE_PLUGIN = "DevicePluginActive"
     DRIVER_INCOMPLETE = "DriverIncomplete"

@@ -27,6 +27,7 @@ from kubeletplugin.hardware import Hardware
 from kubeletplugin.hardwareloop import HardwareLoop
 from kubeletplugin.health import HealthBoard, Problem
 from kubeletplugin.host.driverfiles import DriverSearch
+from kubeletplugin.host.pidnamespace import sees_processes
 from kubeletplugin.janitor import Janitor
 from kubeletplugin.journal import Journal
 from kubeletplugin.letgo import LettingGo
@@ -103,6 +104,7 @@ class Daemon:
         self._journal = Journal(roots.state / "journal.json", on_change=changed)
         names = GpuNames(roots.state / "gpus.json", hints=used_names(self._journal.entries()))
         session = Session(seconds=options.nvml_seconds, on_call=observer.nvml_call)
+        session.names_processes = sees_processes(roots)
         self._hardware = Hardware(
             session,
             self._journal,

@@ -17,7 +17,7 @@ from kubeletplugin.journal import Journal
 from kubeletplugin.nvml.discovery import mig_mode
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.instances import processes
-from kubeletplugin.remedies import reset
+from kubeletplugin.remedies import SEE_PROCESSES, enable_mig, reset
 from kubeletplugin.reports import Reports
 
 _log = logging.getLogger(__name__)
@@ -31,6 +31,7 @@ class MigMode:
         self._journal = journal
         self._reports = reports
         self._tried: set[str] = set()
+        self._unseen: set[str] = set()
 
     def enable(self) -> None:
         """Turn it on where that is permitted; GPUs are looked at anew if any was changed.
@@ -90,5 +91,20 @@ class MigMode:
             or architecture == pynvml.NVML_DEVICE_ARCH_UNKNOWN
         ):
             return False
+        if not session.names_processes:
+            self._say_unseen(unit)
+            return False
         graphics = session.call(pynvml.nvmlDeviceGetGraphicsRunningProcesses_v3, device, gpu=gpu)
         return not graphics and not processes(session, gpu)
+
+    def _say_unseen(self, unit: GpuUnit) -> None:
+        """An empty list of processes is no proof that a GPU is idle."""
+        if unit.uuid in self._unseen:
+            return
+        self._unseen.add(unit.uuid)
+        text = (
+            f"MIG mode of {unit.name} ({unit.uuid}) is left off: it cannot be told whether "
+            f"processes use the GPU; {SEE_PROCESSES}, or {enable_mig(unit.uuid, gpu=unit.name)}"
+        )
+        _log.warning("%s", text)
+        self._reports.node(NodeReason.MIG_LEFT_OFF, text, warning=True)

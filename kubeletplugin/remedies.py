@@ -6,6 +6,7 @@ a reset begins with a drain, upon which this program lets go.
 
 from __future__ import annotations
 
+SEE_PROCESSES = "run the plugin in the host's pid namespace (hostPID: true)"
 _NODE, _GPU = "<node>", "<gpu>"
 
 

@@ -117,6 +117,7 @@ def _destroy(session: Session, function: Any, handle: Any, *, gpu: str, gi_id: i
             gpu=gpu,
             detail=f"GPU instance {gi_id}",
             pids=_pids(session, gpu, gi_id),
+            nameless=not session.names_processes,
         ) from error
 
 

@@ -24,7 +24,7 @@ from collections.abc import Iterable
 
 import pynvml
 
-from kubeletplugin.remedies import reset
+from kubeletplugin.remedies import SEE_PROCESSES, reset
 
 _HINTS = {
     pynvml.NVML_ERROR_NO_PERMISSION: (
@@ -101,9 +101,12 @@ class NotSupportedError(NvmlError):
 
 
 class InUseError(NvmlError):
-    """Processes hold the instance; ``pids`` are those that NVML could name."""
+    """Processes hold the instance; ``pids`` are those that NVML could name.
 
-    def __init__(
+    ``nameless``: it can name none to this process, whoever they are.
+    """
+
+    def __init__(  # noqa: PLR0913 - an NvmlError's, and who holds it
         self,
         operation: str,
         code: int,
@@ -111,10 +114,14 @@ class InUseError(NvmlError):
         gpu: str = "",
         detail: str = "",
         pids: Iterable[int] = (),
+        nameless: bool = False,
     ) -> None:
         self.pids = tuple(pids)
         if self.pids:
             held = "held by process " + ", ".join(str(p) for p in self.pids)
+            detail = f"{detail}; {held}" if detail else held
+        elif nameless:
+            held = f"held by processes that cannot be named: to see them, {SEE_PROCESSES}"
             detail = f"{detail}; {held}" if detail else held
         super().__init__(operation, code, gpu=gpu, detail=detail)
 

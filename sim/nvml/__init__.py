@@ -9,6 +9,7 @@ from pathlib import Path
 import pynvml
 
 from sim.nvml import functions  # noqa: F401 - enters the C functions into the library
+from sim.nvml.host import show_pid_namespace
 from sim.nvml.library import SimulatedLibrary
 from sim.nvml.session import Session
 
@@ -24,6 +25,9 @@ def install(state_dir: str | Path) -> None:
     """
     end()
     session = Session(Path(state_dir))
+    state = session.store.read()
+    hidden = state.variants.processes == "hidden"
+    show_pid_namespace(Path(state.host_root), hidden=hidden)
     pynvml.nvmlLib = SimulatedLibrary(session)
     pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - it holds the old library's
 

@@ -185,3 +185,11 @@ def _build_sys(root: Path, state: MachineState, products: dict[str, Product]) ->
         (links / address).symlink_to(
             Path("../../../devices") / device.relative_to(root / "sys/devices")
         )
+
+
+def show_pid_namespace(root: Path, *, hidden: bool) -> None:
+    """The node's first process is in the caller's pid namespace, or, `hidden`, in another."""
+    link = root / "proc/1/ns/pid"
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.unlink(missing_ok=True)
+    link.symlink_to("pid:[1]" if hidden else Path("/proc/self/ns/pid").readlink())

@@ -258,6 +258,8 @@ class Machine(Administration):
                 state.record_calls = record_calls
             if variants is not None:
                 state.variants = variants
+                hidden = variants.processes == "hidden"
+                host.show_pid_namespace(Path(state.host_root), hidden=hidden)
             if latencies is not None:
                 state.latencies = latencies
 
