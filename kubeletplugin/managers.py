@@ -47,6 +47,14 @@ def _mig_manager(node: Mapping[str, Any]) -> Conflict | None:
     state = labels.get(_STATE, "")
     if not labels.get(_CONFIG) or state == "success":
         return None
+    if state == "failed":
+        return Conflict(
+            NodeReason.MIG_MANAGER,
+            f"mig-manager failed to change this node's GPUs ({_CONFIG}={labels[_CONFIG]}, "
+            f"{_STATE}=failed) and tries no more; see its log and set {_CONFIG} to a configuration "
+            f"that it can make, or remove the label {_CONFIG} and mig-manager from this node",
+            frozen=True,
+        )
     return Conflict(
         NodeReason.MIG_MANAGER,
         f"mig-manager is changing this node's GPUs ({_CONFIG}={labels[_CONFIG]}, "

@@ -195,7 +195,7 @@ def test_the_dockerfile_is_clean() -> None:
 @pytest.mark.parametrize(
     ("stage", "module"),
     [
-        ("controller", "controller.cli"),
+        ("controller", "controller.cli, dra.sandbox.worker"),
         ("kubelet-plugin", "kubeletplugin.__main__"),
         ("simulator", "sim.__main__, sim.plugin, sim.nvml.cli, kubeletplugin.__main__"),
     ],

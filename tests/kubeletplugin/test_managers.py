@@ -51,6 +51,25 @@ def test_managers_are_recognised_by_labels_and_allocatable(
     assert conflict({}) is None
 
 
+@pytest.mark.parametrize(
+    ("state", "passing", "named"),
+    [
+        ("pending", True, "is changing this node's GPUs"),
+        ("rebooting", True, "is changing this node's GPUs"),
+        ("failed", False, "tries no more; see its log"),
+    ],
+)
+def test_a_mig_manager_that_failed_is_not_waited_for(
+    state: str,
+    passing: bool,
+    named: str,  # noqa: FBT001 - a row of the table
+) -> None:
+    found = conflict(node({**CHANGING, "nvidia.com/mig.config.state": state}))
+    assert found is not None
+    assert (found.frozen, found.passing) == (True, passing)
+    assert named in found.problem
+
+
 def label(rig: Rig, labels: dict[str, str | None]) -> None:
     rig.api.patch(NODES, rig.node, {"metadata": {"labels": labels}})
 
