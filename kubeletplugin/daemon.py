@@ -130,6 +130,7 @@ class Daemon:
             statuses=self._statuses,
             ready=lambda: self._gate.is_open,
             on_change=changed,
+            on_instances=self._instances_changed,
         )
         preparer = Preparer(
             self._hardware,
@@ -330,6 +331,9 @@ class Daemon:
         self._recovery.run()
         for ref in dict.fromkeys(e.claim for e in self._journal.entries() if e.state in HELD):
             self._statuses.prepared(ref, self._journal.of_claim(ref.uid))
+
+    def _instances_changed(self) -> None:
+        self._janitor.check_soon()
 
     def _problem(self, entry: Entry) -> Problem | None:
         return self._monitor.problem(entry)

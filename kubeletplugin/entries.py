@@ -61,8 +61,7 @@ class Entry:
     mean nothing in another. ``note`` says why the entry is in its state. An ``adopted`` entry was
     rebuilt from what was found, without a record. A ``view`` looks at a whole GPU and holds nothing
     of it (adminAccess). ``wiped`` is set of a lost one that went with everything else on its GPU,
-    by a reset or a driver reload and by nobody's hand. ``marked``: the directories of its instances
-    were given the mark that goes with them. ``quarantined`` says why the record could
+    by a reset or a driver reload and by nobody's hand. ``quarantined`` says why the record could
     not be understood, and is empty for all others. ``extra`` is what a newer version wrote beside
     all this; of a quarantined entry, the whole record.
     """
@@ -84,7 +83,6 @@ class Entry:
     note: str = ""
     adopted: bool = False
     wiped: bool = False
-    marked: bool = False
     view: bool = False
     quarantined: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict, compare=False)

@@ -3,8 +3,10 @@
 Each GPU instance and compute instance has a directory under /proc/driver/nvidia/capabilities as
 long as it exists; when it is destroyed the directory goes, and the next instance gets another one
 of the same name. An open descriptor stays with the old one, in which nothing is found any more. A
-mark on the directory (its sticky bit, which means nothing there) goes with it, and so tells even
-after a restart of this program.
+mark on the directory (its sticky bit, which means nothing there) goes with it: where it is found,
+even by a new process, the directory is the one that was marked. That it is not found says nothing:
+it may not have been allowed, and a driver might make directories anew for a GPU that nobody had
+open.
 
 The directories are the kernel's own: to hold one open takes no part of NVIDIA's driver in use, as
 opening the ``access`` file in it would.
@@ -33,22 +35,28 @@ class EntryWatch:
     """The directories of entries' instances. Thread-safe; no method raises.
 
     ``minor_of`` gives the minor number of a GPU by UUID, None if the node does not have it now.
+    ``generation`` counts the openings of NVML: between two of them nobody may have had a GPU open.
     """
 
-    def __init__(self, roots: Roots, *, minor_of: Callable[[str], int | None]) -> None:
+    def __init__(
+        self,
+        roots: Roots,
+        *,
+        minor_of: Callable[[str], int | None],
+        generation: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._roots = roots
         self._minor_of = minor_of
+        self._generation = generation
+        self._held_in = 0
         self._lock = threading.Lock()
         self._held: dict[Key, dict[str, int]] = {}
 
-    def begin(self, entry: Entry) -> bool:
-        """Hold and mark the directories of instances that were just made.
-
-        Returns whether they are marked now.
-        """
+    def begin(self, entry: Entry) -> None:
+        """Hold and mark the directories of instances that were just made."""
         self.end(entry.key)
         self.hold(entry)
-        return self.mark(entry)
+        self.mark(entry)
 
     def hold(self, entry: Entry) -> bool:
         """Hold the directories of an entry's instances, unless that is done; True if it was not."""
@@ -65,13 +73,21 @@ class EntryWatch:
                     _log.debug("%s is not watched: %s", path, error)
         return opened
 
-    def mark(self, entry: Entry) -> bool:
-        """Mark the directories of an entry's instances; whether all of them are marked now."""
-        marked = [self._mark(path) for _, path in self._places(entry)]
-        return bool(marked) and all(marked)
+    def mark(self, entry: Entry) -> None:
+        """Mark the directories of an entry's instances."""
+        for _, path in self._places(entry):
+            try:
+                mode = stat.S_IMODE(path.stat().st_mode)
+                if not mode & stat.S_ISVTX:
+                    path.chmod(mode | stat.S_ISVTX)
+            except OSError as error:
+                _log.debug("%s cannot be marked: %s", path, error)
 
     def tell(self, entry: Entry) -> tuple[Continuity, Continuity]:
         """What the directories of an entry's GPU instance and compute instance tell."""
+        if self._generation() != self._held_in:
+            self._held_in = self._generation()
+            self.keep_only(())
         told = {name: self._tell(entry, name, path) for name, path in self._places(entry)}
         answers = [*told.values(), Continuity.UNKNOWN, Continuity.UNKNOWN]
         return answers[0], answers[1]
@@ -108,20 +124,7 @@ class EntryWatch:
             mode = path.stat().st_mode
         except OSError:
             return Continuity.UNKNOWN
-        if mode & stat.S_ISVTX:
-            return Continuity.SAME
-        return Continuity.OTHER if entry.marked else Continuity.UNKNOWN
-
-    @staticmethod
-    def _mark(path: Path) -> bool:
-        try:
-            mode = stat.S_IMODE(path.stat().st_mode)
-            if not mode & stat.S_ISVTX:
-                path.chmod(mode | stat.S_ISVTX)
-        except OSError as error:
-            _log.debug("%s cannot be marked: %s", path, error)
-            return False
-        return True
+        return Continuity.SAME if mode & stat.S_ISVTX else Continuity.UNKNOWN
 
 
 def _compute_name(entry: Entry, folder: Path) -> str | None:

@@ -60,7 +60,7 @@ class Hardware:
         self._mutex = threading.Lock()
         self._units: dict[str, GpuUnit] = {}
         self._withheld: dict[str, Conflict] = {}
-        self._watch = EntryWatch(roots, minor_of=self._minor)
+        self._watch = EntryWatch(roots, minor_of=self._minor, generation=lambda: session.generation)
         self.identity = Identity(session, self._watch, boot_id=self.boot_id)
 
     def units(self) -> tuple[GpuUnit, ...]:

@@ -7,7 +7,7 @@ the rules of ``belonging``; whatever may be another's is left alone.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from dra.geometry import Geometry, Profile
 from kubeletplugin.belonging import Doubt, Evidence, Inside, doubt, is_unique
@@ -48,9 +48,9 @@ class Identity:
         self._watch = watch
         self._boot_id = boot_id
 
-    def made(self, entry: Entry) -> Entry:
-        """The entry, whose instances were just made or found to be its own, with witnesses."""
-        return replace(entry, marked=self._watch.begin(entry))
+    def made(self, entry: Entry) -> None:
+        """The instances of an entry were just made, or found to be its own."""
+        self._watch.begin(entry)
 
     def own_instance(self, entry: Entry) -> GpuInstance | None:
         """The GPU instance that this entry made, if it is there and known to be no other's."""

@@ -62,7 +62,6 @@ class _Fields(msgspec.Struct, rename="camel"):
     note: str = ""
     adopted: bool = False
     wiped: bool = False
-    marked: bool = False
     view: bool = False
 
 
@@ -178,7 +177,6 @@ def _entry(fields: _Fields, raw: Record) -> Entry:
         note=fields.note,
         adopted=fields.adopted,
         wiped=fields.wiped,
-        marked=fields.marked,
         view=fields.view,
         extra=dict(raw),
     )
@@ -208,7 +206,6 @@ def _record(entry: Entry) -> Record:
         note=entry.note,
         adopted=entry.adopted,
         wiped=entry.wiped,
-        marked=entry.marked,
         view=entry.view,
     )
     newer = {k: v for k, v in entry.extra.items() if k not in _KNOWN}

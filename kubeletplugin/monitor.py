@@ -51,6 +51,7 @@ class HealthMonitor:
         statuses: Statuses,
         ready: Callable[[], bool],
         on_change: Callable[[], None],
+        on_instances: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
         self._hardware = hardware
@@ -60,6 +61,7 @@ class HealthMonitor:
         self._statuses = statuses
         self._ready = ready
         self._on_change = on_change
+        self._on_instances = on_instances
         self._clock = clock or SystemClock()
         self._ailments = Ailments()
         self._review_lock = threading.Lock()
@@ -213,10 +215,15 @@ class HealthMonitor:
                 self._hardware.session,
                 uuid,
                 on_xid=lambda xid, uuid=uuid: self.xid(uuid, xid),  # type: ignore[misc]
+                on_instances=lambda uuid=uuid: self._instances_changed(uuid),  # type: ignore[misc]
                 on_lost=lambda uuid=uuid: self._hardware.look(uuid),  # type: ignore[misc]
                 on_unsupported=self._say_unsupported,
                 clock=self._clock,
             )
+
+    def _instances_changed(self, gpu: str) -> None:
+        self._hardware.look(gpu)
+        self._on_instances()
 
     def _say_unsupported(self, message: str) -> None:
         if self._unsupported:

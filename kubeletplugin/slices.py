@@ -122,13 +122,15 @@ class Slices:
         except NotSupportedError as error:
             self._require_mode(unit, error)
             raise
-        entry = self._identity.made(entry.at(State.CI_CREATED, ci_id=ci.id, mig_uuid=ci.uuid))
+        entry = entry.at(State.CI_CREATED, ci_id=ci.id, mig_uuid=ci.uuid)
+        self._identity.made(entry)
         self._journal.put(entry)
         return entry
 
     def _bare(self, entry: Entry, gi_id: int) -> Entry:
-        bare = _without_ids(entry, State.GI_CREATED, boot_id=self._boot_id)
-        return self._identity.made(replace(bare, gi_id=gi_id))
+        bare = replace(_without_ids(entry, State.GI_CREATED, boot_id=self._boot_id), gi_id=gi_id)
+        self._identity.made(bare)
+        return bare
 
     def _put_back(self, entry: Entry, before: Entry | None) -> None:
         """Nothing was made, so nothing is to be looked for: what lies there is another's."""
@@ -159,7 +161,7 @@ class Slices:
 
 
 def _without_ids(entry: Entry, state: State, *, boot_id: str) -> Entry:
-    return entry.at(state, boot_id=boot_id, gi_id=None, ci_id=None, mig_uuid="", marked=False)
+    return entry.at(state, boot_id=boot_id, gi_id=None, ci_id=None, mig_uuid="")
 
 
 def _shape(unit: GpuUnit, entry: Entry) -> tuple[Profile, Placement]:

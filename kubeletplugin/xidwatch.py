@@ -1,4 +1,4 @@
-"""Listens to a GPU's XIDs in a thread of its own: what hangs there holds up nobody else."""
+"""Listens to a GPU's events in a thread of its own: what hangs there holds up nobody else."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from dra.kube.timing import Clock
 from kubeletplugin.nvml.errors import GpuLostError, LetGoError, NotSupportedError, NvmlError
-from kubeletplugin.nvml.events import Xid, XidEvents
+from kubeletplugin.nvml.events import GpuEvents, Xid
 from kubeletplugin.nvml.session import Session
 
 _log = logging.getLogger(__name__)
@@ -17,7 +17,7 @@ _AGAIN_SECONDS = 5.0
 
 
 class XidWatch:
-    """One GPU's; ``on_xid`` and ``on_lost`` are called from its thread."""
+    """One GPU's; ``on_xid``, ``on_instances`` and ``on_lost`` are called from its thread."""
 
     def __init__(  # noqa: PLR0913 - what it hears and whom it tells
         self,
@@ -25,6 +25,7 @@ class XidWatch:
         gpu: str,
         *,
         on_xid: Callable[[Xid], None],
+        on_instances: Callable[[], None],
         on_lost: Callable[[], None],
         on_unsupported: Callable[[str], None],
         clock: Clock,
@@ -32,13 +33,20 @@ class XidWatch:
         self._session = session
         self._gpu = gpu
         self._on_xid = on_xid
+        self._on_instances = on_instances
         self._on_lost = on_lost
         self._on_unsupported = on_unsupported
         self._clock = clock
         self._said = ""
+        self._listens = False
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name=f"XIDs {gpu}", daemon=True)
         self._thread.start()
+
+    @property
+    def listens(self) -> bool:
+        """Whether it has registered for events, so that it hears of what happens from now on."""
+        return self._listens
 
     def stop(self) -> None:
         """End soon; does not wait."""
@@ -70,16 +78,20 @@ class XidWatch:
             self._clock.wait(self._stopping, pause)
 
     def _listen(self) -> None:
-        events = XidEvents(self._session, self._gpu)
+        events = GpuEvents(self._session, self._gpu)
         # Waiting for nothing must not look like a call that hangs.
         wait = min(_WAIT_SECONDS, self._session.seconds / 2)
         self._said = ""
+        self._listens = True
         try:
             while not (self._stopping.is_set() or events.stale):
-                xid = events.next(wait)
-                if xid is not None:
-                    self._on_xid(xid)
+                event = events.next(wait)
+                if isinstance(event, Xid):
+                    self._on_xid(event)
+                elif event is not None:
+                    self._on_instances()
         finally:
+            self._listens = False
             events.close()
 
     def _say(self, error: NvmlError) -> None:

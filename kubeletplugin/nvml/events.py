@@ -1,4 +1,7 @@
-"""XIDs as NVML delivers them: event sets on whole GPUs, whose events may name an instance."""
+"""XIDs and changes of instances as NVML delivers them: event sets on whole GPUs.
+
+An XID may name an instance. A change does not say what has changed, nor who did it.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +26,16 @@ class Xid:
     ci_id: int | None = None
 
 
-class XidEvents:
-    """The XIDs of one GPU, from now on. For one thread, which closes it once it is ``stale``.
+@dataclass(frozen=True, slots=True)
+class InstancesChanged:
+    """Somebody, maybe this program, has made or destroyed instances."""
 
-    Until then NVML is neither shut down nor opened anew. A call that hangs here has no part in what
-    is said of the GPU's other calls.
+
+class GpuEvents:
+    """The XIDs of one GPU and, where it delivers them, changes of its instances, from now on.
+
+    For one thread, which closes it once it is ``stale``. Until then NVML is neither shut down nor
+    opened anew. A call that hangs here has no part in what is said of the GPU's other calls.
     """
 
     def __init__(self, session: Session, gpu: str) -> None:
@@ -60,7 +68,7 @@ class XidEvents:
                 detail="the GPU delivers no XID events",
             )
         self._set = self._call(pynvml.nvmlEventSetCreate)
-        types = pynvml.nvmlEventTypeXidCriticalError
+        types = supported & (pynvml.nvmlEventTypeXidCriticalError | pynvml.nvmlEventMigConfigChange)
         self._call(pynvml.nvmlDeviceRegisterEvents, device, types, self._set)
 
     @property
@@ -72,8 +80,8 @@ class XidEvents:
             or self._generation != self._session.generation
         )
 
-    def next(self, seconds: float) -> Xid | None:
-        """The next XID, or None if there is none in that time.
+    def next(self, seconds: float) -> Xid | InstancesChanged | None:
+        """The next event, or None if there is none in that time.
 
         Raises:
             NvmlError: there will be no more here; GpuLostError if the GPU is lost.
@@ -84,6 +92,8 @@ class XidEvents:
             if error.code == pynvml.NVML_ERROR_TIMEOUT and type(error) is NvmlError:
                 return None
             raise
+        if data.eventType == pynvml.nvmlEventMigConfigChange:
+            return InstancesChanged()
         if data.eventType != pynvml.nvmlEventTypeXidCriticalError:
             return None
         return Xid(

@@ -20,6 +20,9 @@ from sim.nvml.variants import Variants
 
 HostPart = Literal["libraries", "uvm", "capabilities"]
 
+MIG_CONFIG_CHANGE = 0x100
+"""NVML's event for a change of a GPU's MIG configuration."""
+
 WHOLE_GPU = 0xFFFFFFFF
 """NVML's value for "no GPU instance" and "no compute instance"."""
 
@@ -154,6 +157,24 @@ def locked(path: Path) -> Iterator[None]:
         yield
 
 
+def _instances(state: MachineState) -> dict[str, list[object]]:
+    return {
+        gpu.uuid: [(g.key, [c.key for c in g.compute_instances]) for g in gpu.gpu_instances]
+        for gpu in state.gpus
+    }
+
+
+def _announce(state: MachineState, before: dict[str, list[object]]) -> None:
+    """An event for each GPU whose instances have changed; of one GPU's only the last is kept."""
+    for uuid, instances in _instances(state).items():
+        if instances == before.get(uuid):
+            continue
+        state.events = [e for e in state.events if (e.type, e.gpu) != (MIG_CONFIG_CHANGE, uuid)] + [
+            Event(state.next_event, uuid, MIG_CONFIG_CHANGE, 0)
+        ]
+        state.next_event += 1
+
+
 class Store:
     """The state file of the machine in `directory`, and the products that it refers to."""
 
@@ -198,7 +219,11 @@ class Store:
         """A private copy of the state under the machine's lock; written if the block succeeds."""
         with locked(self.directory / "state.lock"):
             state = msgspec.json.decode(self._path.read_bytes(), type=MachineState)
+            before, told = _instances(state), bool(state.events)
             yield state
+            started_anew = told and not state.events  # and with the driver whoever listened
+            if state.variants.config_events == "delivered" and not started_anew:
+                _announce(state, before)
             replace_file(self._path, msgspec.json.encode(state))
 
     def product(self, gpu: Gpu) -> Product:

@@ -26,6 +26,7 @@ class Variants(msgspec.Struct, frozen=True, kw_only=True):
     (`hang`).
     `attach`: a handle holds the GPU that was `asked` for (by UUID also those that were looked at on
     the way), or `all` of the node.
+    `config_events`: changes of instances are `delivered` as events, or such are `not supported`.
     `instance_lingers`: a GPU instance whose compute instance has just been destroyed is refused
     with IN_USE for so many destroys (0: none).
     """
@@ -37,6 +38,7 @@ class Variants(msgspec.Struct, frozen=True, kw_only=True):
     after_loss: Literal["same", "anew"] = "same"
     shutdown: Literal["end", "hang"] = "end"
     attach: Literal["asked", "all"] = "asked"
+    config_events: Literal["delivered", "not supported"] = "delivered"
     instance_lingers: int = 0
 
 
@@ -48,6 +50,7 @@ OTHERS: dict[str, Variants] = {
     "back-in-the-next-session": Variants(after_loss="anew"),
     "waits-outlast-shutdown": Variants(shutdown="hang"),
     "one-handle-holds-all": Variants(attach="all"),
+    "no-events-of-instances": Variants(config_events="not supported"),
     "instance-lingers": Variants(instance_lingers=1),
 }
 """One machine for each possibility that is not the default, by name."""

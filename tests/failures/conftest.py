@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.kubeletplugin.conftest import folder, kubeconfig, make_rig, rig
+from tests.kubeletplugin.conftest import folder, kubeconfig, make_rig, rig, variants
 
-__all__ = ["folder", "kubeconfig", "make_rig", "rig"]
+__all__ = ["folder", "kubeconfig", "make_rig", "rig", "variants"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from dra.inventory import ClaimRef, InstanceState
 from dra.kube.resources import RESOURCE_CLAIMS
 from kubeletplugin.entries import State
 from kubeletplugin.entrywatch import EntryWatch
+from sim.nvml import host
 from sim.nvml.faults import Fault
 from tests.failures.agreement import check_foreign, check_settled, entries
 from tests.failures.plant import Plant, Site
@@ -277,3 +279,24 @@ def test_a_held_claims_slice_that_is_exchanged_under_a_new_process_stays(plant: 
     again = restarted(plant)
     again.start()
     check_stays(again, ref, replaced(plant.site, compute=True))
+
+
+def entries_remade(site: Site) -> None:
+    """The driver shows its instances anew, as one might for a GPU that nobody had open."""
+    root = site.machine.host_root
+    shutil.rmtree(root / "proc/driver/nvidia/capabilities")
+    host.sync_capabilities(root, site.machine.state())
+
+
+def test_where_a_driver_shows_instances_anew_a_held_claims_slice_is_still_the_claims(
+    plant: Plant,
+) -> None:
+    ref = plant.site.claim("held", [DEVICE])
+    assert not plant.prepare(ref).error
+    again = restarted(plant)
+    entries_remade(plant.site)
+    again.start()
+    again.tend()
+    check_settled(plant.site, {ref: (DEVICE,)})
+    assert not again.unprepare(ref).error
+    check_settled(plant.site, {})

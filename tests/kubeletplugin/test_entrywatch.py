@@ -61,22 +61,37 @@ def exchange(machine: Machine, mine: Entry) -> None:
 def test_what_this_process_made_is_known_until_it_is_removed(machine: Machine) -> None:
     mine, eyes = made(machine), watch(machine)
     assert eyes.tell(mine) == (UNKNOWN, UNKNOWN)
-    assert eyes.begin(mine)
+    eyes.begin(mine)
     assert eyes.tell(mine) == (SAME, SAME)
     exchange(machine, mine)
     assert eyes.tell(mine) == (OTHER, OTHER)
-    assert eyes.begin(mine), "made again by this process"
+    eyes.begin(mine)  # made again by this process
     assert eyes.tell(mine) == (SAME, SAME)
 
 
 def test_a_mark_tells_a_new_process(machine: Machine) -> None:
     mine = made(machine)
-    marked = replace(mine, marked=watch(machine).begin(mine))
-    assert marked.marked
-    assert watch(machine).tell(marked) == (SAME, SAME)
+    watch(machine).begin(mine)
+    assert watch(machine).tell(mine) == (SAME, SAME)
     exchange(machine, mine)
-    assert watch(machine).tell(marked) == (OTHER, OTHER)
-    assert watch(machine).tell(mine) == (UNKNOWN, UNKNOWN), "that there was one is not on record"
+    assert watch(machine).tell(mine) == (UNKNOWN, UNKNOWN), "it may not have been allowed"
+    watch(machine).begin(mine)
+    assert watch(machine).tell(mine) == (SAME, SAME)
+
+
+def test_what_was_held_while_nobody_may_have_had_the_gpu_open_tells_nothing(
+    machine: Machine,
+) -> None:
+    mine, openings = made(machine), [1]
+    none = Path("/nonexistent")
+    roots = Roots(host=machine.host_root, driver=none, cdi=none, kubelet=none, state=none)
+    eyes = EntryWatch(roots, minor_of=lambda _: 0, generation=lambda: openings[0])
+    assert eyes.tell(mine) == (UNKNOWN, UNKNOWN)
+    eyes.begin(mine)
+    exchange(machine, mine)
+    assert eyes.tell(mine) == (OTHER, OTHER)
+    openings[0] = 2
+    assert eyes.tell(mine) == (UNKNOWN, UNKNOWN)
 
 
 def test_where_nothing_can_be_marked_a_new_process_knows_nothing(
@@ -87,7 +102,7 @@ def test_where_nothing_can_be_marked_a_new_process_knows_nothing(
 
     mine, eyes = made(machine), watch(machine)
     monkeypatch.setattr(Path, "chmod", refuse)
-    assert not eyes.begin(mine)
+    eyes.begin(mine)
     assert eyes.tell(mine) == (SAME, SAME), "what is held open tells all the same"
     assert watch(machine).tell(mine) == (UNKNOWN, UNKNOWN)
 
@@ -127,7 +142,7 @@ def test_a_gpu_that_is_not_in_the_node_tells_nothing(machine: Machine) -> None:
     none = Path("/nonexistent")
     roots = Roots(host=machine.host_root, driver=none, cdi=none, kubelet=none, state=none)
     eyes = EntryWatch(roots, minor_of=lambda _: None)
-    assert not eyes.begin(mine)
+    eyes.begin(mine)
     assert eyes.tell(mine) == (UNKNOWN, UNKNOWN)
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from dra.inventory import ClaimRef
+from kubeletplugin import hardwareloop, janitor
 from kubeletplugin.entries import State
 from tests.kubeletplugin.rig import Rig
 from tests.kubeletplugin.test_rebuild import reserve
@@ -156,3 +157,32 @@ def test_what_was_half_made_is_finished_at_the_start_if_the_claim_is_reserved(
     assert [g.key for g in rig.machine.gpu(0).gpu_instances] == [made.key]
     assert rig.slices() == [(0, "1g.5gb", 4, True)]
     assert len(rig.specs()) == 1
+
+
+def listening(rig: Rig) -> int:
+    assert rig.daemon is not None
+    return sum(w.listens for w in rig.daemon._monitor._watches.values())
+
+
+def test_what_somebody_does_to_instances_is_seen_when_the_driver_tells_of_it(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing looks by itself meanwhile."""
+    monkeypatch.setattr(hardwareloop, "POLL_SECONDS", 1e6)
+    monkeypatch.setattr(janitor, "CHECK_SECONDS", 1e6)
+    monkeypatch.setattr(janitor, "CLAIMS_SECONDS", 1e6)
+    rig = make_rig()
+    rig.start()
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    wait_for("a watch of each GPU", lambda: listening(rig) == 2)
+    rig.machine.create_slice(1, "2g.10gb", start=0)
+    rig.machine.destroy_slice(0, rig.machine.gpu(0).gpu_instances[0].id)
+    wait_for("the loss", lambda: [e.state for e in rig.journal()] == [State.LOST])
+    wait_for(
+        "MigNode",
+        lambda: (
+            rig.published_slices()
+            == [("gpu-0", "1g.5gb", 4, "lost"), ("gpu-1", "2g.10gb", 0, "foreign")]
+        ),
+    )

@@ -61,8 +61,8 @@ def test_managers_are_recognised_by_labels_and_allocatable(
 )
 def test_a_mig_manager_that_failed_is_not_waited_for(
     state: str,
-    passing: bool,
-    named: str,  # noqa: FBT001 - a row of the table
+    passing: bool,  # noqa: FBT001 - a row of the table
+    named: str,
 ) -> None:
     found = conflict(node({**CHANGING, "nvidia.com/mig.config.state": state}))
     assert found is not None

@@ -12,7 +12,7 @@ import pytest
 import sim.nvml
 from kubeletplugin.nvml.discovery import discover, mig_mode
 from kubeletplugin.nvml.errors import DriverUnavailableError, GpuLostError, NvmlError
-from kubeletplugin.nvml.events import XidEvents
+from kubeletplugin.nvml.events import GpuEvents
 from kubeletplugin.nvml.session import Session
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
@@ -171,7 +171,7 @@ def listener(session: Session, uuid: str) -> Callable[[], bool]:
     """Waits for events in a thread, as a watch does; the answer is whether it has ended."""
 
     def listen() -> None:
-        events = XidEvents(session, uuid)
+        events = GpuEvents(session, uuid)
         while not events.stale:
             events.next(SHORT)
         events.close()

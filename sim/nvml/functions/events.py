@@ -16,9 +16,9 @@ from sim.nvml.cabi import (
 from sim.nvml.codes import RefusedError, Return
 from sim.nvml.library import exported
 from sim.nvml.session import EventSet, Session
-from sim.nvml.state import Event
+from sim.nvml.state import MIG_CONFIG_CHANGE, Event
 
-SUPPORTED_EVENTS = 0x1 | 0x2 | 0x8 | 0x10
+_ALWAYS = 0x1 | 0x2 | 0x8 | 0x10
 """ECC errors of one and two bits, critical XIDs, clock changes."""
 
 _POLL_SECONDS = 0.02
@@ -29,6 +29,11 @@ def _event_set(session: Session, handle: Any) -> EventSet:
     if found is None:
         raise RefusedError(Return.INVALID_ARGUMENT)
     return found
+
+
+def _supported(session: Session) -> int:
+    sent = session.store.read().variants.config_events == "delivered"
+    return _ALWAYS | (MIG_CONFIG_CHANGE if sent else 0)
 
 
 @exported("nvmlEventSetCreate", on_handle=False)
@@ -50,7 +55,7 @@ def free(session: Session, handle: Any) -> None:
 def supported_types(session: Session, device: Any, types: Any) -> None:
     """Mask of the event types that the GPU can deliver."""
     session.device(device)
-    put_ulonglong(types, SUPPORTED_EVENTS)
+    put_ulonglong(types, _supported(session))
 
 
 @exported("nvmlDeviceRegisterEvents")
@@ -58,7 +63,7 @@ def register(session: Session, device: Any, types: Any, handle: Any) -> None:
     """Add a GPU to the set; NOT_SUPPORTED for a MIG device or a type it cannot deliver."""
     if session.target(device, "device", "mig-device").kind != "device":
         raise RefusedError(Return.NOT_SUPPORTED)
-    if integer(types) & ~SUPPORTED_EVENTS:
+    if integer(types) & ~_supported(session):
         raise RefusedError(Return.NOT_SUPPORTED)
     gpu, _ = session.device(device)
     masks = _event_set(session, handle).masks

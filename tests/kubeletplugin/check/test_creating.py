@@ -79,6 +79,7 @@ def expected(node: Node, variants: Variants) -> dict[Item, str]:
         Item.SHUTDOWN: variants.shutdown,
         Item.ATTACH: variants.attach,
         Item.INSTANCE_LINGERS: str(variants.instance_lingers),
+        Item.CONFIG_EVENTS: variants.config_events,
     }
 
 

@@ -23,9 +23,9 @@ from kubeletplugin.check.running import arguments
 from kubeletplugin.nvml.session import Session
 from sim.nvml.codes import Return
 from sim.nvml.faults import Fault
-from sim.nvml.functions import events
 from sim.nvml.host import compute_instance_minor, gpu_instance_minor
 from sim.nvml.machine import GpuSpec
+from sim.nvml.variants import Variants
 from tests.kubeletplugin.check.conftest import A100, H100, Node
 from tests.sim.apiserver.running import running_server
 from tests.waiting import PATIENCE
@@ -307,13 +307,13 @@ current-context: c
 def test_changes_of_the_configuration_are_heard_where_they_are_told(
     make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = make_node(A100).machine
+    machine = make_node(A100, variants=Variants(config_events="not supported")).machine
     sim.nvml.install(machine.directory)
     session = Session()
     session.open()
     gpu = session.take(0).uuid
     assert ConfigEvents(session, gpu).refusal == "not supported"
-    monkeypatch.setattr(events, "SUPPORTED_EVENTS", events.SUPPORTED_EVENTS | 0x100)
+    machine.configure(variants=Variants())
     monkeypatch.setattr(configevents, "_WAIT_SECONDS", 0.0)
     heard = ConfigEvents(session, gpu)
     assert heard.refusal == ""
