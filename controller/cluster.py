@@ -82,7 +82,7 @@ class Cluster:
         self._pods_of: dict[Key, set[Key]] = {}
         self._claim_of_uid: dict[str, Key] = {}
         self._writing: dict[str, Allocation | None] = {}
-        self._trimmer = Trimmer(RESOURCE_CLAIMS)
+        self._trimmer = Trimmer(RESOURCE_CLAIMS, driver)
         self._sharing = Sharing()
         self._effects = Effects()
 
@@ -253,6 +253,10 @@ class Cluster:
         if self.fleet.release(claim.uid):
             self._effects.room = True
         self._recharge(key)
+
+    def read_claim(self, obj: Obj) -> Claim:
+        """A claim as it would be known, from an answer of the API server."""
+        return read_claim(self._trimmer(obj), self._sharing.requests)
 
     def confirm_claim(self, obj: Obj) -> None:
         """Take the answer to a write of ours, unless the claim is gone meanwhile."""

@@ -12,9 +12,13 @@ from collections.abc import Callable, Hashable
 from controller.decision import Problem
 from dra.podneeds import PodNeeds
 from dra.reasons import Obstacle
+from dra.selectors.cache import BoundedCache
 
 REST = 50
 """A search that was given up rests so many times as long as it took."""
+
+
+_BYTES = 16 * 2**20
 
 
 class Failures:
@@ -25,7 +29,7 @@ class Failures:
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
-        self._known: dict[Hashable, Obstacle] = {}
+        self._known: BoundedCache[Hashable, Obstacle] = BoundedCache(_BYTES, weigh=_weight)
         self._resting: dict[Hashable, tuple[Obstacle, float]] = {}
 
     def forget(self) -> None:
@@ -35,13 +39,13 @@ class Failures:
     def get(self, problem: Problem) -> Obstacle | None:
         """Why an equal problem failed, None when none did."""
         key = alike(problem)
-        return None if key is None else self._known.get(key)
+        return None if key is None else self._known.find(key)
 
     def add(self, problem: Problem, obstacle: Obstacle) -> None:
         """``problem`` failed."""
         key = alike(problem)
         if key is not None:
-            self._known[key] = obstacle
+            self._known.put(key, obstacle)
 
     def resting(self, problem: Problem) -> Obstacle | None:
         """Why the search for an equal problem was given up, if it is not to be tried again yet."""
@@ -84,3 +88,10 @@ def alike(problem: Problem) -> Hashable | None:
 def _needs(needs: PodNeeds) -> str:
     parts = [needs.requests, needs.node_selector, needs.affinity_terms, needs.tolerations]
     return json.dumps(parts, sort_keys=True)
+
+
+def _weight(key: object, _value: object = None) -> int:
+    """Bytes that nested tuples with texts take, roughly."""
+    if isinstance(key, tuple | frozenset):
+        return 100 + sum(map(_weight, key))
+    return 50 + len(key) if isinstance(key, str) else 50

@@ -166,7 +166,7 @@ class Grants:
         tried = True
         for grant in grants:
             last = stored.get(grant.claim.ref.uid)
-            claim = read_claim(last) if last is not None else grant.claim
+            claim = self._cluster.read_claim(last) if last is not None else grant.claim
             if last is not None and claim.allocation is not None:
                 self._granted(pod, last, grant)
             elif grant.uncertain or (

@@ -102,7 +102,7 @@ class Controller:
                 self._api,
                 resource,
                 on_event=_deliver(inbox, resource),
-                keep=Trimmer(resource),
+                keep=Trimmer(resource, self._names.driver),
                 remember=remembering(resource),
             )
             for resource in MIRRORED

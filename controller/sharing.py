@@ -9,17 +9,19 @@ import msgspec
 
 from dra.claims import Request, read_requests
 from dra.podneeds import READ_FIELDS, PodNeeds, read_needs
-from dra.selectors.cache import BoundedCache
+from dra.selectors.cache import BoundedCache, json_weight
 
-_DISTINCT = 5000
+_BYTES = 16 * 2**20
 
 
 class Sharing:
     """Readers whose results are shared between equal specs. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._needs: BoundedCache[bytes, PodNeeds] = BoundedCache(_DISTINCT)
-        self._requests: BoundedCache[bytes, tuple[Request, ...]] = BoundedCache(_DISTINCT)
+        self._needs: BoundedCache[bytes, PodNeeds] = BoundedCache(_BYTES, weigh=json_weight)
+        self._requests: BoundedCache[bytes, tuple[Request, ...]] = BoundedCache(
+            _BYTES, weigh=json_weight
+        )
 
     def needs(self, spec: Mapping[str, Any]) -> PodNeeds:
         """``read_needs``."""

@@ -21,7 +21,7 @@ from dra.score import Key, Policy, Situation, Weights
 from dra.selectors.cache import BoundedCache
 from dra.selectors.kinds import GpuKind, Kinds, Offer
 
-_SHELVES = 1000
+_SHELVES_BYTES = 16 * 2**20
 
 
 class Candidate(NamedTuple):
@@ -59,7 +59,9 @@ class Stock:
         self._kinds = kinds
         self._members: dict[Market, dict[GpuKind, int]] = {}
         self._states: dict[GpuId, GpuState] = {}
-        self._shelves: BoundedCache[tuple[str, ...], _Shelf] = BoundedCache(_SHELVES)
+        self._shelves: BoundedCache[tuple[str, ...], _Shelf] = BoundedCache(
+            _SHELVES_BYTES, weigh=_shelf_weight
+        )
 
     def enter(self, state: GpuState) -> None:
         """Take a GPU in, in its present state."""
@@ -125,7 +127,7 @@ class Stock:
         for known in self._members.values():
             for empty in [k for k, count in known.items() if not count and k is not kind]:
                 del known[empty]
-        self._shelves = BoundedCache(_SHELVES)
+        self._shelves = BoundedCache(_SHELVES_BYTES, weigh=_shelf_weight)
 
     def _shelf(self, expressions: tuple[str, ...]) -> _Shelf:
         by_size = attrgetter("size")
@@ -176,3 +178,7 @@ class Stock:
 
 def _by_order(entry: _Entry) -> tuple[Key, GpuId, int]:
     return entry[:3]
+
+
+def _shelf_weight(expressions: tuple[str, ...], shelf: _Shelf) -> int:
+    return 500 + sum(map(len, expressions)) + 500 * sum(map(len, shelf))

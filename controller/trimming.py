@@ -1,7 +1,8 @@
 """What is kept of the objects that the controller mirrors: 40,000 pods as they come are gigabytes.
 
 What many have in common, such as the resources of the pods of a Job, is kept once, and so are the
-names and UIDs by which objects refer to each other.
+names and UIDs by which objects refer to each other. Nothing is kept of what is for other drivers;
+a claim may bring 320 KiB of it, which are megabytes in memory.
 """
 
 from __future__ import annotations
@@ -12,9 +13,18 @@ from typing import Any
 
 import msgspec
 
+from dra.claims import OTHERS_CONFIG, TOO_LARGE
 from dra.conditions import PREPARED
-from dra.kube.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS, Obj, Resource
-from dra.selectors.cache import BoundedCache
+from dra.kube.resources import (
+    DEVICE_CLASSES,
+    MIG_NODES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    Obj,
+    Resource,
+)
+from dra.selectors.cache import BoundedCache, json_weight
 
 _IDENTITY = ("name", "namespace", "uid", "resourceVersion")
 _POD_METADATA = (
@@ -28,8 +38,18 @@ _POD_SPEC = (
     *("schedulingGates", "resourceClaims", "nodeName"),
 )
 _OWNER = ("kind", "controller")
+_DEVICE = ("driver", "pool", "device", "shareID", "conditions")
 _CONTAINER = ("name", "resources", "restartPolicy")
-_SHARED = 20_000
+_SHARED_BYTES = 32 * 2**20
+
+REQUEST_BYTES = 64 * 2**10
+"""The requests and constraints of a claim that is read; usual ones have some hundred bytes."""
+
+CONFIG_BYTES = 8 * 2**10
+"""The parameters for this driver, likewise."""
+
+MOST_FINALIZERS = 64
+"""A claim with more is not touched."""
 
 
 def identity(obj: Obj) -> Obj:
@@ -38,13 +58,18 @@ def identity(obj: Obj) -> Obj:
 
 
 class Trimmer:
-    """Trims the objects of one resource. Not thread-safe; the objects may not be changed."""
+    """Trims the objects of one resource, for ``driver``.
 
-    def __init__(self, resource: Resource) -> None:
-        self._known: BoundedCache[bytes, Any] = BoundedCache(_SHARED)
+    Not thread-safe; the objects may not be changed.
+    """
+
+    def __init__(self, resource: Resource, driver: str) -> None:
+        self._driver = driver
+        self._known: BoundedCache[bytes, Any] = BoundedCache(_SHARED_BYTES, weigh=json_weight)
         self._trim: Callable[[Obj], Obj] = {
             PODS: self._pod,
             RESOURCE_CLAIMS: self._claim,
+            DEVICE_CLASSES: self._class,
         }.get(resource, lambda obj: obj)
 
     def __call__(self, obj: Obj) -> Obj:
@@ -72,22 +97,55 @@ class Trimmer:
     def _claim(self, obj: Obj) -> Obj:
         metadata = _named(obj["metadata"], _CLAIM_METADATA)
         if "finalizers" in metadata:
-            metadata["finalizers"] = self._shared(metadata["finalizers"])
-        if owners := metadata.get("ownerReferences"):
+            # One more than a claim may have to be touched.
+            metadata["finalizers"] = self._shared(metadata["finalizers"][: MOST_FINALIZERS + 1])
+        if owners := [o for o in metadata.get("ownerReferences") or () if o.get("controller")]:
             metadata["ownerReferences"] = [_picked(o, (*_OWNER, "uid")) for o in owners]
-        slim: Obj = {"metadata": metadata, "spec": self._shared(obj.get("spec") or {})}
+        else:
+            metadata.pop("ownerReferences", None)
+        slim: Obj = {"metadata": metadata, "spec": self._shared(self._claim_spec(obj))}
         if status := obj.get("status"):
             slim["status"] = said = {k: v for k, v in status.items() if k != "devices"}
             if allocation := said.pop("allocation", None):
+                allocation = self._without_others(allocation, "devices")
                 said["allocation"] = kept = _interned(allocation)
                 if "nodeSelector" in kept:
                     kept["nodeSelector"] = self._shared(kept["nodeSelector"])
             if "reservedFor" in said:
                 said["reservedFor"] = _interned(said["reservedFor"])
             # Devices that are as they should be say nothing that the allocation does not.
-            if told := [d for d in status.get("devices") or () if not _is_prepared(d)]:
+            own = (d for d in status.get("devices") or () if d["driver"] == self._driver)
+            if told := [_picked(d, _DEVICE) for d in own if not _is_prepared(d)]:
                 said["devices"] = told
         return slim
+
+    def _claim_spec(self, obj: Obj) -> Obj:
+        spec = self._without_others(obj.get("spec") or {}, "devices")
+        devices = spec.get("devices") or {}
+        config = msgspec.json.encode(devices.get("config") or ())
+        rest = msgspec.json.encode({k: v for k, v in devices.items() if k != "config"})
+        if len(config) <= CONFIG_BYTES and len(rest) <= REQUEST_BYTES:
+            return spec
+        size = len(config) + len(rest)
+        return {"devices": {"requests": [_stub(r, size) for r in devices.get("requests") or ()]}}
+
+    def _class(self, obj: Obj) -> Obj:
+        metadata = {k: v for k, v in obj["metadata"].items() if k != "managedFields"}
+        holder = self._without_others({"spec": obj.get("spec") or {}}, "spec")
+        return {**obj, "metadata": metadata, "spec": holder["spec"]}
+
+    def _without_others(self, holder: Obj, field: str) -> Obj:
+        """``holder``, and in ``field`` of it no configuration but that for this driver."""
+        inner = holder.get(field) or {}
+        if "config" not in inner:
+            return holder
+        own = [c for c in inner["config"] if (c.get("opaque") or {}).get("driver") == self._driver]
+        kept = {k: v for k, v in inner.items() if k != "config"}
+        if own:
+            kept["config"] = own
+        if len(own) < len(inner["config"]):
+            kept[OTHERS_CONFIG] = True
+        return {**holder, field: kept}
 
     def _shared(self, value: Any) -> Any:
         """``value``, or the one that was there before and is equal to it."""
@@ -99,6 +157,20 @@ class Trimmer:
 def remembering(resource: Resource) -> Callable[[Obj], Obj]:
     """What the mirror itself holds, to know what has changed: nodes are in the index already."""
     return identity if resource in (NODES, MIG_NODES) else lambda obj: obj
+
+
+def _stub(request: Obj, size: int) -> Obj:
+    """What is left of a request that is not read: which class it is of, and why."""
+
+    def of(body: Obj) -> Obj:
+        return {**_picked(body, ("name", "deviceClassName")), TOO_LARGE: size}
+
+    stub = _picked(request, ("name",))
+    if "exactly" in request:
+        stub["exactly"] = of(request["exactly"])
+    if "firstAvailable" in request:
+        stub["firstAvailable"] = [of(each) for each in request["firstAvailable"]]
+    return stub
 
 
 def _is_prepared(device: Obj) -> bool:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from controller.decision import Pick
 from controller.handover import Unanswered
+from controller.trimming import MOST_FINALIZERS
 from dra.allocation import AllocatedDevice, write_allocation
 from dra.claims import Claim
 from dra.kube.errors import ConflictError, InvalidError, KubeError, NotFoundError
@@ -233,10 +234,15 @@ class Writer:
             raise NotLeadingError
 
     def _set_finalizers(self, claim: Claim, finalizers: list[str]) -> Obj:
+        if len(claim.finalizers) > MOST_FINALIZERS:
+            raise RefusedError(
+                f"the claim has more than {MOST_FINALIZERS} finalizers, and is not touched: remove "
+                "those that nobody waits for"
+            )
         try:
             return self._patch(claim, {"metadata": {"finalizers": finalizers or None}})
         except InvalidError as error:
-            if not claim.config or "immutable" not in error.message:
+            if not (claim.config or claim.others_config) or "immutable" not in error.message:
                 raise
             raise RefusedError(
                 "the API server takes every change of this claim for one of its spec: the opaque "

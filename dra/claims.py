@@ -12,6 +12,12 @@ from dra.inventory import ClaimRef
 SCHEDULER_FINALIZER = "resource.kubernetes.io/delete-protection"
 """Of kube-scheduler, on the claims that it allocates; kube-controller-manager removes it."""
 
+TOO_LARGE = "tooLarge"
+"""In a request of a claim that a reader has cut: how many bytes the claim had."""
+
+OTHERS_CONFIG = "othersConfig"
+"""In ``spec.devices`` of one from which the configuration for other drivers was taken."""
+
 EXACT_COUNT = "ExactCount"
 ALL = "All"
 
@@ -54,7 +60,10 @@ class Consumer:
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A ResourceClaim. ``constraints`` and ``config`` are those of its spec, as JSON."""
+    """A ResourceClaim. ``constraints`` and ``config`` are those of its spec, as JSON.
+
+    ``others_config``: it has some for other drivers, which is not kept.
+    """
 
     ref: ClaimRef
     resource_version: str
@@ -67,6 +76,7 @@ class Claim:
     deleting: bool = False
     owner_pod_uid: str = ""
     created: str = ""
+    others_config: bool = False
 
     @property
     def views(self) -> bool:
@@ -105,6 +115,7 @@ def read_claim(
         deleting="deletionTimestamp" in metadata,
         owner_pod_uid=_owner_pod(metadata.get("ownerReferences", ())),
         created=metadata.get("creationTimestamp", ""),
+        others_config=OTHERS_CONFIG in spec,
     )
 
 
@@ -148,6 +159,12 @@ def _read_exact(name: str, body: Mapping[str, Any]) -> Request:
     unsupported = ""
     if mode not in {EXACT_COUNT, ALL}:
         unsupported = f"allocationMode {mode} is not known; use {EXACT_COUNT} or {ALL}"
+    if TOO_LARGE in body:
+        unsupported = (
+            f"the claim's requests, constraints and parameters have {body[TOO_LARGE]} bytes, more "
+            "than this driver reads: state fewer or shorter selectors and parameters, or put "
+            "requests into claims of other pods"
+        )
     capacity = (body.get("capacity") or {}).get("requests") or {}
     return Request(
         name=name,

@@ -15,11 +15,11 @@ from dra.allocation import MAX_RESULTS, allocation_config
 from dra.claims import ALL, Claim, Request
 from dra.classes import DeviceClass, looks_ours
 from dra.reasons import Obstacle, Reason
-from dra.selectors.cache import BoundedCache
+from dra.selectors.cache import BoundedCache, json_weight
 from dra.selectors.questions import CostlySelectorError, SelectorError, shortened
 
-_SPECS = 2000
-"""Distinct claims that are remembered; those made from one template are alike."""
+_SPECS_BYTES = 16 * 2**20
+"""What distinct claims may take that are remembered; those made from one template are alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +120,7 @@ class Reader:
         self._driver = driver
         self._selectors = selectors
         self._classes = classes
-        self._known: BoundedCache[bytes, ClaimWants | Obstacle | None] = BoundedCache(_SPECS)
+        self._known: BoundedCache[bytes, ClaimWants | Obstacle | None] = _specs()
         self._known_of: Mapping[str, DeviceClass] = {}
 
     def read(
@@ -131,7 +131,7 @@ class Reader:
         ``raw_requests`` are ``spec.devices.requests`` as JSON.
         """
         if self._known_of != self._classes:
-            self._known, self._known_of = BoundedCache(_SPECS), dict(self._classes)
+            self._known, self._known_of = _specs(), dict(self._classes)
         spec = msgspec.json.encode((claim.requests, claim.constraints, claim.config))
         found = self._known.get(spec, lambda: self._read(claim, raw_requests))
         return found.of(claim) if isinstance(found, ClaimWants) else found
@@ -281,6 +281,10 @@ class Reader:
         domain, _, name = capacity.rpartition("/")
         found = f"device.capacity['{domain or self._driver}'].{name}"
         return f"{found}.compareTo(quantity('{quantity}')) >= 0"
+
+
+def _specs() -> BoundedCache[bytes, ClaimWants | Obstacle | None]:
+    return BoundedCache(_SPECS_BYTES, weigh=json_weight)
 
 
 def _exact_requests(claim: Claim) -> Iterable[Request]:

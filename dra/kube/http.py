@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
 import msgspec
@@ -29,6 +29,9 @@ takes less than 2 MiB of the 8 MiB that a thread's stack has.
 """
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True, slots=True)
 class Exchange:
     """A request that has ended: with an HTTP status, or with 0 and no answer."""
@@ -37,6 +40,13 @@ class Exchange:
     path: str
     status: int
     seconds: float
+
+
+class Page(msgspec.Struct):
+    """A part of a list. Its items stay JSON until they are needed, one at a time."""
+
+    metadata: dict[str, Any] | None = None
+    items: list[msgspec.Raw] | None = None
 
 
 class HttpClient:
@@ -79,6 +89,30 @@ class HttpClient:
         content_type: str = "application/json",
     ) -> Obj:
         """Send one request and decode the answer; repeat it while the server throttles."""
+        response = self._answered(method, path, query=query, body=body, content_type=content_type)
+        return _decode(response, f"{method} {path}", dict[str, Any])
+
+    def page(self, path: str, *, query: Mapping[str, str]) -> tuple[Page, int]:
+        """GET a list, whose items are still to be decoded, and its size in bytes."""
+        response = self._answered("GET", path, query=query)
+        return _decode(response, f"GET {path}", Page), len(response.data)
+
+    def item(self, raw: msgspec.Raw) -> Obj:
+        """An item of a page."""
+        try:
+            return msgspec.json.decode(raw, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise UnavailableError(f"an item of a list is no JSON object: {error}") from error
+
+    def _answered(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None,
+        body: Any = None,
+        content_type: str = "",
+    ) -> urllib3.BaseHTTPResponse:
         deadline = self._clock.monotonic() + self._timeout
         timeout = urllib3.Timeout(connect=self._timeout, read=self._timeout)
         while True:
@@ -86,7 +120,7 @@ class HttpClient:
                 method, path, query=query, body=body, content_type=content_type, timeout=timeout
             )
             if response.status in _OK:
-                return _decode(response, f"{method} {path}")
+                return response
             error = _refusal(response, f"{method} {path}")
             if response.status not in _THROTTLED or error.retry_after is None:
                 raise error
@@ -178,9 +212,9 @@ def _allow_silence(response: urllib3.BaseHTTPResponse, seconds: float) -> None:
         sock.settimeout(seconds)
 
 
-def _decode(response: urllib3.BaseHTTPResponse, what: str) -> Obj:
+def _decode(response: urllib3.BaseHTTPResponse, what: str, kind: type[T]) -> T:
     try:
-        return msgspec.json.decode(response.data, type=dict[str, Any])
+        return msgspec.json.decode(response.data, type=kind)
     except msgspec.DecodeError as error:
         raise UnavailableError(
             f"{what}: the answer is no JSON object: {error}", status=response.status

@@ -13,7 +13,7 @@ from dra.kube.errors import GoneError, KubeError
 from dra.kube.resources import Obj, Resource
 from dra.kube.store import Change, Store
 from dra.kube.timing import Backoff, Clock, SystemClock
-from dra.kube.transport import KubeApi
+from dra.kube.transport import LARGEST_PAGE, KubeApi
 from dra.kube.watch import WatchEvent, WatchStream
 
 __all__ = ["Change", "Reflector", "Store"]
@@ -51,7 +51,7 @@ class Reflector:
         keep: Callable[[Obj], Obj] = lambda obj: obj,
         remember: Callable[[Obj], Obj] = lambda obj: obj,
         watch_seconds: float = 300.0,
-        page_size: int = 500,
+        page_size: int = LARGEST_PAGE,
         backoff: Backoff | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,

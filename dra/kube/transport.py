@@ -12,10 +12,14 @@ from typing import Any, Literal, Self
 
 from dra.kube.connection import Connection
 from dra.kube.errors import GoneError
-from dra.kube.http import Exchange, HttpClient
+from dra.kube.http import Exchange, HttpClient, Page
 from dra.kube.incluster import SERVICE_ACCOUNT, open_in_cluster
 from dra.kube.resources import Obj, Resource
 from dra.kube.watch import WatchStream
+
+_FIRST_PAGE, LARGEST_PAGE = 25, 250
+_PAGE_BYTES = 4 * 2**20
+"""What was more than that is followed by a smaller page."""
 
 PatchContent = Literal["merge", "json", "strategic"]
 
@@ -97,34 +101,39 @@ class KubeApi:
         namespace: str = "",
         label_selector: str = "",
         field_selector: str = "",
-        page_size: int = 500,
+        page_size: int = LARGEST_PAGE,
         keep: Callable[[Obj], Obj] = lambda obj: obj,
     ) -> ObjectList:
         """Read all matching objects, page by page; namespace "" reads all namespaces.
 
         Every item carries ``apiVersion`` and ``kind``, which servers leave out of lists. Of each,
-        ``keep`` says what is returned, so that no more than a page is held whole.
+        ``keep`` says what is returned, so that no more than one is held whole: an object may be a
+        megabyte of JSON, and many times that in memory. Pages grow up to ``page_size`` as long as
+        they are small.
         """
 
-        def kept(page: Obj) -> Iterator[Obj]:
-            for item in page.get("items") or ():
+        def kept(page: Page) -> Iterator[Obj]:
+            for raw in page.items or ():
+                item = self._http.item(raw)
                 item.setdefault("apiVersion", resource.api_version)
                 item.setdefault("kind", resource.kind)
                 yield keep(item)
 
         path = resource.path(namespace)
         query = {"labelSelector": label_selector, "fieldSelector": field_selector}
-        page = self._http.call("GET", path, query=query | {"limit": str(page_size)})
+        limit = min(_FIRST_PAGE, page_size)
+        page, size = self._http.page(path, query=query | {"limit": str(limit)})
         version = _list_meta(page, "resourceVersion")
         items = [*kept(page)]
         while token := _list_meta(page, "continue"):
+            limit = min(page_size, limit * 2) if size < _PAGE_BYTES else max(1, limit // 2)
             try:
-                page = self._http.call(
-                    "GET", path, query=query | {"limit": str(page_size), "continue": token}
+                page, size = self._http.page(
+                    path, query=query | {"limit": str(limit), "continue": token}
                 )
             except GoneError:
                 # The snapshot behind the token expired under a slow reader: take all in one answer.
-                page = self._http.call("GET", path, query=query)
+                page, size = self._http.page(path, query=query)
                 version = _list_meta(page, "resourceVersion")
                 items = []
             items += kept(page)
@@ -263,8 +272,8 @@ def _namespace(body: Obj) -> str:
     return str(body["metadata"].get("namespace") or "")
 
 
-def _list_meta(page: Obj, field: str) -> str:
-    return str((page.get("metadata") or {}).get(field) or "")
+def _list_meta(page: Page, field: str) -> str:
+    return str((page.metadata or {}).get(field) or "")
 
 
 def _configured(kubeconfig: str | None, pool_size: int) -> Connection:

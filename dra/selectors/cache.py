@@ -6,6 +6,9 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
+_UNPACKED = 8
+"""What JSON takes as Python objects, in its own size, beside the text itself."""
+
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -61,7 +64,17 @@ class BoundedCache(Generic[K, V]):
         self.put(key, value)
         return value
 
+    def clear(self) -> None:
+        """Forget all."""
+        self._known.clear()
+        self._weight = 0
+
     def _drop(self, key: K) -> None:
         known = self._known.pop(key, None)
         if known is not None:
             self._weight -= known[1]
+
+
+def json_weight(key: bytes, _value: object) -> int:
+    """Bytes that a result takes which was made from the JSON that it is known by, roughly."""
+    return 500 + _UNPACKED * len(key)

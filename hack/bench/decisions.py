@@ -52,7 +52,7 @@ class Bench:
         self._mix = mix
         self._count = 0
         self._held: list[tuple[Obj, Obj]] = []
-        self._mirrors = {r: (Store(remembering(r)), Trimmer(r)) for r in MIRRORED}
+        self._mirrors = {r: (Store(remembering(r)), Trimmer(r, DEFAULT_DRIVER)) for r in MIRRORED}
         kinds = Kinds(Selectors())
         self.cluster = Cluster(DEFAULT_DRIVER, objects.FINALIZER, kinds)
         self._reader = Reader(DEFAULT_DRIVER, kinds, self.cluster.classes)

@@ -24,7 +24,7 @@ from urllib.parse import parse_qs, urlsplit
 import click
 import msgspec
 
-from dra.kube.resources import PODS, RESOURCE_CLAIMS, Resource
+from dra.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Resource
 from hack.bench.fleet import geometry
 from hack.bench.fullcluster import VERSION, FullCluster
 
@@ -72,9 +72,10 @@ class _Handler(BaseHTTPRequestHandler):
             self._page(resource, int(query.get("continue", 0)), int(query.get("limit", 0)))
 
     def do_POST(self) -> None:
-        """Events and the like are taken and forgotten."""
-        self.rfile.read(int(self.headers["Content-Length"]))
-        self._answer({})
+        """Events and the like are taken and forgotten; of a class, it is said that it is stored."""
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        stored = DEVICE_CLASSES.plural in self.path
+        self._answer(msgspec.json.decode(body) if stored else {})
 
     do_PATCH = do_PUT = do_POST  # noqa: N815 - the names that http.server calls
 

@@ -68,7 +68,7 @@ def full_pod() -> Obj:
 
 def test_a_trimmed_pod_is_read_as_the_whole_one_and_is_much_smaller() -> None:
     whole = full_pod()
-    trimmed = Trimmer(PODS)(whole)
+    trimmed = Trimmer(PODS, DRIVER)(whole)
     assert like(read_pod(trimmed)) == like(read_pod(whole))
     (condition,) = trimmed["status"]["conditions"]
     assert condition["type"] == f"{DRIVER}/ClaimsAllocated"
@@ -86,7 +86,7 @@ def test_a_trimmed_claim_is_read_as_the_whole_one() -> None:
         "reservedFor": [{"resource": "pods", "name": "p", "uid": "u"}],
     }
     whole = as_stored(RESOURCE_CLAIMS, body, 1)
-    trimmed = Trimmer(RESOURCE_CLAIMS)(whole)
+    trimmed = Trimmer(RESOURCE_CLAIMS, DRIVER)(whole)
     assert read_claim(trimmed) == read_claim(whole)
     assert failed_prepare(trimmed, driver=DRIVER) == "why"
     assert trimmed["status"] == whole["status"]
@@ -100,7 +100,7 @@ def test_of_devices_that_are_as_they_should_be_the_allocation_alone_is_kept() ->
     for conditions, kept in (([ready], False), ([], False), ([ready, lost], True)):
         device = {"driver": DRIVER, "pool": "p", "device": "d", "conditions": conditions}
         body["status"]["devices"] = [device]
-        trimmed = Trimmer(RESOURCE_CLAIMS)(as_stored(RESOURCE_CLAIMS, body, 1))
+        trimmed = Trimmer(RESOURCE_CLAIMS, DRIVER)(as_stored(RESOURCE_CLAIMS, body, 1))
         assert ("devices" in trimmed["status"]) == kept
         assert trimmed["status"]["allocation"] == body["status"]["allocation"]
 
@@ -109,7 +109,7 @@ def test_the_pod_that_owns_a_claim_is_kept_and_the_rest_of_its_owner_is_not() ->
     owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": "u", "controller": True}
     body = claim("c")
     body["metadata"]["ownerReferences"] = [owner]
-    trimmed = Trimmer(RESOURCE_CLAIMS)(as_stored(RESOURCE_CLAIMS, body, 1))
+    trimmed = Trimmer(RESOURCE_CLAIMS, DRIVER)(as_stored(RESOURCE_CLAIMS, body, 1))
     assert trimmed["metadata"]["ownerReferences"] == [
         {"kind": "Pod", "uid": "u", "controller": True}
     ]
@@ -122,8 +122,8 @@ def test_names_by_which_objects_refer_to_each_other_are_kept_once() -> None:
     used["status"] = {"reservedFor": [user]}
     body = pod("a-pod", "c")
     body["metadata"]["uid"] = "uid-of-a-pod"
-    in_claim = Trimmer(RESOURCE_CLAIMS)(as_stored(RESOURCE_CLAIMS, used, 1))
-    in_pod = Trimmer(PODS)(as_stored(PODS, body, 2))
+    in_claim = Trimmer(RESOURCE_CLAIMS, DRIVER)(as_stored(RESOURCE_CLAIMS, used, 1))
+    in_pod = Trimmer(PODS, DRIVER)(as_stored(PODS, body, 2))
     (shown,) = in_claim["status"]["reservedFor"]
     assert shown == user
     assert shown["uid"] is in_pod["metadata"]["uid"]
@@ -145,14 +145,14 @@ def test_what_many_pods_and_claims_ask_for_is_read_once() -> None:
 
 
 def test_what_many_pods_have_in_common_is_kept_once() -> None:
-    trim = Trimmer(PODS)
+    trim = Trimmer(PODS, DRIVER)
     one, other = (trim(as_stored(PODS, pod(name, "c"), 1)) for name in ("one", "other"))
     assert one["spec"]["containers"] is other["spec"]["containers"]
     assert one["metadata"]["name"] != other["metadata"]["name"]
 
 
 def test_a_change_of_nothing_that_is_kept_of_a_pod_is_none() -> None:
-    store, trim = Store(), Trimmer(PODS)
+    store, trim = Store(), Trimmer(PODS, DRIVER)
     before = as_stored(PODS, pod("p", "c"), 1)
     store.put(trim(before))
     nominated = as_stored(PODS, pod("p", "c"), 2)
@@ -165,7 +165,7 @@ def test_a_change_of_nothing_that_is_kept_of_a_pod_is_none() -> None:
 
 
 def test_any_change_of_a_claim_is_one_as_writes_name_its_version() -> None:
-    store, trim = Store(), Trimmer(RESOURCE_CLAIMS)
+    store, trim = Store(), Trimmer(RESOURCE_CLAIMS, DRIVER)
     body = as_stored(RESOURCE_CLAIMS, claim("c"), 1)
     store.put(trim(body))
     body["metadata"] |= {"labels": {"another": "label"}, "resourceVersion": "2"}
@@ -191,4 +191,4 @@ def test_of_nodes_the_mirror_remembers_only_which_they_are(resource: Any) -> Non
 
 @pytest.mark.parametrize("body", [{"metadata": {}, "spec": {"containers": [None]}}, {}])
 def test_what_is_not_as_it_should_be_is_left_to_be_complained_of(body: Obj) -> None:
-    assert Trimmer(PODS)(body) is body
+    assert Trimmer(PODS, DRIVER)(body) is body

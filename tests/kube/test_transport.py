@@ -188,6 +188,17 @@ def test_of_a_list_no_more_than_a_page_is_held_whole(stub: Stub, api: KubeApi) -
     assert asked_by_then == [1, 2], "each page is let go before the next is asked for"
 
 
+def test_pages_grow_as_long_as_they_are_small(stub: Stub, api: KubeApi) -> None:
+    large = {"metadata": {"name": "large", "annotations": {"a": "x" * 5 * 2**20}}}
+    pages = [thing("a")] * 5 + [large] * 2 + [thing("z")]
+    stub.calls += [listing(each, version=5, token="more") for each in pages[:-1]]
+    stub.calls.append(listing(pages[-1], version=5))
+    listed = api.list(PODS, namespace="ns")
+    assert len(listed.items) == len(pages)
+    limits = [int(request.query["limit"]) for request in stub.requests]
+    assert limits == [25, 50, 100, 200, 250, 250, 125, 62]
+
+
 def test_list_takes_everything_at_once_when_the_continue_token_expired(
     stub: Stub, api: KubeApi
 ) -> None:
