@@ -8,6 +8,8 @@ from kubeletplugin.check.items import Item
 from kubeletplugin.check.notebook import Notebook
 
 _CAP_SYS_ADMIN = 21
+_UNKNOWN = "unknown"
+_OWN = Path("/proc")
 _INITIAL_PID_NAMESPACE = "pid:[4026531836]"  # PROC_PID_INIT_INO of the kernel's proc_ns.h
 
 
@@ -25,9 +27,11 @@ def examine(notebook: Notebook, *, proc: Path) -> None:
             "not root with CAP_SYS_ADMIN: NVML refuses to make instances",
             "run it as root, or in a privileged container as the chart's",
         )
-    namespace = _link(proc / "self/ns/pid")
-    notebook.fact(Item.PID_NAMESPACE, namespace)
-    if namespace == _INITIAL_PID_NAMESPACE:
+    namespace, first = _link(proc / "self/ns/pid"), _link(proc / "1/ns/pid")
+    notebook.fact(Item.PID_NAMESPACE, f"own {namespace}", f"of the first process {first}")
+    # The first process of our own /proc is that of our own namespace, whichever that is.
+    told = first != _UNKNOWN and proc != _OWN
+    if namespace == (first if told else _INITIAL_PID_NAMESPACE):
         notebook.ok(Item.PID_NAMESPACE, "the host's: NVML can name processes")
     else:
         notebook.note(
@@ -49,4 +53,4 @@ def _link(path: Path) -> str:
     try:
         return str(path.readlink())
     except OSError:
-        return "unknown"
+        return _UNKNOWN

@@ -229,6 +229,27 @@ def test_permission_is_that_of_the_process(
     ]
 
 
+@pytest.mark.parametrize(
+    ("own", "first", "mark"),
+    [
+        ("4026531836", None, Mark.OK),
+        ("4026532000", None, Mark.NOTE),
+        ("4026532000", "4026532000", Mark.OK),  # a node that is a container itself
+        ("4026532001", "4026532000", Mark.NOTE),
+    ],
+)
+def test_the_pid_namespace_is_compared_with_that_of_the_nodes_first_process(
+    tmp_path: Path, own: str, first: str | None, mark: Mark
+) -> None:
+    for process_id, number in (("self", own), ("1", first)):
+        if number is not None:
+            (tmp_path / process_id / "ns").mkdir(parents=True)
+            (tmp_path / process_id / "ns/pid").symlink_to(f"pid:[{number}]")
+    notebook = Notebook()
+    process.examine(notebook, proc=tmp_path)
+    assert [f.mark for f in notebook.findings if f.item is Item.PID_NAMESPACE] == [mark]
+
+
 def test_the_options_of_a_plugin_in_the_same_container_count(tmp_path: Path) -> None:
     def process_of(pid: str, namespace: str, *words: str) -> None:
         (tmp_path / pid / "ns").mkdir(parents=True)
