@@ -78,7 +78,7 @@ class _Program(click.Group):
 @click.option(
     "--driver-root",
     type=_DIRECTORY,
-    default="/",
+    default="auto",
     help="Root of the NVIDIA driver's files, as the host sees it; `auto` is /run/nvidia/driver "
     "while there is a driver container, else /.",
 )

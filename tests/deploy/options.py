@@ -62,7 +62,7 @@ BY_VALUE: dict[str, dict[str, Given]] = {
         "--allocator": ("allocator", "scheduler", "scheduler"),
         "--kubelet-root": ("kubeletPlugin.kubeletRoot", "/srv/kubelet", Path("/srv/kubelet")),
         "--cdi-root": ("kubeletPlugin.cdiRoot", "/etc/cdi", Path("/etc/cdi")),
-        "--driver-root": ("kubeletPlugin.driverRoot", "auto", Path("auto")),
+        "--driver-root": ("kubeletPlugin.driverRoot", "/opt/nvidia", Path("/opt/nvidia")),
         "--library-directories": (
             "kubeletPlugin.libraryDirectories",
             ["usr/lib64", "opt/nvidia"],
