@@ -123,38 +123,40 @@ def register(path: str, registry: PluginRegistry) -> Plugin:
         RegistrationError: the plugin is not acceptable; it has been told why.
         grpc.RpcError: it does not answer; a plugin that cannot be told is not registered.
     """
-    with grpc.insecure_channel(f"unix:{path}") as channel:
+    # Not closed by hand: grpc's thread that waited for the connection raises when the channel is
+    # closed under it. The channel ends with the last reference.
+    channel = grpc.insecure_channel(f"unix:{path}")
+    try:
+        grpc.channel_ready_future(channel).result(timeout=_DIAL_SECONDS)
+    except grpc.FutureTimeoutError as error:
+        raise RegistrationError(f"nobody answers at {path}") from error
+    stub = api_pb2_grpc.RegistrationStub(channel)
+    info = stub.GetInfo(api_pb2.InfoRequest(), timeout=GET_INFO_SECONDS)
+    try:
+        plugin = Plugin(
+            driver=info.name,
+            endpoint=info.endpoint or path,
+            service=_service(info),
+        )
         try:
-            grpc.channel_ready_future(channel).result(timeout=_DIAL_SECONDS)
-        except grpc.FutureTimeoutError as error:
-            raise RegistrationError(f"nobody answers at {path}") from error
-        stub = api_pb2_grpc.RegistrationStub(channel)
-        info = stub.GetInfo(api_pb2.InfoRequest(), timeout=GET_INFO_SECONDS)
-        try:
-            plugin = Plugin(
-                driver=info.name,
-                endpoint=info.endpoint or path,
-                service=_service(info),
-            )
-            try:
-                registry.add(plugin)
-            except RegistrationError:
-                plugin.close()
-                raise
-        except RegistrationError as error:
-            stub.NotifyRegistrationStatus(
-                api_pb2.RegistrationStatus(plugin_registered=False, error=str(error)),
-                timeout=NOTIFY_SECONDS,
-            )
+            registry.add(plugin)
+        except RegistrationError:
+            plugin.close()
             raise
-        try:
-            stub.NotifyRegistrationStatus(
-                api_pb2.RegistrationStatus(plugin_registered=True), timeout=NOTIFY_SECONDS
-            )
-        except grpc.RpcError:
-            registry.remove(plugin)
-            raise
-        return plugin
+    except RegistrationError as error:
+        stub.NotifyRegistrationStatus(
+            api_pb2.RegistrationStatus(plugin_registered=False, error=str(error)),
+            timeout=NOTIFY_SECONDS,
+        )
+        raise
+    try:
+        stub.NotifyRegistrationStatus(
+            api_pb2.RegistrationStatus(plugin_registered=True), timeout=NOTIFY_SECONDS
+        )
+    except grpc.RpcError:
+        registry.remove(plugin)
+        raise
+    return plugin
 
 
 def _service(info: api_pb2.PluginInfo) -> str:
