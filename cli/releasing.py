@@ -50,7 +50,7 @@ def is_ours_to_deallocate(claim: Claim, *, driver: str) -> bool:
     One that is being deleted goes with it.
     """
     allocation = claim.allocation
-    if allocation is None or claim.deleting or claim.by_scheduler:
+    if allocation is None or claim.deleting or claim.ended_by_control_plane:
         return False
     return bool(allocation.of_driver(driver))
 

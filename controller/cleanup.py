@@ -124,10 +124,8 @@ class Ender:
         return None
 
     def _is_ours(self, known: KnownClaim) -> bool:
-        if known.claim.by_scheduler:
-            return False
         if known.claim.allocation is not None:
-            return True
+            return not known.claim.by_others(self._cluster.driver)
         return self._reader.concerns(raw_requests(known))
 
     def _on_node(self, known: KnownClaim) -> bool:

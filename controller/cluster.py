@@ -293,9 +293,10 @@ class Cluster:
             self._effects.room = True
         by_us = uid in self._writing and self._writing[uid] is None
         held = before.allocation if before is not None else None
-        if held is None or not held.of_driver(self.driver) or by_us or claim.deleting:
+        others = before is not None and before.by_others(self.driver)
+        if held is None or others or not held.of_driver(self.driver) or by_us or claim.deleting:
             return
-        if self.finalizer in claim.finalizers and not claim.by_scheduler:
+        if self.finalizer in claim.finalizers:
             key = (claim.ref.namespace, claim.ref.name)
             self._effects.taken_back.append(TakenBack(key, held.node))
 

@@ -91,7 +91,7 @@ class Stranded:
 def _failure(known: KnownClaim, cluster: Cluster) -> str:
     """Why a claim that we allocated failed for good; empty if it did not."""
     claim = known.claim
-    if claim.allocation is None or claim.deleting or claim.by_scheduler:
+    if claim.allocation is None or claim.deleting or claim.by_others(cluster.driver):
         return ""
     if cluster.finalizer not in claim.finalizers:
         return ""

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from dra.claims import OTHERS_CONFIG, TOO_LARGE
+from dra.claims import ALLOCATED_BY, OTHERS_CONFIG, TOO_LARGE, allocation_managers
 from dra.conditions import PREPARED
 from dra.kube.resources import (
     DEVICE_CLASSES,
@@ -103,6 +103,8 @@ class Trimmer:
             metadata["ownerReferences"] = [_picked(o, (*_OWNER, "uid")) for o in owners]
         else:
             metadata.pop("ownerReferences", None)
+        if managers := allocation_managers(obj["metadata"]):
+            metadata[ALLOCATED_BY] = [sys.intern(manager) for manager in managers]
         slim: Obj = {"metadata": metadata, "spec": self._shared(self._claim_spec(obj))}
         if status := obj.get("status"):
             slim["status"] = said = {k: v for k, v in status.items() if k != "devices"}

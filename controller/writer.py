@@ -16,7 +16,7 @@ from controller.decision import Pick
 from controller.handover import Unanswered
 from controller.trimming import MOST_FINALIZERS
 from dra.allocation import AllocatedDevice, write_allocation
-from dra.claims import Claim
+from dra.claims import Claim, field_manager
 from dra.kube.errors import ConflictError, InvalidError, KubeError, NotFoundError
 from dra.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.timing import rfc3339
@@ -81,7 +81,7 @@ class Writer:
         self._api = api
         self._driver = driver
         self._finalizer = finalizer
-        self._manager = f"{driver}/controller"
+        self._manager = field_manager(driver)
         self._now = now
         self._leads = leads
         self.unanswered = Unanswered()

@@ -18,6 +18,9 @@ TOO_LARGE = "tooLarge"
 OTHERS_CONFIG = "othersConfig"
 """In ``spec.devices`` of one from which the configuration for other drivers was taken."""
 
+ALLOCATED_BY = "allocatedBy"
+"""In the metadata of a claim without managedFields: whose the field ``status.allocation`` is."""
+
 EXACT_COUNT = "ExactCount"
 ALL = "All"
 
@@ -62,7 +65,8 @@ class Consumer:
 class Claim:
     """A ResourceClaim. ``constraints`` and ``config`` are those of its spec, as JSON.
 
-    ``others_config``: it has some for other drivers, which is not kept.
+    ``others_config``: it has some for other drivers, which is not kept. ``allocated_by`` are the
+    field managers that wrote the allocation, where the API server says so.
     """
 
     ref: ClaimRef
@@ -77,6 +81,7 @@ class Claim:
     owner_pod_uid: str = ""
     created: str = ""
     others_config: bool = False
+    allocated_by: tuple[str, ...] = ()
 
     @property
     def views(self) -> bool:
@@ -84,9 +89,19 @@ class Claim:
         return any(choice.admin_access for r in self.requests for choice in r.choices)
 
     @property
-    def by_scheduler(self) -> bool:
-        """Whether kube-scheduler allocated it: the control plane then ends the allocation too."""
+    def ended_by_control_plane(self) -> bool:
+        """Whether kube-controller-manager ends its allocation: it looks at the finalizer only."""
         return SCHEDULER_FINALIZER in self.finalizers
+
+    def by_others(self, driver: str) -> bool:
+        """Whether another than the controller of ``driver`` allocated it, and so ends that too.
+
+        The server says whose write it was. A finalizer proves nothing: any user may set one, and
+        kube-scheduler leaves its own on claims that it gave up.
+        """
+        if self.allocated_by:
+            return field_manager(driver) not in self.allocated_by
+        return self.ended_by_control_plane
 
 
 def read_requests(raw: Iterable[Mapping[str, Any]]) -> tuple[Request, ...]:
@@ -116,6 +131,23 @@ def read_claim(
         owner_pod_uid=_owner_pod(metadata.get("ownerReferences", ())),
         created=metadata.get("creationTimestamp", ""),
         others_config=OTHERS_CONFIG in spec,
+        allocated_by=() if allocation is None else allocation_managers(metadata),
+    )
+
+
+def field_manager(driver: str) -> str:
+    """The name under which the controller of ``driver`` writes."""
+    return f"{driver}/controller"
+
+
+def allocation_managers(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """Who wrote a claim's allocation, by its metadata; empty where that is not said."""
+    if ALLOCATED_BY in metadata:
+        return tuple(metadata[ALLOCATED_BY])
+    return tuple(
+        entry.get("manager") or ""
+        for entry in metadata.get("managedFields") or ()
+        if "f:allocation" in ((entry.get("fieldsV1") or {}).get("f:status") or {})
     )
 
 

@@ -90,6 +90,8 @@ class FakeApi:
                 return obj
             if "reservedFor" in obj.get("status", {}) and "allocation" not in obj["status"]:
                 raise InvalidError(f"{name} is reserved", status=422)
+        if "status" in body and resource is RESOURCE_CLAIMS:
+            own_allocation(obj, field_manager)
         stored = self.put(resource, obj)
         self.writes.append(what)
         if error := self.lost(what):
@@ -151,6 +153,14 @@ def _merge(obj: Obj, body: Obj) -> None:
     if "status" in body:
         status = {**obj.get("status", {}), **body["status"]}
         obj["status"] = {k: v for k, v in status.items() if v is not None}
+
+
+def own_allocation(obj: Obj, manager: str) -> None:
+    """Say of a claim that ``manager`` wrote its allocation, if it has one."""
+    fields: Obj = {"f:status": {"f:allocation": {}}}
+    entry = {"manager": manager, "subresource": "status", "fieldsV1": fields}
+    allocated = "allocation" in obj.get("status", {})
+    obj["metadata"]["managedFields"] = [entry] if allocated else []
 
 
 def _remove_gates(obj: Obj, steps: list[Obj]) -> None:

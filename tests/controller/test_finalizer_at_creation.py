@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from dra.claims import SCHEDULER_FINALIZER
+from controller.trimming import Trimmer
+from dra.claims import SCHEDULER_FINALIZER, read_claim
 from dra.kube.errors import InvalidError, KubeError, UnavailableError
 from dra.kube.resources import RESOURCE_CLAIMS
 from dra.reasons import Reason
-from tests.controller.bench import Bench
-from tests.controller.objects import FINALIZER, claim, gpu, instance, mignode, pod, request
+from tests.controller.bench import Bench, own_allocation
+from tests.controller.objects import DRIVER, FINALIZER, claim, gpu, instance, mignode, pod, request
 
 CLAIM, STATUS = "resourceclaims", "resourceclaims/status"
 
@@ -132,6 +133,7 @@ def test_what_kube_scheduler_allocated_is_not_ours_to_end(
     bench.run()
     body = copy.deepcopy(bench.api.get(RESOURCE_CLAIMS, "c"))
     body["metadata"]["finalizers"] = [SCHEDULER_FINALIZER, FINALIZER]
+    own_allocation(body, "kube-scheduler")
     if not reserved:
         del body["status"]["reservedFor"]
         bench.remove_pod("p")
@@ -148,8 +150,52 @@ def test_what_kube_scheduler_takes_back_of_its_own_excludes_no_node() -> None:
     bench.run()
     body = copy.deepcopy(bench.api.get(RESOURCE_CLAIMS, "c"))
     body["metadata"]["finalizers"] = [SCHEDULER_FINALIZER, FINALIZER]
+    own_allocation(body, "kube-scheduler")
     bench.cluster.set_claim(bench.api.put(RESOURCE_CLAIMS, body))
     bench.change_claim("c", allocation=None, reservedFor=None)
     bench.run()
     assert Reason.TAKEN_BACK not in bench.recorder.reasons("c")
     assert bench.devices("c"), "its node is tried again at once"
+
+
+def test_what_we_allocated_is_ours_whatever_finalizers_a_user_sets() -> None:
+    bench = Bench("node-a")
+    body = born("c")
+    body["metadata"]["finalizers"] = [SCHEDULER_FINALIZER, FINALIZER]
+    bench.claim(body)
+    bench.pod(pod("p", "c"))
+    bench.run()
+    assert bench.devices("c")
+    bench.api.writes.clear()
+    bench.run(seconds=200)
+    assert bench.api.writes == [], "our finalizer stays as long as the allocation"
+    assert FINALIZER in bench.finalizers("c")
+
+
+def test_what_is_taken_back_of_ours_excludes_the_node_whatever_finalizers_a_user_sets() -> None:
+    bench = Bench("node-a")
+    body = born("c")
+    body["metadata"]["finalizers"] = [SCHEDULER_FINALIZER, FINALIZER]
+    bench.claim(body)
+    bench.pod(pod("p", "c"))
+    bench.run()
+    for _ in range(20):
+        if bench.devices("c"):
+            bench.change_claim("c", allocation=None, reservedFor=None)
+        bench.run(seconds=1)
+    assert Reason.TAKEN_BACK in bench.recorder.reasons("c")
+    assert len(bench.api.writes) < 10, "the node is left out for longer each time"
+
+
+def test_whose_an_allocation_is_outlives_the_controller_that_made_it() -> None:
+    bench = Bench("node-a")
+    body = born("c")
+    body["metadata"]["finalizers"] = [SCHEDULER_FINALIZER, FINALIZER]
+    bench.claim(body)
+    bench.pod(pod("p", "c"))
+    bench.run()
+    known = bench.succeeded_by("node-a").cluster.claims["default", "c"].claim
+    assert not known.by_others(DRIVER)
+    trimmed = Trimmer(RESOURCE_CLAIMS, DRIVER)(bench.api.get(RESOURCE_CLAIMS, "c"))
+    assert not read_claim(trimmed).by_others(DRIVER)
+    assert "managedFields" not in trimmed["metadata"]

@@ -9,7 +9,7 @@ import pytest
 from dra.claims import SCHEDULER_FINALIZER
 from dra.conditions import PREPARE_FAILED
 from dra.kube.resources import RESOURCE_CLAIMS
-from tests.controller.bench import Bench
+from tests.controller.bench import Bench, own_allocation
 from tests.controller.objects import (
     DRIVER,
     FINALIZER,
@@ -76,6 +76,7 @@ def test_what_kube_scheduler_allocated_stays_where_it_is() -> None:
     bench.pod(pod("p", "c"))
     body = failed()
     body["metadata"]["finalizers"] = [SCHEDULER_FINALIZER, FINALIZER]
+    own_allocation(body, "kube-scheduler")
     bench.claim(body)
     bench.run()
     assert node_of(bench) == "node-a"
