@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +17,24 @@ from kubeletplugin.roots import Roots
 
 _PROGRAM = "kubeletplugin"
 _SIGN = "--node-name"
+_OF_A_POD = "KUBERNETES_SERVICE_HOST"
 
 
-def completed(context: click.Context, *, proc: Path = Path("/proc")) -> dict[str, Any]:
-    """The program's options, those not given replaced by those of a plugin that runs here."""
+def completed(
+    context: click.Context,
+    *,
+    proc: Path = Path("/proc"),
+    environment: Mapping[str, str] = os.environ,
+) -> dict[str, Any]:
+    """The program's options, those not given replaced by those of a plugin in the same container.
+
+    Outside of a pod nothing is replaced: a plugin that runs there may be any other.
+    """
     program = context.parent
     if program is None:
         raise click.UsageError("check is a subcommand of the plugin's program", context)
-    beside = _parsed(program.command, arguments(proc))
+    in_a_pod = _OF_A_POD in environment
+    beside = _parsed(program.command, arguments(proc)) if in_a_pod else {}
     return {
         name: beside.get(name, value) if _is_default(program, name) else value
         for name, value in program.params.items()
@@ -41,8 +52,7 @@ def arguments(proc: Path) -> list[str]:
 
 def plugins(roots: Roots) -> Iterator[Path]:
     """The folder in /proc of every plugin that runs on this machine, as far as it can be seen."""
-    for proc in dict.fromkeys((roots.on_host("/proc"), Path("/proc"))):
-        yield from _running(proc)
+    return _running(roots.on_host("/proc"))
 
 
 def holds_devices(folder: Path) -> bool:

@@ -64,7 +64,7 @@ def outputs() -> dict[str, str]:
 
 def main() -> None:
     """Write what is printed into the page."""
-    for name in ("KUBECONFIG", "NODE_NAME"):
+    for name in ("KUBECONFIG", "NODE_NAME", "KUBERNETES_SERVICE_HOST"):
         os.environ.pop(name, None)
     page = PAGE.read_text()
     for name, text in outputs().items():

@@ -23,7 +23,7 @@ from tests.folders import short_folder
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    for name in ("KUBECONFIG", "NODE_NAME"):
+    for name in ("KUBECONFIG", "NODE_NAME", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
     with short_folder() as path:
         yield path

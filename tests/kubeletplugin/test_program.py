@@ -153,6 +153,7 @@ def test_in_a_pod_it_stays_small_and_imports_neither_typed_models_nor_cel(
     assert forbidden(modules) == []
     assert "kubernetes" not in modules
     assert "urllib3" in modules, "the list is that of the plugin"
+    assert [m for m in modules if m.startswith("kubeletplugin.check")] == []
 
 
 def test_it_uses_the_library_that_the_loader_finds_and_nothing_of_the_simulator(

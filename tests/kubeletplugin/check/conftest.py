@@ -55,7 +55,8 @@ def folder() -> Iterator[Path]:
 @pytest.fixture
 def make_node(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Node]]:
     """Makes a machine with the given GPUs and variants; no cluster is known."""
-    monkeypatch.delenv("KUBECONFIG", raising=False)
+    for name in ("KUBECONFIG", "NODE_NAME", "KUBERNETES_SERVICE_HOST"):
+        monkeypatch.delenv(name, raising=False)
 
     def make(*products: str | GpuSpec, variants: Variants | None = None) -> Node:
         specs = [p if isinstance(p, GpuSpec) else GpuSpec(p) for p in products or (A100,)]

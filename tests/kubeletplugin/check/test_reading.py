@@ -10,16 +10,19 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 
 import sim.nvml
+from kubeletplugin.__main__ import main as kubeletplugin
 from kubeletplugin.check import configevents, process
+from kubeletplugin.check.command import check
 from kubeletplugin.check.configevents import ConfigEvents
 from kubeletplugin.check.items import Item
 from kubeletplugin.check.notebook import Notebook
 from kubeletplugin.check.nvmlfile import mapped
 from kubeletplugin.check.report import Mark, Report
-from kubeletplugin.check.running import arguments
+from kubeletplugin.check.running import arguments, completed
 from kubeletplugin.nvml.session import Session
 from sim.nvml.codes import Return
 from sim.nvml.faults import Fault
@@ -30,6 +33,7 @@ from tests.kubeletplugin.check.conftest import A100, H100, Node
 from tests.sim.apiserver.running import running_server
 from tests.waiting import PATIENCE
 
+OF_A_POD = {"KUBECONFIG", "NODE_NAME", "KUBERNETES_SERVICE_HOST"}
 SCREEN_LINES, SCREEN_COLUMNS = 45, 100
 MakeNode = Callable[..., Node]
 
@@ -53,7 +57,7 @@ def bare(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
         *("--host-root", str(folder), "--kubelet-root", str(folder / "kubelet")),
         *("--cdi-root", str(folder / "cdi")),
     )
-    hidden = {k: v for k, v in os.environ.items() if k not in {"KUBECONFIG", "NODE_NAME"}}
+    hidden = {k: v for k, v in os.environ.items() if k not in OF_A_POD}
     return subprocess.run(
         [sys.executable, "-m", "kubeletplugin", *roots, "check", *more],
         capture_output=True,
@@ -263,6 +267,39 @@ def test_the_options_of_a_plugin_in_the_same_container_count(tmp_path: Path) -> 
     assert arguments(tmp_path) == []
     process_of("9", "1", *plugin, "--host-root=/host")
     assert arguments(tmp_path) == ["--node-name=n", "--host-root=/host"]
+
+
+def test_what_is_given_counts_before_what_the_plugin_beside_was_given(tmp_path: Path) -> None:
+    for process_id in ("self", "9"):
+        (tmp_path / process_id / "ns").mkdir(parents=True)
+        (tmp_path / process_id / "ns/mnt").symlink_to("mnt:[1]")
+    words = ("python", "-m", "kubeletplugin", "--node-name=n", "--host-root=/host", "--cdi-root=/a")
+    (tmp_path / "9/cmdline").write_bytes("\0".join(words).encode() + b"\0")
+    parent = kubeletplugin.make_context("program", ["--cdi-root=/b", "check"])
+    pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
+    context = click.Context(check, parent=parent)
+    given = completed(context, proc=tmp_path, environment=pod)
+    assert (given["host_root"], given["cdi_root"]) == (Path("/host"), Path("/b"))
+    assert given["kubelet_root"] == Path("/var/lib/kubelet")
+    outside = completed(context, proc=tmp_path, environment={})
+    assert outside["host_root"] == Path("/")
+    (tmp_path / "9/cmdline").write_bytes(b"\0".join((b"python", b"-m", b"kubeletplugin", b"--new")))
+    newer = completed(context, proc=tmp_path, environment=pod)
+    assert newer["host_root"] == Path("/")
+
+
+@pytest.mark.parametrize(("value", "mark"), [("false", Mark.MISSING), ("true", Mark.OK)])
+def test_kubelets_gates_are_read_and_the_one_that_is_needed_is_named(
+    make_node: MakeNode, value: str, mark: Mark
+) -> None:
+    node = make_node(A100)
+    gates = f"{{DynamicResourceAllocation: {value}, DRAPartitionableDevices: true, Other: true}}"
+    config = node.machine.host_root / "var/lib/kubelet/config.yaml"
+    config.write_text(f"kind: KubeletConfiguration\nfeatureGates: {gates}\n")
+    report = node.check().report
+    assert marks(report, Item.KUBELET) == {mark}
+    assert "DRAPartitionableDevices=True" in report.facts[Item.KUBELET]
+    assert not any("Other" in fact for fact in report.facts[Item.KUBELET])
 
 
 def test_the_program_without_subcommand_is_the_daemon_and_wants_a_node_name(
