@@ -257,17 +257,26 @@ def _on_gpu(search: Search, state: GpuState, missing: list[int], *, naming: bool
     if not offers:
         return "has no such device" if state.gpu.mig_enabled else "has no such device (MIG is off)"
     holders = _blockers(state, offers) if naming else []
-    blocked_by = f" (blocked by {_listed(holders)})" if holders else ""
+    blocked_by = f" (blocked by {_listed(holders, search.namespace)})" if holders else ""
     return f"no room for {_names(offers)}{blocked_by}"
 
 
-def _listed(holders: list[Holding]) -> str:
-    """``claims default/a, default/b, foreign instance at 0:4 and 3 more``."""
-    claims = [h.holder for h in holders if h.claim_uid]
-    names = list(dict.fromkeys([*claims, *(h.holder for h in holders if not h.claim_uid)]))
-    kind = {0: "", 1: "claim "}.get(len(set(claims)), "claims ")
+def _listed(holders: list[Holding], namespace: str) -> str:
+    """``claims default/a, default/b, foreign instance at 0:4 and 3 more``.
+
+    Claims of other namespaces than ``namespace`` are counted only: who reads the event may not know
+    of them. ``kubectl mig explain`` names them, to whom may read them.
+    """
+    own = [h.holder for h in holders if h.claim_uid and h.namespace == namespace]
+    others = {h.claim_uid for h in holders if h.claim_uid and h.namespace != namespace}
+    names = list(dict.fromkeys([*own, *(h.holder for h in holders if not h.claim_uid)]))
+    kind = {0: "", 1: "claim "}.get(len(set(own)), "claims ")
     more = f" and {len(names) - _NAMED_HOLDERS} more" if len(names) > _NAMED_HOLDERS else ""
-    return f"{kind}{', '.join(names[:_NAMED_HOLDERS])}{more}"
+    told = [f"{kind}{', '.join(names[:_NAMED_HOLDERS])}{more}"] if names else []
+    if others:
+        claims = "claim" if len(others) == 1 else "claims"
+        told.append(f"{len(others)} {claims} of other namespaces")
+    return " and ".join(told)
 
 
 def _blockers(state: GpuState, offers: Iterable[Offer]) -> list[Holding]:

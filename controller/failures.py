@@ -82,7 +82,9 @@ def alike(problem: Problem) -> Hashable | None:
         )
         for claim in problem.claims
     )
-    return claims, _needs(problem.pod.needs), frozenset(problem.excluded), problem.pod.node
+    # What an obstacle names is for the pod's namespace only.
+    pod = problem.pod
+    return claims, _needs(pod.needs), frozenset(problem.excluded), pod.node, pod.key[0]
 
 
 def _needs(needs: PodNeeds) -> str:

@@ -104,6 +104,11 @@ class Search:
             for c in self.constraints
         )
 
+    @property
+    def namespace(self) -> str:
+        """Of the pod."""
+        return self._problem.pod.key[0]
+
     @cached_property
     def indices(self) -> range:
         """The indices of ``types``."""

@@ -17,12 +17,14 @@ class Holding:
     """What one holder takes of a GPU; ``occupant`` None is the whole GPU.
 
     ``holder`` is what people are told: a claim's name, with what is the matter if its slice is not
-    in use, or an instance that nobody claims, whose ``claim_uid`` is empty.
+    in use, or an instance that nobody claims, whose ``claim_uid`` is empty. ``namespace`` is the
+    claim's: whoever may not look into it is not told its name.
     """
 
     holder: str
     claim_uid: str
     occupant: Occupant | None
+    namespace: str = ""
 
 
 def why_blocked(gpu: Gpu, inventory: Inventory) -> str:
@@ -48,11 +50,13 @@ def holdings(gpu: Gpu, claims: Mapping[tuple[str, Device], ClaimRef]) -> Iterabl
     for instance in gpu.instances:
         uid = instance.claim.uid if instance.claim else ""
         seen.add((uid, instance.placement))
-        yield Holding(_holder(instance, ended=uid not in known), uid, instance.occupant)
+        namespace = instance.claim.namespace if instance.claim else ""
+        told = _holder(instance, ended=uid not in known)
+        yield Holding(told, uid, instance.occupant, namespace)
     for (_, device), claim in claims.items():
         occupant = occupant_of(device, gpu.geometry)
         if occupant is None or (claim.uid, occupant.placement) not in seen:
-            yield Holding(str(claim), claim.uid, occupant)
+            yield Holding(str(claim), claim.uid, occupant, claim.namespace)
 
 
 def _holder(instance: Instance, *, ended: bool) -> str:
