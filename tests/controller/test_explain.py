@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from dra.inventory import Inventory
 from dra.mignode import to_mignode
 from tests.controller.bench import Bench
@@ -94,6 +96,127 @@ def taken_back() -> Bench:
     assert bench.devices("c")
     bench.change_claim("c", allocation=None)
     return bench
+
+
+def elsewhere() -> Bench:
+    """Another claim of the pod is on a node without room; the free node is of no use."""
+    bench = Bench("a", "b")
+    bench.claim(claim("other", *LARGE))
+    bench.pod(pod("p", "other", nodeSelector={}))
+    bench.run()
+    assert bench.node_of("other") == "a"
+    bench.delete_pod("p")
+    return bench
+
+
+RECLAIMING = replace(
+    instance("7g.40gb", 0, uid="gone", state="reclaiming"), message="in use by pid 4711"
+)
+
+SITUATIONS: dict[str, tuple[Situation, list[Any], dict[str, Any], list[str]]] = {
+    "a claim": (
+        held(),
+        SMALL,
+        {},
+        ["WaitingForSlice", "a: gpu-0 no room for 1g.5gb (blocked by claim default/big-a)"],
+    ),
+    "an instance that nobody claims": (
+        has(gpu(node="a", instances=(instance("7g.40gb", 0, state="foreign"),))),
+        SMALL,
+        {},
+        ["WaitingForSlice", "gpu-0 no room for 1g.5gb (blocked by foreign instance at 0:8)"],
+    ),
+    "a slice that cannot go": (
+        has(gpu(node="a", instances=(RECLAIMING,))),
+        SMALL,
+        {},
+        ["WaitingForSlice", "default/c-gone (reclaiming: in use by pid 4711)"],
+    ),
+    "a claim that is gone and whose slice is not yet": (
+        has(gpu(node="a", instances=(instance("7g.40gb", 0, uid="gone"),))),
+        SMALL,
+        {},
+        ["WaitingForSlice", "default/c-gone (ended, its slice is about to go)"],
+    ),
+    "no profile that large": (
+        lambda: Bench("a"),
+        [request("r", "mig.dra.dev", HUGE)],
+        {},
+        ["NoSuchProfile", "the largest is 7g.40gb with 40192Mi of memory"],
+    ),
+    "MIG off": (
+        has(gpu(node="a", mig=False)),
+        [request("r", "mig.dra.dev")],
+        {},
+        ["NoSuchProfile", "no GPU is in MIG mode"],
+    ),
+    "MIG off on one node, no room on the other": (
+        beside_one_without_mig,
+        SMALL,
+        {},
+        ["2 nodes", "default/big-a", "b: gpu-0 has no such device (MIG is off)"],
+    ),
+    "a change of MIG mode": (
+        has(replace(gpu(node="a"), mig_pending=False)),
+        SMALL,
+        {},
+        ["WaitingForSlice", "a: gpu-0 MIG mode change pending"],
+    ),
+    "a GPU that is ill": (
+        has(gpu(node="a", unavailable="XID 79: fallen off the bus; reset the GPU")),
+        SMALL,
+        {},
+        ["WaitingForSlice", "a: gpu-0 XID 79: fallen off the bus; reset the GPU"],
+    ),
+    "a plugin that is not ready": (
+        has(gpu(node="a"), ready=False, message="NVML is gone"),
+        SMALL,
+        {},
+        ["WaitingForSlice", "a: gpu-0 driver not ready: NVML is gone"],
+    ),
+    "a taint": (
+        on_node(taints=[TAINT]),
+        SMALL,
+        {},
+        ["WaitingForSlice", "a: untolerated taint maintenance=now:NoSchedule"],
+    ),
+    "a cordon": (on_node(unschedulable=True), SMALL, {}, ["a: node unschedulable"]),
+    "a node that is down": (unready, SMALL, {}, ["WaitingForSlice", "a: node not ready"]),
+    "too little CPU": (on_node(cpu="1"), SMALL, {"cpu": "2"}, ["a: insufficient cpu"]),
+    "the node selector": (
+        lambda: Bench("a"),
+        SMALL,
+        {"nodeSelector": {"zone": "two"}},
+        ["WaitingForSlice", "a: nodeSelector zone=two does not match"],
+    ),
+    "slices that fit one by one only": (
+        lambda: Bench("a"),
+        [request("x", "mig-4g.20gb"), request("y", "mig-4g.20gb")],
+        {},
+        ["no room for 2 x 4g.20gb together"],
+    ),
+    "kube-scheduler": (taken_back, [], {}, ["WaitingForSlice", "a: kube-scheduler took"]),
+    "nobody who has GPUs": (nowhere, SMALL, {}, ["there is no MigNode"]),
+}
+
+
+@pytest.mark.parametrize("who", SITUATIONS)
+def test_the_blocker_is_named(who: str) -> None:
+    situation, requests, spec, expected = SITUATIONS[who]
+    bench = situation()
+    bench.run()
+    if requests:
+        bench.claim(claim("c", *requests))
+        bench.pod(pod("p", "c", **spec))
+        bench.run()
+    bench.run(seconds=2.0)
+    told = bench.condition("p")
+    found = f"{told['reason']}: {told['message']}"
+    assert [text for text in expected if text not in found] == [], found
+    for name in ("p", "c"):
+        events = [f"{r}: {m}" for _, about, r, m in bench.recorder.events if about == name]
+        assert found in events
+    assert len(told["message"]) < 200, "short"
 
 
 def test_claims_of_other_namespaces_are_counted_and_not_named() -> None:
