@@ -26,7 +26,7 @@ from kubeletplugin.grpcserver import SocketServer
 from kubeletplugin.hardware import Hardware
 from kubeletplugin.hardwareloop import HardwareLoop
 from kubeletplugin.health import HealthBoard, Problem
-from kubeletplugin.host.driverfiles import DriverSearch
+from kubeletplugin.host.driversearch import DriverSearch
 from kubeletplugin.host.pidnamespace import sees_processes
 from kubeletplugin.janitor import Janitor
 from kubeletplugin.journal import Journal

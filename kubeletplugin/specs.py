@@ -18,7 +18,8 @@ from kubeletplugin.host.devicenodes import (
     modeset_node,
     node_edits,
 )
-from kubeletplugin.host.driverfiles import DriverFiles, DriverSearch, check_files
+from kubeletplugin.host.driverfiles import DriverFiles
+from kubeletplugin.host.driversearch import DriverSearch, check_files
 from kubeletplugin.host.graphics import drm_nodes
 from kubeletplugin.journal import Entry
 from kubeletplugin.roots import Roots

@@ -24,7 +24,7 @@ from typing import Any
 import click
 
 from cdi.spec import Edits, Mount, joined
-from kubeletplugin.host.driverfiles import DriverSearch
+from kubeletplugin.host.driversearch import DriverSearch
 from kubeletplugin.host.hooks import NEVER
 from kubeletplugin.roots import Roots
 from sim.nvml.assembly import DRIVER_VERSION

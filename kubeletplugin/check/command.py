@@ -25,7 +25,7 @@ from kubeletplugin.check.running import completed
 from kubeletplugin.check.screen import draw
 from kubeletplugin.check.stopwatch import Stopwatch
 from kubeletplugin.errors import PluginError
-from kubeletplugin.host.driverfiles import DriverSearch
+from kubeletplugin.host.driversearch import DriverSearch
 from kubeletplugin.nvml.session import Session
 from kubeletplugin.roots import Roots
 

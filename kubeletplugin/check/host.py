@@ -15,7 +15,7 @@ from kubeletplugin.check.report import Gpu, Instance
 from kubeletplugin.driverversions import kernel_module
 from kubeletplugin.errors import HostError
 from kubeletplugin.host.devicenodes import gpu_node
-from kubeletplugin.host.driverfiles import DriverSearch, missing_libraries
+from kubeletplugin.host.driversearch import DriverSearch, missing_libraries
 from kubeletplugin.host.hooks import AUTO, NEVER, find_hook
 from kubeletplugin.host.insideroot import inside
 from kubeletplugin.roots import Roots

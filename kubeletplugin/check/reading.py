@@ -13,7 +13,7 @@ from kubeletplugin.check.nvmlfile import read_versions
 from kubeletplugin.check.report import Belief, Gpu, Report
 from kubeletplugin.check.tools import Tools
 from kubeletplugin.driverversions import explain
-from kubeletplugin.host.driverfiles import DriverSearch
+from kubeletplugin.host.driversearch import DriverSearch
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.session import Session
 from kubeletplugin.roots import Roots

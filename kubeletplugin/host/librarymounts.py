@@ -21,7 +21,6 @@ _ALSO = {
     "libnvidia-opticalflow": ("libnvidia-opticalflow.so",),
     "libGLX_nvidia": ("libGLX_indirect.so.0",),
     "libnvidia-vulkan-producer": ("libnvidia-vulkan-producer.so",),
-    "libglxserver_nvidia": ("libglxserver_nvidia.so",),
 }
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kubeletplugin.host.driverfiles import DriverFiles, DriverSearch
+from kubeletplugin.host.driverfiles import DriverFiles
+from kubeletplugin.host.driversearch import DriverSearch
 from kubeletplugin.roots import Roots
 from sim.nvml.elf import empty_library
 

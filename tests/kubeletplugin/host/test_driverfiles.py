@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kubeletplugin.errors import HostError
-from kubeletplugin.host.driverfiles import DriverSearch, check_files
+from kubeletplugin.host.driversearch import DriverSearch, check_files
 from tests.kubeletplugin.host.layouts import (
     VERSION,
     find,

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kubeletplugin.host.architecture import this_architecture
-from kubeletplugin.host.driverfiles import DriverSearch
+from kubeletplugin.host.driversearch import DriverSearch
 from kubeletplugin.host.elf import AARCH64, read_library
 from kubeletplugin.host.insideroot import inside
 from kubeletplugin.host.ldcache import cached_paths
