@@ -45,7 +45,7 @@ class Evidence:
     ``state``, ``has_gi_id``, ``has_ci_id`` and ``has_uuid`` are the entry's. ``gpu_instance`` and
     ``compute_instance`` say whether they were removed since they were made. ``unique``: no driver
     gives such a UUID twice. ``halved``: this process has destroyed the compute instance. ``busy``:
-    processes are seen in it; that none is seen says nothing.
+    processes are seen in it. ``blind``: processes cannot be seen here.
     """
 
     state: State
@@ -58,6 +58,7 @@ class Evidence:
     unique: bool = False
     halved: bool = False
     busy: bool = False
+    blind: bool = False
 
 
 class Doubt(Enum):
@@ -71,6 +72,10 @@ class Doubt(Enum):
     WAS_GONE = "it was seen gone since, and whoever makes an instance there may get the same UUID"
     BARE = "its compute instance is not in it"
     STRANGE = "another compute instance is in it"
+    UNSEEN = (
+        "a compute instance is in it that nobody was told of, and whether processes are in that "
+        "cannot be seen"
+    )
     BUSY = "a compute instance is in it that nobody was told of, and processes are in that"
 
 
@@ -110,8 +115,9 @@ def _strange(known: Evidence) -> Doubt | None:
     one_of_ours = known.inside is Inside.STRANGE and known.has_gi_id and not known.has_uuid
     if not one_of_ours or known.state is State.CI_DESTROYED:
         return Doubt.STRANGE
-    # Ended between making a compute instance and recording it: then nobody was told of it. Where
-    # processes cannot be seen, the driver itself refuses to destroy what they hold.
+    # Ended between making a compute instance and recording it: then nobody was told of it.
+    if known.blind and known.gpu_instance is not Continuity.SAME:
+        return Doubt.UNSEEN
     return Doubt.BUSY if known.busy else None
 
 

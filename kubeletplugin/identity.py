@@ -140,6 +140,7 @@ class Identity:
             unique=is_unique(entry.mig_uuid),
             halved=halved,
             busy=nameless and self._is_busy(entry, gi),
+            blind=not self._session.names_processes,
         )
         why = doubt(known)
         if opened and why is None:

@@ -300,3 +300,22 @@ def test_where_a_driver_shows_instances_anew_a_held_claims_slice_is_still_the_cl
     check_settled(plant.site, {ref: (DEVICE,)})
     assert not again.unprepare(ref).error
     check_settled(plant.site, {})
+
+
+@pytest.mark.parametrize("marks", [True, False], ids=["marked", "unmarked"])
+def test_a_slice_of_which_nobody_was_told_stays_where_no_process_can_be_seen(
+    folder: Path,
+    marks: bool,  # noqa: FBT001 - a parameter of the test
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if not marks:
+        monkeypatch.setattr(EntryWatch, "mark", lambda *_: None)
+    with hooked(Recorder(in_process=True)) as recorder:
+        plant = Plant(Site.create(folder / "h", variant="processes-hidden"), recorder)
+        plant.start()
+        again = killed_once(plant, "nvmlGpuInstanceCreateComputeInstance")
+        keys = replaced(plant.site, compute=True)
+        plant.site.api().delete(RESOURCE_CLAIMS, "half", namespace="default")
+        again.start()
+        again.tend()
+        check_settled(plant.site, {}, keys)

@@ -49,10 +49,11 @@ def reload(plant: Plant) -> Plant:
 
 
 def reload_under_it(plant: Plant) -> Plant:
-    plant.site.machine.inject(
-        Fault(function="nvmlDeviceGetMigMode", action="return", code=9, times=1)
-    )
+    for function in ("nvmlDeviceGetMigMode", "nvmlSystemGetDriverVersion"):
+        fault = Fault(id=function, function=function, action="return", code=9, times=0)
+        plant.site.machine.inject(fault)
     plant.look()  # the driver is not loaded
+    plant.site.machine.clear_faults()
     plant.site.machine.reload_driver()
     plant.look()
     return plant

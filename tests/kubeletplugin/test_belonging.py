@@ -56,6 +56,12 @@ CASES = {
         HALF, None, inside=Inside.STRANGE
     ),
     "the same, with processes in it": case(HALF, Doubt.BUSY, inside=Inside.STRANGE, busy=True),
+    "the same, where processes cannot be seen": case(
+        HALF, Doubt.UNSEEN, inside=Inside.STRANGE, blind=True
+    ),
+    "the same in a GPU instance that was never removed": case(
+        HALF, None, inside=Inside.STRANGE, blind=True, gpu_instance=SAME
+    ),
     "two compute instances": case(HALF, Doubt.STRANGE, inside=Inside.SEVERAL),
     "a compute instance where nothing was made yet": case(
         HALF, Doubt.STRANGE, state=State.INTENT, inside=Inside.STRANGE, has_gi_id=False

@@ -155,6 +155,7 @@ def test_a_claim_whose_instance_could_not_be_destroyed_gets_it_again(rig: Rig) -
     assert states(rig) == [State.PREPARED]
 
 
+@pytest.mark.every_variant
 def test_a_lost_gpu_lets_its_pod_end_and_is_withheld_until_it_is_back(rig: Rig) -> None:
     ref = rig.claim(SLICE)
     rig.prepared(ref)
