@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import msgspec
+
 from dra.kube.errors import AlreadyExistsError, ConflictError, NotFoundError, UnavailableError
-from dra.kube.http import HttpClient
+from dra.kube.http import HttpClient, Page
 from dra.kube.resources import Obj
 
 _SUBRESOURCES = ("status", "binding")
@@ -58,6 +60,10 @@ class FolderHttp(HttpClient):
             shutil.rmtree(place)
             return found
         return self._change(method, place, body, sub=sub, content_type=content_type)
+
+    def page(self, path: str, *, query: Mapping[str, str]) -> tuple[Page, int]:
+        data = msgspec.json.encode(self.call("GET", path, query=query))
+        return msgspec.json.decode(data, type=Page), len(data)
 
     def stream(self, path: str, **_: Any) -> Any:
         raise UnavailableError(f"watch {path}: not here")

@@ -18,7 +18,7 @@ from api.kubelet.dra.v1 import api_pb2_grpc as v1_grpc
 from dra.inventory import Allocator, ClaimRef
 from dra.kube.configured import open_connection
 from dra.kube.errors import KubeError, UnavailableError
-from dra.kube.http import HttpClient
+from dra.kube.http import HttpClient, Page
 from dra.kube.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.transport import KubeApi
 from dra.mignode import to_mignode
@@ -47,13 +47,20 @@ class PluginHttp(HttpClient):
         self.refuse: Callable[[str, str], KubeError | None] = lambda method, path: None
 
     def call(self, method: str, path: str, **more: Any) -> Obj:
+        self._reach(method, path)
+        if method != "GET":
+            self.writes.append((method, path))
+        return super().call(method, path, **more)
+
+    def page(self, path: str, **more: Any) -> tuple[Page, int]:
+        self._reach("GET", path)
+        return super().page(path, **more)
+
+    def _reach(self, method: str, path: str) -> None:
         if self.down:
             raise UnavailableError(f"{method} {path}: connection refused")
         if error := self.refuse(method, path):
             raise error
-        if method != "GET":
-            self.writes.append((method, path))
-        return super().call(method, path, **more)
 
 
 class Rig:

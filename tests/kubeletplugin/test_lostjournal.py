@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+import msgspec
 import pytest
 
 from dra.inventory import ClaimRef
+from dra.kube.resources import Obj
 from kubeletplugin.entries import State
 from sim.nvml.faults import Fault
 from tests.kubeletplugin.rig import DRIVER, Rig
@@ -124,19 +124,17 @@ def test_a_claim_that_cannot_be_read_counts_if_it_names_this_node(
     rig: Rig, broken: dict[str, object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ref = prepared(rig)
-    lists: Callable[..., object] = rig.http.call
+    items = rig.http.item
 
-    def call(method: str, path: str, **more: object) -> object:
-        answer = lists(method, path, **more)
-        if method == "GET" and path.endswith("/resourceclaims"):
-            assert isinstance(answer, dict)
-            for item in answer["items"]:
-                item["status"] |= broken | {"was": dict(item["status"])}
-        return answer
+    def item(raw: msgspec.Raw) -> Obj:
+        read = items(raw)
+        if read["metadata"]["uid"] == ref.uid:
+            read["status"] |= broken | {"was": dict(read["status"])}
+        return read
 
     rig.stop()
     with monkeypatch.context() as patch:
-        patch.setattr(rig.http, "call", call)
+        patch.setattr(rig.http, "item", item)
         lost(rig)
         tend(rig)
         assert rig.journal() == ()
