@@ -233,7 +233,7 @@ class Daemon:
             gpus=self._monitor.gpus,
             drain=lambda: self._publisher.drain,
             missing=lambda: self._needs.missing,
-            resting=self._letting_go.reason,
+            unseen=self._letting_go.unseen,
             before=lambda: self._letting_go.before,
             cdi_hook=lambda: self._needs.hook,
         )

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from dra.conditions import GPU_LOST
+from dra.conditions import GPU_LOST, LET_GO
 from dra.inventory import Drain, Inventory
 from dra.reasons import NodeReason
 from kubeletplugin.entries import ARRIVING, HELD, Entry
@@ -58,6 +58,7 @@ class LettingGo:
         self._on_taken_up = on_taken_up
         self._said: set[str] = set()
         self._resting = threading.Event()
+        self._unseen = False
 
     @property
     def rests(self) -> bool:
@@ -67,9 +68,11 @@ class LettingGo:
     @property
     def pending(self) -> bool:
         """Whether there is something to let go of, or to take up again."""
-        return self._looked and any(
-            not self._why(u) if u.let_go else self._why(u) and not self._users(u)
-            for u in self._hardware.units()
+        units = self._hardware.units()
+        if not units:
+            return self.rests and not self._why_node()
+        return any(
+            not self._why(u) if u.let_go else self._why(u) and not self._users(u) for u in units
         )
 
     def settle(self) -> bool:
@@ -104,6 +107,7 @@ class LettingGo:
             if not self.rests:
                 _log.info("NVML is not opened: %s", why)
             self._resting.set()
+            self._unseen = True
         else:
             self._resting.clear()
         return not self.rests
@@ -121,11 +125,20 @@ class LettingGo:
             return f"label {pause.label}"
         return _drained(drain) if drain is not None and not drain.gpus else ""
 
+    def unseen(self) -> str:
+        """The reason of GPUs of which nothing is known but what the MigNode said before.
+
+        Empty if they were looked at, or are about to be for the first time.
+        """
+        if not self._unseen or self._hardware.gpus():
+            return ""
+        return LET_GO if self.rests else "NVMLError"
+
     def reason(self) -> str:
         """What to say of a node that was not looked at because it rests; empty otherwise."""
         if not self.rests:
             return ""
-        return f"{_words(self._why_node(), whole=True)}; {self._back()}"
+        return f"{_words(self._why_node() or 'drained', whole=True)}; {self._back()}"
 
     @property
     def _unknown(self) -> bool:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from dra.conditions import LET_GO
 from dra.inventory import Drain, Gpu, Inventory
 from kubeletplugin.allocatormode import AllocatorMode
 from kubeletplugin.gate import Gate
@@ -19,7 +18,7 @@ class NodeInventory:
 
     ``gpus`` are all GPUs with what ails them, ``drain`` is what an administrator drains,
     ``missing`` says what the node lacks for containers, ``cdi_hook`` is their hook program.
-    ``resting`` says why no GPU was looked at: those that the MigNode had ``before`` are shown then.
+    ``unseen`` is the reason of GPUs of which only is known what the MigNode said ``before``.
     """
 
     def __init__(  # noqa: PLR0913 - whoever knows a part of it
@@ -34,7 +33,7 @@ class NodeInventory:
         drain: Callable[[], Drain | None],
         missing: Callable[[], str] = str,
         cdi_hook: Callable[[], str] = str,
-        resting: Callable[[], str] = str,
+        unseen: Callable[[], str] = str,
         before: Callable[[], Inventory | None] = lambda: None,
     ) -> None:
         self._options = options
@@ -45,7 +44,7 @@ class NodeInventory:
         self._gpus = gpus
         self._drain = drain
         self._missing = missing
-        self._resting = resting
+        self._unseen = unseen
         self._before = before
         self._cdi_hook = cdi_hook
 
@@ -80,7 +79,8 @@ class NodeInventory:
 
     def _gpus_before(self) -> tuple[Gpu, ...]:
         """Those of the last run, if this one may not look at them."""
-        reason, before = self._resting(), self._before()
+        reason, before = self._unseen(), self._before()
         if not reason or before is None:
             return ()
-        return tuple(replace(g, reason=LET_GO, unavailable=reason) for g in before.gpus)
+        why = self._gate.reason
+        return tuple(replace(g, reason=reason, unavailable=why) for g in before.gpus)

@@ -16,6 +16,7 @@ from kubeletplugin.driverversions import explain
 from kubeletplugin.host.driversearch import DriverSearch
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.session import Session
+from kubeletplugin.remedies import enable_mig, reset
 from kubeletplugin.roots import Roots
 
 
@@ -89,12 +90,12 @@ def _modes(notebook: Notebook, gpus: Sequence[Gpu]) -> None:
     for gpu in gpus:
         if gpu.lost:
             name = gpu.uuid or f"the GPU with index {gpu.index}"
-            notebook.note(item, f"{name} is lost", "nvidia-smi -r for that GPU, or reboot the node")
+            notebook.note(item, f"{name} is lost", reset(gpu.uuid or "<uuid>"))
         elif gpu.mig != gpu.mig_pending:
             notebook.note(
                 item,
                 f"{gpu.uuid}: MIG mode turns {gpu.mig_pending} at the next reset",
-                f"nvidia-smi -r -i {gpu.uuid}, or reboot the node",
+                reset(gpu.uuid),
             )
     usable = [g for g in gpus if g.mig == g.mig_pending == "on" and not g.lost]
     capable = [g for g in gpus if g.mig != "none"]
@@ -106,7 +107,7 @@ def _modes(notebook: Notebook, gpus: Sequence[Gpu]) -> None:
         notebook.missing(
             item,
             f"MIG mode is on on none of {len(gpus)} GPUs",
-            f"with the GPU idle: nvidia-smi -i {first.uuid} -mig 1 ({needs})"
+            f"with the GPU idle, {enable_mig(first.uuid)} ({needs})"
             + ("" if first.mode_needs_reset else ", or start the plugin with --enable-mig"),
         )
     else:

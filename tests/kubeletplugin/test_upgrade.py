@@ -168,6 +168,19 @@ def test_a_plugin_whose_end_hangs_is_not_alive(rig: Rig) -> None:
     assert rig.telemetry.probes.live.problems() == (stuck,)
 
 
+def test_a_mismatch_without_a_newer_library_ends_as_the_message_says(rig: Rig) -> None:
+    rig.stop()
+    rig.machine.install_driver_files(NEW)
+    rig.start(ready=False)
+    text = rig.refused(rig.claim(SLICE))
+    assert "LIB_RM_VERSION_MISMATCH" in text
+    assert "reload the kernel module" in text
+    assert rig.machine.clients() == [], "the plugin is not in the way"
+    rig.machine.upgrade_driver(NEW)
+    wait_for("the gate to open", lambda: rig.gate_is_open)
+    assert rig.prepared(rig.claim(SLICE))
+
+
 @contextmanager
 def plugin(rig: Rig) -> Iterator[Process]:
     """The plugin as a process over the rig's machine."""
