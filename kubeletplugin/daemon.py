@@ -47,7 +47,7 @@ from kubeletplugin.ownership import exclusive
 from kubeletplugin.pausing import Pause, Pauses
 from kubeletplugin.prepare import Preparer
 from kubeletplugin.publish import MigNodePublisher
-from kubeletplugin.rebuild import Rebuild, all_claims
+from kubeletplugin.rebuild import Rebuild, claims_of
 from kubeletplugin.recovery import Recovery
 from kubeletplugin.registration import Registration
 from kubeletplugin.removal import Removal
@@ -154,7 +154,7 @@ class Daemon:
         self._rebuild = Rebuild(
             self._hardware,
             self._journal,
-            claims=partial(all_claims, api),
+            claims=partial(claims_of, api, options.pool),
             reports=reports,
             driver=driver,
             pool=options.pool,

@@ -152,9 +152,9 @@ class Rebuild:
             try:
                 claim = read_claim(obj)
             except (LookupError, TypeError, ValueError, AttributeError) as error:
-                if self._pool in json.dumps(obj.get("status")):
-                    metadata = obj.get("metadata")
-                    doubts.append(f"the claim {metadata} cannot be read: {error!r}")
+                metadata = obj.get("metadata") or {}
+                name = f"{metadata.get('namespace')}/{metadata.get('name')}"
+                doubts.append(f"the claim {name} cannot be read: {error!r}")
                 continue
             if claim.allocation is not None and claim.reserved_for:
                 yield from self._of_claim(claim)
@@ -219,10 +219,14 @@ class Rebuild:
         return None
 
 
-def all_claims(api: KubeApi) -> Iterable[Obj]:
-    """Every claim of the cluster.
+def claims_of(api: KubeApi, pool: str) -> Iterable[Obj]:
+    """The claims of the cluster that name ``pool`` in their status; no others are held in memory.
 
     Raises:
         KubeError: no answer, or no permission to list them.
     """
-    return api.list(RESOURCE_CLAIMS).items
+
+    def keep(obj: Obj) -> Obj:
+        return obj if pool in json.dumps(obj.get("status")) else {}
+
+    return [obj for obj in api.list(RESOURCE_CLAIMS, keep=keep).items if obj]
