@@ -25,12 +25,13 @@ up: $(VENV)/.runtime $(PLUGINS)/.made
 	@$(BIN)/python -m sim up $(if $(PRODUCT),--product '$(PRODUCT)') $(if $(NODES),--nodes '$(NODES)') \
 	    $(if $(GPUS),--gpus '$(GPUS)') $(if $(DIR),--dir '$(DIR)')
 
-cluster: $(VENV)/.runtime $(PLUGINS)/.made
+# The chart is rendered by a package of the developers.
+cluster: $(VENV)/.dev $(PLUGINS)/.made
 	@$(BIN)/python -m hack.cluster up $(if $(NODES),--nodes '$(NODES)') $(if $(DIR),--directory '$(DIR)') \
 	    $(if $(VALUES),--values '$(VALUES)')
 	@$(MAKE) --silent kubectl-mig
 
-cluster-down: $(VENV)/.runtime
+cluster-down: $(VENV)/.dev
 	@$(BIN)/python -m hack.cluster down $(if $(DIR),--directory '$(DIR)')
 
 kubectl-mig: $(PLUGINS)/.made
@@ -39,7 +40,7 @@ kubectl-mig: $(PLUGINS)/.made
 wheel: $(VENV)/.runtime
 	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir dist .
 
-krew: wheel
+krew: $(VENV)/.dev wheel
 	$(BIN)/python -m hack.krew --wheel-dir dist
 
 test: lint types unit

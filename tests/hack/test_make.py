@@ -59,3 +59,16 @@ def test_what_a_page_lets_a_stranger_type_does_not_need_an_environment_that_is_o
     blocks = re.findall(r"<!-- runs: \w+ -->\n```sh\n(.*?)```", page.read_text(), flags=re.DOTALL)
     typed = [line for block in blocks for line in block.splitlines()]
     assert [line for line in typed if line.startswith(("python -m sim", "python -m hack"))] == []
+
+
+@pytest.mark.parametrize("target", ["cluster", "cluster-down", "krew"])
+def test_what_renders_the_chart_has_the_developers_environment(target: str) -> None:
+    """In a fresh clone nothing else has made it."""
+    wanted = subprocess.run(
+        ["make", "--dry-run", "--always-make", target],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert "--editable '.[dev]'" in wanted
