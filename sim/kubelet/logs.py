@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import shlex
 import threading
+from collections import Counter
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
@@ -25,7 +27,8 @@ def log_text(view: Mapping[str, Any]) -> str:
     command = shlex.join(view["command"]) or f"the command of image {view['image']}"
     lines = [f"simulated: no program runs here, not {command}. The container was given:"]
     lines += [f"device {d['path']} {d['major']}:{d['minor']}" for d in view["devices"]]
-    lines += [f"mount  {m['containerPath']}" for m in view["mounts"]]
+    places = Counter(str(Path(m["containerPath"]).parent) for m in view["mounts"])
+    lines += [f"mounts {number} below {place}" for place, number in sorted(places.items())]
     lines += [f"env    {name}={value}" for name, value in view["env"].items()]
     lines += [f"CDI    {each}" for each in view["cdiDevices"]]
     return "\n".join(lines if len(lines) > 1 else [*lines, "nothing"]) + "\n"

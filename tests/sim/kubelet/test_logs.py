@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from typing import Any
 
 import pytest
 
 from dra.kube.resources import PODS, Obj
 from dra.kube.transport import KubeApi
 from sim.kubelet.agent import Kubelet
+from sim.kubelet.logs import log_text
 from tests.sim import standins
 from tests.sim.kubelet.conftest import NODE, bind
 from tests.sim.kubelet.fakeplugin import FakePlugin
@@ -37,6 +39,16 @@ def test_a_log_says_that_nothing_runs_and_what_the_container_was_given(
     assert first.startswith("simulated: no program runs here")
     assert "device /dev/nvidia0 195:0" in given
     assert "env    SLICE=one" in given
+
+
+def test_a_log_counts_the_mounts_of_a_place_and_does_not_list_them() -> None:
+    view: dict[str, Any] = {"command": [], "image": "app", "devices": [], "env": {}}
+    files = ("/usr/lib64/a", "/usr/lib64/b", "/usr/bin/c")
+    view |= {"cdiDevices": [], "mounts": [{"containerPath": file} for file in files]}
+    assert log_text(view).splitlines()[1:] == [
+        "mounts 1 below /usr/bin",
+        "mounts 2 below /usr/lib64",
+    ]
 
 
 def test_a_log_is_refused_in_the_words_of_an_api_server(api: KubeApi, kubelet: Kubelet) -> None:
