@@ -4,8 +4,10 @@ Device nodes are plain files: making real ones needs privileges, and the simulat
 none. Only the capability files of MIG instances change while the machine runs.
 """
 
+import os
 import shutil
 from pathlib import Path
+from threading import get_ident
 
 from sim.nvml import driverpackage
 from sim.nvml.products import Product
@@ -191,5 +193,7 @@ def show_pid_namespace(root: Path, *, hidden: bool) -> None:
     """The node's first process is in the caller's pid namespace, or, `hidden`, in another."""
     link = root / "proc/1/ns/pid"
     link.parent.mkdir(parents=True, exist_ok=True)
-    link.unlink(missing_ok=True)
-    link.symlink_to("pid:[1]" if hidden else Path("/proc/self/ns/pid").readlink())
+    # Another process may do the same at this moment.
+    new = link.with_name(f".pid.{os.getpid()}.{get_ident()}")
+    new.symlink_to("pid:[1]" if hidden else Path("/proc/self/ns/pid").readlink())
+    new.replace(link)

@@ -121,6 +121,7 @@ def test_a_gpu_is_not_let_go_of_while_a_claim_is_prepared_on_it(rig: Rig) -> Non
     assert rig.slices() == []
 
 
+@pytest.mark.every_variant
 def test_a_drained_node_lets_go_of_the_driver(rig: Rig) -> None:
     drain(rig)
     let_go(rig, 0, 1)
@@ -154,6 +155,9 @@ def test_where_any_handle_holds_all_gpus_the_message_names_the_way_out(
     rig.start()
     drain(rig, "gpu-0")
     wait_for("the GPU to be let go of", lambda: reasons(rig) == [LET_GO, ""])
+    assert rig.daemon is not None
+    rig.daemon._hardware.poll()  # takes the other's handle anew
+    assert held(rig) == [0, 1]
     with pytest.raises(HeldError):
         rig.machine.reset_gpu(0)
     assert f"kubectl mig drain {rig.node}" in message(rig)
@@ -251,6 +255,7 @@ def test_the_keys_of_a_pause_can_be_chosen() -> None:
     assert pause.label == f"example.com/clients=x_{UPGRADE}"
 
 
+@pytest.mark.every_variant
 def test_a_paused_node_prepares_nothing_new_and_is_let_go_of_once_it_is_empty(rig: Rig) -> None:
     ref, late = rig.claim(FIRST), rig.claim(SECOND)
     rig.prepared(ref)
