@@ -18,7 +18,6 @@ from dra.monitoring.probes import Probes
 from dra.monitoring.registry import daemon_registry
 from dra.monitoring.server import AddressError, serving
 from dra.names import DEFAULT_DRIVER
-from kubeletplugin.daemon import serve
 from kubeletplugin.errors import PluginError
 from kubeletplugin.host.hooks import AUTO, read_choice
 from kubeletplugin.host.libraries import LIBRARY_DIRECTORIES, read_directories
@@ -26,6 +25,7 @@ from kubeletplugin.memory import one_arena
 from kubeletplugin.options import Options
 from kubeletplugin.pausing import DEPLOY_LABELS
 from kubeletplugin.roots import Roots
+from kubeletplugin.serving import serve
 from kubeletplugin.telemetry import Telemetry
 from kubeletplugin.xids import read_rules
 

@@ -43,7 +43,6 @@ from kubeletplugin.nodewatch import NodeWatch
 from kubeletplugin.nvml.session import Session
 from kubeletplugin.occupancy import Occupancy
 from kubeletplugin.options import Options
-from kubeletplugin.ownership import exclusive
 from kubeletplugin.pausing import Pause, Pauses
 from kubeletplugin.prepare import Preparer
 from kubeletplugin.publish import MigNodePublisher
@@ -68,19 +67,6 @@ _WORKERS = 128
 
 _DRAIN_SECONDS = 20.0
 _FIRST_LOOK_SECONDS = 5.0
-
-
-def serve(options: Options, api: KubeApi, telemetry: Telemetry, stop: threading.Event) -> None:
-    """Run the plugin until ``stop`` is set; a second process waits until the first has ended.
-
-    Raises:
-        HostError: a socket, the state directory or the journal cannot be used.
-    """
-    sockets(options)  # refused before waiting
-    waits = telemetry.vitals.stand_by
-    with exclusive(options.roots.state, stop, waits=waits) as alone:
-        if alone:
-            Daemon(options, api, telemetry).run(stop)
 
 
 class Daemon:

@@ -14,10 +14,10 @@ import pytest
 from api.kubelet.dra.v1 import api_pb2 as v1
 from dra.inventory import Allocator
 from dra.kube.transport import KubeApi
-from kubeletplugin.daemon import serve
 from kubeletplugin.errors import HostError
 from kubeletplugin.grpcserver import MAX_SOCKET_PATH
 from kubeletplugin.options import Options
+from kubeletplugin.serving import serve
 from kubeletplugin.sockets import remove_stale, sockets
 from kubeletplugin.telemetry import Telemetry
 from tests.kubeletplugin.rig import DRIVER, Rig, wire

@@ -1,0 +1,25 @@
+"""One program per node: a second one stands by until the first has ended."""
+
+from __future__ import annotations
+
+import threading
+
+from dra.kube.transport import KubeApi
+from kubeletplugin.daemon import Daemon
+from kubeletplugin.options import Options
+from kubeletplugin.ownership import exclusive
+from kubeletplugin.sockets import sockets
+from kubeletplugin.telemetry import Telemetry
+
+
+def serve(options: Options, api: KubeApi, telemetry: Telemetry, stop: threading.Event) -> None:
+    """Run the plugin until ``stop`` is set; a second process waits until the first has ended.
+
+    Raises:
+        HostError: a socket, the state directory or the journal cannot be used.
+    """
+    sockets(options)  # refused before waiting
+    waits = telemetry.vitals.stand_by
+    with exclusive(options.roots.state, stop, waits=waits) as alone:
+        if alone:
+            Daemon(options, api, telemetry).run(stop)
