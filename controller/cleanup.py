@@ -10,7 +10,6 @@ from functools import partial
 
 from controller.claimwrites import ClaimWrites
 from controller.cluster import Cluster, KnownClaim
-from controller.unit import raw_requests
 from controller.writer import Writer
 from dra.claims import Claim
 from dra.pods import Key
@@ -126,7 +125,7 @@ class Ender:
     def _is_ours(self, known: KnownClaim) -> bool:
         if known.claim.allocation is not None:
             return not known.claim.by_others(self._cluster.driver)
-        return self._reader.concerns(raw_requests(known))
+        return self._reader.concerns(known.claim)
 
     def _on_node(self, known: KnownClaim) -> bool:
         """Whether a node still has a slice of the claim; a node that cannot tell counts as yes."""

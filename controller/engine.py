@@ -28,7 +28,7 @@ from controller.report import Reporter
 from controller.retries import Retries
 from controller.stranded import Stranded
 from controller.turns import urgency
-from controller.unit import Blocked, Satisfied, examine, raw_requests, without_nodes
+from controller.unit import Blocked, Satisfied, examine, without_nodes
 from controller.views import decide
 from controller.worklist import WorkList
 from controller.writer import Writer
@@ -226,8 +226,7 @@ class Engine:
         claims = self._cluster.claims
         known = (claims[key] for key in pod.claim_keys if key in claims)
         asked = (
-            Asked(k.claim.ref, self._reader.expressions(k.claim, raw_requests(k)), k.claim.views)
-            for k in known
+            Asked(k.claim.ref, self._reader.expressions(k.claim), k.claim.views) for k in known
         )
         obstacle = self._evaluations.ask(pod, asked, error.question)
         if obstacle is None:

@@ -15,7 +15,6 @@ from controller.allocate import Allocator
 from controller.claimwrites import ClaimWrites
 from controller.cluster import Cluster, KnownClaim
 from controller.decision import Problem
-from controller.unit import raw_requests
 from controller.views import is_view
 from controller.writer import Writer
 from dra.pods import Pod
@@ -72,10 +71,7 @@ class Mover:
         """Whether all claims fit somewhere once those in ``pins`` are given up."""
         cluster = self._cluster
         movable = {known.claim.ref.uid for known in pins}
-        freed = [
-            self._reader.read(replace(known.claim, allocation=None), raw_requests(known))
-            for known in pins
-        ]
+        freed = [self._reader.read(replace(known.claim, allocation=None)) for known in pins]
         extra = tuple(wants for wants in freed if isinstance(wants, ClaimWants))
         others = tuple(
             known.obj["status"]["allocation"]["nodeSelector"]

@@ -55,7 +55,7 @@ def examine(
                 pins.append(selector)
             ours = ours or bool(allocation.of_driver(cluster.driver))
             continue
-        wants = reader.read(entry.claim, raw_requests(entry))
+        wants = reader.read(entry.claim)
         if isinstance(wants, Obstacle):
             key = (entry.claim.ref.namespace, entry.claim.ref.name)
             return Blocked(key, wants)
@@ -113,9 +113,3 @@ def _belongs(claim: KnownClaim, pod: Pod) -> bool:
     """A claim made from a template belongs to one pod; its namesake's successor may be another."""
     owner = claim.claim.owner_pod_uid
     return not owner or owner == pod.uid
-
-
-def raw_requests(entry: KnownClaim) -> list[dict[str, Any]]:
-    """``spec.devices.requests`` of a claim, as JSON."""
-    devices = (entry.obj.get("spec") or {}).get("devices") or {}
-    return list(devices.get("requests") or ())

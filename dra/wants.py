@@ -123,39 +123,29 @@ class Reader:
         self._known: BoundedCache[bytes, ClaimWants | Obstacle | None] = _specs()
         self._known_of: Mapping[str, DeviceClass] = {}
 
-    def read(
-        self, claim: Claim, raw_requests: Iterable[Mapping[str, Any]]
-    ) -> ClaimWants | Obstacle | None:
-        """What ``claim`` wants, why we cannot tell, or None when it is none of our business.
-
-        ``raw_requests`` are ``spec.devices.requests`` as JSON.
-        """
+    def read(self, claim: Claim) -> ClaimWants | Obstacle | None:
+        """What ``claim`` wants, why we cannot tell, or None when it is none of our business."""
         if self._known_of != self._classes:
             self._known, self._known_of = _specs(), dict(self._classes)
         spec = msgspec.json.encode((claim.requests, claim.constraints, claim.config))
-        found = self._known.get(spec, lambda: self._read(claim, raw_requests))
+        found = self._known.get(spec, lambda: self._read(claim))
         return found.of(claim) if isinstance(found, ClaimWants) else found
 
-    def concerns(self, raw_requests: Iterable[Mapping[str, Any]]) -> bool:
-        """Whether a claim with these requests is our business, be it only to say what is wrong."""
-        return self._ownership([name for r in raw_requests for name in _class_names(r)]) is not None
+    def concerns(self, claim: Claim) -> bool:
+        """Whether a claim is our business, be it only to say what is wrong."""
+        return self._ownership(claim) is not None
 
-    def expressions(
-        self, claim: Claim, raw_requests: Iterable[Mapping[str, Any]]
-    ) -> list[tuple[str, ...]]:
+    def expressions(self, claim: Claim) -> list[tuple[str, ...]]:
         """What has to be evaluated for ``claim``: the selectors of each request.
 
         Empty for claims that are none of our business or that cannot be served anyhow.
         """
-        names = [name for r in raw_requests for name in _class_names(r)]
-        if self._ownership(names) is not True:
+        if self._ownership(claim) is not True:
             return []
         return [self._expressions(choice) for choice in _exact_requests(claim)]
 
-    def _read(
-        self, claim: Claim, raw_requests: Iterable[Mapping[str, Any]]
-    ) -> ClaimWants | Obstacle | None:
-        found = self._ownership([name for r in raw_requests for name in _class_names(r)])
+    def _read(self, claim: Claim) -> ClaimWants | Obstacle | None:
+        found = self._ownership(claim)
         if found is None or isinstance(found, Obstacle):
             return found
         obstacle = self._unsupported(claim)
@@ -190,8 +180,9 @@ class Reader:
             },
         )
 
-    def _ownership(self, names: list[str]) -> Obstacle | bool | None:
+    def _ownership(self, claim: Claim) -> Obstacle | bool | None:
         """True when every class is ours, None when none is."""
+        names = [c.class_name for r in claim.requests for c in r.choices if c.class_name]
         missing = [n for n in names if n not in self._classes]
         foreign = [n for n in names if n in self._classes and not self._classes[n].ours]
         ours = [n for n in names if n in self._classes and self._classes[n].ours]
@@ -316,9 +307,3 @@ def _constraint(claim: Claim, constraint: Mapping[str, Any]) -> Constraint:
         frozenset(constraint.get("requests") or ()),
         distinct=not constraint.get("matchAttribute"),
     )
-
-
-def _class_names(request: Mapping[str, Any]) -> Iterable[str]:
-    for part in [request.get("exactly") or {}, *(request.get("firstAvailable") or ())]:
-        if part.get("deviceClassName"):
-            yield part["deviceClassName"]

@@ -155,7 +155,7 @@ class Explainer:
                 selector = known.obj["status"]["allocation"].get("nodeSelector")
                 pins += [selector] if selector is not None else []
                 continue
-            read = self._reader.read(known.claim, known.raw_requests)
+            read = self._reader.read(known.claim)
             if isinstance(read, Obstacle):
                 text = f"claim {known.claim.ref}: {read.message}"
                 obstacles.append(self._obstacle(read.reason, text))

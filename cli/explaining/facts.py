@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
 
 from cli.exits import CliError, Exit
 from cli.explaining.model import Told
@@ -44,11 +43,6 @@ class KnownClaim:
 
     claim: Claim
     obj: Obj
-
-    @property
-    def raw_requests(self) -> list[Mapping[str, Any]]:
-        """``spec.devices.requests``, as JSON."""
-        return list(((self.obj.get("spec") or {}).get("devices") or {}).get("requests") or ())
 
 
 @dataclass(frozen=True, slots=True)

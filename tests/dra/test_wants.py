@@ -50,8 +50,7 @@ def opaque(driver: str = DRIVER, **placement: Any) -> Obj:
 def read(obj: Obj, *more: Obj) -> ClaimWants | Obstacle | None:
     classes = {c["metadata"]["name"]: read_class(c, DRIVER) for c in [*CLASSES, *more]}
     known = versioned(obj)
-    requests = obj["spec"]["devices"]["requests"]
-    return Reader(DRIVER, Selectors(), classes).read(read_claim(known), requests)
+    return Reader(DRIVER, Selectors(), classes).read(read_claim(known))
 
 
 def wanted(obj: Obj, *more: Obj) -> ClaimWants:
@@ -148,7 +147,7 @@ def test_claims_that_are_alike_want_the_same_and_are_bound_each_for_itself() -> 
     classes = {c["metadata"]["name"]: read_class(c, DRIVER) for c in CLASSES}
     reader = Reader(DRIVER, Selectors(), classes)
     first, second = (
-        reader.read(read_claim(versioned(c)), c["spec"]["devices"]["requests"])
+        reader.read(read_claim(versioned(c)))
         for c in (claim(name, request("r"), constraints=[apart]) for name in ("c", "d"))
     )
     assert isinstance(first, ClaimWants)
@@ -166,7 +165,7 @@ def test_what_a_claim_wants_changes_with_its_class() -> None:
     wanted = claim("c", request("r", "handmade"))
 
     def read_again() -> ClaimWants | Obstacle | None:
-        return reader.read(read_claim(versioned(wanted)), wanted["spec"]["devices"]["requests"])
+        return reader.read(read_claim(versioned(wanted)))
 
     before = read_again()
     changed = device_class("handmade", f"device.driver == '{DRIVER}' && false")
