@@ -19,8 +19,8 @@ from dra.kube.errors import ConflictError, KubeError, NotFoundError
 from dra.kube.resources import RESOURCE_CLAIMS, Obj
 from dra.kube.timing import Backoff, Clock, SystemClock, rfc3339
 from dra.kube.transport import KubeApi
+from kubeletplugin.devicehealth import Problem
 from kubeletplugin.entries import Entry, State
-from kubeletplugin.health import Problem
 from kubeletplugin.logfields import about
 
 _log = logging.getLogger(__name__)

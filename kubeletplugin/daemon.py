@@ -16,16 +16,17 @@ from dra.monitoring.events import CountingRecorder
 from dra.reasons import NodeReason
 from kubeletplugin.allocatormode import AllocatorMode
 from kubeletplugin.claimstatus import ClaimStatuses
+from kubeletplugin.devicehealth import Problem
 from kubeletplugin.diskreports import DiskReports
 from kubeletplugin.driverlibrary import DriverLibrary
 from kubeletplugin.entries import HELD, Entry
-from kubeletplugin.errors import PluginError
+from kubeletplugin.errors import PluginError, denied_gpu, is_permanent
 from kubeletplugin.fate import claim_fate
 from kubeletplugin.gate import Gate
 from kubeletplugin.grpcserver import SocketServer
 from kubeletplugin.hardware import Hardware
 from kubeletplugin.hardwareloop import HardwareLoop
-from kubeletplugin.health import HealthBoard, Problem
+from kubeletplugin.health import HealthBoard
 from kubeletplugin.host.driversearch import DriverSearch
 from kubeletplugin.host.pidnamespace import sees_processes
 from kubeletplugin.janitor import Janitor
@@ -58,7 +59,6 @@ from kubeletplugin.sockets import remove_stale, sockets
 from kubeletplugin.specs import Specs
 from kubeletplugin.telemetry import Telemetry
 from kubeletplugin.undo import Undo
-from kubeletplugin.verdicts import denied_gpu, is_permanent
 from kubeletplugin.works import ClaimWorks
 
 _log = logging.getLogger(__name__)

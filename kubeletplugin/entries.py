@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
@@ -101,3 +101,9 @@ class Entry:
         """Who holds the placement, in words for an error."""
         why = f": {self.note}" if self.note else ""
         return f"claim {self.claim} (UID {self.claim.uid}, {self.device}, {self.state.value}{why})"
+
+
+def complete(entries: Iterable[Entry]) -> bool:
+    """Whether these are all the devices that their claim has on this node, and prepared."""
+    known = list(entries)
+    return bool(known) and all(e.state is State.PREPARED and e.total == len(known) for e in known)

@@ -10,10 +10,9 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from dra.claims import Claim
 from dra.kube.timing import seconds_since
 from dra.monitoring import PREFIX, WHOLE_GPU
-from kubeletplugin.errors import PluginError
+from kubeletplugin.errors import PluginError, is_permanent
 from kubeletplugin.observer import Action, Observer, Served
 from kubeletplugin.seenclaims import SeenClaims
-from kubeletplugin.verdicts import is_permanent
 
 _CALL_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40)
 _NVML_SECONDS = (0.0001, 0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 60)

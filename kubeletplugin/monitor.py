@@ -16,10 +16,10 @@ from dra.inventory import ClaimRef, Gpu
 from dra.kube.timing import Clock, SystemClock
 from dra.reasons import NodeReason
 from kubeletplugin.ailments import Ailment, Ailments
+from kubeletplugin.devicehealth import DeviceHealth, Problem, device_health, device_problem
 from kubeletplugin.entries import HELD, Entry
 from kubeletplugin.gpuunit import GpuUnit
 from kubeletplugin.hardware import Hardware
-from kubeletplugin.health import DeviceHealth, Problem, device_health, device_problem
 from kubeletplugin.journal import Journal
 from kubeletplugin.nvml.events import Xid
 from kubeletplugin.remedies import reset

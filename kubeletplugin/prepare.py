@@ -17,7 +17,7 @@ from dra.allocation import AllocatedDevice
 from dra.inventory import ClaimRef
 from dra.kube.timing import Clock, SystemClock
 from dra.reasons import NodeReason
-from kubeletplugin.entries import ARRIVING, HELD, Entry, State
+from kubeletplugin.entries import ARRIVING, HELD, Entry, State, complete
 from kubeletplugin.errors import (
     BusyError,
     ClaimError,
@@ -31,7 +31,6 @@ from kubeletplugin.journal import Journal
 from kubeletplugin.logfields import about
 from kubeletplugin.lookup import ClaimUnreadableError, resolve
 from kubeletplugin.nvml.errors import NvmlError
-from kubeletplugin.recovery import complete
 from kubeletplugin.slices import Slices, check_withheld
 from kubeletplugin.specs import Specs
 from kubeletplugin.undo import Undo

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from dra.inventory import ClaimRef
 from dra.reasons import NodeReason
-from kubeletplugin.entries import ARRIVING, HELD, LEAVING, Entry, State
+from kubeletplugin.entries import ARRIVING, HELD, LEAVING, Entry, State, complete
 from kubeletplugin.errors import IncompleteError, PluginError
 from kubeletplugin.fate import Fate
 from kubeletplugin.hardware import Hardware
@@ -240,9 +240,3 @@ class Recovery:
             _log.debug("CDI spec", extra=about(entries[0].claim, error=str(error)))
         except PluginError as error:
             _log.error("CDI spec", extra=about(entries[0].claim, error=str(error)))
-
-
-def complete(entries: Iterable[Entry]) -> bool:
-    """Whether these are all the devices that their claim has on this node, and prepared."""
-    known = list(entries)
-    return bool(known) and all(e.state is State.PREPARED and e.total == len(known) for e in known)

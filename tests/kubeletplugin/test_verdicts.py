@@ -5,9 +5,15 @@ from __future__ import annotations
 from dra.conditions import PREPARE_FAILED, failed_prepare
 from dra.inventory import ClaimRef
 from dra.kube.resources import EVENTS, RESOURCE_CLAIMS, Obj
-from kubeletplugin.errors import BusyError, ClaimError, DeviceError, HardwareError, HostError
+from kubeletplugin.errors import (
+    BusyError,
+    ClaimError,
+    DeviceError,
+    HardwareError,
+    HostError,
+    is_permanent,
+)
 from kubeletplugin.nvml.errors import UndeliverableError, translate
-from kubeletplugin.verdicts import is_permanent
 from tests.kubeletplugin.rig import DRIVER, Rig
 from tests.waiting import wait_for
 
