@@ -22,8 +22,7 @@ from kubeletplugin.errors import PluginError
 from kubeletplugin.host.hooks import AUTO, read_choice
 from kubeletplugin.host.libraries import LIBRARY_DIRECTORIES, read_directories
 from kubeletplugin.memory import one_arena
-from kubeletplugin.options import Options
-from kubeletplugin.pausing import DEPLOY_LABELS
+from kubeletplugin.options import DEPLOY_LABELS, Options
 from kubeletplugin.roots import Roots
 from kubeletplugin.serving import serve
 from kubeletplugin.telemetry import Telemetry

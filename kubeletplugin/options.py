@@ -7,9 +7,12 @@ from dataclasses import dataclass, field
 from dra.inventory import Allocator
 from kubeletplugin.host.hooks import AUTO
 from kubeletplugin.host.libraries import LIBRARY_DIRECTORIES
-from kubeletplugin.pausing import DEPLOY_LABELS
 from kubeletplugin.roots import Roots
 from kubeletplugin.xids import XidRules
+
+DEPLOY_LABELS = ("nvidia.com/gpu.deploy.*",)
+"""Labels of GPU clients: driver-manager and MIG manager set all of these that are there, those for
+other programs too, when they ask for a pause."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,10 @@ from typing import Any
 
 from dra.reasons import NodeReason
 from kubeletplugin.managers import Conflict
+from kubeletplugin.options import DEPLOY_LABELS
 from kubeletplugin.reports import Reports
 
 _log = logging.getLogger(__name__)
-DEPLOY_LABELS = ("nvidia.com/gpu.deploy.*",)
-"""Both set all of these that are there, those for other programs too."""
 
 # A value that is neither true nor false keeps its own words in front: x_paused-for-driver-upgrade.
 _PAUSED = re.compile(r"(^|_)paused-for-")
