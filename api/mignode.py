@@ -63,7 +63,7 @@ class ClaimField(_Struct, frozen=True):
 
 
 class InstanceField(_Struct, frozen=True):
-    """A GPU instance; ``state`` is a ``dra.inventory.InstanceState``."""
+    """A GPU instance; ``state`` is a ``dra.gpu.inventory.InstanceState``."""
 
     placement: PlacementField
     state: str

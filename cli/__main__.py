@@ -2,6 +2,6 @@
 
 import sys
 
-from cli.program import main
+from cli.shell.program import main
 
 sys.exit(main())

@@ -14,30 +14,30 @@ from collections.abc import Callable
 import click
 from prometheus_client import CollectorRegistry
 
-from controller.handover import Handover, NoHandover
-from controller.loop import Controller, Names
-from controller.metrics import ControllerMetrics
-from controller.report import Recorder
+from controller.engine.loop import Controller, Names
+from controller.reporting.metrics import ControllerMetrics
+from controller.reporting.report import Recorder
+from controller.writing.handover import Handover, NoHandover
+from dra.common.logs import configure
+from dra.gpu.names import DEFAULT_DRIVER
+from dra.kube.client.served import check_served
+from dra.kube.client.transport import KubeApi
 from dra.kube.errors import KubeConfigError, NotServedError
-from dra.kube.events import EventLimits, EventRecorder
-from dra.kube.lease import LeaderElector
-from dra.kube.served import check_served
+from dra.kube.events.events import EventLimits, EventRecorder
+from dra.kube.leases.lease import LeaderElector
 from dra.kube.timing import SystemClock
-from dra.kube.transport import KubeApi
-from dra.logs import configure
 from dra.monitoring.apirequests import ApiRequests
 from dra.monitoring.events import CountingRecorder
 from dra.monitoring.probes import Probes
 from dra.monitoring.registry import daemon_registry
 from dra.monitoring.server import AddressError, serving
-from dra.names import DEFAULT_DRIVER
 
 _log = logging.getLogger(__name__)
 
 REQUEST_SECONDS = 4.0
 """Shorter than the margin between losing a lease and somebody else getting it (5 s), so that no
 former leader is waiting for a write when the next one starts. What may arrive even later is fenced
-off: ``controller.fence``, ``controller.handover``."""
+off: ``controller.engine.fence``, ``controller.writing.handover``."""
 EVENT_LIMITS = EventLimits(at_once=5, pause_seconds=0.1, delay_seconds=0.5)
 """A pod that was just allocated is about to be bound: its events can wait for that."""
 

@@ -74,8 +74,8 @@ def pack(wheel: Path, target: Path) -> None:
         command += ["--target", str(folder / "lib"), f"{wheel}[cli]"]
         subprocess.run(command, check=True)
         for program, module in (
-            ("kubectl-mig", "cli.program"),
-            ("kubectl_complete-mig", "cli.completing"),
+            ("kubectl-mig", "cli.shell.program"),
+            ("kubectl_complete-mig", "cli.shell.completing"),
         ):
             (folder / program).write_text(LAUNCHER.replace("{module}", module))
             (folder / program).chmod(0o755)

@@ -8,25 +8,25 @@ from pathlib import Path
 
 import click
 
-from dra.inventory import Allocator
+from dra.common.logs import Format, configure
+from dra.gpu.inventory import Allocator
+from dra.gpu.names import DEFAULT_DRIVER
+from dra.kube.client.served import check_served
+from dra.kube.client.transport import KubeApi
 from dra.kube.errors import KubeConfigError, NotServedError
-from dra.kube.served import check_served
-from dra.kube.transport import KubeApi
-from dra.logs import Format, configure
 from dra.monitoring.apirequests import ApiRequests
 from dra.monitoring.probes import Probes
 from dra.monitoring.registry import daemon_registry
 from dra.monitoring.server import AddressError, serving
-from dra.names import DEFAULT_DRIVER
 from kubeletplugin.errors import PluginError
-from kubeletplugin.host.hooks import AUTO, read_choice
-from kubeletplugin.host.libraries import LIBRARY_DIRECTORIES, read_directories
-from kubeletplugin.memory import one_arena
-from kubeletplugin.options import DEPLOY_LABELS, Options
-from kubeletplugin.roots import Roots
+from kubeletplugin.host.driver.hooks import AUTO, read_choice
+from kubeletplugin.host.driver.libraries.libraries import LIBRARY_DIRECTORIES, read_directories
+from kubeletplugin.host.memory import one_arena
+from kubeletplugin.host.options import DEPLOY_LABELS, Options
+from kubeletplugin.host.roots import Roots
+from kubeletplugin.nvml.xids import read_rules
 from kubeletplugin.serving import serve
-from kubeletplugin.telemetry import Telemetry
-from kubeletplugin.xids import read_rules
+from kubeletplugin.telemetry.telemetry import Telemetry
 
 # Kubelet gives a Prepare 45 s: the claim's lookup must leave room for the hardware.
 _API_SECONDS = 10.0

@@ -9,57 +9,57 @@ from functools import partial
 import grpc
 
 from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_v1
-from dra.inventory import ClaimRef, Inventory
-from dra.kube.events import EventRecorder
-from dra.kube.transport import KubeApi
+from dra.claims.reasons import NodeReason
+from dra.gpu.inventory import ClaimRef, Inventory
+from dra.kube.client.transport import KubeApi
+from dra.kube.events.events import EventRecorder
 from dra.monitoring.events import CountingRecorder
-from dra.reasons import NodeReason
-from kubeletplugin.allocatormode import AllocatorMode
-from kubeletplugin.claimstatus import ClaimStatuses
-from kubeletplugin.devicehealth import Problem
-from kubeletplugin.diskreports import DiskReports
-from kubeletplugin.driverlibrary import DriverLibrary
-from kubeletplugin.entries import HELD, Entry
+from kubeletplugin.claims.claim_fate import claim_fate
+from kubeletplugin.claims.claim_tasks import ClaimWorks
+from kubeletplugin.claims.janitor import Janitor
+from kubeletplugin.claims.node import Node
+from kubeletplugin.claims.nodeneeds import NodeNeeds
+from kubeletplugin.claims.prepare.lookup import read_devices
+from kubeletplugin.claims.prepare.occupancy import Occupancy
+from kubeletplugin.claims.prepare.prepare import Preparer
+from kubeletplugin.claims.prepare.removal import Removal
+from kubeletplugin.claims.prepare.rollback import Undo
+from kubeletplugin.claims.prepare.slices import Slices
+from kubeletplugin.claims.prepare.specs import Specs
+from kubeletplugin.claims.rebuild import Rebuild, claims_of
+from kubeletplugin.claims.recovery import Recovery
 from kubeletplugin.errors import PluginError, denied_gpu, is_permanent
-from kubeletplugin.fate import claim_fate
-from kubeletplugin.gate import Gate
-from kubeletplugin.grpcserver import SocketServer
-from kubeletplugin.hardware import Hardware
-from kubeletplugin.hardwareloop import HardwareLoop
-from kubeletplugin.health import HealthBoard
+from kubeletplugin.gpus.gpu_names import GpuNames, used_names
+from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.gpus.hardwareloop import HardwareLoop
+from kubeletplugin.gpus.health.device_health import Problem
+from kubeletplugin.gpus.health.monitor import HealthMonitor
+from kubeletplugin.gpus.lifecycle.driverlibrary import DriverLibrary
+from kubeletplugin.gpus.lifecycle.letgo import LettingGo
+from kubeletplugin.gpus.lifecycle.migmode import MigMode
+from kubeletplugin.gpus.neighbours.nodewatch import NodeWatch
+from kubeletplugin.gpus.neighbours.pausing import Pause, Pauses
 from kubeletplugin.host.driversearch import DriverSearch
+from kubeletplugin.host.grpcserver import SocketServer
+from kubeletplugin.host.options import Options
 from kubeletplugin.host.pidnamespace import sees_processes
-from kubeletplugin.janitor import Janitor
-from kubeletplugin.journal import Journal
-from kubeletplugin.letgo import LettingGo
-from kubeletplugin.listeners import Listeners
-from kubeletplugin.lookup import read_devices
-from kubeletplugin.migmode import MigMode
-from kubeletplugin.minors import GpuNames, used_names
-from kubeletplugin.monitor import HealthMonitor
-from kubeletplugin.node import Node
-from kubeletplugin.nodeinventory import NodeInventory
-from kubeletplugin.nodeneeds import NodeNeeds
-from kubeletplugin.nodewatch import NodeWatch
-from kubeletplugin.nvml.session import Session
-from kubeletplugin.occupancy import Occupancy
-from kubeletplugin.options import Options
-from kubeletplugin.pausing import Pause, Pauses
-from kubeletplugin.prepare import Preparer
-from kubeletplugin.publish import MigNodePublisher
-from kubeletplugin.rebuild import Rebuild, claims_of
-from kubeletplugin.recovery import Recovery
-from kubeletplugin.registration import Registration
-from kubeletplugin.removal import Removal
-from kubeletplugin.reports import Reports
-from kubeletplugin.services import add_services
-from kubeletplugin.slicepublish import SlicePublisher
-from kubeletplugin.slices import Slices
-from kubeletplugin.sockets import remove_stale, sockets
-from kubeletplugin.specs import Specs
-from kubeletplugin.telemetry import Telemetry
-from kubeletplugin.undo import Undo
-from kubeletplugin.works import ClaimWorks
+from kubeletplugin.host.sockets import remove_stale, sockets
+from kubeletplugin.journal.entries import HELD, Entry
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.kubelet.health import HealthBoard
+from kubeletplugin.kubelet.registration import Registration
+from kubeletplugin.kubelet.services import add_services
+from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.publishing.allocatormode import AllocatorMode
+from kubeletplugin.publishing.claimstatus import ClaimStatuses
+from kubeletplugin.publishing.mignode_publisher import MigNodePublisher
+from kubeletplugin.publishing.nodeinventory import NodeInventory
+from kubeletplugin.publishing.slices.slicepublish import SlicePublisher
+from kubeletplugin.readiness import Gate
+from kubeletplugin.telemetry.diskreports import DiskReports
+from kubeletplugin.telemetry.listeners import Listeners
+from kubeletplugin.telemetry.reports import Reports
+from kubeletplugin.telemetry.telemetry import Telemetry
 
 _log = logging.getLogger(__name__)
 _WORKERS = 128

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import threading
 
-from dra.kube.transport import KubeApi
+from dra.kube.client.transport import KubeApi
 from kubeletplugin.daemon import Daemon
-from kubeletplugin.options import Options
-from kubeletplugin.ownership import exclusive
-from kubeletplugin.sockets import sockets
-from kubeletplugin.telemetry import Telemetry
+from kubeletplugin.host.options import Options
+from kubeletplugin.host.sockets import sockets
+from kubeletplugin.journal.ownership import exclusive
+from kubeletplugin.telemetry.telemetry import Telemetry
 
 
 def serve(options: Options, api: KubeApi, telemetry: Telemetry, stop: threading.Event) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from kubeletplugin.check.tools import Place, run_probe
+from kubeletplugin.check.trying.tools import Place, run_probe
 from sim.nvml import install
 from sim.nvml.clients import clients
 from sim.nvml.machine import Machine
@@ -20,7 +20,7 @@ _SHUTDOWN = """
 import sys
 from sim.nvml import install
 install(sys.argv[1])
-from kubeletplugin.check.shutdownprobe import main
+from kubeletplugin.check.probes.shutdownprobe import main
 main()
 """
 _ATTACH = """
@@ -29,7 +29,7 @@ from pathlib import Path
 from sim.nvml import install
 from sim.nvml.clients import clients
 install(sys.argv[1])
-from kubeletplugin.check.attachprobe import main
+from kubeletplugin.check.probes.attachprobe import main
 main(lambda: [g for c in clients(Path(sys.argv[1])) if c.pid == os.getpid() for g in c.gpus])
 """
 

@@ -8,9 +8,9 @@ from collections import Counter
 from cli.doctoring import cluster, leftovers, neighbours, programs
 from cli.doctoring.checks import Check, Examination, Status
 from cli.doctoring.evidence import gather
-from cli.exits import Exit
-from cli.output import Output
-from cli.session import Session
+from cli.shell.exits import Exit
+from cli.shell.output import Output
+from cli.shell.session import Session
 
 EXAMINATIONS: tuple[Examination, ...] = (
     cluster.kubernetes,

@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from typing import Any
 
 from cli.commands.map import slot_json
-from cli.draining import drained, merge, write_drain
-from cli.exits import CliError, Exit
-from cli.occupancy import GpuView, NodeView, Slot
-from cli.reading import site
-from cli.session import Session
-from dra.conditions import LET_GO
+from cli.shell.exits import CliError, Exit
+from cli.shell.session import Session
+from cli.site.draining import drained, merge, write_drain
+from cli.site.occupancy import GpuView, NodeView, Slot
+from cli.site.reading import site
+from dra.claims.conditions import LET_GO
+from dra.common.resources import PODS, Obj
 from dra.kube.errors import KubeError, NotFoundError, UnavailableError
-from dra.kube.resources import PODS, Obj
 from dra.kube.timing import rfc3339
 
 _POLL_SECONDS = 2.0

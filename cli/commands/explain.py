@@ -7,14 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from cli.commands.map import slot_json
-from cli.evaluating import evaluator, missing_module
-from cli.exits import CliError, Exit
 from cli.explaining.explain import Explainer
 from cli.explaining.facts import Facts, read_facts
 from cli.explaining.model import Explanation, GpuAnswer, NodeAnswer, Seat, State, Why
-from cli.output import Output
-from cli.session import Session
-from dra.pods import Key, read_pod
+from cli.shell.evaluating import evaluator, missing_module
+from cli.shell.exits import CliError, Exit
+from cli.shell.output import Output
+from cli.shell.session import Session
+from dra.pods.pods import Key, read_pod
 
 _SHOWN_NODES = 12
 _SHOWN_TOLD = 4
@@ -85,8 +85,8 @@ def _pod(session: Session, facts: Facts, key: Key) -> Any:
     """The pod, also one that has ended, which ``facts`` leave out."""
     if key in facts.pods:
         return facts.pods[key]
+    from dra.common.resources import PODS  # noqa: PLC0415
     from dra.kube.errors import NotFoundError  # noqa: PLC0415 - the rare case
-    from dra.kube.resources import PODS  # noqa: PLC0415
 
     try:
         return read_pod(session.api.get(PODS, key[1], namespace=key[0]))

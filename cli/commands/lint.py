@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cli.evaluating import evaluator, missing_module
-from cli.exits import CliError, Exit
 from cli.linting.claims import CheckSelector, check_claim, check_class, claim_spec
 from cli.linting.documents import Document, Level, Remark, read_documents
 from cli.linting.pods import check_pod, pod_spec
-from cli.output import Output
-from dra.selectors.kinds import Kinds
-from dra.selectors.questions import SelectorError
+from cli.shell.evaluating import evaluator, missing_module
+from cli.shell.exits import CliError, Exit
+from cli.shell.output import Output
+from dra.cel.kinds import Kinds
+from dra.cel.questions import SelectorError
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 

@@ -6,12 +6,12 @@ import argparse
 import threading
 from typing import Any
 
-from cli.drawing import draw_node, remarks
-from cli.exits import CliError, Exit
-from cli.occupancy import GpuView, NodeView, Site, Slot, survey
-from cli.output import Output
-from cli.reading import inventories, mignodes, site
-from cli.session import Session
+from cli.shell.exits import CliError, Exit
+from cli.shell.output import Output
+from cli.shell.session import Session
+from cli.site.drawing import draw_node, remarks
+from cli.site.occupancy import GpuView, NodeView, Site, Slot, survey
+from cli.site.reading import inventories, mignodes, site
 
 _SETTLE_SECONDS = 0.2
 
@@ -68,8 +68,8 @@ def _chosen(found: Site, wanted: list[str]) -> list[NodeView]:
 
 def _watch(session: Session, wanted: list[str]) -> int:
     """Draw again when a MigNode or a claim has changed, until interrupted."""
-    from dra.kube.reflector import Reflector  # noqa: PLC0415 - threads, for this option only
-    from dra.kube.resources import MIG_NODES, RESOURCE_CLAIMS  # noqa: PLC0415
+    from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS  # noqa: PLC0415
+    from dra.kube.mirror.reflector import Reflector  # noqa: PLC0415 - threads, for this option only
 
     mignodes(session)  # a cluster without the resource is told at once
     changed = threading.Event()

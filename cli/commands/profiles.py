@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from cli.exits import CliError, Exit
-from cli.occupancy import GpuView
-from cli.reading import site
-from cli.session import Session
-from dra.geometry import Geometry, Profile
-from dra.names import class_name
+from cli.shell.exits import CliError, Exit
+from cli.shell.session import Session
+from cli.site.occupancy import GpuView
+from cli.site.reading import site
+from dra.gpu.geometry import Geometry, Profile
+from dra.gpu.names import class_name
 
 
 def run(session: Session, arguments: argparse.Namespace) -> int:

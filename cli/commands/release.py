@@ -10,16 +10,16 @@ import argparse
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from cli.exits import CliError, Exit
-from cli.occupancy import survey
-from cli.reading import inventories
-from cli.releasing import Blocker, blocker, is_ours_to_deallocate
-from cli.session import Session
-from dra.claims import Claim, read_claim
-from dra.inventory import ClaimRef
+from cli.shell.exits import CliError, Exit
+from cli.shell.session import Session
+from cli.site.occupancy import survey
+from cli.site.reading import inventories
+from cli.site.releasing import Blocker, blocker, is_ours_to_deallocate
+from dra.claims.claims import Claim, read_claim
+from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj
+from dra.gpu.inventory import ClaimRef
+from dra.gpu.names import finalizer
 from dra.kube.errors import ConflictError, InvalidError, NotFoundError
-from dra.kube.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj
-from dra.names import finalizer
 
 _MANAGER = "kubectl-mig"
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from cli.draining import check_gpus, drained, remaining, write_drain
-from cli.exits import CliError, Exit
-from cli.reading import site
-from cli.session import Session
+from cli.shell.exits import CliError, Exit
+from cli.shell.session import Session
+from cli.site.draining import check_gpus, drained, remaining, write_drain
+from cli.site.reading import site
 
 
 def run(session: Session, arguments: argparse.Namespace) -> int:

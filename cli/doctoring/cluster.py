@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from cli.doctoring.checks import Check, fail, named, ok, unknown, warn
 from cli.doctoring.evidence import Evidence
-from dra.classes import GPU_CLASS, is_generated
-from dra.names import class_name
+from dra.claims.classes import GPU_CLASS, is_generated
+from dra.gpu.names import class_name
 
 _OLDEST = (1, 34)
 _BINDING_GUARDED = (1, 36)

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from cli.explaining.facts import CONTROLLER, PLUGIN, Facts, is_component, read_facts
-from cli.session import Session
-from dra.kube.errors import ForbiddenError, KubeError, NotFoundError
-from dra.kube.resources import (
+from cli.shell.session import Session
+from dra.common.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DEVICE_CLASSES,
     MIG_NODES,
@@ -20,7 +19,8 @@ from dra.kube.resources import (
     Obj,
     Resource,
 )
-from dra.nvidiadra import DRA_DRIVER, summary
+from dra.kube.errors import ForbiddenError, KubeError, NotFoundError
+from dra.resourceslices.nvidiadra import DRA_DRIVER, summary
 
 Answer = bool | None
 """Whether something is allowed; None when nobody could say."""

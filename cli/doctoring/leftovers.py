@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 
 from cli.doctoring.checks import Check, fail, named, ok, warn
 from cli.doctoring.evidence import Evidence
-from cli.drawing import remark
 from cli.explaining.facts import KnownClaim
-from cli.releasing import blocker
-from dra.names import finalizer
+from cli.site.drawing import remark
+from cli.site.releasing import blocker
+from dra.gpu.names import finalizer
 
 PATIENCE = timedelta(minutes=2)
 """How long a claim may take to go, or to get its pod, before it is worth a word."""

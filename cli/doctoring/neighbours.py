@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 from cli.doctoring.checks import Check, fail, named, ok, unknown, warn
 from cli.doctoring.evidence import Evidence
-from dra.classes import is_generated
-from dra.extendedresources import holders
-from dra.inventory import Allocator
-from dra.names import class_name, extended_resource_name
-from dra.nvidiadra import DEPLOY_LABEL, DRA_DRIVER, dra_driver
-from dra.reasons import NodeReason
+from dra.claims.classes import is_generated
+from dra.claims.extendedresources import holders
+from dra.claims.reasons import NodeReason
+from dra.gpu.inventory import Allocator
+from dra.gpu.names import class_name, extended_resource_name
+from dra.resourceslices.nvidiadra import DEPLOY_LABEL, DRA_DRIVER, dra_driver
 
 _APART = (
     f"keep it off these nodes: {DEPLOY_LABEL}=false where the GPU operator installs it, the node "

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 from cli.doctoring.checks import Check, fail, named, ok, unknown, warn
 from cli.doctoring.evidence import Evidence
-from dra.inventory import Allocator
-from dra.kube.resources import Obj
+from dra.common.resources import Obj
+from dra.gpu.inventory import Allocator
 
 _GPU_NODE = "nvidia.com/gpu.present"
 

@@ -14,13 +14,13 @@ from cli.explaining.remedies import REMEDIES
 from cli.explaining.room import Room
 from cli.explaining.seats import find_seated, seats_of
 from cli.explaining.waiting import find_waiting, finding
-from dra.kube.resources import Obj
-from dra.names import finalizer
-from dra.pods import Key, Pod
-from dra.reasons import Obstacle, Reason
-from dra.selectors.kinds import Kinds
-from dra.selectors.questions import Evaluator, SelectorError
-from dra.wants import ClaimWants, Reader
+from dra.cel.kinds import Kinds
+from dra.cel.questions import Evaluator, SelectorError
+from dra.claims.reasons import Obstacle, Reason
+from dra.claims.wants import ClaimWants, Reader
+from dra.common.resources import Obj
+from dra.gpu.names import finalizer
+from dra.pods.pods import Key, Pod
 
 _NOT_MADE = "FailedResourceClaimCreation"
 

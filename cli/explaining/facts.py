@@ -6,16 +6,14 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
-from cli.exits import CliError, Exit
 from cli.explaining.model import Told
-from cli.occupancy import Site, survey
-from cli.reading import inventories
-from cli.session import Session
-from dra.claims import Claim, read_claim
-from dra.classes import DeviceClass, read_class
-from dra.hosts import Hosts
-from dra.kube.errors import ForbiddenError, NotFoundError
-from dra.kube.resources import (
+from cli.shell.exits import CliError, Exit
+from cli.shell.session import Session
+from cli.site.occupancy import Site, survey
+from cli.site.reading import inventories
+from dra.claims.claims import Claim, read_claim
+from dra.claims.classes import DeviceClass, read_class
+from dra.common.resources import (
     DEVICE_CLASSES,
     EVENTS,
     LEASES,
@@ -27,8 +25,10 @@ from dra.kube.resources import (
     Obj,
     Resource,
 )
-from dra.nodefit import read_node
-from dra.pods import Key, Pod, read_pod
+from dra.kube.errors import ForbiddenError, NotFoundError
+from dra.pods.hosts import Hosts
+from dra.pods.nodefit import read_node
+from dra.pods.pods import Key, Pod, read_pod
 
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
 COMPONENT = "app.kubernetes.io/component"

@@ -8,8 +8,8 @@ from dataclasses import replace
 from cli.explaining.facts import Facts
 from cli.explaining.model import Finding, Why
 from cli.explaining.waiting import finding
-from dra.inventory import Allocator
-from dra.pods import Pod
+from dra.gpu.inventory import Allocator
+from dra.pods.pods import Pod
 
 PREFIX = "nvidia.com/mig-"
 _ENTRY = "(limits)"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from cli.occupancy import Slot
-from dra.inventory import ClaimRef
+from cli.site.occupancy import Slot
+from dra.gpu.inventory import ClaimRef
 
 
 class State(StrEnum):

@@ -11,13 +11,13 @@ from typing import Any
 from cli.explaining.facts import Facts
 from cli.explaining.model import GpuAnswer, NodeAnswer, Why
 from cli.explaining.room import Ask, Room
-from cli.occupancy import NodeView
-from dra.alternatives import choices
-from dra.inventory import Allocator
-from dra.nodefit import find_misfit
-from dra.nodeselector import matches_selector
-from dra.pods import Pod
-from dra.wants import ClaimWants, Want
+from cli.site.occupancy import NodeView
+from dra.claims.alternatives import choices
+from dra.claims.wants import ClaimWants, Want
+from dra.gpu.inventory import Allocator
+from dra.pods.nodefit import find_misfit
+from dra.pods.nodeselector import matches_selector
+from dra.pods.pods import Pod
 
 _ALTERNATIVES = 16
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cli.explaining.model import Why
-from dra.conditions import PREPARE_FAILED
-from dra.nodefit import MisfitReason
-from dra.reasons import Reason
+from dra.claims.conditions import PREPARE_FAILED
+from dra.claims.reasons import Reason
+from dra.pods.nodefit import MisfitReason
 
 REMEDIES: Mapping[str, str] = {
     Why.NO_ROOM: "it is served when one of the claims in the way ends; or ask for a smaller "

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from cli.explaining.model import GpuAnswer, Why
-from cli.occupancy import GpuView, NodeView, Slot
-from dra.geometry import Geometry, Occupant, Placement, Profile, Usage
-from dra.inventory import InstanceState
-from dra.selectors.kinds import Kinds, Match, Offer
-from dra.wants import ClaimWants, Want
+from cli.site.occupancy import GpuView, NodeView, Slot
+from dra.cel.kinds import Kinds, Match, Offer
+from dra.claims.wants import ClaimWants, Want
+from dra.gpu.geometry import Geometry, Occupant, Placement, Profile, Usage
+from dra.gpu.inventory import InstanceState
 
 _STEPS = 20_000
 """Tries to fit several wants at once; what takes more is left to the controller's word."""

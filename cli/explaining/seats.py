@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from cli.explaining.facts import Facts, KnownClaim
 from cli.explaining.model import Finding, Seat, State, Told, Why
 from cli.explaining.waiting import finding
-from cli.occupancy import Slot
-from dra.conditions import READY
-from dra.names import DeviceNameError, GpuDevice, finalizer, parse_device
-from dra.pods import Pod
+from cli.site.occupancy import Slot
+from dra.claims.conditions import READY
+from dra.gpu.names import DeviceNameError, GpuDevice, finalizer, parse_device
+from dra.pods.pods import Pod
 
 _SCHEDULER = "default-scheduler"
 

@@ -9,9 +9,9 @@ from cli.explaining.model import Finding, GpuAnswer, NodeAnswer, Told, Why
 from cli.explaining.nodes import Problem
 from cli.explaining.remedies import REMEDIES
 from cli.explaining.room import Room
-from dra.inventory import Allocator
-from dra.reasons import Reason
-from dra.wants import Want
+from dra.claims.reasons import Reason
+from dra.claims.wants import Want
+from dra.gpu.inventory import Allocator
 
 _NAMED = 4
 _OF_THE_NODE = frozenset({Why.BOUND, Why.ELSEWHERE, Why.NO_NODE, Why.BY_SCHEDULER})

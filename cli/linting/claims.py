@@ -11,9 +11,9 @@ from api import config as opaque
 from api.errors import InvalidObjectError
 from cli.linting.documents import Document, Level, Path, Remark
 from cli.linting.fields import entries, mapping, text
-from dra.allocation import MAX_RESULTS
-from dra.classes import GPU_CLASS
-from dra.names import DEFAULT_DRIVER
+from dra.claims.allocation import MAX_RESULTS
+from dra.claims.classes import GPU_CLASS
+from dra.gpu.names import DEFAULT_DRIVER
 
 ANY_SLICE = "mig.dra.dev"
 _PROFILE_CLASS = re.compile(r"mig-(\d+)g\.(\d+)gb(\.[a-z]+)*")

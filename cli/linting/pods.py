@@ -9,7 +9,7 @@ from typing import Any
 from cli.linting.claims import ClaimSpec
 from cli.linting.documents import Document, Level, Path, Remark
 from cli.linting.fields import entries, mapping, text
-from dra.names import DEFAULT_DRIVER, finalizer
+from dra.gpu.names import DEFAULT_DRIVER, finalizer
 
 GATE = finalizer(DEFAULT_DRIVER)
 _EXTENDED = "nvidia.com/mig-"

@@ -10,10 +10,10 @@ import click
 
 from controller.webhook.keeper import Keeper, Place
 from controller.webhook.server import WebhookServer
+from dra.common.logs import configure
+from dra.gpu.names import DEFAULT_DRIVER
+from dra.kube.client.transport import KubeApi
 from dra.kube.errors import KubeConfigError
-from dra.kube.transport import KubeApi
-from dra.logs import configure
-from dra.names import DEFAULT_DRIVER
 
 
 @click.command(context_settings={"auto_envvar_prefix": "MIG_WEBHOOK"})

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from controller.webhook.certificates import Served, renewed
+from dra.common.resources import SECRETS, VALIDATING_WEBHOOKS, Obj
+from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ConflictError, KubeError
-from dra.kube.resources import SECRETS, VALIDATING_WEBHOOKS, Obj
-from dra.kube.transport import KubeApi
 
 _log = logging.getLogger(__name__)
 _CERTIFICATE, _KEY, _AUTHORITIES = "tls.crt", "tls.key", "ca.crt"

@@ -7,7 +7,7 @@ from typing import Any
 
 from api import config
 from api.errors import InvalidObjectError
-from dra.kube.resources import Obj
+from dra.common.resources import Obj
 
 _DEVICES: dict[str, tuple[str, ...]] = {
     "ResourceClaim": ("spec", "devices"),

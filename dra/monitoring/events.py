@@ -6,12 +6,12 @@ from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter
 
-from dra.kube.resources import Obj
+from dra.common.resources import Obj
 from dra.monitoring import PREFIX
 
 
 class Recorder(Protocol):
-    """What is needed of dra.kube.events.EventRecorder."""
+    """What is needed of dra.kube.events.events.EventRecorder."""
 
     def emit(self, regarding: Obj, reason: str, message: str, *, warning: bool = False) -> None:
         """Report about an object."""

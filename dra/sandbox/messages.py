@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import msgspec
 
-from dra.selectors.questions import Answer, Job
+from dra.cel.questions import Answer, Job
 
 _LENGTH = 4
 

@@ -14,9 +14,9 @@ from typing import IO
 
 import msgspec
 
+from dra.cel.questions import Answer, Job
 from dra.sandbox import limits
 from dra.sandbox.messages import EndError, Reply, Request, receive, send
-from dra.selectors.questions import Answer, Job
 
 _log = logging.getLogger(__name__)
 

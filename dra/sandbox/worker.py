@@ -21,10 +21,10 @@ from pathlib import Path
 
 import msgspec
 
+from dra.cel.cel import Selectors
+from dra.cel.questions import Answer, SelectorError
 from dra.sandbox import limits
 from dra.sandbox.messages import EndError, Reply, Request, receive, send
-from dra.selectors.cel import Selectors
-from dra.selectors.questions import Answer, SelectorError
 
 _IN, _OUT = 0, 1
 _END, _LEAVE, _NO_MEMORY = 0, 3, 4

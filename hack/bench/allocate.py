@@ -16,8 +16,8 @@ from typing import Any
 
 import click
 
-from dra.kube.resources import Obj
-from dra.names import DEFAULT_DRIVER, class_name
+from dra.common.resources import Obj
+from dra.gpu.names import DEFAULT_DRIVER, class_name
 from hack.bench.decisions import Bench, Timed
 from hack.bench.fleet import geometry
 from hack.bench.memory import resident_mib

@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Self
 
-from dra.kube.reflector import Change, Reflector
-from dra.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Obj, Resource
-from dra.kube.transport import KubeApi
+from dra.common.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Obj, Resource
+from dra.kube.client.transport import KubeApi
+from dra.kube.mirror.reflector import Change, Reflector
 from hack.bench import objects
 
 CREATORS = 4

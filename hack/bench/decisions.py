@@ -7,17 +7,19 @@ import time
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from controller.allocate import Allocator
-from controller.changes import MIRRORED
-from controller.cluster import Cluster
-from controller.decision import Decision, Problem
-from controller.explain import explain
-from controller.trimming import Trimmer, remembering
-from controller.unit import examine
-from dra.allocation import AllocatedDevice, write_allocation
-from dra.classes import generated_classes
-from dra.geometry import Geometry
-from dra.kube.resources import (
+from controller.cluster.changes import MIRRORED
+from controller.cluster.cluster import Cluster
+from controller.cluster.trimming import Trimmer, remembering
+from controller.engine.pod_problem import examine
+from dra.allocator.allocate import Allocator
+from dra.allocator.explain import explain
+from dra.allocator.problem import Decision, Problem
+from dra.cel.cel import Selectors
+from dra.cel.kinds import Kinds
+from dra.claims.allocation import AllocatedDevice, write_allocation
+from dra.claims.classes import generated_classes
+from dra.claims.wants import Reader
+from dra.common.resources import (
     DEVICE_CLASSES,
     MIG_NODES,
     NODES,
@@ -26,12 +28,10 @@ from dra.kube.resources import (
     Obj,
     Resource,
 )
-from dra.kube.store import Store
-from dra.mignode import to_mignode
-from dra.names import DEFAULT_DRIVER
-from dra.selectors.cel import Selectors
-from dra.selectors.kinds import Kinds
-from dra.wants import Reader
+from dra.gpu.geometry import Geometry
+from dra.gpu.mignode import to_mignode
+from dra.gpu.names import DEFAULT_DRIVER
+from dra.kube.mirror.store import Store
 from hack.bench import objects
 
 

@@ -1,18 +1,18 @@
 """A fleet of equal GPUs under one placement policy, for the placement benchmark.
 
-The policies and the ``dra.market`` they work on are the controller's own. ``kube`` models what
-users have without it: LeastAllocated of kube-scheduler takes the node with the fewest pods on which
-the slice fits, and there the first device in name order.
+The policies and the ``dra.allocator.scoring.geometry_weights`` they work on are the controller's
+own. ``kube`` models what users have without it: LeastAllocated of kube-scheduler takes the node
+with the fewest pods on which the slice fits, and there the first device in name order.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dra.geometry import EMPTY, Geometry, Occupant, Placement, Profile, Usage
-from dra.market import GpuId, Market
-from dra.moves import MoveTable
-from dra.score import POLICIES, Demand, scarcity_weights
+from dra.allocator.scoring.geometry_weights import GpuId, Market
+from dra.allocator.scoring.moves import MoveTable
+from dra.allocator.scoring.score import POLICIES, Demand, scarcity_weights
+from dra.gpu.geometry import EMPTY, Geometry, Occupant, Placement, Profile, Usage
 from sim.nvml.products import load_product
 
 KUBE = "kube"

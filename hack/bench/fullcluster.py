@@ -10,11 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from dra.allocation import AllocatedDevice, write_allocation
-from dra.classes import generated_classes
-from dra.geometry import Geometry, Placement, Profile
-from dra.inventory import ClaimRef, Instance, InstanceState
-from dra.kube.resources import (
+from dra.claims.allocation import AllocatedDevice, write_allocation
+from dra.claims.classes import generated_classes
+from dra.common.resources import (
     DEVICE_CLASSES,
     MIG_NODES,
     NODES,
@@ -23,8 +21,10 @@ from dra.kube.resources import (
     Obj,
     Resource,
 )
-from dra.mignode import to_mignode
-from dra.names import DEFAULT_DRIVER, mig_device
+from dra.gpu.geometry import Geometry, Placement, Profile
+from dra.gpu.inventory import ClaimRef, Instance, InstanceState
+from dra.gpu.mignode import to_mignode
+from dra.gpu.names import DEFAULT_DRIVER, mig_device
 from hack.bench import objects
 from hack.bench.objects import GPUS_PER_NODE
 

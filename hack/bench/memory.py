@@ -24,7 +24,7 @@ from urllib.parse import parse_qs, urlsplit
 import click
 import msgspec
 
-from dra.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Resource
+from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Resource
 from hack.bench.fleet import geometry
 from hack.bench.fullcluster import VERSION, FullCluster
 
@@ -119,7 +119,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 _CONTROLLER = """
 import sys, urllib3
-from dra.kube import transport
+from dra.kube.client import transport
 class Plain:
     host, pool = sys.argv[1], urllib3.PoolManager(maxsize=16, retries=False)
     def credentials(self): return {}

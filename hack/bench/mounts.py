@@ -24,9 +24,9 @@ from typing import Any
 import click
 
 from cdi.spec import Edits, Mount, joined
+from kubeletplugin.host.driver.hooks import NEVER
 from kubeletplugin.host.driversearch import DriverSearch
-from kubeletplugin.host.hooks import NEVER
-from kubeletplugin.roots import Roots
+from kubeletplugin.host.roots import Roots
 from sim.nvml.assembly import DRIVER_VERSION
 from sim.nvml.driverpackage import install
 

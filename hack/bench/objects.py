@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from dra.geometry import Geometry
-from dra.inventory import Gpu, Inventory
-from dra.kube.resources import NODES, PODS, RESOURCE_CLAIMS, Obj, Resource
-from dra.names import DEFAULT_DRIVER, class_name, finalizer
+from dra.common.resources import NODES, PODS, RESOURCE_CLAIMS, Obj, Resource
+from dra.gpu.geometry import Geometry
+from dra.gpu.inventory import Gpu, Inventory
+from dra.gpu.names import DEFAULT_DRIVER, class_name, finalizer
 
 FINALIZER = finalizer(DEFAULT_DRIVER)
 """The controller's finalizer on claims, and the name of its scheduling gate."""

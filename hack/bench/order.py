@@ -12,13 +12,13 @@ from statistics import fmean
 
 import click
 
-from dra.geometry import Geometry, Placement, Profile
-from dra.inventory import Gpu, Inventory
-from dra.market import GpuId
-from dra.moves import MoveTable
-from dra.names import DEFAULT_DRIVER
-from dra.partitions import Partition, offered
-from dra.resourceslices import Features, SliceLayout
+from dra.allocator.scoring.geometry_weights import GpuId
+from dra.allocator.scoring.moves import MoveTable
+from dra.gpu.geometry import Geometry, Placement, Profile
+from dra.gpu.inventory import Gpu, Inventory
+from dra.gpu.names import DEFAULT_DRIVER
+from dra.resourceslices.partitions import Partition, offered
+from dra.resourceslices.resourceslices import Features, SliceLayout
 from hack.bench.fleet import KUBE, Fleet, geometry
 from hack.bench.placement import percent, show
 from hack.bench.scenarios import MIXES, steady

@@ -12,7 +12,7 @@ from statistics import fmean
 
 import click
 
-from dra.moves import MoveTable
+from dra.allocator.scoring.moves import MoveTable
 from hack.bench.fleet import NAMES, Fleet, geometry
 from hack.bench.scenarios import MIXES, QUEUE_MIX, Tally, fill, queue, steady
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
-from dra.geometry import Geometry
+from dra.gpu.geometry import Geometry
 from hack.bench.fleet import Fleet, Held
 
 MIXES: Mapping[str, tuple[float, ...]] = {

@@ -13,10 +13,8 @@ from pathlib import Path
 
 import yaml
 
-from dra.allocation import AllocatedDevice, write_allocation
-from dra.geometry import Geometry
-from dra.kube.errors import KubeError
-from dra.kube.resources import (
+from dra.claims.allocation import AllocatedDevice, write_allocation
+from dra.common.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DEVICE_CLASSES,
     EVENTS,
@@ -26,10 +24,12 @@ from dra.kube.resources import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
 )
+from dra.gpu.geometry import Geometry
+from dra.gpu.mignode import to_mignode
+from dra.gpu.names import DEFAULT_DRIVER, class_name
+from dra.kube.client.transport import KubeApi
+from dra.kube.errors import KubeError
 from dra.kube.timing import rfc3339
-from dra.kube.transport import KubeApi
-from dra.mignode import to_mignode
-from dra.names import DEFAULT_DRIVER, class_name
 from hack.bench import objects
 from hack.bench.bindings import CREATORS
 from hack.bench.slices import partitionable

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dra.inventory import Inventory
-from dra.kube.resources import RESOURCE_SLICES, Obj
-from dra.partitions import offered
-from dra.resourceslices import Features, SliceLayout
+from dra.common.resources import RESOURCE_SLICES, Obj
+from dra.gpu.inventory import Inventory
+from dra.resourceslices.partitions import offered
+from dra.resourceslices.resourceslices import Features, SliceLayout
 
 
 def partitionable(inventory: Inventory) -> list[Obj]:

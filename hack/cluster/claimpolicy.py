@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
-from dra.names import DEFAULT_DRIVER, class_name, finalizer
+from dra.gpu.names import DEFAULT_DRIVER, class_name, finalizer
 from hack.cluster.api import Api, collection
 from hack.cluster.chart import render
 from hack.cluster.installation import apply, path

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dra.kube.resources import NAMESPACES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Obj
-from dra.kube.transport import KubeApi
+from dra.common.resources import NAMESPACES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Obj
+from dra.kube.client.transport import KubeApi
 from hack.picture.svg import render
 from sim.cluster.cluster import Cluster, ClusterShape, running_cluster
 

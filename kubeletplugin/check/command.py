@@ -14,20 +14,20 @@ from typing import BinaryIO
 import click
 from msgspec.structs import replace
 
-from kubeletplugin.check.creating import clean_up, create
 from kubeletplugin.check.errors import CheckError, RefusedError
-from kubeletplugin.check.host import libcuda
-from kubeletplugin.check.reading import attached, read
-from kubeletplugin.check.realtools import RealTools
+from kubeletplugin.check.looking.host import libcuda
+from kubeletplugin.check.looking.reading import attached, read
 from kubeletplugin.check.report import encode
-from kubeletplugin.check.reset import await_reset
 from kubeletplugin.check.running import completed
 from kubeletplugin.check.screen import draw
-from kubeletplugin.check.stopwatch import Stopwatch
+from kubeletplugin.check.trying.creating import clean_up, create
+from kubeletplugin.check.trying.realtools import RealTools
+from kubeletplugin.check.trying.reset import await_reset
+from kubeletplugin.check.trying.stopwatch import Stopwatch
 from kubeletplugin.errors import PluginError
 from kubeletplugin.host.driversearch import DriverSearch
-from kubeletplugin.nvml.session import Session
-from kubeletplugin.roots import Roots
+from kubeletplugin.host.roots import Roots
+from kubeletplugin.nvml.session.session import Session
 
 _STANDARD_OUTPUT = "<stdout>"
 _ROOTS = ("host_root", "driver_root", "cdi_root", "kubelet_root", "state_dir", "driver_name")

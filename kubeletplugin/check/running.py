@@ -13,7 +13,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from kubeletplugin.roots import Roots
+from kubeletplugin.host.roots import Roots
 
 _PROGRAM = "kubeletplugin"
 _SIGN = "--node-name"

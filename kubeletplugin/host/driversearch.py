@@ -10,18 +10,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from kubeletplugin.errors import HostError
-from kubeletplugin.host.architecture import Architecture, this_architecture
-from kubeletplugin.host.driverfiles import OPENCL, DriverFiles
-from kubeletplugin.host.graphics import configuration
-from kubeletplugin.host.hooks import AUTO, HOOK_PATHS, LDCONFIG_PATHS, NEVER, find_hook
-from kubeletplugin.host.insideroot import inside
-from kubeletplugin.host.libraries import (
+from kubeletplugin.host.driver.driverfiles import OPENCL, DriverFiles
+from kubeletplugin.host.driver.graphics import configuration
+from kubeletplugin.host.driver.hooks import AUTO, HOOK_PATHS, LDCONFIG_PATHS, NEVER, find_hook
+from kubeletplugin.host.driver.libraries.architecture import Architecture, this_architecture
+from kubeletplugin.host.driver.libraries.insideroot import inside
+from kubeletplugin.host.driver.libraries.libraries import (
     CACHES,
     LIBRARY_DIRECTORIES,
     find_libraries,
     library_directories,
 )
-from kubeletplugin.roots import Roots
+from kubeletplugin.host.roots import Roots
 
 PROGRAMS = ("nvidia-smi", "nvidia-cuda-mps-control", "nvidia-cuda-mps-server")
 PROGRAM_DIRECTORIES = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kubeletplugin.roots import Roots
+from kubeletplugin.host.roots import Roots
 
 _OWN = Path("/proc/self/ns/pid")
 _NODES = "/proc/1/ns/pid"

@@ -7,7 +7,7 @@ from typing import Any
 
 import pynvml
 
-from dra.geometry import Placement, Profile
+from dra.gpu.geometry import Placement, Profile
 from kubeletplugin.nvml.errors import (
     InUseError,
     NotFoundError,
@@ -22,7 +22,7 @@ from kubeletplugin.nvml.instances import (
     processes,
     read_gpu_instance,
 )
-from kubeletplugin.nvml.session import Session, together
+from kubeletplugin.nvml.session.session import Session, together
 
 
 @together

@@ -13,7 +13,7 @@ from typing import Any
 
 import pynvml
 
-from dra.geometry import Profile
+from dra.gpu.geometry import Profile
 from kubeletplugin.nvml.errors import (
     InsufficientResourcesError,
     NotSupportedError,
@@ -25,7 +25,7 @@ from kubeletplugin.nvml.instances import (
     find_compute_instance,
     read_compute_instance,
 )
-from kubeletplugin.nvml.session import Session, together
+from kubeletplugin.nvml.session.session import Session, together
 
 # Two 3g.20gb of one A100 show 20224 and 20096 MiB where the profile says 19968.
 _LEAST_MEMORY_SHARE = 0.9

@@ -8,12 +8,12 @@ from typing import Any
 
 import pynvml
 
-from dra.geometry import Geometry
+from dra.gpu.geometry import Geometry
 from kubeletplugin.nvml.errors import NotSupportedError, NvmlError
-from kubeletplugin.nvml.handles import Device
 from kubeletplugin.nvml.profiles import read_geometry
-from kubeletplugin.nvml.session import Session
-from kubeletplugin.remedies import reset
+from kubeletplugin.nvml.remedies import reset
+from kubeletplugin.nvml.session.handles import Device
+from kubeletplugin.nvml.session.session import Session
 
 MODE_PENDING = "MIGModePending"
 _MIB = 1024 * 1024

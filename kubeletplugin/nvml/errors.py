@@ -24,7 +24,7 @@ from collections.abc import Iterable
 
 import pynvml
 
-from kubeletplugin.remedies import SEE_PROCESSES, reset
+from kubeletplugin.nvml.remedies import SEE_PROCESSES, reset
 
 _HINTS = {
     pynvml.NVML_ERROR_NO_PERMISSION: (

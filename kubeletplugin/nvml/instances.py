@@ -13,9 +13,9 @@ from typing import Any
 
 import pynvml
 
-from dra.geometry import Geometry, Placement
+from dra.gpu.geometry import Geometry, Placement
 from kubeletplugin.nvml.errors import NotFoundError, NotSupportedError, NvmlError
-from kubeletplugin.nvml.session import Session, together
+from kubeletplugin.nvml.session.session import Session, together
 from kubeletplugin.nvml.versions import newest_form
 
 _SHARED_ENGINES = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED

@@ -11,9 +11,9 @@ from typing import Any
 
 import pynvml
 
-from dra.geometry import Engines, Geometry, Placement, Profile
+from dra.gpu.geometry import Engines, Geometry, Placement, Profile
 from kubeletplugin.nvml.errors import NotSupportedError, NvmlError
-from kubeletplugin.nvml.session import Session
+from kubeletplugin.nvml.session.session import Session
 from kubeletplugin.nvml.versions import newest_form
 
 _NAME_PREFIX = "MIG "

@@ -9,7 +9,7 @@ from typing import Any
 import pynvml
 
 from kubeletplugin.nvml.errors import NvmlError
-from kubeletplugin.nvml.session import Session
+from kubeletplugin.nvml.session.session import Session
 
 _UNKNOWN_FORM = frozenset(
     {

@@ -13,18 +13,18 @@ import msgspec
 import yaml
 
 from api.errors import InvalidObjectError
-from dra.inventory import Inventory
-from dra.kube.errors import AlreadyExistsError, KubeError
-from dra.kube.resources import (
+from dra.common.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DEVICE_CLASSES,
     MIG_NODES,
     NAMESPACES,
     NODES,
 )
-from dra.kube.transport import KubeApi
-from dra.mignode import from_mignode
-from dra.names import DEFAULT_DRIVER
+from dra.gpu.inventory import Inventory
+from dra.gpu.mignode import from_mignode
+from dra.gpu.names import DEFAULT_DRIVER
+from dra.kube.client.transport import KubeApi
+from dra.kube.errors import AlreadyExistsError, KubeError
 from sim.cluster.processes import ClusterError, Supervisor
 from sim.kubelet.record import is_registered
 from sim.nvml.machine import GpuSpec, Machine

@@ -11,10 +11,10 @@ from typing import Any
 
 import yaml
 
+from dra.common.resources import PODS, RESOURCE_CLAIM_TEMPLATES, Obj, Resource
+from dra.gpu.names import DEFAULT_DRIVER
+from dra.gpu.placement_map import draw
 from dra.kube.errors import NotFoundError
-from dra.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, Obj, Resource
-from dra.names import DEFAULT_DRIVER
-from dra.placement_map import draw
 from sim.cluster.cluster import Cluster
 from sim.cluster.observer import Observer, Placement
 from sim.cluster.processes import ClusterError

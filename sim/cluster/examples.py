@@ -6,8 +6,8 @@ from pathlib import Path
 
 import yaml
 
-from dra.kube.resources import Obj
-from dra.names import class_name
+from dra.common.resources import Obj
+from dra.gpu.names import class_name
 from sim.nvml.products import Product
 
 _TEMPLATE = "whole-gpu"

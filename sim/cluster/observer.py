@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Self
 
-from dra.claims import claim_names
-from dra.inventory import ClaimRef
-from dra.kube.reflector import Change, Reflector
-from dra.kube.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj
+from dra.claims.claims import claim_names
+from dra.common.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj
+from dra.gpu.inventory import ClaimRef
+from dra.kube.mirror.reflector import Change, Reflector
 from sim.cluster.cluster import Cluster
 from sim.cluster.processes import ClusterError
 

@@ -6,7 +6,7 @@ import os
 import textwrap
 from typing import TextIO
 
-from dra.placement_map import Style
+from dra.gpu.placement_map import Style
 
 _WIDTH = 92
 _BOLD, _DIM, _GREEN, _YELLOW, _RED = "1", "2", "32", "33", "31"

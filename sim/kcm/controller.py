@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 
-from dra.claims import SCHEDULER_FINALIZER, claim_names
+from dra.claims.claims import SCHEDULER_FINALIZER, claim_names
+from dra.common.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Obj
+from dra.kube.client.transport import KubeApi
 from dra.kube.errors import NotFoundError
-from dra.kube.events import EventRecorder
-from dra.kube.reflector import Change, Reflector
-from dra.kube.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Obj
-from dra.kube.transport import KubeApi
+from dra.kube.events.events import EventRecorder
+from dra.kube.mirror.reflector import Change, Reflector
 from sim.kcm.decisions import (
     claim_change,
     claim_from_template,

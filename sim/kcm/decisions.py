@@ -6,8 +6,8 @@ import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from dra.claims import SCHEDULER_FINALIZER
-from dra.kube.resources import RESOURCE_CLAIMS, Obj
+from dra.claims.claims import SCHEDULER_FINALIZER
+from dra.common.resources import RESOURCE_CLAIMS, Obj
 
 POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
 """Annotation of a claim that was made from a template: its name in the pod."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dra.kube.transport import KubeApi
+from dra.kube.client.transport import KubeApi
 from sim.kubelet.claims import ClaimManager
 from sim.kubelet.logs import LogServer
 from sim.kubelet.node import NodeShape, register_node

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from dra.inventory import ClaimRef
+from dra.gpu.inventory import ClaimRef
 from sim.kubelet.plugin import PreparedDevice
 
 FILE = "dra_manager_state"

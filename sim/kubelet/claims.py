@@ -11,11 +11,11 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from dra.claims import claim_names
-from dra.inventory import ClaimRef
+from dra.claims.claims import claim_names
+from dra.common.resources import RESOURCE_CLAIMS, Obj
+from dra.gpu.inventory import ClaimRef
+from dra.kube.client.transport import KubeApi
 from dra.kube.errors import KubeError, NotFoundError
-from dra.kube.resources import RESOURCE_CLAIMS, Obj
-from dra.kube.transport import KubeApi
 from sim.kubelet.checkpoint import ClaimInfo, load, save
 from sim.kubelet.errors import ClaimError
 from sim.kubelet.registry import PluginRegistry

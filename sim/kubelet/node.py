@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from dra.common.resources import NODES, Obj
+from dra.kube.client.transport import KubeApi
 from dra.kube.errors import AlreadyExistsError
-from dra.kube.resources import NODES, Obj
 from dra.kube.timing import rfc3339
-from dra.kube.transport import KubeApi
 
 VERSION = "v1.36.2+sim"
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}

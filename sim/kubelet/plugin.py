@@ -14,7 +14,7 @@ from api.kubelet.dra.v1 import api_pb2 as v1
 from api.kubelet.dra.v1 import api_pb2_grpc as v1_grpc
 from api.kubelet.dra.v1beta1 import api_pb2 as v1beta1
 from api.kubelet.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
-from dra.inventory import ClaimRef
+from dra.gpu.inventory import ClaimRef
 from sim.kubelet.errors import ClaimError
 
 CALL_SECONDS = 45.0

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from dra.common.resources import PODS, Obj
+from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ConflictError, KubeError, NotFoundError
-from dra.kube.events import EventRecorder
-from dra.kube.reflector import Change, Reflector
-from dra.kube.resources import PODS, Obj
-from dra.kube.transport import KubeApi
+from dra.kube.events.events import EventRecorder
+from dra.kube.mirror.reflector import Change, Reflector
 from sim.kubelet import podstatus
 from sim.kubelet.cdi import CdiCache
 from sim.kubelet.claims import ClaimManager

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from dra.kube.resources import Obj
+from dra.common.resources import Obj
 from dra.kube.timing import rfc3339
 
 TERMINAL = frozenset({"Succeeded", "Failed"})

@@ -6,10 +6,10 @@ import logging
 import threading
 import time
 
+from dra.common.resources import RESOURCE_SLICES
+from dra.kube.client.transport import KubeApi
 from dra.kube.errors import KubeError, NotFoundError
-from dra.kube.resources import RESOURCE_SLICES
 from dra.kube.timing import Backoff
-from dra.kube.transport import KubeApi
 from sim.kubelet.registry import PluginRegistry
 
 _log = logging.getLogger(__name__)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any
 
-from dra.kube.resources import Obj
+from dra.common.resources import Obj
 from sim.apiserver.quantities import parse
 
 Amounts = dict[str, Decimal]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dra.claims import claim_names
-from dra.kube.resources import Obj
+from dra.claims.claims import claim_names
+from dra.common.resources import Obj
 from sim.scheduler.nodefit import matches_selector
 
 PLUGIN = "DynamicResources"

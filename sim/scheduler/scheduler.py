@@ -8,11 +8,11 @@ from collections import Counter
 from collections.abc import Sequence
 from decimal import Decimal
 
-from dra.claims import claim_names
+from dra.claims.claims import claim_names
+from dra.common.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, Obj
+from dra.kube.client.transport import KubeApi
 from dra.kube.errors import KubeError
-from dra.kube.reflector import Change, Reflector
-from dra.kube.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, Obj
-from dra.kube.transport import KubeApi
+from dra.kube.mirror.reflector import Change, Reflector
 from sim.scheduler.nodefit import NodeView, least_allocated, rejection, requests
 from sim.scheduler.podclaims import (
     PLUGIN,

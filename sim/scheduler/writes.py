@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 from datetime import UTC, datetime
 
+from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, Resource
+from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ConflictError
-from dra.kube.events import EventRecorder
-from dra.kube.resources import PODS, RESOURCE_CLAIMS, Obj, Resource
+from dra.kube.events.events import EventRecorder
 from dra.kube.timing import rfc3339
-from dra.kube.transport import KubeApi
 
 _log = logging.getLogger(__name__)
 

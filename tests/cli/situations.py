@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dra.inventory import Allocator, ClaimRef, Instance
-from dra.kube.resources import RESOURCE_CLAIMS, Obj
+from dra.common.resources import RESOURCE_CLAIMS, Obj
+from dra.gpu.inventory import Allocator, ClaimRef, Instance
 from tests.cli.world import LEASE_SECONDS, World
 from tests.controller.objects import gpu, instance, request
 from tests.dra.gpus import A100

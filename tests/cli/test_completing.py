@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.completing import complete, main
+from cli.shell.completing import complete, main
 from tests.cli.world import World
 from tests.controller.objects import gpu
 from tests.waiting import PATIENCE

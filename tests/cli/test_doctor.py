@@ -12,12 +12,10 @@ import pytest
 from cli.doctoring.cluster import rights
 from cli.doctoring.evidence import Evidence, gather
 from cli.explaining.facts import Facts
-from cli.occupancy import Site
-from cli.output import Output
-from cli.session import Session
-from dra.hosts import Hosts
-from dra.inventory import Allocator, Publication
-from dra.kube.resources import (
+from cli.shell.output import Output
+from cli.shell.session import Session
+from cli.site.occupancy import Site
+from dra.common.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DEVICE_CLASSES,
     MIG_NODES,
@@ -25,7 +23,9 @@ from dra.kube.resources import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
 )
-from dra.nvidiadra import DEPLOY_LABEL
+from dra.gpu.inventory import Allocator, Publication
+from dra.pods.hosts import Hosts
+from dra.resourceslices.nvidiadra import DEPLOY_LABEL
 from tests.cli.conftest import Mig
 from tests.cli.world import World
 from tests.controller.objects import claim, gpu, instance

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from cli.arguments import parser
-from cli.exits import Exit
 from cli.explaining.model import State, Why
-from dra.nodefit import MisfitReason
-from dra.reasons import Reason
+from cli.shell.arguments import parser
+from cli.shell.exits import Exit
+from dra.claims.reasons import Reason
+from dra.pods.nodefit import MisfitReason
 from tests.cli.conftest import Mig
 from tests.cli.world import World
 from tests.controller.objects import gpu, instance

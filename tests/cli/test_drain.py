@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from dra.inventory import ClaimRef
+from dra.common.resources import MIG_NODES, PODS, RESOURCE_CLAIMS
+from dra.gpu.inventory import ClaimRef
 from dra.kube.errors import NotFoundError
-from dra.kube.resources import MIG_NODES, PODS, RESOURCE_CLAIMS
 from tests.cli.conftest import Mig
 from tests.cli.world import World
 from tests.controller.objects import gpu, instance

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from dra.inventory import ClaimRef
-from dra.kube.resources import PODS, RESOURCE_CLAIMS
+from dra.common.resources import PODS, RESOURCE_CLAIMS
+from dra.gpu.inventory import ClaimRef
 from tests.cli.conftest import Mig
 from tests.cli.situations import LEADS, SITUATIONS, WAITS, Situation, all_taken
 from tests.cli.world import World

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.program import main
+from cli.shell.program import main
 from tests.cli.conftest import Ran
 
 REPOSITORY = Path(__file__).parents[2]

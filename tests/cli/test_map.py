@@ -13,8 +13,8 @@ from typing import IO, Any
 
 import pytest
 
-from dra.inventory import ClaimRef, Instance
-from dra.kube.resources import RESOURCE_CLAIMS
+from dra.common.resources import RESOURCE_CLAIMS
+from dra.gpu.inventory import ClaimRef, Instance
 from tests.cli.conftest import Mig
 from tests.cli.golden import check
 from tests.cli.world import World

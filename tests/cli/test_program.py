@@ -12,14 +12,14 @@ from typing import Any
 import pytest
 import yaml
 
-from cli.connecting import DirectConnection
-from cli.exits import CliError
-from cli.kubeconfig import load_access
-from cli.program import main
+from cli.shell.connecting import DirectConnection
+from cli.shell.exits import CliError
+from cli.shell.kubeconfig import load_access
+from cli.shell.program import main
+from dra.common.resources import NODES
+from dra.kube.client.http import HttpClient
+from dra.kube.client.transport import KubeApi
 from dra.kube.errors import UnavailableError
-from dra.kube.http import HttpClient
-from dra.kube.resources import NODES
-from dra.kube.transport import KubeApi
 from tests.cli.conftest import Mig
 from tests.cli.world import World
 from tests.kube.certificates import Certificates
@@ -217,7 +217,7 @@ def test_a_credential_plugin_that_does_not_work_is_named(
 
 def test_the_heavy_client_library_is_not_loaded(world: World) -> None:
     code = (
-        "import sys; from cli.program import main; code = main(['map']); "
+        "import sys; from cli.shell.program import main; code = main(['map']); "
         "assert not {'kubernetes', 'grpc', 'cel_expr_python', 'click'} & set(sys.modules); "
         "sys.exit(code)"
     )
@@ -227,8 +227,8 @@ def test_the_heavy_client_library_is_not_loaded(world: World) -> None:
 
 def test_help_loads_neither_network_nor_model() -> None:
     code = (
-        "import sys; from cli.program import main; main(['map', '--help']); "
-        "assert not {'urllib3', 'yaml', 'msgspec', 'dra.geometry'} & set(sys.modules)"
+        "import sys; from cli.shell.program import main; main(['map', '--help']); "
+        "assert not {'urllib3', 'yaml', 'msgspec', 'dra.gpu.geometry'} & set(sys.modules)"
     )
     ended = subprocess.run([sys.executable, "-c", code], stdout=subprocess.DEVNULL, check=False)
     assert ended.returncode == 0

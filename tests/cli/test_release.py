@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from dra.inventory import ClaimRef
+from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS
+from dra.gpu.inventory import ClaimRef
+from dra.kube.client.transport import KubeApi
 from dra.kube.errors import NotFoundError
-from dra.kube.resources import MIG_NODES, RESOURCE_CLAIMS
-from dra.kube.transport import KubeApi
 from tests.cli.conftest import Mig
 from tests.cli.world import World
 from tests.controller.objects import DRIVER, FINALIZER, gpu, instance

@@ -9,10 +9,8 @@ from typing import Any
 
 import yaml
 
-from dra.classes import generated_classes
-from dra.inventory import Allocator, Gpu
-from dra.kube.errors import AlreadyExistsError, NotFoundError
-from dra.kube.resources import (
+from dra.claims.classes import generated_classes
+from dra.common.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DEVICE_CLASSES,
     EVENTS,
@@ -27,8 +25,10 @@ from dra.kube.resources import (
     Obj,
     Resource,
 )
-from dra.kube.transport import KubeApi
-from dra.mignode import to_mignode
+from dra.gpu.inventory import Allocator, Gpu
+from dra.gpu.mignode import to_mignode
+from dra.kube.client.transport import KubeApi
+from dra.kube.errors import AlreadyExistsError, NotFoundError
 from tests.controller.objects import (
     DRIVER,
     FINALIZER,

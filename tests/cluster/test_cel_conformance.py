@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from dra.devices import slice_attributes, slice_capacity
+from dra.gpu.devices import slice_attributes, slice_capacity
 from hack.cluster.api import Api, ApiError, Obj
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import ControlPlane

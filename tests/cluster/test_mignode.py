@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from dra.common.resources import MIG_NODES
+from dra.gpu.mignode import from_mignode, to_mignode
+from dra.kube.client.transport import KubeApi
 from dra.kube.errors import InvalidError
-from dra.kube.resources import MIG_NODES
-from dra.kube.transport import KubeApi
-from dra.mignode import from_mignode, to_mignode
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.credentials import ADMIN
 from tests.dra.test_mignode import INVENTORY

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from dra.geometry import Occupant, conflicts
-from dra.mignode import from_mignode
-from dra.names import MigDevice, parse_device
+from dra.gpu.geometry import Occupant, conflicts
+from dra.gpu.mignode import from_mignode
+from dra.gpu.names import MigDevice, parse_device
 from hack.cluster.api import Api, Obj
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import ControlPlane, Setup

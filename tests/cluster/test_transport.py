@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from dra.common.resources import EVENTS, NAMESPACES, NODES, RESOURCE_CLAIMS, Obj
+from dra.kube.client.transport import KubeApi
 from dra.kube.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -15,11 +17,9 @@ from dra.kube.errors import (
     InvalidError,
     NotFoundError,
 )
-from dra.kube.events import EventRecorder
-from dra.kube.lease import LeaderElector, LeaseTimes
-from dra.kube.reflector import Change, Reflector
-from dra.kube.resources import EVENTS, NAMESPACES, NODES, RESOURCE_CLAIMS, Obj
-from dra.kube.transport import KubeApi
+from dra.kube.events.events import EventRecorder
+from dra.kube.leases.lease import LeaderElector, LeaseTimes
+from dra.kube.mirror.reflector import Change, Reflector
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.credentials import ADMIN, SCHEDULER
 from hack.cluster.waiting import wait_for

@@ -7,23 +7,23 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
-from controller.cluster import Cluster
-from controller.engine import Engine
-from controller.evaluations import Evaluations
-from controller.fence import Fence
-from controller.flights import Flights
-from controller.observer import Observer
-from controller.outbox import Outbox
-from controller.podconditions import PodConditions
-from controller.report import Reporter
-from controller.writer import Writer
+from controller.cluster.cluster import Cluster
+from controller.engine.engine import Engine
+from controller.engine.evaluations import Evaluations
+from controller.engine.fence import Fence
+from controller.reporting.observer import Observer
+from controller.reporting.podconditions import PodConditions
+from controller.reporting.report import Reporter
+from controller.writing.in_flight import Flights
+from controller.writing.outbox import Outbox
+from controller.writing.writer import Writer
+from dra.cel.cel import Selectors
+from dra.cel.kinds import Kinds
+from dra.cel.questions import Evaluator
+from dra.claims.wants import Reader
+from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Resource
+from dra.kube.client.transport import PatchContent
 from dra.kube.errors import ConflictError, InvalidError, KubeError, NotFoundError
-from dra.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Resource
-from dra.kube.transport import PatchContent
-from dra.selectors.cel import Selectors
-from dra.selectors.kinds import Kinds
-from dra.selectors.questions import Evaluator
-from dra.wants import Reader
 from tests.controller.objects import DRIVER, FINALIZER, mignode, node, versioned
 
 Obj = dict[str, Any]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from controller import market
-from dra.moves import MoveTable
+from dra.allocator.scoring import geometry_index as market
+from dra.allocator.scoring.moves import MoveTable
 from tests.controller.site import Site
 
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from controller.allocate import Allocator
-from controller.cluster import Cluster
-from controller.decision import Decision, Problem
-from controller.explain import explain
-from controller.unit import examine
-from dra.classes import generated_classes
-from dra.pods import read_pod
-from dra.reasons import Obstacle
-from dra.wants import Reader
+from controller.cluster.cluster import Cluster
+from controller.engine.pod_problem import examine
+from dra.allocator.allocate import Allocator
+from dra.allocator.explain import explain
+from dra.allocator.problem import Decision, Problem
+from dra.claims.classes import generated_classes
+from dra.claims.reasons import Obstacle
+from dra.claims.wants import Reader
+from dra.pods.pods import read_pod
 from tests.controller.objects import DRIVER, pod, versioned
 from tests.dra.gpus import A100
 

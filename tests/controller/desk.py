@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dra.common.resources import RESOURCE_CLAIMS
 from dra.kube.errors import ConflictError, KubeError
-from dra.kube.resources import RESOURCE_CLAIMS
 from tests.controller.bench import Bench, from_the_second
 from tests.controller.objects import claim, gpu, instance, mignode, node, pod, request
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from controller.cluster import Cluster
-from dra.geometry import Geometry, Placement
-from dra.inventory import Allocator, ClaimRef, Gpu, Instance, InstanceState, Inventory
-from dra.mignode import to_mignode
-from dra.selectors.cel import Selectors
-from dra.selectors.kinds import Kinds
+from controller.cluster.cluster import Cluster
+from dra.cel.cel import Selectors
+from dra.cel.kinds import Kinds
+from dra.gpu.geometry import Geometry, Placement
+from dra.gpu.inventory import Allocator, ClaimRef, Gpu, Instance, InstanceState, Inventory
+from dra.gpu.mignode import to_mignode
 from tests.dra.gpus import A100
 
 Obj = dict[str, Any]

@@ -13,9 +13,7 @@ from typing import Any
 
 import yaml
 
-from dra.inventory import Gpu
-from dra.kube.errors import NotFoundError
-from dra.kube.resources import (
+from dra.common.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DEVICE_CLASSES,
     LEASES,
@@ -25,7 +23,9 @@ from dra.kube.resources import (
     PODS,
     RESOURCE_CLAIMS,
 )
-from dra.kube.transport import KubeApi
+from dra.gpu.inventory import Gpu
+from dra.kube.client.transport import KubeApi
+from dra.kube.errors import NotFoundError
 from tests.controller.objects import claim, mignode, node, pod
 from tests.waiting import PATIENCE, wait_for
 

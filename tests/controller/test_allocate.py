@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from controller.allocate import Allocator
-from controller.decision import Problem
-from controller.unit import examine
-from dra.classes import generated_classes
-from dra.pods import read_pod
-from dra.reasons import Reason
-from dra.wants import Reader
+from controller.engine.pod_problem import examine
+from dra.allocator.allocate import Allocator
+from dra.allocator.problem import Problem
+from dra.claims.classes import generated_classes
+from dra.claims.reasons import Reason
+from dra.claims.wants import Reader
+from dra.pods.pods import read_pod
 from tests.controller.deciding import decide, devices, why
 from tests.controller.objects import (
     DRIVER,
@@ -178,7 +178,8 @@ def test_what_claims_and_instances_hold_is_not_given_out_again() -> None:
     reason = why(known, claim("d", request("r", "mig-3g.20gb")))
     assert reason.reason is Reason.WAITING
     assert "no room for 3g.20gb" in reason.message
-    assert "(blocked by claims default/c-uid-c-old, default/other)" in reason.message
+    ended = "default/c-uid-c-old (ended, its slice is about to go)"
+    assert f"(blocked by claims {ended}, default/other)" in reason.message
 
 
 @pytest.mark.parametrize("state", ["foreign", "reclaiming", "orphan", "prepared", "preparing"])

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dra.alternatives import MAX_CHOICES, choices
-from dra.kube.resources import RESOURCE_CLAIMS
-from dra.reasons import Reason
+from dra.claims.alternatives import MAX_CHOICES, choices
+from dra.claims.reasons import Reason
+from dra.common.resources import RESOURCE_CLAIMS
 from tests.controller.bench import Bench
 from tests.controller.deciding import decide, problem, why
 from tests.controller.objects import (

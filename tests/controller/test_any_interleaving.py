@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from controller.fence import Fence
+from controller.engine.fence import Fence
+from dra.common.resources import RESOURCE_CLAIMS
+from dra.gpu.names import MigDevice, parse_device
 from dra.kube.errors import ConflictError, InvalidError, KubeError, UnavailableError
-from dra.kube.resources import RESOURCE_CLAIMS
-from dra.names import MigDevice, parse_device
 from tests.controller.bench import Bench
 from tests.controller.desk import Desk
 from tests.controller.objects import claim, mignode, node, pod, request

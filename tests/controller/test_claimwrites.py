@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from controller.writer import NotLeadingError
+from controller.writing.writer import NotLeadingError
+from dra.common.resources import RESOURCE_CLAIMS
 from dra.kube.errors import ConflictError, ForbiddenError, InvalidError, KubeError, UnavailableError
-from dra.kube.resources import RESOURCE_CLAIMS
 from tests.controller.bench import Bench, once
 from tests.controller.desk import at_desk, served_half, settle
 from tests.controller.objects import claim, device_class, pod, request, versioned

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dra.score import Demand
+from dra.allocator.scoring.score import Demand
 from tests.controller.bench import Bench
 from tests.controller.objects import allocated, claim, cluster, pod, request, versioned
 from tests.dra.gpus import A100

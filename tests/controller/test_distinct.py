@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dra.geometry import Occupant, Placement, Profile
-from dra.inventory import Gpu, Instance
+from dra.gpu.geometry import Occupant, Placement, Profile
+from dra.gpu.inventory import Gpu, Instance
 from tests.controller.deciding import decide, why
 from tests.controller.objects import (
     claim,

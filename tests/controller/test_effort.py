@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from controller import effort
-from controller.allocate import Allocator
-from controller.decision import Decision, Problem
-from controller.explain import explain
-from controller.failures import REST
-from dra.alternatives import MAX_CHOICES
-from dra.reasons import Reason
+from controller.queue.known_failures import REST
+from dra.allocator.allocate import Allocator
+from dra.allocator.explain import explain
+from dra.allocator.problem import Decision, Problem
+from dra.allocator.search import budget as effort
+from dra.claims.alternatives import MAX_CHOICES
+from dra.claims.reasons import Reason
 from tests.controller.bench import Bench
 from tests.controller.deciding import problem, why
 from tests.controller.objects import claim, filled, first_available, gpu, pod, request, with_gpus

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dra.inventory import Instance
+from dra.common.resources import EVENTS, PODS, RESOURCE_CLAIMS
+from dra.gpu.inventory import Instance
 from dra.kube.errors import ConflictError
-from dra.kube.resources import EVENTS, PODS, RESOURCE_CLAIMS
 from tests.controller.objects import FINALIZER, allocated, gpu, instance, request
 from tests.controller.site import Obj, Site
 from tests.waiting import PATIENCE, wait_for

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from controller.allocate import Allocator
-from controller.decision import Decision, Problem
-from controller.engine import LOOK_AGAIN_SECONDS
-from dra.kube.resources import PODS, RESOURCE_CLAIMS
+from controller.engine.engine import LOOK_AGAIN_SECONDS
+from dra.allocator.allocate import Allocator
+from dra.allocator.problem import Decision, Problem
+from dra.common.resources import PODS, RESOURCE_CLAIMS
 from tests.controller.bench import Bench
 from tests.controller.objects import (
     FINALIZER,

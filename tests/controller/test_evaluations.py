@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from controller import evaluations
-from controller.evaluations import Shares
+from controller.engine import evaluations
+from controller.engine.evaluations import Shares
+from dra.cel.cel import Selectors
+from dra.cel.questions import Answer, Job
 from dra.sandbox.process import SandboxError
-from dra.selectors.cel import Selectors
-from dra.selectors.questions import Answer, Job
 from tests.controller.bench import Bench
 from tests.controller.desk import Desk
 from tests.controller.objects import claim, gpu, mignode, pod, request

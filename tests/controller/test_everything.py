@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dra.reasons import Reason
+from dra.claims.reasons import Reason
 from tests.controller.deciding import decide, devices, why
 from tests.controller.objects import (
     claim,

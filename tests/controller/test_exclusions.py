@@ -7,9 +7,9 @@ import sys
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controller.exclusions import REASON, Exclusions
-from controller.shapes import Numbering
-from controller.worklist import WorkList
+from controller.queue.exclusions import REASON, Exclusions
+from controller.queue.worklist import WorkList
+from dra.allocator.fleet.numbering import Numbering
 
 
 class Hand:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dra.inventory import Inventory
-from dra.mignode import to_mignode
+from dra.gpu.inventory import Inventory
+from dra.gpu.mignode import to_mignode
 from tests.controller.bench import Bench
 from tests.controller.objects import (
     claim,

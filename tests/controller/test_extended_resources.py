@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from dra.inventory import Allocator
-from dra.kube.resources import DEVICE_CLASSES, MIG_NODES
+from dra.common.resources import DEVICE_CLASSES, MIG_NODES
+from dra.gpu.inventory import Allocator
 from tests.controller.bench import Bench
 from tests.controller.objects import device_class, mignode, node, versioned
 from tests.controller.site import Site

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
-from controller.fence import PATIENCE_SECONDS, Fence
-from controller.flights import LIMIT
-from controller.writer import NotLeadingError
+from controller.engine.fence import PATIENCE_SECONDS, Fence
+from controller.writing.in_flight import LIMIT
+from controller.writing.writer import NotLeadingError
+from dra.common.resources import RESOURCE_CLAIMS, Resource
 from dra.kube.errors import (
     ConflictError,
     ForbiddenError,
@@ -20,7 +21,6 @@ from dra.kube.errors import (
     NotFoundError,
     UnavailableError,
 )
-from dra.kube.resources import RESOURCE_CLAIMS, Resource
 from tests.controller.bench import Bench
 from tests.controller.desk import Desk, at_desk, settle, wants
 from tests.controller.objects import DRIVER, FINALIZER, allocated, claim, request

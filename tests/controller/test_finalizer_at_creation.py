@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from controller.trimming import Trimmer
-from dra.claims import SCHEDULER_FINALIZER, read_claim
+from controller.cluster.trimming import Trimmer
+from dra.claims.claims import SCHEDULER_FINALIZER, read_claim
+from dra.claims.reasons import Reason
+from dra.common.resources import RESOURCE_CLAIMS
 from dra.kube.errors import InvalidError, KubeError, UnavailableError
-from dra.kube.resources import RESOURCE_CLAIMS
-from dra.reasons import Reason
 from tests.controller.bench import Bench, own_allocation
 from tests.controller.objects import DRIVER, FINALIZER, claim, gpu, instance, mignode, pod, request
 

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from controller.flights import LIMIT
-from controller.outbox import Senders
+from controller.writing.in_flight import LIMIT
+from controller.writing.outbox import Senders
+from dra.common.resources import PODS
 from dra.kube.errors import ConflictError, InvalidError, KubeError, UnavailableError
-from dra.kube.resources import PODS
 from tests.controller.desk import at_desk, on_write, settle, wants, watch
 from tests.controller.objects import FINALIZER, claim, mignode, node, pod
 from tests.waiting import PATIENCE

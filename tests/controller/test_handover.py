@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controller.writer import NotLeadingError
+from controller.writing.writer import NotLeadingError
+from dra.common.resources import RESOURCE_CLAIMS
 from dra.kube.errors import (
     ConflictError,
     ForbiddenError,
@@ -13,7 +14,6 @@ from dra.kube.errors import (
     NotFoundError,
     UnavailableError,
 )
-from dra.kube.resources import RESOURCE_CLAIMS
 from tests.controller.bench import Bench, once
 from tests.controller.desk import STATUS, Desk, at_desk, settle, wants, watch
 from tests.controller.objects import claim

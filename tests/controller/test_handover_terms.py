@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from controller.loop import Controller, Names
+from controller.engine.loop import Controller, Names
+from dra.common.resources import RESOURCE_CLAIMS, Resource
+from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ForbiddenError, UnavailableError
-from dra.kube.resources import RESOURCE_CLAIMS, Resource
 from dra.kube.timing import SystemClock
-from dra.kube.transport import KubeApi
 from tests.controller.bench import Recorder
 from tests.controller.objects import DRIVER, FINALIZER
 from tests.controller.site import Obj, Site

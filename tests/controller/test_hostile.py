@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from dra.kube.resources import EVENTS
+from dra.common.resources import EVENTS
 from tests.controller.objects import request
 from tests.controller.site import Site
 from tests.dra.hostile import TOO_MUCH

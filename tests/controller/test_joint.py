@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controller.joint import (
+from dra.allocator.scoring.moves import MoveTable
+from dra.allocator.scoring.score import Key, Situation, Weights, best_fit, first_fit, sws
+from dra.allocator.search.combine import (
     Option,
     Pricing,
     add,
@@ -17,10 +19,8 @@ from controller.joint import (
     slice_options,
     whole_options,
 )
-from dra.geometry import EMPTY, Geometry, Usage
-from dra.moves import MoveTable
-from dra.score import Key, Situation, Weights, best_fit, first_fit, sws
-from dra.selectors.kinds import Offer
+from dra.cel.kinds import Offer
+from dra.gpu.geometry import EMPTY, Geometry, Usage
 from tests.dra.gpus import A100, THIRDS
 
 TABLES = {id(g): MoveTable(g) for g in (A100, THIRDS)}

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from controller.inbox import Inbox
-from dra.kube.reflector import Change
-from dra.kube.resources import NODES
-from dra.logs import Format, configure
+from controller.engine.inbox import Inbox
+from dra.common.logs import Format, configure
+from dra.common.resources import NODES
+from dra.kube.mirror.reflector import Change
 
 
 @pytest.fixture(autouse=True)

@@ -8,12 +8,12 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from controller.cluster import Cluster
-from controller.decision import Decision
-from dra.geometry import Occupant, Profile
-from dra.inventory import Gpu
-from dra.selectors.cel import Selectors
-from dra.selectors.kinds import Kinds
+from controller.cluster.cluster import Cluster
+from dra.allocator.problem import Decision
+from dra.cel.cel import Selectors
+from dra.cel.kinds import Kinds
+from dra.gpu.geometry import Occupant, Profile
+from dra.gpu.inventory import Gpu
 from tests.controller.deciding import decide
 from tests.controller.objects import (
     DRIVER,

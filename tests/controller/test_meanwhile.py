@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from controller.writer import NotLeadingError
+from controller.writing.writer import NotLeadingError
+from dra.common.resources import RESOURCE_CLAIMS
 from dra.kube.errors import KubeError, NotFoundError
-from dra.kube.resources import RESOURCE_CLAIMS
 from tests.controller.desk import after_write, at_desk, on_write, served_half, settle, wants, watch
 from tests.controller.objects import FINALIZER, claim, request
 

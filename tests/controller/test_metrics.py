@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from controller.metrics import ControllerMetrics
+from controller.reporting.metrics import ControllerMetrics
 from dra.kube.timing import rfc3339
 from tests.controller.bench import Bench
 from tests.controller.objects import claim, pod, request

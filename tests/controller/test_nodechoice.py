@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.config import NO_PREFERENCE
-from controller import views
-from controller.allocate import Allocator
-from controller.cluster import Cluster
-from controller.decision import Problem
-from controller.reserve import plan
-from dra.inventory import Gpu
-from dra.wants import Want
+from controller.cluster.cluster import Cluster
+from dra.allocator import admin_access as views
+from dra.allocator.allocate import Allocator
+from dra.allocator.hold_back import plan
+from dra.allocator.problem import Problem
+from dra.claims.wants import Want
+from dra.gpu.inventory import Gpu
 from tests.controller.deciding import decide, problem
 from tests.controller.objects import (
     DRIVER,
@@ -210,11 +210,11 @@ def test_nodes_are_not_even_ranked_where_nobody_prefers_any(
 ) -> None:
     known = half_full()
     expected = chosen(known, claim("c"))
-    monkeypatch.setattr("controller.nodechoice.fullness", None)
-    monkeypatch.setattr("controller.allocate.Allocator._decide_jointly", None)
+    monkeypatch.setattr("dra.allocator.node_order.fullness", None)
+    monkeypatch.setattr("dra.allocator.allocate.Allocator._decide_jointly", None)
     assert chosen(known, claim("c")) == expected
     monkeypatch.undo()
-    monkeypatch.setattr("controller.nodechoice.fullness", None)
+    monkeypatch.setattr("dra.allocator.node_order.fullness", None)
     assert chosen(known, claim("c", request(count=2)))
 
 

@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra.hosts import Hosts
-from dra.nodefit import NodeFacts, misfit, read_node
-from dra.nodeselector import matches_selector, matches_terms
-from dra.podneeds import PodNeeds, effective_request, read_needs
+from dra.pods.hosts import Hosts
+from dra.pods.nodefit import NodeFacts, misfit, read_node
+from dra.pods.nodeselector import matches_selector, matches_terms
+from dra.pods.podneeds import PodNeeds, effective_request, read_needs
 from tests.controller.objects import node, pod
 
 Obj = dict[str, Any]

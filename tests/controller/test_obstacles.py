@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dra.inventory import Allocator as Mode
-from dra.reasons import Reason
+from dra.claims.reasons import Reason
+from dra.gpu.inventory import Allocator as Mode
 from tests.controller.deciding import decide, why
 from tests.controller.objects import (
     claim,

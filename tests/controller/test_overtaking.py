@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from controller.turns import OVERTAKEN, PATIENCE_SECONDS, REPLAN_SECONDS
+from controller.queue.turns import OVERTAKEN, PATIENCE_SECONDS, REPLAN_SECONDS
+from dra.common.resources import PODS
 from dra.kube.errors import InvalidError
-from dra.kube.resources import PODS
 from tests.controller.bench import Bench
 from tests.controller.objects import (
     claim,

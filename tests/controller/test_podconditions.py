@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from dra.common.resources import PODS
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError, UnavailableError
-from dra.kube.resources import PODS
 from tests.controller.bench import Bench
 from tests.controller.objects import claim, device_class, pod, request, versioned
 

@@ -12,15 +12,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.cluster import Cluster
-from controller.failures import Failures
-from controller.trimming import CONFIG_BYTES, MOST_FINALIZERS, REQUEST_BYTES, Trimmer, remembering
-from controller.unit import examine
-from dra.classes import generated_classes
-from dra.kube.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
-from dra.kube.store import Store
-from dra.reasons import Obstacle, Reason
-from dra.wants import Reader
+from controller.cluster.cluster import Cluster
+from controller.cluster.trimming import (
+    CONFIG_BYTES,
+    MOST_FINALIZERS,
+    REQUEST_BYTES,
+    Trimmer,
+    remembering,
+)
+from controller.engine.pod_problem import examine
+from controller.queue.known_failures import Failures
+from dra.claims.classes import generated_classes
+from dra.claims.reasons import Obstacle, Reason
+from dra.claims.wants import Reader
+from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
+from dra.kube.mirror.store import Store
 from hack.bench.objects import as_stored
 from tests.controller.bench import Bench
 from tests.controller.deciding import problem

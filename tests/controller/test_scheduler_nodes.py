@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dra.inventory import Allocator, Gpu
-from dra.kube.resources import RESOURCE_CLAIMS
+from dra.common.resources import RESOURCE_CLAIMS
+from dra.gpu.inventory import Allocator, Gpu
 from tests.controller.bench import Bench
 from tests.controller.objects import FINALIZER, claim, gpu, instance, mignode, node, pod, request
 

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from api.config import API_VERSION, KIND
-from controller import allocate
-from controller.allocate import Allocator
-from controller.cluster import Cluster
-from controller.decision import Decision
-from controller.search import Search
-from dra.geometry import Geometry, Occupant
-from dra.inventory import Gpu, Instance, InstanceState
-from dra.score import POLICIES
+from controller.cluster.cluster import Cluster
+from dra.allocator import allocate
+from dra.allocator.allocate import Allocator
+from dra.allocator.problem import Decision
+from dra.allocator.scoring.score import POLICIES
+from dra.allocator.search.search import Search
+from dra.gpu.geometry import Geometry, Occupant
+from dra.gpu.inventory import Gpu, Instance, InstanceState
 from tests.controller.deciding import problem
 from tests.controller.objects import (
     claim,

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dra.classes import ROUND_SIZES, generated_classes, looks_ours
-from dra.geometry import Geometry
-from dra.reasons import Reason
+from dra.claims.classes import ROUND_SIZES, generated_classes, looks_ours
+from dra.claims.reasons import Reason
+from dra.gpu.geometry import Geometry
 from sim.nvml.products import load_product, product_names
 from tests.controller.deciding import decide, why
 from tests.controller.objects import (

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dra.claims import SCHEDULER_FINALIZER
-from dra.conditions import PREPARE_FAILED
-from dra.kube.resources import RESOURCE_CLAIMS
+from dra.claims.claims import SCHEDULER_FINALIZER
+from dra.claims.conditions import PREPARE_FAILED
+from dra.common.resources import RESOURCE_CLAIMS
 from tests.controller.bench import Bench, own_allocation
 from tests.controller.objects import (
     DRIVER,

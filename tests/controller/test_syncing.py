@@ -11,11 +11,11 @@ from typing import Any, NoReturn
 
 import pytest
 
-from controller.loop import Controller, Names
+from controller.engine.loop import Controller, Names
+from dra.common.resources import MIG_NODES, NODES, Obj, Resource
+from dra.kube.client.transport import KubeApi, ObjectList
 from dra.kube.errors import UnavailableError
-from dra.kube.resources import MIG_NODES, NODES, Obj, Resource
 from dra.kube.timing import SystemClock
-from dra.kube.transport import KubeApi, ObjectList
 from tests.controller.bench import Recorder
 from tests.controller.objects import DRIVER, node, versioned
 from tests.waiting import wait_for

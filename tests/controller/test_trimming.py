@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from controller.trimming import Trimmer, remembering
-from dra.claims import read_claim
-from dra.conditions import PREPARE_FAILED, failed_prepare
-from dra.kube.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS
-from dra.kube.store import Store
-from dra.pods import Pod, read_pod
+from controller.cluster.trimming import Trimmer, remembering
+from dra.claims.claims import read_claim
+from dra.claims.conditions import PREPARE_FAILED, failed_prepare
+from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS
+from dra.kube.mirror.store import Store
+from dra.pods.pods import Pod, read_pod
 from hack.bench.objects import as_stored
 from tests.controller.objects import (
     DRIVER,

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from dra.geometry import Placement, Profile
-from dra.inventory import ClaimRef, Gpu, Instance, InstanceState
+from dra.common.resources import PODS, RESOURCE_CLAIMS, Resource
+from dra.gpu.geometry import Placement, Profile
+from dra.gpu.inventory import ClaimRef, Gpu, Instance, InstanceState
+from dra.gpu.names import MigDevice, parse_device
 from dra.kube.errors import ConflictError, InvalidError, KubeError, UnavailableError
-from dra.kube.resources import PODS, RESOURCE_CLAIMS, Resource
-from dra.names import MigDevice, parse_device
 from tests.controller.bench import Bench
 from tests.controller.desk import Desk
 from tests.controller.objects import FINALIZER, claim, gpu, mignode, node, pod, request

@@ -10,7 +10,7 @@ import helm_python
 import pytest
 import yaml
 
-from dra.classes import looks_ours
+from dra.claims.classes import looks_ours
 from hack.cluster.chart import CHART, Obj, find, pod_spec
 from tests.deploy.charts import VALUES, rendered
 

@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from dra.kube.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES
-from dra.kube.transport import KubeApi
+from dra.common.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES
+from dra.kube.client.transport import KubeApi
 from hack.cluster.chart import REPOSITORY, Obj, find, pod_spec, render
 from sim.nvml.machine import GpuSpec, Machine
 from tests.deploy.imagefiles import Image, build, stages

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from hack.cluster.chart import CHART, REPOSITORY, Obj, pod_spec, render
-from kubeletplugin.host.libraries import LIBRARY_DIRECTORIES
+from kubeletplugin.host.driver.libraries.libraries import LIBRARY_DIRECTORIES
 from tests.deploy.options import BY_THE_CHART, BY_VALUE, PROGRAMS, Program, nested, options
 
 HERE = "tests/deploy/options.py"

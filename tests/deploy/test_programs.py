@@ -14,12 +14,12 @@ import click
 import pytest
 
 from controller.cli import main as controller
-from dra.inventory import Allocator
+from dra.gpu.inventory import Allocator
 from hack.cluster.chart import REPOSITORY, Obj, find, pod_spec, render
 from kubeletplugin.__main__ import main as kubeletplugin
-from kubeletplugin.options import Options
-from kubeletplugin.roots import Roots
-from kubeletplugin.sockets import sockets
+from kubeletplugin.host.options import Options
+from kubeletplugin.host.roots import Roots
+from kubeletplugin.host.sockets import sockets
 from sim.__main__ import main as simulator
 from sim.nvml.machine import Machine
 from tests.deploy.imagefiles import DOCKERFILE, stages

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dra.classes import generated_classes
-from dra.names import DEFAULT_DRIVER
+from dra.claims.classes import generated_classes
+from dra.gpu.names import DEFAULT_DRIVER
 from hack.cluster.pods import references
 from sim.cluster.cluster import ClusterShape, running_cluster
 from sim.nvml.products import load_product, product_names

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dra.reasons import NodeReason, Reason
+from dra.claims.reasons import NodeReason, Reason
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/events.md"

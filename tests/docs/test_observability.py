@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from prometheus_client import CollectorRegistry
 
-from controller.metrics import ControllerMetrics
+from controller.reporting.metrics import ControllerMetrics
+from dra.claims.reasons import NodeReason, Reason
 from dra.monitoring.apirequests import ApiRequests
 from dra.monitoring.events import CountingRecorder
 from dra.monitoring.registry import daemon_registry
-from dra.reasons import NodeReason, Reason
-from kubeletplugin.gate import Gate
-from kubeletplugin.journal import Journal
-from kubeletplugin.observer import Action
-from kubeletplugin.telemetry import Telemetry
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.readiness import Gate
+from kubeletplugin.telemetry.observer import Action
+from kubeletplugin.telemetry.telemetry import Telemetry
 from tests.docs.test_events import PAGE as EVENTS
 
 ROOT = Path(__file__).parents[2]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dra.reasons import NodeReason, Reason
+from dra.claims.reasons import NodeReason, Reason
 from tests.docs.test_failures_table import ROOT
 
 DOCS = ROOT / "docs"

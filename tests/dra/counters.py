@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from dra.resourceslices import SliceLayout
+from dra.resourceslices.resourceslices import SliceLayout
 
 _UNITS = {"Mi": 1, "Gi": 1024, "Ti": 1024 * 1024}
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dra.geometry import Engines, Geometry, Placement, Profile
-from dra.inventory import Gpu, Inventory
+from dra.gpu.geometry import Engines, Geometry, Placement, Profile
+from dra.gpu.inventory import Gpu, Inventory
 from sim.nvml.products import load_product
 
 

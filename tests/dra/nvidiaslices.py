@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dra.kube.resources import RESOURCE_SLICES, Obj
+from dra.common.resources import RESOURCE_SLICES, Obj
 
 DRIVER = "gpu.nvidia.com"
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dra.devices import slice_attributes, slice_capacity
-from dra.selectors.celdata import Device, device_data
+from dra.cel.celdata import Device, device_data
+from dra.gpu.devices import slice_attributes, slice_capacity
 from tests.controller.objects import DRIVER, gpu, inventory
 from tests.dra.gpus import A100
 

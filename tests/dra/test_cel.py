@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dra.selectors.cache import BoundedCache
-from dra.selectors.cel import Selectors
-from dra.selectors.celdata import View
+from dra.cel.cel import Selectors
+from dra.cel.celdata import View
+from dra.common.cache import BoundedCache
 from tests.controller.objects import DRIVER
 from tests.dra.slices import MEMORY, OWN, small_slice
 

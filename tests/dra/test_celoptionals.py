@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dra.selectors.cel import Selectors
-from dra.selectors.questions import SelectorError
+from dra.cel.cel import Selectors
+from dra.cel.questions import SelectorError
 from tests.dra.slices import OWN, small_slice
 
 UNSAFE = [

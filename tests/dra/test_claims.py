@@ -3,14 +3,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dra.allocation import (
+from dra.claims.allocation import (
     AllocatedDevice,
     Allocation,
     allocation_config,
     read_allocation,
     write_allocation,
 )
-from dra.claims import (
+from dra.claims.claims import (
     Consumer,
     Request,
     claim_names,
@@ -18,7 +18,7 @@ from dra.claims import (
     class_selectors,
     read_claim,
 )
-from dra.inventory import ClaimRef
+from dra.gpu.inventory import ClaimRef
 
 DEVICE = AllocatedDevice("r0", "mig.dra.dev", "node-a", "gpu-0-mig-1g5gb-19-4")
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra.counters import CounterModel
-from dra.geometry import EMPTY, Geometry, Occupant, Placement
-from dra.quantity import mebibytes
+from dra.common.quantity import mebibytes
+from dra.gpu.geometry import EMPTY, Geometry, Occupant, Placement
+from dra.resourceslices.counters import CounterModel
 from sim.nvml.products import load_product, product_names
 from tests.dra.counters import amounts
 from tests.dra.gpus import A100, THIRDS, product_geometry, profile

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from dra.classes import generated_label
-from dra.extendedresources import holders, may_carry, precedes
-from dra.kube.resources import Obj
+from dra.claims.classes import generated_label
+from dra.claims.extendedresources import holders, may_carry, precedes
+from dra.common.resources import Obj
 
 DRIVER, NAME = "mig.dra.dev", "nvidia.com/mig-1g.5gb"
 OLD, NEW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"

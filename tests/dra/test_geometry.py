@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra.geometry import EMPTY, Engines, Geometry, Occupant, Placement, conflicts
-from dra.inventory import Gpu, Instance, InstanceState
+from dra.gpu.geometry import EMPTY, Engines, Geometry, Occupant, Placement, conflicts
+from dra.gpu.inventory import Gpu, Instance, InstanceState
 from tests.dra.gpus import A100, THIRDS, profile
 
 

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from dra.inventory import Gpu
-from dra.selectors import kinds as module
-from dra.selectors.cache import BoundedCache
-from dra.selectors.cel import Selectors
-from dra.selectors.gputable import GpuTable
-from dra.selectors.kinds import GpuKind, Kinds, Question, UnansweredError
-from dra.selectors.questions import Answer, CostlySelectorError, Job, SelectorError
+from dra.cel import kinds as module
+from dra.cel.cel import Selectors
+from dra.cel.gputable import GpuTable
+from dra.cel.kinds import GpuKind, Kinds, Question, UnansweredError
+from dra.cel.questions import Answer, CostlySelectorError, Job, SelectorError
+from dra.common.cache import BoundedCache
+from dra.gpu.inventory import Gpu
 from tests.controller.objects import gpu, inventory
 from tests.dra.slices import OWN
 

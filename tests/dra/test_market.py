@@ -3,10 +3,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra.geometry import EMPTY, Occupant, Profile, Usage
-from dra.market import GpuId, Market
-from dra.moves import MoveTable
-from dra.score import POLICIES, Demand, Situation, Weights, first_fit, scarcity_weights, sws
+from dra.allocator.scoring.geometry_weights import GpuId, Market
+from dra.allocator.scoring.moves import MoveTable
+from dra.allocator.scoring.score import (
+    POLICIES,
+    Demand,
+    Situation,
+    Weights,
+    first_fit,
+    scarcity_weights,
+    sws,
+)
+from dra.gpu.geometry import EMPTY, Occupant, Profile, Usage
 from tests.dra.gpus import A100
 
 SHARES = Demand().shares(A100)

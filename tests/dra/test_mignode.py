@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from api.errors import InvalidObjectError
-from dra.geometry import Placement
-from dra.inventory import Allocator, ClaimRef, Drain, Gpu, Instance, InstanceState, Inventory
-from dra.mignode import drain_of, from_mignode, to_mignode
+from dra.gpu.geometry import Placement
+from dra.gpu.inventory import Allocator, ClaimRef, Drain, Gpu, Instance, InstanceState, Inventory
+from dra.gpu.mignode import drain_of, from_mignode, to_mignode
 from tests.dra.gpus import A100, THIRDS
 
 HELD = Instance(

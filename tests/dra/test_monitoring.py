@@ -10,8 +10,8 @@ from contextlib import contextmanager
 import pytest
 from prometheus_client import CollectorRegistry, Counter
 
-from dra.kube.http import Exchange
-from dra.kube.resources import MIG_NODES, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS, Resource
+from dra.common.resources import MIG_NODES, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS, Resource
+from dra.kube.client.http import Exchange
 from dra.monitoring.apirequests import ApiRequests, resource_of
 from dra.monitoring.events import CountingRecorder
 from dra.monitoring.probes import Probes, Pulse

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra.names import (
+from dra.gpu.names import (
     DeviceNameError,
     GpuDevice,
     MigDevice,

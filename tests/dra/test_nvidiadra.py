@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dra.kube.resources import Obj
-from dra.nvidiadra import DEPLOY_LABEL, dra_driver, summary
+from dra.common.resources import Obj
+from dra.resourceslices.nvidiadra import DEPLOY_LABEL, dra_driver, summary
 from tests.dra.nvidiaslices import counter_slice, found_mig, future_mig, gpu, resource_slice
 
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dra.geometry import Geometry, Placement, Profile
-from dra.inventory import ClaimRef, Gpu, Instance, InstanceState, Inventory
-from dra.placement_map import Style, draw
+from dra.gpu.geometry import Geometry, Placement, Profile
+from dra.gpu.inventory import ClaimRef, Gpu, Instance, InstanceState, Inventory
+from dra.gpu.placement_map import Style, draw
 
 _GEOMETRY = Geometry(
     (

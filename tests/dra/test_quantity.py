@@ -6,8 +6,8 @@ from fractions import Fraction
 
 import pytest
 
-from dra.quantity import QuantityError, parse_quantity
-from dra.selectors.semver import SemverError, parse_semver
+from dra.cel.library.semver import SemverError, parse_semver
+from dra.common.quantity import QuantityError, parse_quantity
 
 
 @pytest.mark.parametrize(

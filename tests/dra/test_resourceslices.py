@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from dra.devices import virtual_slices
-from dra.geometry import Geometry, Occupant, Placement, conflicts
-from dra.inventory import ClaimRef, Drain, Gpu, Instance, InstanceState, Inventory
-from dra.names import MigDevice, parse_device
-from dra.partitions import Blocked, offered
-from dra.resourceslices import Features, LayoutError, SliceLayout, object_name
+from dra.gpu.devices import virtual_slices
+from dra.gpu.geometry import Geometry, Occupant, Placement, conflicts
+from dra.gpu.inventory import ClaimRef, Drain, Gpu, Instance, InstanceState, Inventory
+from dra.gpu.names import MigDevice, parse_device
+from dra.resourceslices.partitions import Blocked, offered
+from dra.resourceslices.resourceslices import Features, LayoutError, SliceLayout, object_name
 from sim.apiserver.validate.slices import check_slice
 from sim.nvml.products import load_product, product_names
 from tests.dra.counters import FirstFit

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from dra.cel.cel import Selectors
+from dra.cel.questions import Answer, GpuIdentity, Job, Selected
 from dra.sandbox import limits, process
 from dra.sandbox.process import Sandbox, SandboxError
-from dra.selectors.cel import Selectors
-from dra.selectors.questions import Answer, GpuIdentity, Job, Selected
 from tests.dra.hostile import BOUNDED, TOO_MUCH
 from tests.dra.slices import OWN, small_slice
 
@@ -67,7 +67,7 @@ def test_no_process_takes_more_memory_than_it_may() -> None:
     code = (
         "import resource, sys\n"
         "from dra.sandbox.process import Sandbox\n"
-        "from dra.selectors.questions import Job\n"
+        "from dra.cel.questions import Job\n"
         "from tests.dra.hostile import TOO_MUCH\n"
         "from tests.dra.slices import small_slice\n"
         "sandbox = Sandbox()\n"

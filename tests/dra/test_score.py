@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra.geometry import EMPTY, Geometry, Occupant, Placement, Usage
-from dra.moves import Move, MoveTable
-from dra.score import (
+from dra.allocator.scoring.moves import Move, MoveTable
+from dra.allocator.scoring.score import (
     POLICIES,
     Census,
     Demand,
@@ -23,6 +22,7 @@ from dra.score import (
     spread,
     sws,
 )
+from dra.gpu.geometry import EMPTY, Geometry, Occupant, Placement, Usage
 from tests.dra.gpus import A100, THIRDS
 
 

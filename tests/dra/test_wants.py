@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from dra.claims import read_claim
-from dra.classes import (
+from dra.cel.cel import Selectors
+from dra.claims.claims import read_claim
+from dra.claims.classes import (
     generated_classes,
     generated_label,
     is_generated,
@@ -15,9 +16,8 @@ from dra.classes import (
     needs_write,
     read_class,
 )
-from dra.reasons import Obstacle, Reason
-from dra.selectors.cel import Selectors
-from dra.wants import ClaimWants, Reader
+from dra.claims.reasons import Obstacle, Reason
+from dra.claims.wants import ClaimWants, Reader
 from tests.controller.objects import (
     DRIVER,
     claim,

@@ -8,10 +8,10 @@ from functools import lru_cache
 
 import yaml
 
-from dra.inventory import ClaimRef
-from dra.names import MigDevice, parse_device
-from kubeletplugin.entries import Entry, State
-from kubeletplugin.journal import Journal
+from dra.gpu.inventory import ClaimRef
+from dra.gpu.names import MigDevice, parse_device
+from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.journal.journal import Journal
 from sim.nvml import host
 from sim.nvml.state import Gpu, GpuInstance
 from tests.failures.plant import DRIVER, Site

@@ -11,8 +11,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from dra.geometry import Placement
-from dra.inventory import ClaimRef, InstanceState
+from dra.gpu.geometry import Placement
+from dra.gpu.inventory import ClaimRef, InstanceState
 from tests.failures.agreement import (
     check_foreign,
     check_settled,

@@ -15,9 +15,9 @@ from uuid import uuid4
 
 import msgspec
 
+from dra.common.resources import Obj
+from dra.kube.client.http import HttpClient, Page
 from dra.kube.errors import AlreadyExistsError, ConflictError, NotFoundError, UnavailableError
-from dra.kube.http import HttpClient, Page
-from dra.kube.resources import Obj
 
 _SUBRESOURCES = ("status", "binding")
 _OBJECT = "object.json"

@@ -16,17 +16,17 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 import sim.nvml
-from dra.inventory import Allocator, ClaimRef, Inventory
+from dra.common.resources import NODES, RESOURCE_CLAIMS, Obj
+from dra.gpu.inventory import Allocator, ClaimRef, Inventory
+from dra.kube.client.transport import KubeApi
 from dra.kube.errors import KubeError, NotFoundError, UnavailableError
-from dra.kube.resources import NODES, RESOURCE_CLAIMS, Obj
-from dra.kube.transport import KubeApi
+from kubeletplugin.claims.node import Outcome
 from kubeletplugin.daemon import Daemon
 from kubeletplugin.errors import PluginError
-from kubeletplugin.node import Outcome
+from kubeletplugin.host.options import Options
+from kubeletplugin.host.roots import Roots
 from kubeletplugin.nvml.errors import NvmlError
-from kubeletplugin.options import Options
-from kubeletplugin.roots import Roots
-from kubeletplugin.telemetry import Telemetry
+from kubeletplugin.telemetry.telemetry import Telemetry
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.variants import OTHERS, Variants
 from tests.failures.folderapi import FolderHttp

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dra.inventory import ClaimRef
+from dra.gpu.inventory import ClaimRef
 from tests.failures.agreement import check_claim, check_foreign, check_settled
 from tests.failures.plant import Plant, Site
 from tests.failures.steps import KilledError, Recorder, Step, hooked

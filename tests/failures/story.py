@@ -12,9 +12,9 @@ from pathlib import Path
 from hypothesis.stateful import Bundle, RuleBasedStateMachine
 
 import sim.nvml
-from dra.geometry import Placement
-from dra.inventory import ClaimRef
-from dra.names import MigDevice, parse_device
+from dra.gpu.geometry import Placement
+from dra.gpu.inventory import ClaimRef
+from dra.gpu.names import MigDevice, parse_device
 from tests.failures.plant import WITHIN_SECONDS, Plant, Site
 from tests.failures.steps import Recorder, hooked
 from tests.folders import MEMORY

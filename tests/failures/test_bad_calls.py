@@ -13,7 +13,7 @@ import pytest
 from api.kubelet.dra.v1 import api_pb2 as v1
 from api.kubelet.pluginregistration.v1 import api_pb2 as registration_pb2
 from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_v1
-from dra.inventory import ClaimRef
+from dra.gpu.inventory import ClaimRef
 from dra.kube.errors import KubeError, NotFoundError
 from tests.kubeletplugin.rig import DRIVER, Rig, wire
 from tests.waiting import PATIENCE
@@ -172,7 +172,7 @@ def test_names_that_nothing_can_have_are_refused(
 def test_ten_thousand_unknown_claims_in_one_call_are_each_answered(
     rig: Rig, served: ClaimRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kubeletplugin.node.RPC_SECONDS", 2 * PATIENCE)
+    monkeypatch.setattr("kubeletplugin.claims.node.RPC_SECONDS", 2 * PATIENCE)
     claims = [v1.Claim(namespace="default", name=f"c{i}", uid=f"uid-{i}") for i in range(MANY)]
 
     def refuse(method: str, path: str) -> KubeError | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dra.inventory import ClaimRef
+from dra.gpu.inventory import ClaimRef
 from tests.failures.agreement import check_claim, check_settled, entries, own_instances
 from tests.failures.plant import DRIVER, Plant, Site
 from tests.failures.steps import Recorder, Step, full_disk, hooked

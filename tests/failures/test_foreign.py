@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from dra.inventory import ClaimRef, InstanceState
-from dra.kube.resources import RESOURCE_CLAIMS
-from kubeletplugin.entries import State
-from kubeletplugin.entrywatch import EntryWatch
+from dra.common.resources import RESOURCE_CLAIMS
+from dra.gpu.inventory import ClaimRef, InstanceState
+from kubeletplugin.gpus.ownership.entrywatch import EntryWatch
+from kubeletplugin.journal.entries import State
 from sim.nvml import host
 from sim.nvml.faults import Fault
 from tests.failures.agreement import check_foreign, check_settled, entries

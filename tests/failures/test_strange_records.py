@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from kubeletplugin.journalfile import _checksum as checksum
+from kubeletplugin.journal.journalfile import _checksum as checksum
 from tests.failures.agreement import check_claim, check_foreign
 from tests.failures.plant import Plant, Site
 from tests.failures.steps import Recorder, hooked

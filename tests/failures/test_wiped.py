@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import sim.nvml
-from dra.inventory import ClaimRef
-from dra.kube.resources import RESOURCE_CLAIMS
-from kubeletplugin.entries import State
+from dra.common.resources import RESOURCE_CLAIMS
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from tests.failures.agreement import check_settled, entries
 from tests.failures.plant import Plant, Site

@@ -12,8 +12,8 @@ from hypothesis.stateful import (
     rule,
 )
 
-from kubeletplugin.entries import LEAVING
-from kubeletplugin.node import Outcome
+from kubeletplugin.claims.node import Outcome
+from kubeletplugin.journal.entries import LEAVING
 from tests.failures.agreement import (
     check_claim,
     entries,

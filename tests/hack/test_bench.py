@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from controller.cluster import Cluster
-from dra.kube.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS
-from dra.moves import MoveTable
-from dra.names import DEFAULT_DRIVER
-from dra.selectors.cel import Selectors
-from dra.selectors.kinds import Kinds
+from controller.cluster.cluster import Cluster
+from dra.allocator.scoring.moves import MoveTable
+from dra.cel.cel import Selectors
+from dra.cel.kinds import Kinds
+from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS
+from dra.gpu.names import DEFAULT_DRIVER
 from hack.bench import allocate, cluster, memory, objects, order, placement
 from hack.bench.fleet import NAMES, Fleet, geometry
 from hack.bench.fullcluster import FullCluster

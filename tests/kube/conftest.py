@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from dra.kube.events import EventRecorder
-from dra.kube.reflector import Change, Reflector
-from dra.kube.resources import PODS
-from dra.kube.transport import KubeApi
+from dra.common.resources import PODS
+from dra.kube.client.transport import KubeApi
+from dra.kube.events.events import EventRecorder
+from dra.kube.mirror.reflector import Change, Reflector
 from tests.kube.certificates import Certificates, make_certificates
 from tests.kube.clocks import FakeClock
 from tests.kube.mirrors import Seen, Start

@@ -5,9 +5,9 @@ import threading
 from collections.abc import Callable
 from typing import Literal
 
+from dra.common.resources import LEASES, Obj, Resource
 from dra.kube.errors import AlreadyExistsError, ConflictError, NotFoundError, UnavailableError
-from dra.kube.leaselock import LeaseLock, LeaseTimes
-from dra.kube.resources import LEASES, Obj, Resource
+from dra.kube.leases.leaselock import LeaseLock, LeaseTimes
 from tests.kube.clocks import FakeClock
 
 Fault = Literal["", "lost request", "lost answer"]

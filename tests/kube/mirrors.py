@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from dra.kube.reflector import Change, Reflector
-from dra.kube.resources import Obj
+from dra.common.resources import Obj
+from dra.kube.mirror.reflector import Change, Reflector
 from tests.kube.stub import (
     Stub,
 )

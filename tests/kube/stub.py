@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from dra.kube.resources import Obj
+from dra.common.resources import Obj
 from tests.waiting import wait_for
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from dra.kube.configured import open_connection
+from dra.common.resources import NODES, PODS, Obj
+from dra.kube.client.transport import KubeApi
+from dra.kube.connect.configured import open_connection
 from dra.kube.errors import KubeConfigError, UnavailableError
-from dra.kube.resources import NODES, PODS, Obj
-from dra.kube.transport import KubeApi
 from tests.kube.certificates import Certificates, make_certificates
 from tests.kube.stub import Stub, events, eventually, reply, thing
 from tests.waiting import PATIENCE
@@ -44,9 +44,9 @@ def test_a_server_with_an_unknown_certificate_is_refused(
 
 _UNVERIFIED = """
 import sys
-from dra.kube.resources import NODES
-from dra.kube.transport import KubeApi
-from dra.logs import configure
+from dra.common.resources import NODES
+from dra.kube.client.transport import KubeApi
+from dra.common.logs import configure
 configure("info", "text")
 api = KubeApi.connect(sys.argv[1], user_agent="t")
 print(*(api.get(NODES, "n")["metadata"]["name"] for _ in range(5)))
@@ -126,8 +126,8 @@ def test_without_kubeconfig_a_pod_uses_its_service_account_and_the_token_of_the_
 def test_a_pod_does_not_pay_for_the_kubernetes_package(tls_stub: Stub, pod: Path) -> None:
     tls_stub.calls.append(reply(thing("n")))
     program = (
-        "import sys; from pathlib import Path; from dra.kube.resources import NODES; "
-        "from dra.kube.transport import KubeApi; "
+        "import sys; from pathlib import Path; from dra.common.resources import NODES; "
+        "from dra.kube.client.transport import KubeApi; "
         "api = KubeApi.connect(user_agent='t', service_account=Path(sys.argv[1])); "
         "print(api.get(NODES, 'n')['metadata']['name'], 'kubernetes' in sys.modules)"
     )
@@ -212,10 +212,10 @@ def test_an_unusable_kubeconfig_is_named_with_the_remedy(
 
 _PROBE = """
 import sys
-from dra.kube.transport import KubeApi
-from dra.kube.reflector import Reflector
-from dra.kube.lease import LeaderElector
-from dra.kube.events import EventRecorder
+from dra.kube.client.transport import KubeApi
+from dra.kube.mirror.reflector import Reflector
+from dra.kube.leases.lease import LeaderElector
+from dra.kube.events.events import EventRecorder
 KubeApi.connect(sys.argv[1], user_agent="probe")
 typed = ("kubernetes.client.models.", "kubernetes.client.api.")
 print(" ".join(name for name in sys.modules if name.startswith(typed)))

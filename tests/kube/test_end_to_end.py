@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from dra.common.resources import EVENTS, LEASES, NODES, RESOURCE_CLAIMS, Obj
+from dra.kube.client.transport import KubeApi
 from dra.kube.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -17,11 +19,9 @@ from dra.kube.errors import (
     InvalidError,
     NotFoundError,
 )
-from dra.kube.events import EventRecorder
-from dra.kube.lease import LeaderElector, LeaseTimes
-from dra.kube.reflector import Reflector
-from dra.kube.resources import EVENTS, LEASES, NODES, RESOURCE_CLAIMS, Obj
-from dra.kube.transport import KubeApi
+from dra.kube.events.events import EventRecorder
+from dra.kube.leases.lease import LeaderElector, LeaseTimes
+from dra.kube.mirror.reflector import Reflector
 from tests.kube.stub import eventually
 from tests.waiting import PATIENCE
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from dra.kube.events import EventLimits
-from dra.kube.resources import Obj
+from dra.common.resources import Obj
+from dra.kube.events.events import EventLimits
 from tests.kube.clocks import FakeClock
 from tests.kube.recorders import EVENTS, NODE, OK, POD, Make, sent
 from tests.kube.stub import Stub, eventually, refuse, thing

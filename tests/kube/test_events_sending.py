@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from dra.common.resources import Obj
+from dra.kube.client.transport import KubeApi
 from dra.kube.errors import KubeError
-from dra.kube.events import EventLimits
-from dra.kube.resources import Obj
+from dra.kube.events.events import EventLimits
 from dra.kube.timing import SystemClock
-from dra.kube.transport import KubeApi
 from tests.kube.clocks import FakeClock
 from tests.kube.recorders import NODE, OK, POD, Make, sent
 from tests.kube.stub import Stub, drop, eventually, hang, refuse, thing

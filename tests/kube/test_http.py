@@ -8,6 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from dra.common.resources import (
+    EVENTS,
+    NODES,
+    PODS,
+)
+from dra.kube.client.http import HttpClient
+from dra.kube.client.transport import KubeApi
 from dra.kube.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -18,13 +25,6 @@ from dra.kube.errors import (
     NotFoundError,
     UnavailableError,
 )
-from dra.kube.http import HttpClient
-from dra.kube.resources import (
-    EVENTS,
-    NODES,
-    PODS,
-)
-from dra.kube.transport import KubeApi
 from tests.kube.stub import (
     Handler,
     Stub,

@@ -5,8 +5,8 @@ from collections.abc import Callable
 
 import pytest
 
-from dra.kube.lease import LeaderElector
-from dra.kube.leaselock import SETTLED
+from dra.kube.leases.lease import LeaderElector
+from dra.kube.leases.leaselock import SETTLED
 from tests.kube.leases import LeaseServer
 from tests.kube.stub import eventually
 from tests.kube.test_lease import TIMES, SkippingClock

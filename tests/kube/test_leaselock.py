@@ -3,7 +3,7 @@
 import pytest
 
 from dra.kube.errors import UnavailableError
-from dra.kube.leaselock import LeaseTimes
+from dra.kube.leases.leaselock import LeaseTimes
 from tests.kube.clocks import FakeClock
 from tests.kube.leases import TIMES, LeaseServer, Link, candidate
 

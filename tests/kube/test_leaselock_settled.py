@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from dra.kube import leaselock
+from dra.common.resources import Obj
 from dra.kube.errors import UnavailableError
-from dra.kube.leaselock import SETTLED, LeaseLock
-from dra.kube.resources import Obj
+from dra.kube.leases import leaselock
+from dra.kube.leases.leaselock import SETTLED, LeaseLock
 from tests.kube.clocks import FakeClock
 from tests.kube.leases import TIMES, Fault, LeaseServer, candidate
 

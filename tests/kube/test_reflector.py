@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from dra.kube.reflector import Change, Reflector
-from dra.kube.resources import PODS, Obj
-from dra.kube.transport import KubeApi
+from dra.common.resources import PODS, Obj
+from dra.kube.client.transport import KubeApi
+from dra.kube.mirror.reflector import Change, Reflector
 from tests.kube.mirrors import Seen, Start, bookmark, lists, summary, watched_versions
 from tests.kube.stub import (
     Stub,

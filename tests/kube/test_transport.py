@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dra.kube.resources import (
+from dra.common.resources import (
     LEASES,
     MIG_NODES,
     NODES,
@@ -15,7 +15,7 @@ from dra.kube.resources import (
     Obj,
     Resource,
 )
-from dra.kube.transport import KubeApi
+from dra.kube.client.transport import KubeApi
 from tests.kube.stub import (
     Stub,
     listing,

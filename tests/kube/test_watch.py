@@ -4,11 +4,11 @@ import time
 
 import pytest
 
-from dra.kube import transport
+from dra.common.resources import PODS
+from dra.kube.client import transport
+from dra.kube.client.transport import KubeApi
+from dra.kube.client.watch import WatchEvent, WatchStream
 from dra.kube.errors import GoneError, UnavailableError
-from dra.kube.resources import PODS
-from dra.kube.transport import KubeApi
-from dra.kube.watch import WatchEvent, WatchStream
 from tests.kube.stub import (
     Handler,
     Stub,

@@ -9,10 +9,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from dra.inventory import Allocator
-from dra.kube.resources import CUSTOM_RESOURCE_DEFINITIONS
-from dra.kube.transport import KubeApi
-from kubeletplugin import hardwareloop, janitor, node, prepare, xidwatch
+from dra.common.resources import CUSTOM_RESOURCE_DEFINITIONS
+from dra.gpu.inventory import Allocator
+from dra.kube.client.transport import KubeApi
+from kubeletplugin.claims import janitor, node
+from kubeletplugin.claims.prepare import prepare
+from kubeletplugin.gpus import hardwareloop
+from kubeletplugin.gpus.health import xidwatch
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.variants import OTHERS, Variants
 from tests.folders import short_folder

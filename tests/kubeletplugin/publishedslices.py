@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dra.kube.resources import MIG_NODES, RESOURCE_SLICES, Obj
+from dra.common.resources import MIG_NODES, RESOURCE_SLICES, Obj
 from tests.kubeletplugin.rig import DRIVER, Rig
 
 SLICES = "/apis/resource.k8s.io/v1/resourceslices"

@@ -15,18 +15,18 @@ import yaml
 import sim.nvml
 from api.kubelet.dra.v1 import api_pb2 as v1
 from api.kubelet.dra.v1 import api_pb2_grpc as v1_grpc
-from dra.inventory import Allocator, ClaimRef
-from dra.kube.configured import open_connection
+from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj, Resource
+from dra.gpu.inventory import Allocator, ClaimRef
+from dra.gpu.mignode import to_mignode
+from dra.kube.client.http import HttpClient, Page
+from dra.kube.client.transport import KubeApi
+from dra.kube.connect.configured import open_connection
 from dra.kube.errors import KubeError, UnavailableError
-from dra.kube.http import HttpClient, Page
-from dra.kube.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj, Resource
-from dra.kube.transport import KubeApi
-from dra.mignode import to_mignode
 from kubeletplugin.daemon import Daemon
-from kubeletplugin.journal import Entry, Journal
-from kubeletplugin.options import Options
-from kubeletplugin.roots import Roots
-from kubeletplugin.telemetry import Telemetry
+from kubeletplugin.host.options import Options
+from kubeletplugin.host.roots import Roots
+from kubeletplugin.journal.journal import Entry, Journal
+from kubeletplugin.telemetry.telemetry import Telemetry
 from sim.nvml.machine import Machine
 from tests.waiting import PATIENCE, wait_for
 

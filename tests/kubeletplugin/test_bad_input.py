@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from dra.inventory import ClaimRef
+from dra.common.resources import RESOURCE_CLAIMS, Obj
+from dra.gpu.inventory import ClaimRef
 from dra.kube.errors import ForbiddenError
-from dra.kube.resources import RESOURCE_CLAIMS, Obj
-from kubeletplugin.entries import State
-from kubeletplugin.gpuunit import GpuUnit
+from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.conftest import A100

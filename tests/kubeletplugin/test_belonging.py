@@ -6,8 +6,15 @@ from uuid import NAMESPACE_OID, uuid5
 
 import pytest
 
-from kubeletplugin.belonging import Continuity, Doubt, Evidence, Inside, doubt, is_unique
-from kubeletplugin.entries import HELD, State
+from kubeletplugin.gpus.ownership.belonging import (
+    Continuity,
+    Doubt,
+    Evidence,
+    Inside,
+    doubt,
+    is_unique,
+)
+from kubeletplugin.journal.entries import HELD, State
 
 SAME, OTHER, UNKNOWN = Continuity.SAME, Continuity.OTHER, Continuity.UNKNOWN
 PREPARED = Evidence(State.PREPARED, Inside.RECORDED)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from dra.inventory import ClaimRef
+from dra.common.resources import RESOURCE_CLAIMS, Obj
+from dra.gpu.inventory import ClaimRef
 from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
-from dra.kube.resources import RESOURCE_CLAIMS, Obj
 from tests.kubeletplugin.rig import DRIVER, Rig
 from tests.waiting import wait_for
 

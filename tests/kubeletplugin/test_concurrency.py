@@ -6,10 +6,10 @@ import threading
 
 import pytest
 
+from kubeletplugin.claims.claim_tasks import ClaimWorks
 from kubeletplugin.errors import DeadlineError, StartingError
-from kubeletplugin.gate import Gate
-from kubeletplugin.locks import FifoLock
-from kubeletplugin.works import ClaimWorks
+from kubeletplugin.gpus.locks import FifoLock
+from kubeletplugin.readiness import Gate
 from tests.waiting import PATIENCE, wait_for
 
 SOON, IN_TIME = 0.01, PATIENCE

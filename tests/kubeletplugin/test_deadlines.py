@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from kubeletplugin.nvml.calls import CallPool
 from kubeletplugin.nvml.errors import HangError
+from kubeletplugin.nvml.session.calls import CallPool
 from sim.nvml.faults import Fault
 from tests.kubeletplugin.impatience import give_up_hanging_calls
 from tests.kubeletplugin.rig import Rig

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from dra.geometry import Placement
-from kubeletplugin.belonging import Continuity
-from kubeletplugin.entrywatch import EntryWatch, still_there
-from kubeletplugin.journal import Entry, State
-from kubeletplugin.roots import Roots
+from dra.gpu.geometry import Placement
+from kubeletplugin.gpus.ownership.belonging import Continuity
+from kubeletplugin.gpus.ownership.entrywatch import EntryWatch, still_there
+from kubeletplugin.host.roots import Roots
+from kubeletplugin.journal.journal import Entry, State
 from sim.nvml.machine import GpuSpec, Machine
 from tests.kubeletplugin.conftest import A100
 from tests.kubeletplugin.test_journal import entry

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from dra.inventory import ClaimRef
-from dra.kube.resources import RESOURCE_CLAIMS
-from kubeletplugin.options import Options
+from dra.common.resources import RESOURCE_CLAIMS
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.host.options import Options
 from tests.kubeletplugin import rig as rig_module
 from tests.kubeletplugin.rig import Rig
 from tests.waiting import PATIENCE, wait_for

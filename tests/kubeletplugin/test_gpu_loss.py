@@ -8,12 +8,12 @@ from typing import Any, Literal, cast
 
 import pytest
 
-from dra.conditions import GPU_LOST
-from dra.kube.resources import Obj
-from kubeletplugin import regaining
-from kubeletplugin.entries import State
-from kubeletplugin.hardware import Hardware
-from kubeletplugin.regaining import Regaining
+from dra.claims.conditions import GPU_LOST
+from dra.common.resources import Obj
+from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.gpus.lifecycle import regaining
+from kubeletplugin.gpus.lifecycle.regaining import Regaining
+from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from sim.nvml.variants import Variants
 from tests.kube.clocks import FakeClock

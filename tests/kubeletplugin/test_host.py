@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from kubeletplugin.caps import character_majors, instance_capabilities
 from kubeletplugin.errors import HostError
-from kubeletplugin.minors import GpuNames
-from kubeletplugin.roots import Roots
+from kubeletplugin.gpus.gpu_names import GpuNames
+from kubeletplugin.host.driver.caps import character_majors, instance_capabilities
+from kubeletplugin.host.roots import Roots
 
 DEVICES = """Character devices:
   1 mem

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from dra.geometry import Placement
-from dra.inventory import ClaimRef
+from dra.gpu.geometry import Placement
+from dra.gpu.inventory import ClaimRef
 from kubeletplugin.errors import HostError
-from kubeletplugin.journal import Entry, Journal, State, previous
+from kubeletplugin.journal.journal import Entry, Journal, State, previous
 
 
 def entry(uid: str = "u1", device: str = "gpu-0-mig-1g5gb-19-4", **changes: object) -> Entry:

@@ -7,9 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
-from dra.kube.resources import MIG_NODES
-from kubeletplugin.pausing import pause_of
-from kubeletplugin.xids import RESET_XIDS
+from dra.common.resources import MIG_NODES
+from kubeletplugin.gpus.neighbours.pausing import pause_of
+from kubeletplugin.nvml.xids import RESET_XIDS
 from sim.nvml.clients import HeldError
 from sim.nvml.codes import Return
 from sim.nvml.machine import GpuSpec

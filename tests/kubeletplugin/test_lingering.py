@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import pytest
 
-from kubeletplugin.entries import State
+from kubeletplugin.journal.entries import State
 from sim.nvml.variants import Variants
 from tests.kubeletplugin.rig import Rig
 from tests.waiting import wait_for

@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from dra.inventory import ClaimRef
-from kubeletplugin import hardwareloop, janitor
-from kubeletplugin.entries import State
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.claims import janitor
+from kubeletplugin.gpus import hardwareloop
+from kubeletplugin.journal.entries import State
 from tests.kubeletplugin.rig import Rig
 from tests.kubeletplugin.test_rebuild import reserve
 from tests.kubeletplugin.test_reclaim import events
@@ -139,7 +140,7 @@ def test_instances_of_others_that_come_and_go_are_published(rig: Rig) -> None:
 def test_what_was_half_made_is_finished_at_the_start_if_the_claim_is_reserved(
     make_rig: Callable[..., Rig],
 ) -> None:
-    from kubeletplugin.journal import Journal
+    from kubeletplugin.journal.journal import Journal
 
     rig = make_rig()
     rig.start()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from dra.inventory import ClaimRef
-from dra.kube.resources import Obj
-from kubeletplugin.entries import State
+from dra.common.resources import Obj
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from tests.kubeletplugin.rig import DRIVER, Rig
 from tests.kubeletplugin.test_rebuild import SLICE, lose_journal, prepared, reserve

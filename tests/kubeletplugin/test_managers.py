@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from dra.kube.resources import NODES
-from kubeletplugin.entries import State
-from kubeletplugin.managers import conflict
-from kubeletplugin.options import Options
+from dra.common.resources import NODES
+from kubeletplugin.gpus.neighbours.other_managers import conflict
+from kubeletplugin.host.options import Options
+from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin import rig as rig_module

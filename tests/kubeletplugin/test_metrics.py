@@ -11,15 +11,15 @@ import pynvml
 import pytest
 
 import sim.nvml
-from dra.inventory import ClaimRef
-from dra.kube.resources import RESOURCE_CLAIMS
-from dra.reasons import NodeReason
-from kubeletplugin.entries import State
-from kubeletplugin.locks import FifoLock
-from kubeletplugin.managers import Conflict
+from dra.claims.reasons import NodeReason
+from dra.common.resources import RESOURCE_CLAIMS
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.gpus.locks import FifoLock
+from kubeletplugin.gpus.neighbours.other_managers import Conflict
+from kubeletplugin.journal.entries import State
 from kubeletplugin.nvml.errors import HangError, NvmlError
-from kubeletplugin.nvml.session import Session
-from kubeletplugin.observer import Action
+from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.telemetry.observer import Action
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
 from tests.kubeletplugin.conftest import A100

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dra.inventory import ClaimRef
-from kubeletplugin import janitor
-from kubeletplugin.host.hooks import HOOK_NAMES
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.claims import janitor
+from kubeletplugin.host.driver.hooks import HOOK_NAMES
 from sim.nvml.machine import GpuSpec
 from sim.nvml.state import HostPart
 from tests.cdi.rules import hold

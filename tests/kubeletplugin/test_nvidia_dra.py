@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from dra.conditions import LET_GO
-from dra.kube.reflector import Reflector
-from dra.kube.resources import NODES, RESOURCE_SLICES, Obj, Resource
-from dra.nvidiadra import DEPLOY_LABEL, DRA_DRIVER
-from kubeletplugin.entries import State
-from kubeletplugin.managers import Conflict
-from kubeletplugin.nodewatch import NodeWatch
-from kubeletplugin.pausing import Pauses
-from kubeletplugin.reports import Reports
+from dra.claims.conditions import LET_GO
+from dra.common.resources import NODES, RESOURCE_SLICES, Obj, Resource
+from dra.kube.mirror.reflector import Reflector
+from dra.resourceslices.nvidiadra import DEPLOY_LABEL, DRA_DRIVER
+from kubeletplugin.gpus.neighbours.nodewatch import NodeWatch
+from kubeletplugin.gpus.neighbours.other_managers import Conflict
+from kubeletplugin.gpus.neighbours.pausing import Pauses
+from kubeletplugin.journal.entries import State
+from kubeletplugin.telemetry.reports import Reports
 from tests.dra.nvidiaslices import counter_slice, found_mig, future_mig, gpu, resource_slice
 from tests.kubeletplugin.rig import DRIVER, Rig
 from tests.kubeletplugin.test_managers import label, reasons, with_options

@@ -10,7 +10,7 @@ import pynvml
 import pytest
 
 import sim.nvml
-from dra.geometry import Geometry, Placement, Profile
+from dra.gpu.geometry import Geometry, Placement, Profile
 from kubeletplugin.nvml import changes
 from kubeletplugin.nvml.compute import create_compute_instance
 from kubeletplugin.nvml.discovery import Card, discover
@@ -29,7 +29,7 @@ from kubeletplugin.nvml.instances import (
     list_compute_instances,
     list_gpu_instances,
 )
-from kubeletplugin.nvml.session import Session
+from kubeletplugin.nvml.session.session import Session
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import product_names

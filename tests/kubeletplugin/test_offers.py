@@ -10,9 +10,9 @@ from typing import Any
 import pynvml
 import pytest
 
-from dra.geometry import Geometry, Placement, Profile
-from kubeletplugin import secondtry
-from kubeletplugin.offers import Offers
+from dra.gpu.geometry import Geometry, Placement, Profile
+from dra.kube import retry_schedule as secondtry
+from kubeletplugin.gpus.offers import Offers
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from sim.nvml.products import load_product

@@ -10,8 +10,8 @@ import pytest
 
 from api.kubelet.dra.v1beta1 import api_pb2 as v1beta1
 from api.kubelet.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
-from dra.kube.resources import RESOURCE_CLAIMS
-from kubeletplugin.journal import State
+from dra.common.resources import RESOURCE_CLAIMS
+from kubeletplugin.journal.journal import State
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.conftest import A100
@@ -290,7 +290,7 @@ def test_a_call_is_answered_before_kubelet_gives_up_and_the_next_joins_the_work(
     )
     rig.machine.inject(hang)
     with monkeypatch.context() as patch:
-        patch.setattr("kubeletplugin.node.RPC_SECONDS", 0.5)
+        patch.setattr("kubeletplugin.claims.node.RPC_SECONDS", 0.5)
         # On a busy machine the half second may be over before the work is begun.
         wait_for("the work", lambda: "still under way" in rig.refused(ref))
         assert "still under way" in rig.refused(ref)

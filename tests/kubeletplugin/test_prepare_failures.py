@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from cdi import files
-from kubeletplugin import journal as journal_module
+from kubeletplugin.journal import journal as journal_module
 from sim.nvml.faults import Fault
 from tests.kubeletplugin.rig import Rig
 from tests.waiting import wait_for

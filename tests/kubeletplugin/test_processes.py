@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kubeletplugin.host.pidnamespace import sees_processes
-from kubeletplugin.roots import Roots
+from kubeletplugin.host.roots import Roots
 from sim.nvml.machine import GpuSpec
 from sim.nvml.variants import OTHERS
 from tests.kubeletplugin.rig import Rig

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from dra.kube.resources import MIG_NODES
+from dra.common.resources import MIG_NODES
 from sim.nvml.machine import GpuSpec
 from tests.kube.tlsrelay import in_a_pod
 from tests.kubeletplugin.conftest import A100
@@ -31,8 +31,8 @@ SLICE = "gpu-0-mig-1g5gb-19-4"
 SITECUSTOMIZE = """
 import atexit, json, os, pathlib, sys
 if "ACCOUNT" in os.environ:
-    import dra.kube.incluster
-    dra.kube.incluster.SERVICE_ACCOUNT = pathlib.Path(os.environ["ACCOUNT"])
+    import dra.kube.connect.incluster
+    dra.kube.connect.incluster.SERVICE_ACCOUNT = pathlib.Path(os.environ["ACCOUNT"])
 atexit.register(lambda: open(os.environ["DUMP"], "w").write(json.dumps(sorted(sys.modules))))
 """
 # pynvml asks for nvmlInitWithFlags; a real library has nvmlInit_v2 as well.

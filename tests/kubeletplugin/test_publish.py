@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from dra.kube.resources import MIG_NODES, NODES, Obj
-from dra.mignode import from_mignode
-from kubeletplugin import daemon, hardwareloop
+from dra.common.resources import MIG_NODES, NODES, Obj
+from dra.gpu.mignode import from_mignode
+from kubeletplugin import daemon
+from kubeletplugin.gpus import hardwareloop
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.conftest import A100

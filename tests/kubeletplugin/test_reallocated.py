@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dra.kube.resources import RESOURCE_CLAIMS
+from dra.common.resources import RESOURCE_CLAIMS
 from tests.kubeletplugin.rig import DRIVER, Rig
 
 

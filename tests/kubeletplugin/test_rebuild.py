@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from dra.geometry import Placement
-from dra.inventory import ClaimRef
-from dra.kube.resources import RESOURCE_CLAIMS
-from kubeletplugin.entries import Entry, State
-from kubeletplugin.journal import Journal, previous
-from kubeletplugin.journalfile import VERSION, decode, encode
-from kubeletplugin.journalfile import _checksum as checksum
+from dra.common.resources import RESOURCE_CLAIMS
+from dra.gpu.geometry import Placement
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.journal.journal import Journal, previous
+from kubeletplugin.journal.journalfile import VERSION, decode, encode
+from kubeletplugin.journal.journalfile import _checksum as checksum
 from tests.kubeletplugin.rig import Rig
 from tests.kubeletplugin.test_journal import entry
 from tests.kubeletplugin.test_reclaim import events

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from dra.inventory import ClaimRef
-from dra.kube.resources import EVENTS
-from kubeletplugin import node
-from kubeletplugin.entries import State
+from dra.common.resources import EVENTS
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.claims import node
+from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from tests.kubeletplugin.rig import Rig
 from tests.waiting import PATIENCE, wait_for

@@ -11,8 +11,8 @@ from collections.abc import Callable
 import pytest
 
 from cdi.files import write_durably
-from kubeletplugin.journal import Journal, State, previous
-from kubeletplugin.ownership import exclusive
+from kubeletplugin.journal.journal import Journal, State, previous
+from kubeletplugin.journal.ownership import exclusive
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.conftest import A100

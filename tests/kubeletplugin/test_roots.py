@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from kubeletplugin.roots import Roots
+from kubeletplugin.host.roots import Roots
 
 CONTAINER = Path("/run/nvidia/driver")
 

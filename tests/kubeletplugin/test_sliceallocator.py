@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dra.inventory import Allocator
+from dra.gpu.inventory import Allocator
 from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
 from tests.kubeletplugin.publishedslices import (
     SLICES,

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dra import resourceslices
-from dra.inventory import Allocator
-from dra.kube.resources import RESOURCE_SLICES
+from dra.common.resources import RESOURCE_SLICES
+from dra.gpu.inventory import Allocator
+from dra.resourceslices import resourceslices
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
 from tests.kubeletplugin.conftest import A100, api_server

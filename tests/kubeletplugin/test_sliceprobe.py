@@ -10,14 +10,14 @@ from typing import Any, cast
 
 import pytest
 
-from dra.geometry import Occupant, Placement
-from dra.inventory import Gpu, Instance, InstanceState, Inventory
+from dra.common.resources import Obj
+from dra.gpu.geometry import Occupant, Placement
+from dra.gpu.inventory import Gpu, Instance, InstanceState, Inventory
+from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError
-from dra.kube.resources import Obj
-from dra.kube.transport import KubeApi
-from dra.resourceslices import Features
-from kubeletplugin.blocking import SETTLE_SECONDS, Blocking
-from kubeletplugin.sliceprobe import probe
+from dra.resourceslices.resourceslices import Features
+from kubeletplugin.publishing.slices.sliceprobe import probe
+from kubeletplugin.publishing.unaccounted import SETTLE_SECONDS, Blocking
 from tests.dra.gpus import sliced_gpu
 
 INVENTORY = Inventory("node-a", "node-a", "mig.dra.dev")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dra.kube.resources import NODES, RESOURCE_SLICES
-from kubeletplugin import blocking
+from dra.common.resources import NODES, RESOURCE_SLICES
+from kubeletplugin.publishing import unaccounted as blocking
 from sim.nvml.faults import Fault
 from tests.kubeletplugin.publishedslices import (
     SLICES,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dra.inventory import Allocator
-from dra.kube.resources import RESOURCE_SLICES
+from dra.common.resources import RESOURCE_SLICES
+from dra.gpu.inventory import Allocator
 from tests.kubeletplugin.publishedslices import (
     SLICES,
     devices,

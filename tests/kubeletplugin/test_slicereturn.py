@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from dra.inventory import Allocator
+from dra.common.resources import RESOURCE_SLICES, Obj
+from dra.gpu.inventory import Allocator
+from dra.kube import retry_schedule as secondtry
 from dra.kube.errors import ForbiddenError, KubeError
-from dra.kube.resources import RESOURCE_SLICES, Obj
-from kubeletplugin import secondtry
 from tests.kube.clocks import FakeClock
 from tests.kubeletplugin.publishedslices import SLICES, condition, devices, published, slices
 from tests.kubeletplugin.rig import Rig

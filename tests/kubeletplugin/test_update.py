@@ -12,14 +12,14 @@ from pathlib import Path
 import pytest
 
 from api.kubelet.dra.v1 import api_pb2 as v1
-from dra.inventory import Allocator
-from dra.kube.transport import KubeApi
+from dra.gpu.inventory import Allocator
+from dra.kube.client.transport import KubeApi
 from kubeletplugin.errors import HostError
-from kubeletplugin.grpcserver import MAX_SOCKET_PATH
-from kubeletplugin.options import Options
+from kubeletplugin.host.grpcserver import MAX_SOCKET_PATH
+from kubeletplugin.host.options import Options
+from kubeletplugin.host.sockets import remove_stale, sockets
 from kubeletplugin.serving import serve
-from kubeletplugin.sockets import remove_stale, sockets
-from kubeletplugin.telemetry import Telemetry
+from kubeletplugin.telemetry.telemetry import Telemetry
 from tests.kubeletplugin.rig import DRIVER, Rig, wire
 from tests.waiting import PATIENCE, wait_for
 

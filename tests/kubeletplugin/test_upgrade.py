@@ -10,13 +10,17 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from dra.kube.resources import EVENTS
-from kubeletplugin import driverlibrary
-from kubeletplugin.driverlibrary import LASTING_SECONDS, OVERDUE_SECONDS, DriverLibrary
-from kubeletplugin.driverversions import mapped_library
-from kubeletplugin.host.libraries import LIBRARY_DIRECTORIES
+from dra.common.resources import EVENTS
+from kubeletplugin.gpus.lifecycle import driverlibrary
+from kubeletplugin.gpus.lifecycle.driverlibrary import (
+    LASTING_SECONDS,
+    OVERDUE_SECONDS,
+    DriverLibrary,
+)
+from kubeletplugin.host.driver.driverversions import mapped_library
+from kubeletplugin.host.driver.libraries.libraries import LIBRARY_DIRECTORIES
+from kubeletplugin.host.roots import Roots
 from kubeletplugin.nvml.errors import translate
-from kubeletplugin.roots import Roots
 from sim.nvml import install, uninstall
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dra.conditions import PREPARE_FAILED, failed_prepare
-from dra.inventory import ClaimRef
-from dra.kube.resources import EVENTS, RESOURCE_CLAIMS, Obj
+from dra.claims.conditions import PREPARE_FAILED, failed_prepare
+from dra.common.resources import EVENTS, RESOURCE_CLAIMS, Obj
+from dra.gpu.inventory import ClaimRef
 from kubeletplugin.errors import (
     BusyError,
     ClaimError,

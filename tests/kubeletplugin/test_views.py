@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dra.inventory import ClaimRef
-from dra.kube.resources import Resource
-from kubeletplugin.journal import Journal
+from dra.common.resources import Resource
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.journal.journal import Journal
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.conftest import A100
 from tests.kubeletplugin.rig import DRIVER, Rig

@@ -16,7 +16,7 @@ from tests.waiting import PATIENCE, wait_for
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """What answers slowly is not taken for dead."""
-    monkeypatch.setattr("kubeletplugin.vitals._ANSWER_SECONDS", PATIENCE)
+    monkeypatch.setattr("kubeletplugin.telemetry.liveness._ANSWER_SECONDS", PATIENCE)
 
 
 def dead(rig: Rig) -> tuple[str, ...]:
@@ -61,7 +61,7 @@ def test_a_server_that_takes_connections_and_answers_nobody_makes_it_dead(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wait_for("readiness", lambda: not unready(rig))
-    monkeypatch.setattr("kubeletplugin.vitals._ANSWER_SECONDS", 0.2)
+    monkeypatch.setattr("kubeletplugin.telemetry.liveness._ANSWER_SECONDS", 0.2)
     assert rig.daemon is not None
     release = threading.Event()
     for _ in range(2):  # its workers

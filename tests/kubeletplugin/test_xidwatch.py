@@ -11,8 +11,8 @@ import pytest
 
 import sim.nvml
 from dra.kube.timing import SystemClock
-from kubeletplugin.nvml.session import Session
-from kubeletplugin.xidwatch import XidWatch
+from kubeletplugin.gpus.health.xidwatch import XidWatch
+from kubeletplugin.nvml.session.session import Session
 from sim.nvml.machine import GpuSpec, Machine
 from tests.waiting import wait_for
 

@@ -8,8 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dra.kube.errors import ConflictError, NotFoundError
-from dra.kube.resources import (
+from dra.common.resources import (
     DEVICE_CLASSES,
     EVENTS,
     NODES,
@@ -19,7 +18,8 @@ from dra.kube.resources import (
     RESOURCE_SLICES,
     Obj,
 )
-from dra.kube.transport import KubeApi
+from dra.kube.client.transport import KubeApi
+from dra.kube.errors import ConflictError, NotFoundError
 from tests.sim.apiserver.running import running_server
 
 DRIVER = "mig.dra.dev"

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from cdi.spec import device_id
-from dra.names import MigDevice, parse_device
+from dra.gpu.names import MigDevice, parse_device
 from hack.cluster.waiting import wait_for
-from kubeletplugin.journalfile import decode
+from kubeletplugin.journal.journalfile import decode
 from sim.nvml.machine import Machine
 
 if TYPE_CHECKING:

@@ -9,10 +9,10 @@ import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
-from dra.geometry import Placement
-from dra.inventory import ClaimRef, Instance, InstanceState, Inventory
-from dra.mignode import to_mignode
-from dra.names import MigDevice, parse_device
+from dra.gpu.geometry import Placement
+from dra.gpu.inventory import ClaimRef, Instance, InstanceState, Inventory
+from dra.gpu.mignode import to_mignode
+from dra.gpu.names import MigDevice, parse_device
 from hack.cluster.nodes import add_fake_node
 from tests.cluster.harness.background import Background
 from tests.cluster.harness.ledger import Piece, pieces

@@ -15,13 +15,13 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
-from dra.geometry import Placement
-from dra.inventory import ClaimRef
+from dra.gpu.geometry import Placement
+from dra.gpu.inventory import ClaimRef
 from kubeletplugin.check.items import Item
 from kubeletplugin.check.report import Report
-from kubeletplugin.entries import Entry, State
-from kubeletplugin.journal import Journal
-from kubeletplugin.ownership import owned_at_once
+from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.journal.ownership import owned_at_once
 from sim.check import main
 from sim.nvml.codes import Return
 from sim.nvml.faults import Action, Fault
@@ -266,7 +266,7 @@ def test_what_was_made_before_an_error_is_removed(make_node: MakeNode) -> None:
 def test_a_slice_that_cannot_be_removed_is_named_with_the_command_that_does(
     make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from kubeletplugin.check import leftovers
+    from kubeletplugin.check.trying import leftovers
 
     monkeypatch.setattr(leftovers, "_PAUSE_SECONDS", 0.0)
     node = make_node(A100)

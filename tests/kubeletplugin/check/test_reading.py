@@ -15,15 +15,16 @@ import pytest
 
 import sim.nvml
 from kubeletplugin.__main__ import main as kubeletplugin
-from kubeletplugin.check import configevents, process
 from kubeletplugin.check.command import check
-from kubeletplugin.check.configevents import ConfigEvents
 from kubeletplugin.check.items import Item
+from kubeletplugin.check.looking import process
+from kubeletplugin.check.looking.nvmlfile import mapped
 from kubeletplugin.check.notebook import Notebook
-from kubeletplugin.check.nvmlfile import mapped
 from kubeletplugin.check.report import Mark, Report
 from kubeletplugin.check.running import arguments, completed
-from kubeletplugin.nvml.session import Session
+from kubeletplugin.check.trying import configevents
+from kubeletplugin.check.trying.configevents import ConfigEvents
+from kubeletplugin.nvml.session.session import Session
 from sim.nvml.codes import Return
 from sim.nvml.faults import Fault
 from sim.nvml.host import compute_instance_minor, gpu_instance_minor

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from kubeletplugin.check.experiment import Observations
 from kubeletplugin.check.items import Item
 from kubeletplugin.check.report import Trial
-from kubeletplugin.check.settling import settle
+from kubeletplugin.check.trying.experiment import Observations
+from kubeletplugin.check.trying.settling import settle
 
 
 def trial(**more: Any) -> Trial:

@@ -8,7 +8,7 @@ from pathlib import Path
 from click.testing import CliRunner
 
 from kubeletplugin.check.report import Report
-from kubeletplugin.check.stopwatch import Stopwatch
+from kubeletplugin.check.trying.stopwatch import Stopwatch
 from sim.nvml.cli import main
 from sim.nvml.latencies import latency, read_latencies
 from sim.nvml.machine import Machine

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from kubeletplugin.check import attachprobe
 from kubeletplugin.check.errors import CheckError
-from kubeletplugin.check.realtools import RealTools
-from kubeletplugin.check.slices import best
-from kubeletplugin.check.tools import Place, run_probe
-from kubeletplugin.check.witnesses import Descriptor, Directory
-from kubeletplugin.roots import Roots
+from kubeletplugin.check.probes import attachprobe
+from kubeletplugin.check.trying.realtools import RealTools
+from kubeletplugin.check.trying.slices import best
+from kubeletplugin.check.trying.tools import Place, run_probe
+from kubeletplugin.check.trying.witnesses import Descriptor, Directory
+from kubeletplugin.host.roots import Roots
 from sim.nvml.host import CAPS_MAJOR, compute_instance_minor, gpu_instance_minor
 from sim.nvml.machine import Machine
 from tests.kubeletplugin.check.conftest import Node

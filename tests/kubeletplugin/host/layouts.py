@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kubeletplugin.host.driverfiles import DriverFiles
+from kubeletplugin.host.driver.driverfiles import DriverFiles
 from kubeletplugin.host.driversearch import DriverSearch
-from kubeletplugin.roots import Roots
+from kubeletplugin.host.roots import Roots
 from sim.nvml.elf import empty_library
 
 VERSION = "570.86.15"

@@ -10,10 +10,10 @@ import pytest
 
 from cdi.spec import DeviceNode
 from kubeletplugin.errors import HostError
-from kubeletplugin.host import devicenodes
-from kubeletplugin.host.devicenodes import control_nodes, gpu_node, modeset_node, node_edits
-from kubeletplugin.host.graphics import drm_nodes
-from kubeletplugin.roots import Roots
+from kubeletplugin.host.driver import devicenodes
+from kubeletplugin.host.driver.devicenodes import control_nodes, gpu_node, modeset_node, node_edits
+from kubeletplugin.host.driver.graphics import drm_nodes
+from kubeletplugin.host.roots import Roots
 from tests.kubeletplugin.host.layouts import DEVICES, kernel, roots
 
 VIDEO_GROUP = 44

@@ -9,8 +9,8 @@ import pytest
 from cdi.spec import Device, DeviceNode, Edits, Spec, encode, joined
 from cdi.validate import validate
 from kubeletplugin.errors import HostError
+from kubeletplugin.host.driver.hooks import HOOK_NAMES, find_hook
 from kubeletplugin.host.driversearch import DriverSearch, check_files
-from kubeletplugin.host.hooks import HOOK_NAMES, find_hook
 from tests.cdi.rules import hold
 from tests.kubeletplugin.host.layouts import (
     VERSION,

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from kubeletplugin.host.architecture import this_architecture
+from kubeletplugin.host.driver.libraries.architecture import this_architecture
+from kubeletplugin.host.driver.libraries.elf import AARCH64, read_library
+from kubeletplugin.host.driver.libraries.insideroot import inside
+from kubeletplugin.host.driver.libraries.ldcache import cached_paths
+from kubeletplugin.host.driver.libraries.librarymounts import container_directories
 from kubeletplugin.host.driversearch import DriverSearch
-from kubeletplugin.host.elf import AARCH64, read_library
-from kubeletplugin.host.insideroot import inside
-from kubeletplugin.host.ldcache import cached_paths
-from kubeletplugin.host.librarymounts import container_directories
 from sim.nvml.elf import empty_library
 from tests.kubeletplugin.host.layouts import (
     PLACES,

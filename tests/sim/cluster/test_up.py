@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from dra.kube.resources import PODS
-from dra.kube.transport import KubeApi
+from dra.common.resources import PODS
+from dra.kube.client.transport import KubeApi
 from sim.nvml.machine import GpuSpec, Machine
 from tests.sim import standins
 from tests.sim.cluster.conftest import processes_in

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from dra.claims import SCHEDULER_FINALIZER
-from dra.kube.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj
-from dra.kube.transport import KubeApi
+from dra.claims.claims import SCHEDULER_FINALIZER
+from dra.common.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj
+from dra.kube.client.transport import KubeApi
 from sim.kcm.controller import ClaimController
 from sim.kcm.decisions import POD_CLAIM
 from tests.sim import standins

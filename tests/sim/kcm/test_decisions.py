@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from dra.claims import SCHEDULER_FINALIZER
-from dra.kube.resources import Obj
+from dra.claims.claims import SCHEDULER_FINALIZER
+from dra.common.resources import Obj
 from sim.kcm.decisions import ClaimChange, claim_change
 
 _POD: Obj = {"metadata": {"name": "a", "uid": "1"}, "spec": {"nodeName": "n"}, "status": {}}

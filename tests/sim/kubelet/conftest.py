@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from dra.kube.resources import PODS, Obj
-from dra.kube.transport import KubeApi
+from dra.common.resources import PODS, Obj
+from dra.kube.client.transport import KubeApi
 from sim.kubelet import registration
 from sim.kubelet.agent import Kubelet, Settings
 from sim.kubelet.node import NodeShape

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dra.kube.resources import Obj
+from dra.common.resources import Obj
 from sim.kubelet.cdi import CdiCache, read_spec
 from sim.kubelet.containers import container_view
 from sim.kubelet.errors import ContainerError

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from dra.kube.resources import PODS, Obj
-from dra.kube.transport import KubeApi
+from dra.common.resources import PODS, Obj
+from dra.kube.client.transport import KubeApi
 from sim.kubelet.agent import Kubelet
 from sim.kubelet.logs import log_text
 from tests.sim import standins

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from dra.kube.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj
-from dra.kube.transport import KubeApi
+from dra.common.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj
+from dra.kube.client.transport import KubeApi
 from sim.kubelet.agent import Kubelet, Settings
 from sim.kubelet.pods import RUN_SECONDS
 from tests.sim import standins

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dra.kube.resources import RESOURCE_SLICES, Obj
-from dra.kube.transport import KubeApi
+from dra.common.resources import RESOURCE_SLICES, Obj
+from dra.kube.client.transport import KubeApi
 from sim.kubelet.agent import Kubelet
 from tests.sim import standins
 from tests.sim.kubelet.conftest import NODE, MakePlugin, bind

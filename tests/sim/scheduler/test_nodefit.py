@@ -6,7 +6,7 @@ from decimal import Decimal
 
 import pytest
 
-from dra.kube.resources import Obj
+from dra.common.resources import Obj
 from sim.scheduler.nodefit import NodeView, matches_selector, rejection, requests, tolerates
 
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from dra.kube.resources import NODES, PODS, RESOURCE_CLAIMS, Obj
-from dra.kube.transport import KubeApi
+from dra.common.resources import NODES, PODS, RESOURCE_CLAIMS, Obj
+from dra.kube.client.transport import KubeApi
 from sim.scheduler.scheduler import Scheduler
 from tests.sim import standins
 from tests.sim.standins import allocate, get_claim, get_pod, holds_for

@@ -1,0 +1,104 @@
+"""What a command writes: text for people, or JSON for programs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import textwrap
+from typing import Any, TextIO
+
+from dra.gpu.placement_map import Style
+
+API_VERSION = "cli.mig.dra.dev/v1"
+"""Of everything that ``-o json`` prints; docs/kubectl-mig.md describes it."""
+
+_BOLD, _DIM, _GREEN, _YELLOW, _RED = "1", "2", "32", "33", "31"
+_ESCAPES = re.compile(r"\x1b\[[0-9;]*m")
+_CLEAR = "\x1b[H\x1b[2J\x1b[3J"
+
+
+class Output:
+    """Writes to a stream as ``-o`` says: ``text``, ``wide`` (more text) or ``json``."""
+
+    def __init__(self, stream: TextIO, *, form: str = "text", color: bool = True) -> None:
+        style = Style.of(stream, os.environ)
+        self.style = Style(color=style.color and color, ascii_only=style.ascii_only)
+        self.form = form
+        self._stream = stream
+
+    @property
+    def is_json(self) -> bool:
+        """Whether a program reads it."""
+        return self.form == "json"
+
+    @property
+    def width(self) -> int:
+        """Columns of the terminal; 100 where there is none, COLUMNS overrides."""
+        return max(40, shutil.get_terminal_size((100, 40)).columns)
+
+    def json(self, kind: str, content: dict[str, Any]) -> None:
+        """One JSON document, with ``apiVersion`` and ``kind`` first."""
+        json.dump({"apiVersion": API_VERSION, "kind": kind, **content}, self._stream, indent=2)
+        self._stream.write("\n")
+        self._stream.flush()
+
+    def line(self, text: str = "") -> None:
+        """One line as it is."""
+        if self.style.ascii_only:
+            text = text.encode("ascii", "replace").decode()
+        self._stream.write(text.rstrip() + "\n")
+
+    def paragraph(self, indent: str, head: str, text: str) -> None:
+        """``head`` and ``text``, wrapped below each other on a terminal; else one line."""
+        first = f"{indent}{head}"
+        if not self._stream.isatty():
+            self.line(first + text)
+            return
+        shown = len(_ESCAPES.sub("", head))
+        room = max(20, self.width - len(indent) - shown)
+        lines = textwrap.wrap(text, room, break_on_hyphens=False) or [""]
+        self.line(first + lines[0])
+        for line in lines[1:]:
+            self.line(" " * (len(indent) + shown) + line)
+
+    def table(self, header: tuple[str, ...], rows: list[tuple[str, ...]], indent: str = "") -> None:
+        """Columns as wide as they must be, as kubectl prints them."""
+        widths = [max(len(row[i]) for row in (header, *rows)) for i in range(len(header))]
+        for number, row in enumerate((header, *rows)):
+            cells = (text.ljust(width) for text, width in zip(row, widths, strict=True))
+            text = "   ".join(cells).rstrip()
+            self.line(indent + (self.bold(text) if number == 0 else text))
+
+    def clear(self) -> None:
+        """An empty screen, on a terminal."""
+        if self._stream.isatty():
+            self._stream.write(_CLEAR)
+
+    def flush(self) -> None:
+        """Show what was written."""
+        self._stream.flush()
+
+    def bold(self, text: str) -> str:
+        """A heading."""
+        return self._paint(text, _BOLD)
+
+    def dim(self, text: str) -> str:
+        """By the way."""
+        return self._paint(text, _DIM)
+
+    def good(self, text: str) -> str:
+        """It holds."""
+        return self._paint(text, _GREEN)
+
+    def odd(self, text: str) -> str:
+        """Worth a look."""
+        return self._paint(text, _YELLOW)
+
+    def bad(self, text: str) -> str:
+        """It does not hold."""
+        return self._paint(text, _RED)
+
+    def _paint(self, text: str, code: str) -> str:
+        return f"\x1b[{code}m{text}\x1b[0m" if self.style.color and text else text

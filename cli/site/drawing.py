@@ -1,0 +1,137 @@
+"""The placement map as text. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from cli.shell.output import Output
+from cli.site.occupancy import ALLOCATED, GpuView, NodeView, Slot
+from dra.gpu.inventory import InstanceState
+from dra.gpu.placement_map import LABEL_WIDTH, Segment, color_of, compute_slices, draw_gpu, scale
+
+_NOTE_WIDTH = 24
+_NARROWEST = 32
+_IN_USE = frozenset({InstanceState.PREPARED.value, ALLOCATED, InstanceState.PREPARING.value})
+
+
+def draw_node(node: NodeView, out: Output) -> list[str]:
+    """A node's GPUs, two lines each, and below them what needs words."""
+    width = max(_NARROWEST, out.width - LABEL_WIDTH - _NOTE_WIDTH)
+    lines = [_header(node, out)]
+    slices = 0
+    for view in node.gpus:
+        known = view.gpu.geometry.memory_slices if view.gpu.geometry else 0
+        if known and known != slices:
+            lines.append(out.dim(scale(known, width=width).rstrip()))
+            slices = known
+        lines += _gpu(view, out, width)
+    return lines
+
+
+def remarks(node: NodeView) -> list[str]:
+    """What is not as it should be, and why, one line each."""
+    found = []
+    if not node.inventory.ready:
+        found.append(f"{node.name}: {node.inventory.message or 'the driver is not ready'}")
+    for view in node.gpus:
+        if view.blocked and node.inventory.ready:
+            found.append(f"{view.gpu.name}: {view.blocked}")
+        for slot in view.slots:
+            text = remark(slot)
+            if text:
+                found.append(f"{view.gpu.name}: {text}")
+    return found
+
+
+def remark(slot: Slot) -> str:
+    """What is special about a slot; empty for one that is simply in use."""
+    held = f", of claim {slot.claim}" if slot.claim else ""
+    parts = [p for p in (slot.message, slot.unhealthy) if p]
+    if slot.state in _IN_USE and not parts:
+        return ""
+    return ": ".join([f"{slot.where} is {slot.state}{held}", *parts])
+
+
+def _header(node: NodeView, out: Output) -> str:
+    inventory = node.inventory
+    products: dict[str, int] = {}
+    for view in node.gpus:
+        product = view.gpu.product_name.removeprefix("NVIDIA ") or "GPU"
+        products[product] = products.get(product, 0) + 1
+    free = sum(v.free_mib for v in node.gpus if not v.blocked)
+    total = sum(v.gpu.memory_mib for v in node.gpus)
+    facts = [
+        ", ".join(f"{n} x {p}" for p, n in products.items()) or "no GPU",
+        f"{_gib(free)} of {_gib(total)} free",
+    ]
+    if inventory.allocator != "controller":
+        facts.append(f"allocated by kube-{inventory.allocator.value}")
+    text = f"{out.bold(node.name)}  {'   '.join(facts)}"
+    return text if inventory.ready else f"{text}   {out.bad('NOT READY')}"
+
+
+def _gpu(view: GpuView, out: Output, width: int) -> list[str]:
+    whole = next((s for s in view.slots if s.placement is None), None)
+    if whole is not None and not view.sliceable:
+        notes = f"held whole by {whole.owner}", ""
+    elif view.inventory.is_drained(view.gpu.name):
+        notes = out.odd("drained"), ""
+    elif view.gpu.reason == "MIGDisabled":
+        notes = "MIG is off: the whole GPU is free", ""
+    elif view.blocked:
+        notes = out.odd(view.gpu.reason or "withheld"), ""
+    else:
+        notes = _room(view)
+    return draw_gpu(
+        view.gpu,
+        _segments(view, width),
+        style=out.style,
+        width=width,
+        notes=notes,
+        hatched=bool(view.blocked),
+    )
+
+
+def _room(view: GpuView) -> tuple[str, str]:
+    largest, free = view.largest, view.free_mib
+    if largest is not None:
+        return f"fits {largest.name}", f"{_gib(free)} free"
+    return "full", f"{_gib(free)} stranded" if free else ""
+
+
+def _segments(view: GpuView, width: int) -> Iterable[Segment]:
+    slices = view.gpu.geometry.memory_slices if view.gpu.geometry else 1
+    for slot in view.slots:
+        if slot.placement is None:
+            continue
+        room = slot.placement.size * (width // slices) - 1
+        yield Segment(
+            slot.placement,
+            _label(slot, room),
+            _fitting(slot, room),
+            color_of(slot.state, compute_slices(view.gpu, slot.profile_id)),
+        )
+
+
+def _label(slot: Slot, room: int) -> str:
+    """The profile, and what is unusual about it where there is room."""
+    label = slot.profile or "?"
+    unusual = slot.state if slot.state != InstanceState.PREPARED else ""
+    if slot.unhealthy:
+        unusual = "unhealthy"
+    both = f"{label} {unusual}"
+    return both if unusual and slot.claim is not None and len(both) <= room else label
+
+
+def _fitting(slot: Slot, room: int) -> str:
+    """The owner in full, or without its namespace; a state that people should see goes first."""
+    if slot.claim is None or slot.state not in (*_IN_USE, InstanceState.RECLAIMING.value):
+        return slot.state
+    if slot.state == InstanceState.RECLAIMING and len(f"{slot.profile} reclaiming") > room:
+        return slot.state
+    owner = slot.owner
+    return owner if len(owner) <= room else owner.partition("/")[2]
+
+
+def _gib(mib: int) -> str:
+    return f"{mib // 1024}Gi"

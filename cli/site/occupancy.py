@@ -1,0 +1,220 @@
+"""Who holds what of every GPU: instances as the nodes show them, and claims that wait for theirs.
+
+Pure: MigNodes and ResourceClaims in, values out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dra.claims.claims import Claim, read_claim
+from dra.gpu.geometry import Occupant, Placement, Profile, Usage
+from dra.gpu.holdings import Device, occupant_of, why_blocked
+from dra.gpu.inventory import ClaimRef, Gpu, Instance, Inventory
+from dra.gpu.names import DeviceNameError, GpuDevice, MigDevice, parse_device
+
+ALLOCATED = "allocated"
+"""The state of what is allocated and not yet on the node; the others are InstanceState's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """A part of a GPU that something holds; ``placement`` None is the whole GPU.
+
+    ``pods`` are the names of those that may use the claim, in its namespace.
+    """
+
+    placement: Placement | None
+    state: str
+    profile: str = ""
+    profile_id: int | None = None
+    claim: ClaimRef | None = None
+    pods: tuple[str, ...] = ()
+    uuid: str = ""
+    message: str = ""
+    unhealthy: str = ""
+
+    @property
+    def owner(self) -> str:
+        """``namespace/pod``, ``namespace/claim`` while no pod may use it, or the state."""
+        if self.claim is None:
+            return self.state
+        return f"{self.claim.namespace}/{self.pods[0] if self.pods else self.claim.name}"
+
+    @property
+    def where(self) -> str:
+        """``3g.20gb at 4:4``, or ``the whole GPU``."""
+        if self.placement is None:
+            return "the whole GPU"
+        return f"{self.profile or 'a slice'} at {self.placement}"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuView:
+    """A GPU, what holds it, and in ``blocked`` why nothing of it is given out, if so."""
+
+    inventory: Inventory
+    gpu: Gpu
+    slots: tuple[Slot, ...] = ()
+    blocked: str = ""
+
+    @property
+    def usage(self) -> Usage:
+        """What the slots take together."""
+        if self.gpu.geometry is None:
+            return Usage()
+        return self.gpu.geometry.usage(
+            Occupant(s.placement, s.profile_id) for s in self.slots if s.placement is not None
+        )
+
+    @property
+    def sliceable(self) -> bool:
+        """Whether slices can be made on it at all."""
+        return self.gpu.mig_enabled and self.gpu.geometry is not None
+
+    @property
+    def open(self) -> bool:
+        """Whether a slice could be made now, if there is room."""
+        return self.sliceable and not self.blocked and all(s.placement for s in self.slots)
+
+    @property
+    def largest(self) -> Profile | None:
+        """The largest profile that could be placed now."""
+        geometry = self.gpu.geometry
+        return geometry.largest_placeable(self.usage) if geometry and self.open else None
+
+    @property
+    def free_mib(self) -> int:
+        """Memory of the free memory slices, whether or not anything can be placed there."""
+        geometry = self.gpu.geometry
+        if geometry is None or not geometry.memory_slices:
+            return 0 if self.slots else self.gpu.memory_mib
+        free = geometry.memory_slices - self.usage.mask.bit_count()
+        return self.gpu.memory_mib * free // geometry.memory_slices
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A node with MIG GPUs."""
+
+    inventory: Inventory
+    gpus: tuple[GpuView, ...]
+
+    @property
+    def name(self) -> str:
+        """The node's name."""
+        return self.inventory.node
+
+
+@dataclass(frozen=True, slots=True)
+class Site:
+    """The nodes by name, and why some MigNodes could not be read."""
+
+    nodes: tuple[NodeView, ...]
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+
+    def node(self, name: str) -> NodeView | None:
+        """The node called ``name``."""
+        return next((n for n in self.nodes if n.name == name), None)
+
+    @property
+    def gpus(self) -> tuple[GpuView, ...]:
+        """Those of all nodes."""
+        return tuple(g for n in self.nodes for g in n.gpus)
+
+    def instances_of(self, claim_uid: str) -> list[tuple[GpuView, Slot]]:
+        """What is on the nodes of a claim, in whatever state."""
+        return [
+            (v, s)
+            for v in self.gpus
+            for s in v.slots
+            if s.claim is not None and s.claim.uid == claim_uid and s.state != ALLOCATED
+        ]
+
+
+def survey(
+    inventories: Iterable[Inventory],
+    claims: Iterable[Mapping[str, Any]],
+    *,
+    driver: str,
+    unreadable: Mapping[str, str] | None = None,
+) -> Site:
+    """What the MigNodes and the claims (as JSON) show together."""
+    known = [read_claim(c) for c in claims]
+    pods = {c.ref.uid: _pods(c) for c in known}
+    held: dict[tuple[str, str], list[tuple[Claim, Device]]] = {}
+    for claim in known:
+        allocation = claim.allocation
+        for allocated in allocation.of_driver(driver) if allocation else ():
+            device = _device(allocated.device)
+            if device is not None and allocation is not None and not allocated.admin_access:
+                gpu = str(device) if isinstance(device, GpuDevice) else device.gpu
+                held.setdefault((allocation.node, gpu), []).append((claim, device))
+    nodes = []
+    for inventory in sorted(inventories, key=lambda i: i.node):
+        views = [
+            _view(g, inventory, held.get((inventory.node, g.name), []), pods)
+            for g in sorted(inventory.gpus, key=lambda g: g.minor)
+        ]
+        nodes.append(NodeView(inventory, tuple(views)))
+    return Site(tuple(nodes), dict(unreadable or {}))
+
+
+def _view(
+    gpu: Gpu,
+    inventory: Inventory,
+    held: list[tuple[Claim, Device]],
+    pods: Mapping[str, tuple[str, ...]],
+) -> GpuView:
+    slots = [_instance(i, pods) for i in gpu.instances]
+    seen = {(s.claim.uid if s.claim else "", s.placement) for s in slots}
+    for claim, device in held:
+        occupant = occupant_of(device, gpu.geometry)
+        placement = occupant.placement if occupant else None
+        if (claim.ref.uid, placement) not in seen:
+            slots.append(_allocated(claim, device, gpu, pods))
+    slots.sort(key=lambda s: s.placement or Placement(0, 0))
+    return GpuView(inventory, gpu, tuple(slots), why_blocked(gpu, inventory))
+
+
+def _instance(instance: Instance, pods: Mapping[str, tuple[str, ...]]) -> Slot:
+    return Slot(
+        instance.placement,
+        instance.state.value,
+        instance.profile,
+        instance.profile_id,
+        instance.claim,
+        pods.get(instance.claim.uid, ()) if instance.claim else (),
+        instance.uuid,
+        instance.message,
+        instance.unhealthy,
+    )
+
+
+def _allocated(claim: Claim, device: Device, gpu: Gpu, pods: Mapping[str, tuple[str, ...]]) -> Slot:
+    occupant = occupant_of(device, gpu.geometry)
+    named = pods.get(claim.ref.uid, ())
+    if occupant is None or not isinstance(device, MigDevice):
+        return Slot(None, ALLOCATED, claim=claim.ref, pods=named)
+    profile = gpu.geometry.by_id(device.profile_id) if gpu.geometry else None
+    return Slot(
+        occupant.placement,
+        ALLOCATED,
+        profile.name if profile else device.profile_label,
+        device.profile_id,
+        claim.ref,
+        named,
+    )
+
+
+def _pods(claim: Claim) -> tuple[str, ...]:
+    return tuple(c.name for c in claim.reserved_for if c.resource == "pods")
+
+
+def _device(name: str) -> Device | None:
+    try:
+        return parse_device(name)
+    except DeviceNameError:
+        return None

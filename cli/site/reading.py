@@ -1,0 +1,46 @@
+"""Objects of the cluster as values; what is missing there is said in the words of the remedy."""
+
+from __future__ import annotations
+
+from api.errors import ApiError
+from cli.shell.exits import CliError, Exit
+from cli.shell.session import Session
+from cli.site.occupancy import Site, survey
+from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS, Obj
+from dra.gpu.inventory import Inventory
+from dra.gpu.mignode import from_mignode
+from dra.kube.errors import NotFoundError
+
+
+def mignodes(session: Session) -> list[Obj]:
+    """All MigNodes.
+
+    Raises:
+        CliError: the CustomResourceDefinition is not installed.
+    """
+    try:
+        return session.api.list(MIG_NODES).items
+    except NotFoundError as error:
+        raise CliError(
+            Exit.NOT_FOUND,
+            f"the cluster does not know {MIG_NODES}: is the driver installed? (kubectl mig doctor)",
+        ) from error
+
+
+def inventories(objects: list[Obj]) -> tuple[list[Inventory], dict[str, str]]:
+    """The inventories in MigNode objects, and by node why some could not be read."""
+    read: list[Inventory] = []
+    unreadable: dict[str, str] = {}
+    for obj in objects:
+        try:
+            read.append(from_mignode(obj))
+        except (ApiError, ValueError) as error:
+            unreadable[obj["metadata"]["name"]] = str(error)
+    return read, unreadable
+
+
+def site(session: Session) -> Site:
+    """The nodes with MIG GPUs, and who holds what there."""
+    read, unreadable = inventories(mignodes(session))
+    claims = session.api.list(RESOURCE_CLAIMS).items
+    return survey(read, claims, driver=session.driver, unreadable=unreadable)

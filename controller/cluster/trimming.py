@@ -1,0 +1,203 @@
+"""What is kept of the objects that the controller mirrors: 40,000 pods as they come are gigabytes.
+
+What many have in common, such as the resources of the pods of a Job, is kept once, and so are the
+names and UIDs by which objects refer to each other. Nothing is kept of what is for other drivers;
+a claim may bring 320 KiB of it, which are megabytes in memory.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from dra.claims.claims import ALLOCATED_BY, OTHERS_CONFIG, TOO_LARGE, allocation_managers
+from dra.claims.conditions import PREPARED
+from dra.common.cache import BoundedCache, json_weight
+from dra.common.resources import (
+    DEVICE_CLASSES,
+    MIG_NODES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    Obj,
+    Resource,
+)
+
+_IDENTITY = ("name", "namespace", "uid", "resourceVersion")
+_POD_METADATA = (
+    *("name", "namespace", "uid"),
+    *("creationTimestamp", "deletionTimestamp", "ownerReferences"),
+)
+"""Without the resourceVersion: a change of nothing that is kept is none."""
+_CLAIM_METADATA = (*_POD_METADATA, "resourceVersion", "finalizers")
+_POD_SPEC = (
+    *("overhead", "resources", "nodeSelector", "affinity", "tolerations", "priority"),
+    *("schedulingGates", "resourceClaims", "nodeName"),
+)
+_OWNER = ("kind", "controller")
+_DEVICE = ("driver", "pool", "device", "shareID", "conditions")
+_CONTAINER = ("name", "resources", "restartPolicy")
+_SHARED_BYTES = 32 * 2**20
+
+REQUEST_BYTES = 64 * 2**10
+"""The requests and constraints of a claim that is read; usual ones have some hundred bytes."""
+
+CONFIG_BYTES = 8 * 2**10
+"""The parameters for this driver, likewise."""
+
+MOST_FINALIZERS = 64
+"""A claim with more is not touched."""
+
+
+def identity(obj: Obj) -> Obj:
+    """The name and the version of an object."""
+    return {"metadata": _picked(obj["metadata"], _IDENTITY)}
+
+
+class Trimmer:
+    """Trims the objects of one resource, for ``driver``.
+
+    Not thread-safe; the objects may not be changed.
+    """
+
+    def __init__(self, resource: Resource, driver: str) -> None:
+        self._driver = driver
+        self._known: BoundedCache[bytes, Any] = BoundedCache(_SHARED_BYTES, weigh=json_weight)
+        self._trim: Callable[[Obj], Obj] = {
+            PODS: self._pod,
+            RESOURCE_CLAIMS: self._claim,
+            DEVICE_CLASSES: self._class,
+        }.get(resource, lambda obj: obj)
+
+    def __call__(self, obj: Obj) -> Obj:
+        """What the controller reads of ``obj``; what is not as it should be is left as it is."""
+        try:
+            return self._trim(obj)
+        except (KeyError, TypeError, AttributeError):
+            return obj
+
+    def _pod(self, obj: Obj) -> Obj:
+        spec, status = obj.get("spec") or {}, obj.get("status") or {}
+        slim = {key: self._shared(value) for key, value in _picked(spec, _POD_SPEC).items()}
+        for field in ("containers", "initContainers"):
+            if field in spec:
+                slim[field] = self._shared([_picked(c, _CONTAINER) for c in spec[field]])
+        said = _picked(status, ("phase", "resourceClaimStatuses"))
+        # What Kubernetes says of a pod is nothing to us, unlike what we said ourselves.
+        if own := [c for c in status.get("conditions") or () if "/" in c["type"]]:
+            said["conditions"] = own
+        metadata = _named(obj["metadata"], _POD_METADATA)
+        if owners := metadata.get("ownerReferences"):
+            metadata["ownerReferences"] = self._shared([_picked(o, _OWNER) for o in owners])
+        return {"metadata": metadata, "spec": slim, "status": said}
+
+    def _claim(self, obj: Obj) -> Obj:
+        metadata = _named(obj["metadata"], _CLAIM_METADATA)
+        if "finalizers" in metadata:
+            # One more than a claim may have to be touched.
+            metadata["finalizers"] = self._shared(metadata["finalizers"][: MOST_FINALIZERS + 1])
+        if owners := [o for o in metadata.get("ownerReferences") or () if o.get("controller")]:
+            metadata["ownerReferences"] = [_picked(o, (*_OWNER, "uid")) for o in owners]
+        else:
+            metadata.pop("ownerReferences", None)
+        if managers := allocation_managers(obj["metadata"]):
+            metadata[ALLOCATED_BY] = [sys.intern(manager) for manager in managers]
+        slim: Obj = {"metadata": metadata, "spec": self._shared(self._claim_spec(obj))}
+        if status := obj.get("status"):
+            slim["status"] = said = {k: v for k, v in status.items() if k != "devices"}
+            if allocation := said.pop("allocation", None):
+                allocation = self._without_others(allocation, "devices")
+                said["allocation"] = kept = _interned(allocation)
+                if "nodeSelector" in kept:
+                    kept["nodeSelector"] = self._shared(kept["nodeSelector"])
+            if "reservedFor" in said:
+                said["reservedFor"] = _interned(said["reservedFor"])
+            # Devices that are as they should be say nothing that the allocation does not.
+            own = (d for d in status.get("devices") or () if d["driver"] == self._driver)
+            if told := [_picked(d, _DEVICE) for d in own if not _is_prepared(d)]:
+                said["devices"] = told
+        return slim
+
+    def _claim_spec(self, obj: Obj) -> Obj:
+        spec = self._without_others(obj.get("spec") or {}, "devices")
+        devices = spec.get("devices") or {}
+        config = msgspec.json.encode(devices.get("config") or ())
+        rest = msgspec.json.encode({k: v for k, v in devices.items() if k != "config"})
+        if len(config) <= CONFIG_BYTES and len(rest) <= REQUEST_BYTES:
+            return spec
+        size = len(config) + len(rest)
+        return {"devices": {"requests": [_stub(r, size) for r in devices.get("requests") or ()]}}
+
+    def _class(self, obj: Obj) -> Obj:
+        metadata = {k: v for k, v in obj["metadata"].items() if k != "managedFields"}
+        holder = self._without_others({"spec": obj.get("spec") or {}}, "spec")
+        return {**obj, "metadata": metadata, "spec": holder["spec"]}
+
+    def _without_others(self, holder: Obj, field: str) -> Obj:
+        """``holder``, and in ``field`` of it no configuration but that for this driver."""
+        inner = holder.get(field) or {}
+        if "config" not in inner:
+            return holder
+        own = [c for c in inner["config"] if (c.get("opaque") or {}).get("driver") == self._driver]
+        kept = {k: v for k, v in inner.items() if k != "config"}
+        if own:
+            kept["config"] = own
+        if len(own) < len(inner["config"]):
+            kept[OTHERS_CONFIG] = True
+        return {**holder, field: kept}
+
+    def _shared(self, value: Any) -> Any:
+        """``value``, or the one that was there before and is equal to it."""
+        if isinstance(value, dict | list):
+            return self._known.get(msgspec.json.encode(value), lambda: value)
+        return value
+
+
+def remembering(resource: Resource) -> Callable[[Obj], Obj]:
+    """What the mirror itself holds, to know what has changed: nodes are in the index already."""
+    return identity if resource in (NODES, MIG_NODES) else lambda obj: obj
+
+
+def _stub(request: Obj, size: int) -> Obj:
+    """What is left of a request that is not read: which class it is of, and why."""
+
+    def of(body: Obj) -> Obj:
+        return {**_picked(body, ("name", "deviceClassName")), TOO_LARGE: size}
+
+    stub = _picked(request, ("name",))
+    if "exactly" in request:
+        stub["exactly"] = of(request["exactly"])
+    if "firstAvailable" in request:
+        stub["firstAvailable"] = [of(each) for each in request["firstAvailable"]]
+    return stub
+
+
+def _is_prepared(device: Obj) -> bool:
+    return all(c.get("reason") == PREPARED for c in device.get("conditions") or ())
+
+
+def _interned(value: Any) -> Any:
+    """``value`` with each of its strings kept once, whatever else has it."""
+    if isinstance(value, str):
+        return sys.intern(value)
+    if isinstance(value, list):
+        return [_interned(v) for v in value]
+    if isinstance(value, dict):
+        return {key: _interned(v) for key, v in value.items()}
+    return value
+
+
+def _named(metadata: Obj, fields: Iterable[str]) -> Obj:
+    """``fields`` of an object's metadata, its names kept once."""
+    kept = _picked(metadata, fields)
+    for field in ("name", "namespace", "uid"):
+        if field in kept:
+            kept[field] = sys.intern(kept[field])
+    return kept
+
+
+def _picked(mapping: Obj, fields: Iterable[str]) -> Obj:
+    return {key: mapping[key] for key in fields if key in mapping}

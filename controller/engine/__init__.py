@@ -1,0 +1,1 @@
+"""Events become work while this process leads."""

@@ -1,0 +1,346 @@
+"""Decides and acts: one pod or claim at a time, on what the cluster index knows.
+
+No threads, no waiting: the loop around it feeds changes in and calls it. What is written goes to
+an outbox, and its answer comes back with the changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from controller.cluster.cluster import Cluster, Effects
+from controller.engine.evaluations import TOLD_SECONDS, Asked, Evaluations
+from controller.engine.pod_problem import Blocked, Satisfied, examine, without_nodes
+from controller.engine.retries import Retries
+from controller.lifecycle.allocation_writes import Grants
+from controller.lifecycle.claimwrites import ClaimWrites
+from controller.lifecycle.classsync import ClassSync
+from controller.lifecycle.cleanup import Ender
+from controller.lifecycle.failed_prepare import Stranded
+from controller.lifecycle.partial_allocations import Mover
+from controller.queue.exclusions import Exclusions
+from controller.queue.known_failures import Failures
+from controller.queue.overtaking import Overtaking
+from controller.queue.turns import urgency
+from controller.queue.worklist import WorkList
+from controller.reporting.observer import Observer
+from controller.reporting.report import Reporter
+from controller.writing.in_flight import Flights
+from controller.writing.outbox import Outbox
+from controller.writing.writer import Writer
+from dra.allocator.admin_access import decide
+from dra.allocator.allocate import Allocator
+from dra.allocator.explain import explain
+from dra.allocator.problem import Decision, Problem
+from dra.cel.kinds import UnansweredError
+from dra.claims.reasons import Obstacle, Reason
+from dra.claims.wants import Reader
+from dra.pods.pods import Key, Pod
+
+LOOK_AGAIN_SECONDS = 60.0
+"""How often a waiting pod is looked at although nothing happened."""
+
+SWEEP_SECONDS = 0.05
+"""At most so often all waiting pods are looked at because something became free."""
+
+
+class Engine:
+    """The controller's logic. Owned by one thread; ``now`` gives monotonic seconds.
+
+    ``wake`` is called, by any thread, when ``absorb`` has an answer to take. With
+    ``finalizer_at_creation`` the API server puts our finalizer on claims, and it stays there.
+    ``evaluations`` are for a cluster whose kinds have no evaluator of their own.
+    """
+
+    def __init__(  # noqa: PLR0913 - its collaborators
+        self,
+        cluster: Cluster,
+        reader: Reader,
+        *,
+        writer: Writer,
+        outbox: Outbox,
+        reporter: Reporter,
+        gate: str,
+        now: Callable[[], float],
+        observer: Observer | None = None,
+        wake: Callable[[], None] = lambda: None,
+        finalizer_at_creation: bool = False,
+        evaluations: Evaluations | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._reader = reader
+        self._reporter = reporter
+        self._gate = gate
+        self._now = now
+        self._observer = observer or Observer()
+        self._flights = Flights(outbox, wake)
+        self._grants = Grants(cluster, writer, reporter, self._flights, gate=gate)
+        writes = ClaimWrites(cluster, self._flights, self._settle_claim)
+        self._allocator = Allocator(cluster.fleet, cluster.hosts)
+        self._ender = Ender(
+            cluster, reader, writer, writes=writes, at_creation=finalizer_at_creation, now=now
+        )
+        self._mover = Mover(cluster, reader, writer, writes=writes, allocator=self._allocator)
+        self._exclusions = Exclusions(now)
+        self._stranded = Stranded(
+            cluster, writer, reporter, writes=writes, exclusions=self._exclusions
+        )
+        self._failures = Failures(now)
+        self._overtaking = Overtaking(cluster, self._allocator, reporter, now=now)
+        self._pods: WorkList[Key] = WorkList(now)
+        self._claims: WorkList[Key] = WorkList(now)
+        self._retries = Retries(
+            cluster,
+            reporter,
+            overtaking=self._overtaking,
+            pods=self._pods,
+            claims=self._claims,
+        )
+        self._evaluations = evaluations
+        self._waiting: set[Key] = set()
+        self._held_up: tuple[set[Key], set[Key]] = set(), set()
+        self._delegated: frozenset[str] = frozenset()
+        self._classes = ClassSync(cluster, writer, reporter, now)
+        self._last_sweep = float("-inf")
+
+    def absorb(self) -> None:
+        """Turn answers and the effects of changes into work.
+
+        Raises:
+            NotLeadingError: nothing may be written any more.
+        """
+        if self._flights.land():
+            self._go_on()
+        for key in self._evaluations.land() if self._evaluations else ():
+            self._add(key)
+        effects = self._cluster.take_effects()
+        for taken in effects.taken_back:
+            self._refuse(taken.claim, taken.node)
+        for node in effects.nodes:
+            self._exclusions.ease(node)
+        for uid in effects.gone_pods:
+            self._exclusions.forget(uid)
+            self._grants.forget_pod(uid)
+            self._reporter.forget(pod_uid=uid, gone=True)
+            self._overtaking.leaves(uid)
+        self._claims_changed(effects)
+        for key in effects.pods:
+            self._add(key)
+        if effects.classes:
+            self._delegated = frozenset(
+                c.extended_resource for c in self._cluster.classes.values() if c.extended_resource
+            )
+            self._classes.request()
+        if effects.room or effects.classes:
+            self._failures.forget()
+        if effects.room and self._waiting:
+            self._sweep(effects)
+
+    def _claims_changed(self, effects: Effects) -> None:
+        for uid in effects.gone_claims:
+            self._reporter.forget(claim_uid=uid)
+            self._grants.forget_claim(uid)
+        for key in effects.claims:
+            self._grants.notice(key)
+            self._claims.add(key, 0)
+
+    def work(self) -> bool:
+        """Do one piece of work; False when nothing is due, or answers are to be waited for.
+
+        Raises:
+            NotLeadingError: nothing may be written any more.
+        """
+        if self._classes.sync_if_due() or self._reporter.write_if_due():
+            return True
+        if self._flights.full:
+            return False
+        claim = self._claims.pop()
+        if claim is not None:
+            self._guarded(claim, self._end, self._retries.claim)
+            return True
+        pod = self._pods.pop()
+        if pod is not None:
+            self._guarded(pod, self._serve, self._retries.pod)
+            return True
+        return False
+
+    def next_due(self) -> float | None:
+        """The monotonic time of the next piece of work, None when only an answer brings any."""
+        times = [self._classes.due, self._reporter.due]
+        times += [self._evaluations.due] if self._evaluations else []
+        if not self._flights.full:
+            times += [self._claims.next_due(), self._pods.next_due()]
+        return min((t for t in times if t is not None), default=None)
+
+    def _end(self, key: Key) -> bool:
+        """See whether a claim has ended; True when a write is under way."""
+        if self._flights.concern([key]):
+            self._held_up[1].add(key)
+        elif not self._stranded.look_at(key):
+            again = self._ender.look_at(key)
+            if again is not None:
+                self._claims.add(key, 0, at=again)
+        return self._flights.concern([key])
+
+    # -- pods
+
+    def _add(self, key: Key, *, at: float | None = None) -> None:
+        pod = self._cluster.pods.get(key)
+        if pod is not None and pod.claims:
+            self._pods.add(key, urgency(pod), at=at)
+        elif key in self._waiting:
+            self._waiting.discard(key)
+
+    def _sweep(self, effects: Effects) -> None:
+        at = max(self._now(), self._last_sweep + SWEEP_SECONDS)
+        self._last_sweep = at
+        for key in self._waiting - effects.pods:
+            self._add(key, at=at)
+
+    def _serve(self, key: Key) -> bool:
+        """Do what is to be done for a pod; True when a write is under way."""
+        pod = self._cluster.pods.get(key)
+        self._waiting.discard(key)
+        if pod is None or not pod.pending or any(g != self._gate for g in pod.gates):
+            # Whoever holds another gate may still change where the pod can go.
+            if pod is not None:
+                self._reporter.left(pod)
+                self._overtaking.leaves(pod.uid)
+            return False
+        if self._flights.concern(pod.claim_keys):
+            self._held_up[0].add(key)
+        elif not (
+            self._grants.repeat(pod, lambda error: self._settle_pod(key, error))
+            or any(self._stranded.look_at(k) for k in pod.claim_keys)
+        ):
+            try:
+                self._examine(pod)
+            except UnansweredError as error:
+                self._ask(pod, error)
+        return self._flights.concern(pod.claim_keys)
+
+    def _ask(self, pod: Pod, error: UnansweredError) -> None:
+        """Have evaluated what a decision for ``pod`` needs; it is made once all is answered."""
+        if self._evaluations is None:
+            raise error
+        claims = self._cluster.claims
+        known = (claims[key] for key in pod.claim_keys if key in claims)
+        asked = (
+            Asked(k.claim.ref, self._reader.expressions(k.claim), k.claim.views) for k in known
+        )
+        obstacle = self._evaluations.ask(pod, asked, error.question)
+        if obstacle is None:
+            self._add(pod.key, at=self._now() + TOLD_SECONDS)
+        else:
+            self._wait(pod, obstacle, [*pod.claim_keys])
+
+    def _examine(self, pod: Pod) -> None:
+        found = examine(pod, self._cluster, self._reader)
+        if not isinstance(found, Problem):
+            self._overtaking.leaves(pod.uid)
+        if isinstance(found, Satisfied):
+            self._reporter.served(pod)
+            if found.ours and self._grants.is_gated(pod):
+                self._grants.lift_gate(pod, lambda error: self._settle_pod(pod.key, error))
+        elif isinstance(found, Blocked):
+            self._wait(pod, found.obstacle, [found.claim])
+        elif isinstance(found, Problem):
+            self._allocate(pod, without_nodes(found, self._exclusions.excluded(pod.uid)))
+
+    def _allocate(self, pod: Pod, problem: Problem) -> None:
+        with self._overtaking.letting_by(pod) as alone:
+            obstacle = self._failures.resting(problem)
+            obstacle = obstacle or (None if alone else self._failures.get(problem))
+            began, gave_ups = self._now(), self._allocator.gave_ups
+            decision = None if obstacle else self._decide(problem)
+            if decision is None and obstacle is None:
+                if self._mover.move(pod, problem, self._delegated):
+                    return
+                obstacle = explain(problem, self._allocator, self._cluster.fleet, self._delegated)
+                self._failures.add(problem, obstacle)
+                if self._allocator.gave_ups > gave_ups:
+                    self._failures.rest(problem, obstacle, seconds=self._now() - began)
+        if decision is None and obstacle is not None:
+            if obstacle.reason is Reason.WAITING:
+                self._overtaking.waits(pod, problem, self._delegated)
+            else:
+                self._overtaking.leaves(pod.uid)
+            refs = [c.claim.ref for c in problem.claims]
+            self._wait(pod, obstacle, [(r.namespace, r.name) for r in refs])
+        if decision is None:
+            return
+
+        def done(error: Exception | None) -> None:
+            if error is None:
+                self._overtaking.served(pod)
+            self._settle_pod(pod.key, error)
+
+        self._grants.make(pod, decision, problem.claims, done)
+
+    def _decide(self, problem: Problem) -> Decision | None:
+        began = self._now()
+        decision = decide(problem, self._allocator, self._cluster.fleet, self._delegated)
+        self._observer.decided(self._now() - began, placed=decision is not None)
+        return decision
+
+    def _wait(self, pod: Pod, obstacle: Obstacle, claims: list[Key]) -> None:
+        known = [self._cluster.claims[k].obj for k in claims if k in self._cluster.claims]
+        fleet = self._cluster.fleet
+        if fleet.nodes or not fleet.schedulers or pod.gates:  # else kube-scheduler says why
+            self._reporter.waiting(pod, obstacle, known)
+        self._waiting.add(pod.key)
+        at = self._now() + LOOK_AGAIN_SECONDS
+        end = self._exclusions.next_end(pod.uid)
+        self._add(pod.key, at=at if end is None else min(at, end))
+
+    def _refuse(self, key: Key, node: str) -> None:
+        """Somebody took an allocation back: that node does not suit the pods that wait for it."""
+        known = self._cluster.claims.get(key)
+        for pod in self._cluster.pods_of(key):
+            if pod.pending and not pod.node and known is not None:
+                seconds = self._exclusions.refuse(pod.uid, node)
+                message = (
+                    f"the allocation on node {node} was taken back (kube-scheduler does that when "
+                    f"pod {pod} does not fit there): {node} is left out for {seconds:.0f} s"
+                )
+                obstacle = Obstacle(Reason.TAKEN_BACK, message)
+                self._reporter.on_claim(known.obj, obstacle, warning=False)
+
+    # -- failures
+
+    def _guarded(
+        self,
+        key: Key,
+        act: Callable[[Key], bool],
+        settle: Callable[[Key, Exception | None], object],
+    ) -> None:
+        """Act on a key; if that begins a write, its answer tells whether it succeeded."""
+        try:
+            if not act(key):
+                settle(key, None)
+        except Exception as error:  # noqa: BLE001 - it may be anything
+            # One object that we cannot handle must not keep the others from being served.
+            settle(key, error)
+
+    def _settle_pod(self, key: Key, error: Exception | None) -> None:
+        """What was written for a pod was answered; what happened meanwhile is looked at next."""
+        if error is not None:
+            self._held_up[0].discard(key)  # it is retried, after a pause
+        self._retries.pod(key, error)
+
+    def _settle_claim(self, key: Key, error: Exception | None) -> None:
+        """What was written to a claim was answered; its pods may wait for that."""
+        if error is not None:
+            self._held_up[1].discard(key)
+        pause = self._retries.claim(key, error)
+        for pod in self._cluster.pods_of(key) if error is not None else ():
+            self._add(pod.key, at=self._now() + pause)
+
+    def _go_on(self) -> None:
+        """Look again at what had to wait for an answer."""
+        pods, claims = self._held_up
+        self._held_up = set(), set()
+        for key in pods:
+            self._add(key)
+        for key in claims:
+            self._claims.add(key, 0)

@@ -1,0 +1,146 @@
+"""A fence against late writes of a former leader, raised before the first decision of the next.
+
+A leader sends nothing after its time is up. What it sent before may still lie in a kernel's buffer
+or with a slow server, and land when the next leader has given the same slices to somebody else. Its
+resourceVersion stops it if the claim has changed since, so the next leader changes every claim that
+an allocation may be on its way to: those with our finalizer and without an allocation. None is
+missed, as the finalizer is stored before an allocation is sent, and the mirrors list after the
+former leader's time. There may be many, where claims get the finalizer when they are created. A
+leader that ended cleanly says so, and then there is no fence: ``controller.writing.handover``.
+
+The fence names no resourceVersion: it holds whatever the claim has become. The answer shows an
+allocation that was faster, which then counts like any other.
+
+Nothing else needs a fence:
+
+- Our finalizer, added late, gives nothing away: the allocation is only sent when the finalizer's
+  answer has come, by whoever still leads.
+- A late deallocation fits only a claim that is as it was when a leader found it unused: nobody has
+  reserved it since. Its slices are given to others only when the watch has shown it without them,
+  as after kube-scheduler takes an allocation back.
+- A late withdrawal of a reservation gives nothing away, and kube-controller-manager reserves again
+  for a pod that is bound.
+- A late removal of our finalizer fits only a claim without an allocation, or one that is being
+  deleted and that nobody may use any more.
+- A scheduling gate lifted late, a pod's condition and a DeviceClass decide about no slice.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+
+from controller.cluster.cluster import Cluster
+from controller.queue.worklist import WorkList
+from controller.writing.in_flight import Answer, Flights
+from controller.writing.writer import NotLeadingError, Writer
+from dra.claims.claims import Claim
+from dra.common.resources import Obj
+from dra.kube.errors import ConflictError, KubeError, NotFoundError, UnavailableError
+from dra.pods.pods import Key
+
+_log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 60.0
+"""So long a claim whose change is answered by errors, of a webhook for example, holds up others."""
+
+_NO_ANSWER = frozenset({0, 429, 503, 504})
+"""HTTP statuses, or none, that say nothing about the claim: the server cannot serve anybody."""
+
+
+class Fence:
+    """Owned by the thread that decides; ``now`` gives monotonic seconds.
+
+    ``mark`` is written to the claims and must differ from that of every earlier leadership: the API
+    server leaves an object as it is that would not change.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        writer: Writer,
+        flights: Flights,
+        *,
+        mark: str,
+        now: Callable[[], float],
+    ) -> None:
+        self._cluster = cluster
+        self._writer = writer
+        self._flights = flights
+        self._mark = mark
+        self._now = now
+        self._began = now()
+        self._gaps = False
+        self._work: WorkList[Key] = WorkList(now)
+        self._open = {
+            key: known.claim
+            for key, known in cluster.claims.items()
+            if known.claim.allocation is None and cluster.finalizer in known.claim.finalizers
+        }
+        for key in self._open:
+            self._work.add(key, 0)
+        if self._open:
+            _log.info("fencing claims", extra={"claims": len(self._open)})
+
+    def stands(self) -> bool:
+        """Whether there is nothing left to wait for."""
+        return not self._open
+
+    def has_no_gap(self) -> bool:
+        """Whether no late allocation is possible any more: it stands around every claim."""
+        return not self._open and not self._gaps
+
+    def absorb(self) -> None:
+        """Take answers.
+
+        Raises:
+            NotLeadingError: nothing may be written any more.
+        """
+        self._flights.land()
+
+    def work(self) -> bool:
+        """Begin to fence one claim; False when none is due, or answers are to be waited for."""
+        if self._flights.full:
+            return False
+        key = self._work.pop()
+        if key is None:
+            return False
+        self._send(key, self._open[key])
+        return True
+
+    def next_due(self) -> float | None:
+        """The monotonic time of the next attempt, None when only an answer brings any."""
+        return None if self._flights.full else self._work.next_due()
+
+    def _send(self, key: Key, claim: Claim) -> None:
+        def job() -> Iterator[Obj]:
+            yield self._writer.fence(claim, self._mark)
+
+        self._flights.start([key], job, lambda answer: self._settle(key, answer))
+
+    def _settle(self, key: Key, answer: Answer) -> None:
+        error = answer.error
+        fields = {"claim": str(self._open[key].ref), "error": str(error)}
+        match error:
+            case NotLeadingError():
+                raise error
+            case None | NotFoundError():
+                pass
+            case UnavailableError() | ConflictError() if self._may_pass(error):
+                self._work.retry(key, 0)
+                _log.warning("nothing is allocated before this claim is fenced", extra=fields)
+                return
+            case _:
+                self._gaps = True
+                _log.error(
+                    "claim not fenced: a former leader's allocation of it may still come, and the "
+                    "node then refuses what overlaps",
+                    extra=fields,
+                )
+        del self._open[key]
+        for obj in answer.written:
+            self._cluster.confirm_claim(obj)
+
+    def _may_pass(self, error: KubeError) -> bool:
+        """Whether the server serves nobody, or has not been refusing one claim for long."""
+        return error.status in _NO_ANSWER or self._now() < self._began + PATIENCE_SECONDS

@@ -1,0 +1,90 @@
+"""What becomes of work that failed: it is tried again after growing pauses, and pods are told."""
+
+from __future__ import annotations
+
+import logging
+
+from controller.cluster.cluster import Cluster
+from controller.queue.overtaking import Overtaking
+from controller.queue.turns import urgency
+from controller.queue.worklist import WorkList
+from controller.reporting.report import Reporter
+from controller.writing.writer import NotLeadingError, RefusedError
+from dra.claims.reasons import Obstacle, Reason
+from dra.kube.errors import (
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    KubeError,
+    NotFoundError,
+)
+from dra.pods.pods import Key, Pod
+
+_log = logging.getLogger(__name__)
+
+
+class Retries:
+    """Puts the keys of what failed back into the lists ``pods`` and ``claims``.
+
+    Both methods raise NotLeadingError if that is what went wrong.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        reporter: Reporter,
+        *,
+        overtaking: Overtaking,
+        pods: WorkList[Key],
+        claims: WorkList[Key],
+    ) -> None:
+        self._cluster = cluster
+        self._reporter = reporter
+        self._overtaking = overtaking
+        self._pods = pods
+        self._claims = claims
+
+    def claim(self, key: Key, error: Exception | None) -> float:
+        """Work on a claim has ended; returns the seconds until it is tried again, if it failed."""
+        if error is None:
+            self._claims.succeeded(key)
+            return 0.0
+        self._tell(key, error, None)
+        return self._claims.retry(key, 0)
+
+    def pod(self, key: Key, error: Exception | None) -> None:
+        """Work for a pod has ended."""
+        pod = self._cluster.pods.get(key)
+        if error is not None:
+            self._tell(key, error, pod)
+        if error is None or pod is None:  # gone: nobody is left to fail
+            self._pods.succeeded(key)
+        else:
+            self._pods.retry(key, urgency(pod))
+
+    def _tell(self, key: Key, error: Exception, pod: Pod | None) -> None:
+        fields = {"key": "/".join(key), "error": str(error)}
+        match error:
+            case NotLeadingError():
+                raise error
+            case NotFoundError():
+                _log.info("gone meanwhile", extra=fields)
+            case RefusedError():
+                self._refused(key, str(error), pod)
+            case InvalidError() | ForbiddenError():
+                self._refused(key, f"the API server refuses the write: {error}", pod)
+            case ConflictError():
+                _log.info("changed meanwhile", extra=fields)
+            case KubeError():
+                _log.warning("write failed", extra=fields)
+            case _:
+                _log.error("failed; trying again later", extra=fields, exc_info=error)
+
+    def _refused(self, key: Key, message: str, pod: Pod | None) -> None:
+        _log.error("write refused", extra={"key": "/".join(key), "error": message})
+        if pod is not None:
+            self._overtaking.leaves(pod.uid)
+            claims = [
+                self._cluster.claims[k].obj for k in pod.claim_keys if k in self._cluster.claims
+            ]
+            self._reporter.waiting(pod, Obstacle(Reason.REFUSED, message), claims)

@@ -1,0 +1,1 @@
+"""Changes of claims and classes: allocation, cleanup, giving up."""

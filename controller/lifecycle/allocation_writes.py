@@ -1,0 +1,219 @@
+"""Writes decisions: finalizers, allocations, and the pod's gate last.
+
+A write whose answer got lost may have been made: its allocation counts until the claim's next state
+is known, and the same is written again, so that either is right.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+from controller.cluster.cluster import Cluster
+from controller.reporting.report import Reporter
+from controller.writing.in_flight import Answer, Flights
+from controller.writing.writer import Writer
+from dra.allocator.problem import Decision, Pick
+from dra.claims.allocation import AllocatedDevice, Allocation
+from dra.claims.claims import Claim, read_claim
+from dra.claims.wants import ClaimWants
+from dra.common.resources import Obj
+from dra.kube.errors import ConflictError, UnavailableError
+from dra.pods.pods import Key, Pod
+
+_log = logging.getLogger(__name__)
+
+Done = Callable[[Exception | None], None]
+"""Called when all was answered: with what went wrong, or None."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Grant:
+    """One claim's part of a decision; ``uncertain``: it may have been written already."""
+
+    wants: ClaimWants
+    decision: Decision
+    uncertain: bool = False
+
+    @property
+    def claim(self) -> Claim:
+        """The claim in the state that is written to."""
+        return self.wants.claim
+
+    @property
+    def key(self) -> Key:
+        return self.claim.ref.namespace, self.claim.ref.name
+
+    @property
+    def picks(self) -> tuple[Pick, ...]:
+        return self.decision.of(self.claim.ref)
+
+    def allocation(self, driver: str) -> Allocation:
+        """As the claim will have it, without its configuration."""
+        devices = (
+            AllocatedDevice(p.request, driver, self.decision.pool, p.device, admin_access=p.admin)
+            for p in self.picks
+        )
+        return Allocation(tuple(devices), self.decision.node)
+
+
+class Grants:
+    """What was decided and is being written, or may have been."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        writer: Writer,
+        reporter: Reporter,
+        flights: Flights,
+        *,
+        gate: str,
+    ) -> None:
+        self._cluster = cluster
+        self._writer = writer
+        self._reporter = reporter
+        self._flights = flights
+        self._gate = gate
+        self._unknown: dict[str, _Grant] = {}
+        self._lifted: set[str] = set()
+
+    def make(
+        self, pod: Pod, decision: Decision, claims: tuple[ClaimWants, ...], done: Done
+    ) -> None:
+        """Write ``decision``, which is all that ``pod`` lacks, and lift its gate."""
+        lifting = self.is_gated(pod)
+        self._send(pod, [_Grant(wants, decision) for wants in claims], done, lifting=lifting)
+
+    def repeat(self, pod: Pod, done: Done) -> bool:
+        """Write again what may have been written for ``pod``; False when there is no such thing."""
+        claims = self._cluster.claims
+        uids = [claims[key].claim.ref.uid for key in pod.claim_keys if key in claims]
+        found = [self._unknown.pop(uid) for uid in uids if uid in self._unknown]
+        if found:
+            self._send(pod, found, done, lifting=False)
+        return bool(found)
+
+    def notice(self, key: Key) -> None:
+        """A claim may have changed: if it is not as it was written to, the outcome is known."""
+        known = self._cluster.claims.get(key)
+        grant = self._unknown.get(known.claim.ref.uid) if known else None
+        if known and grant and known.claim.resource_version != grant.claim.resource_version:
+            self.forget_claim(known.claim.ref.uid)
+
+    def forget_claim(self, uid: str) -> None:
+        """The claim is gone, or its state is known."""
+        self._writer.unanswered.forget(uid)
+        grant = self._unknown.pop(uid, None)
+        if grant is not None:
+            self._cluster.end_write(grant.claim.ref)
+
+    def forget_pod(self, uid: str) -> None:
+        """The pod is gone."""
+        self._lifted.discard(uid)
+
+    def is_gated(self, pod: Pod) -> bool:
+        """Whether our gate is still to be lifted from ``pod``."""
+        return self._gate in pod.gates and pod.uid not in self._lifted
+
+    def lift_gate(self, pod: Pod, done: Done) -> None:
+        """Let the scheduler have ``pod``."""
+        self._send(pod, [], done, lifting=True)
+
+    def _send(self, pod: Pod, grants: list[_Grant], done: Done, *, lifting: bool) -> None:
+        for grant in grants:
+            self._cluster.begin_write(grant.claim.ref, grant.allocation(self._cluster.driver))
+
+        def landed(answer: Answer) -> None:
+            self._take(pod, grants, answer)
+            if lifting and answer.error is None:
+                self._lifted.add(pod.uid)
+                _log.info("gate lifted", extra={"pod": str(pod)})
+            done(answer.error)
+
+        # A pod whose gate is being lifted has all it wants: its claims must not move meanwhile.
+        claims = [g.key for g in grants] if grants else pod.claim_keys
+        self._flights.start(claims, lambda: self._requests(pod, grants, lifting=lifting), landed)
+
+    def _requests(self, pod: Pod, grants: list[_Grant], *, lifting: bool) -> Iterator[Obj]:
+        """Make the requests; in a thread of its own, on values that nobody changes.
+
+        Yields the claims as stored.
+        """
+        for grant in grants:
+            claim = grant.claim
+            if self._cluster.finalizer not in claim.finalizers:
+                stored = self._writer.add_finalizer(claim)
+                yield stored
+                claim = read_claim(stored)
+            yield self._writer.allocate(
+                claim,
+                grant.picks,
+                node=grant.decision.node,
+                pool=grant.decision.pool,
+                config=grant.wants.config(p.request for p in grant.picks),
+                pod=pod,
+            )
+        if lifting:
+            self._writer.lift_gate(pod, self._gate)
+
+    def _take(self, pod: Pod, grants: list[_Grant], answer: Answer) -> None:
+        """Account for what was stored; the first claim without an allocation is what failed."""
+        stored: dict[str, Obj] = {}
+        for obj in answer.written:
+            self._cluster.confirm_claim(obj)
+            stored[obj["metadata"]["uid"]] = obj
+        tried = True
+        for grant in grants:
+            last = stored.get(grant.claim.ref.uid)
+            claim = self._cluster.read_claim(last) if last is not None else grant.claim
+            if last is not None and claim.allocation is not None:
+                self._granted(pod, last, grant)
+            elif grant.uncertain or (
+                tried
+                and _may_be_written(answer.error)
+                and self._cluster.finalizer in claim.finalizers
+            ):
+                # However the same is refused later: the first one may have been written.
+                tried = False
+                self._unknown[claim.ref.uid] = replace(
+                    grant, wants=replace(grant.wants, claim=claim), uncertain=True
+                )
+                self.notice(grant.key)
+                continue
+            else:
+                tried = False
+            self._cluster.end_write(grant.claim.ref)
+
+    def _granted(self, pod: Pod, obj: Obj, grant: _Grant) -> None:
+        decision = grant.decision
+        for pick in grant.picks:
+            if pick.profile:
+                self._cluster.markets.observe(pick.profile)
+            _log.info(
+                "allocated",
+                extra={
+                    "claim": str(pick.claim),
+                    "pod": str(pod),
+                    "request": pick.request,
+                    "node": decision.node,
+                    "gpu": pick.gpu,
+                    "profile": pick.profile or "gpu",
+                    "placement": str(pick.placement) if pick.placement else "whole",
+                    "device": pick.device,
+                },
+            )
+        what = ", ".join(
+            f"{p.profile} at {p.placement} of {p.gpu}" if p.placement else p.gpu
+            for p in grant.picks
+        )
+        message = f"allocated {what} on node {decision.node}"
+        self._reporter.allocated(pod, obj, message, profiles=[p.profile for p in grant.picks])
+
+
+def _may_be_written(error: Exception | None) -> bool:
+    """Whether a write that ended with ``error`` may have been made.
+
+    A conflict may be one with itself, where something on the way repeats requests.
+    """
+    return isinstance(error, UnavailableError | ConflictError)

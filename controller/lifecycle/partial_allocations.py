@@ -1,0 +1,112 @@
+"""Gives allocations up that keep a pod from being served as a whole.
+
+A pod with several claims may hold some on a node that has no room for the rest: after a write that
+failed half-way, or when the scheduler took back only one of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from functools import partial
+
+from controller.cluster.cluster import Cluster, KnownClaim
+from controller.lifecycle.claimwrites import ClaimWrites
+from controller.writing.writer import Writer
+from dra.allocator.admin_access import is_view
+from dra.allocator.allocate import Allocator
+from dra.allocator.problem import Problem
+from dra.claims.wants import ClaimWants, Reader
+from dra.pods.pods import Pod
+
+_log = logging.getLogger(__name__)
+
+
+class Mover:
+    """Moves what nobody uses yet."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        reader: Reader,
+        writer: Writer,
+        *,
+        writes: ClaimWrites,
+        allocator: Allocator,
+    ) -> None:
+        self._cluster = cluster
+        self._reader = reader
+        self._writer = writer
+        self._writes = writes
+        self._allocator = allocator
+
+    def move(self, pod: Pod, problem: Problem, delegated: AbstractSet[str]) -> bool:
+        """Deallocate claims of ``pod`` if all its claims then fit together; True when under way.
+
+        ``problem`` is what the pod still lacks. What is reserved for the pod is deallocated in two
+        steps, each when the pod is looked at: in between, whoever is about to bind it after all
+        has to reserve the claim again, and then it stays.
+        """
+        pins = _own_pins(pod, self._cluster)
+        if (
+            is_view(problem)
+            or not pins
+            or not self._fits_whole(pod, problem, pins=pins, delegated=delegated)
+        ):
+            return False
+        for known in pins:
+            fields = {"claim": str(known.claim.ref), "pod": str(pod)}
+            if known.claim.reserved_for:
+                write, what = self._writer.unreserve, "no longer reserved for the pod"
+            else:
+                write, what = self._writer.deallocate, "deallocated"
+            message = f"{what}, to serve the pod as a whole on another node"
+            self._writes.send(known, write, partial(_log.info, message, extra=fields))
+        return True
+
+    def _fits_whole(
+        self, pod: Pod, problem: Problem, *, pins: list[KnownClaim], delegated: AbstractSet[str]
+    ) -> bool:
+        """Whether all claims fit somewhere once those in ``pins`` are given up."""
+        cluster = self._cluster
+        movable = {known.claim.ref.uid for known in pins}
+        freed = [self._reader.read(replace(known.claim, allocation=None)) for known in pins]
+        extra = tuple(wants for wants in freed if isinstance(wants, ClaimWants))
+        others = tuple(
+            known.obj["status"]["allocation"]["nodeSelector"]
+            for key in pod.claim_keys
+            if (known := cluster.claims[key]).claim.allocation is not None
+            and known.claim.ref.uid not in movable
+            and known.obj["status"]["allocation"].get("nodeSelector")
+        )
+        whole = replace(problem, claims=(*problem.claims, *extra), pins=others)
+        for uid in movable:
+            cluster.fleet.release(uid)
+        try:
+            return self._allocator.decide(whole, delegated) is not None
+        finally:
+            for known in pins:
+                if known.claim.allocation is not None:
+                    cluster.fleet.hold(known.claim.ref, known.claim.allocation)
+
+
+def _own_pins(pod: Pod, cluster: Cluster) -> list[KnownClaim]:
+    """Claims of ``pod`` that we allocated and that are reserved for nobody else."""
+    found = []
+    for key in pod.claim_keys:
+        known = cluster.claims.get(key)
+        if known is None:
+            continue
+        claim = known.claim
+        movable = (
+            claim.allocation is not None
+            and bool(claim.allocation.of_driver(cluster.driver))
+            and cluster.finalizer in claim.finalizers
+            and all(consumer.uid == pod.uid for consumer in claim.reserved_for)
+            and not claim.deleting
+            and all(p.uid == pod.uid or not p.live for p in cluster.pods_of(key))
+        )
+        if movable:
+            found.append(known)
+    return found

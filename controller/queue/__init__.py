@@ -1,0 +1,1 @@
+"""Waiting claims and pods: who is served next, who rests."""

@@ -1,0 +1,99 @@
+"""What did not fit is not tried again for an equal pod until something becomes free.
+
+A search that was given up took long, and all other pods waited for it: it is not tried again for
+many times as long, whatever becomes free.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Hashable
+
+from dra.allocator.problem import Problem
+from dra.claims.reasons import Obstacle
+from dra.common.cache import BoundedCache
+from dra.pods.podneeds import PodNeeds
+
+REST = 50
+"""A search that was given up rests so many times as long as it took."""
+
+
+_BYTES = 16 * 2**20
+
+
+class Failures:
+    """Obstacles by what was asked for, as of the last time that room was made.
+
+    ``now`` gives monotonic seconds. Not thread-safe.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self._now = now
+        self._known: BoundedCache[Hashable, Obstacle] = BoundedCache(_BYTES, weigh=_weight)
+        self._resting: dict[Hashable, tuple[Obstacle, float]] = {}
+
+    def forget(self) -> None:
+        """Something became free, or a node was added or changed."""
+        self._known.clear()
+
+    def get(self, problem: Problem) -> Obstacle | None:
+        """Why an equal problem failed, None when none did."""
+        key = alike(problem)
+        return None if key is None else self._known.find(key)
+
+    def add(self, problem: Problem, obstacle: Obstacle) -> None:
+        """``problem`` failed."""
+        key = alike(problem)
+        if key is not None:
+            self._known.put(key, obstacle)
+
+    def resting(self, problem: Problem) -> Obstacle | None:
+        """Why the search for an equal problem was given up, if it is not to be tried again yet."""
+        if not self._resting:
+            return None
+        obstacle, until = self._resting.get(_searched(problem), (None, 0.0))
+        return obstacle if until > self._now() else None
+
+    def rest(self, problem: Problem, obstacle: Obstacle, *, seconds: float) -> None:
+        """The search for ``problem`` was given up after ``seconds``."""
+        now = self._now()
+        self._resting = {k: (o, until) for k, (o, until) in self._resting.items() if until > now}
+        self._resting[_searched(problem)] = obstacle, now + REST * seconds
+
+
+def _searched(problem: Problem) -> Hashable:
+    key = alike(problem)
+    return frozenset(claim.claim.ref.uid for claim in problem.claims) if key is None else key
+
+
+def alike(problem: Problem) -> Hashable | None:
+    """Equal for problems that fail alike; None for one that is tied to what its pod has already."""
+    if problem.pins:
+        return None
+    claims = tuple(
+        (
+            tuple(
+                tuple(
+                    (w.request, w.expressions, w.count, w.everything, w.admin) for w in alternatives
+                )
+                for alternatives in claim.choices
+            ),
+            tuple((c.attribute, c.requests, c.distinct) for c in claim.constraints),
+        )
+        for claim in problem.claims
+    )
+    # What an obstacle names is for the pod's namespace only.
+    pod = problem.pod
+    return claims, _needs(pod.needs), frozenset(problem.excluded), pod.node, pod.key[0]
+
+
+def _needs(needs: PodNeeds) -> str:
+    parts = [needs.requests, needs.node_selector, needs.affinity_terms, needs.tolerations]
+    return json.dumps(parts, sort_keys=True)
+
+
+def _weight(key: object, _value: object = None) -> int:
+    """Bytes that nested tuples with texts take, roughly."""
+    if isinstance(key, tuple | frozenset):
+        return 100 + sum(map(_weight, key))
+    return 50 + len(key) if isinstance(key, str) else 50

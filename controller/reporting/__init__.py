@@ -1,0 +1,1 @@
+"""Reports: events, conditions, metrics."""

@@ -1,0 +1,167 @@
+"""The condition of pods whose claims wait: why, for whoever asks the pod and not its events.
+
+A ResourceClaim has no conditions of its own (its status has them per allocated device only), so the
+pod carries it: ``kubectl wait --for=condition=mig.dra.dev/ClaimsAllocated pod/...`` works. Few pods
+wait for long, and a cluster has many pods: only those that do are written to, one every
+``GAP_SECONDS``, and other details of the same reason not before ``DETAILS_SECONDS``.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controller.writing.outbox import Outbox
+from controller.writing.writer import Writer
+from dra.claims.conditions import claims_allocated
+from dra.claims.reasons import Obstacle, Reason
+from dra.kube.errors import ForbiddenError, UnavailableError
+from dra.pods.pods import Pod
+
+_log = logging.getLogger(__name__)
+
+PATIENCE_SECONDS = 2.0
+"""So long a pod waits before that is worth a write."""
+
+DETAILS_SECONDS = 60.0
+GAP_SECONDS = 0.1
+_RETRY_SECONDS = 5.0
+_FORBIDDEN_SECONDS = 600.0
+_LIMIT = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """What the condition says; ``reason`` and ``message`` as in an event."""
+
+    allocated: bool
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Due:
+    pod: Pod
+    state: State
+    at: float
+
+
+class PodConditions:
+    """Remembers what is to be written of which pod, and has one write at a time under way.
+
+    ``now`` gives monotonic seconds. Owned by one thread.
+    """
+
+    def __init__(
+        self, writer: Writer, outbox: Outbox, *, driver: str, now: Callable[[], float]
+    ) -> None:
+        self._writer = writer
+        self._outbox = outbox
+        self._type = claims_allocated(driver)
+        self._now = now
+        self._due: dict[str, _Due] = {}
+        self._written: dict[str, tuple[State, float]] = {}
+        self._not_before = float("-inf")
+        self._sent: _Due | None = None
+        self._answers: deque[Exception | None] = deque()
+
+    @property
+    def due(self) -> float | None:
+        """The monotonic time of the next write, None when there is none."""
+        first = next(iter(self._due.values()), self._sent)
+        return None if first is None else max(first.at, self._not_before)
+
+    def waits(self, pod: Pod, obstacle: Obstacle) -> None:
+        """The pod's claims wait because of ``obstacle``."""
+        state = State(allocated=False, reason=obstacle.reason.value, message=_cut(obstacle.message))
+        known = self._known(pod)
+        now = self._now()
+        same = known is not None and known[0].reason == state.reason
+        if known is not None and same and (known[0] == state or now < known[1] + DETAILS_SECONDS):
+            self._due.pop(pod.uid, None)
+            return
+        before = self._due.get(pod.uid)
+        at = now + PATIENCE_SECONDS if before is None else before.at
+        self._due[pod.uid] = _Due(pod, state, at)
+
+    def served(self, pod: Pod) -> None:
+        """Nothing of the pod's claims is left to allocate; told only if it was said to wait."""
+        self._due.pop(pod.uid, None)
+        known = self._known(pod)
+        if known is not None and not known[0].allocated:
+            state = State(allocated=True, reason=Reason.ALLOCATED.value, message="")
+            self._due[pod.uid] = _Due(pod, state, self._now())
+
+    def leave(self, pod_uid: str) -> None:
+        """Whether it waits is not ours to say now."""
+        self._due.pop(pod_uid, None)
+
+    def forget(self, pod_uid: str) -> None:
+        """The pod is gone."""
+        self._due.pop(pod_uid, None)
+        self._written.pop(pod_uid, None)
+
+    def write_if_due(self) -> bool:
+        """Begin to write one condition, if it is time; False when it is not."""
+        now = self._now()
+        if self._answers and self._sent is not None:
+            self._settle(self._sent, self._answers.popleft())
+        if self.due is None or now < self.due:
+            return False
+        self._not_before = now + GAP_SECONDS
+        if self._sent is not None:
+            return False
+        uid = next(iter(self._due))
+        self._sent = due = self._due.pop(uid)
+        self._written[uid] = (due.state, now)
+        self._outbox.send(lambda: self._answers.append(self._write(due)))
+        return True
+
+    def _write(self, due: _Due) -> Exception | None:
+        """Make the request; in a thread of its own."""
+        try:
+            self._writer.set_condition(
+                due.pod,
+                self._type,
+                status="True" if due.state.allocated else "False",
+                reason=due.state.reason,
+                message=due.state.message,
+            )
+        except Exception as error:  # noqa: BLE001 - handed over to the thread that decides
+            return error
+        return None
+
+    def _settle(self, sent: _Due, error: Exception | None) -> None:
+        self._sent = None
+        if error is None:
+            return
+        uid = sent.pod.uid
+        known = self._written.pop(uid, None)
+        if isinstance(error, UnavailableError):
+            if known is not None:
+                self._due.setdefault(uid, sent)
+            self._not_before = self._now() + _RETRY_SECONDS
+        elif isinstance(error, ForbiddenError):
+            self._not_before = self._now() + _FORBIDDEN_SECONDS
+            _log.warning(
+                "pods do not say why they wait: the controller needs the verb patch on pods/status",
+                extra={"error": str(error)},
+            )
+        else:
+            _log.info("condition not written", extra={"pod": str(sent.pod), "error": str(error)})
+
+    def _known(self, pod: Pod) -> tuple[State, float] | None:
+        """What the pod says already, and since when at the earliest."""
+        if pod.uid in self._written:
+            return self._written[pod.uid]
+        for found in (pod.obj.get("status") or {}).get("conditions") or ():
+            if found["type"] == self._type:
+                told = (found.get("reason") or "", found.get("message") or "")
+                return State(found["status"] == "True", *told), float("-inf")
+        return None
+
+
+def _cut(message: str) -> str:
+    return message if len(message) <= _LIMIT else message[: _LIMIT - 3] + "..."

@@ -1,0 +1,98 @@
+"""Writes under way: which claims they concern, and what came of them.
+
+One thread decides, others make the requests. What was decided counts from the start, so that the
+next decision knows it; what was answered comes back to the thread that decides. While a claim is
+being written nothing else is begun with it, so that its writes keep their order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+
+from controller.writing.outbox import SENDERS, Outbox
+from controller.writing.writer import NotLeadingError
+from dra.common.resources import Obj
+from dra.pods.pods import Key
+
+_log = logging.getLogger(__name__)
+
+LIMIT = 2 * SENDERS
+"""So many writes wait or are under way at most: what is decided later is decided on more."""
+
+Job = Callable[[], Iterator[Obj]]
+"""Makes requests one after the other and yields what the API server stored."""
+
+
+@dataclass(slots=True)
+class Answer:
+    """What was stored, in order, and what ended the job early, if anything did."""
+
+    written: list[Obj] = field(default_factory=list)
+    error: Exception | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Flight:
+    claims: tuple[Key, ...]
+    done: Callable[[Answer], None]
+    answer: Answer = field(default_factory=Answer)
+
+
+class Flights:
+    """Owned by the thread that decides; ``wake`` is called by others when there is an answer."""
+
+    def __init__(self, outbox: Outbox, wake: Callable[[], None]) -> None:
+        self._outbox = outbox
+        self._wake = wake
+        self._claims: set[Key] = set()
+        self._under_way = 0
+        self._landed: deque[_Flight] = deque()
+
+    @property
+    def full(self) -> bool:
+        """Whether to wait for an answer before anything else is begun."""
+        return self._under_way >= LIMIT
+
+    def concern(self, claims: Iterable[Key]) -> bool:
+        """Whether any of ``claims`` is being written."""
+        return not self._claims.isdisjoint(claims)
+
+    def start(self, claims: Iterable[Key], job: Job, done: Callable[[Answer], None]) -> None:
+        """Have ``job`` write to ``claims``; ``done`` is called by ``land`` afterwards."""
+        flight = _Flight(tuple(claims), done)
+        self._claims.update(flight.claims)
+        self._under_way += 1
+        self._outbox.send(lambda: self._fly(flight, job))
+
+    def land(self) -> bool:
+        """Take the answers that have come; False when there was none.
+
+        Raises:
+            NotLeadingError: nothing may be written any more.
+        """
+        landed = False
+        while self._landed:
+            landed = True
+            flight = self._landed.popleft()
+            self._under_way -= 1
+            self._claims.difference_update(flight.claims)
+            try:
+                flight.done(flight.answer)
+            except NotLeadingError:
+                raise
+            except Exception:  # noqa: BLE001 - logged; it may be anything
+                # One answer that we cannot handle must not keep the others from being served.
+                _log.exception("an answer was not understood", extra={"claims": flight.claims})
+        return landed
+
+    def _fly(self, flight: _Flight, job: Job) -> None:
+        try:
+            for obj in job():
+                flight.answer.written.append(obj)
+        except Exception as error:  # noqa: BLE001 - handed over to whoever asked for the job
+            flight.answer.error = error
+        self._landed.append(flight)
+        self._wake()

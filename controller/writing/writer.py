@@ -1,0 +1,287 @@
+"""What the controller writes on claims, pods and classes, and nothing else does.
+
+The finalizer goes first, by a patch of the object: a status update carries no metadata. Every
+write to a claim that was decided names the resourceVersion that the decision was made on, so that
+whoever was faster wins.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from typing import Any, Protocol
+
+from controller.cluster.trimming import MOST_FINALIZERS
+from controller.writing.handover import Unanswered
+from dra.allocator.problem import Pick
+from dra.claims.allocation import AllocatedDevice, write_allocation
+from dra.claims.claims import Claim, field_manager
+from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj, Resource
+from dra.kube.client.transport import PatchContent
+from dra.kube.errors import ConflictError, InvalidError, KubeError, NotFoundError
+from dra.kube.timing import rfc3339
+from dra.pods.pods import Pod
+
+_log = logging.getLogger(__name__)
+
+
+class WriteApi(Protocol):
+    """The requests that a writer makes; KubeApi has them."""
+
+    def patch(  # noqa: PLR0913 - the API's own parameters
+        self,
+        resource: Resource,
+        name: str,
+        body: Any,
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        content: PatchContent = "merge",
+        field_manager: str = "",
+    ) -> Obj:
+        """Patch one object and return it."""
+
+    def apply(
+        self,
+        resource: Resource,
+        body: Obj,
+        *,
+        field_manager: str,
+        subresource: str = "",
+        force: bool = True,
+    ) -> Obj:
+        """Server-side apply."""
+
+
+class NotLeadingError(Exception):
+    """Nothing is written any more: another controller may lead."""
+
+
+class RefusedError(Exception):
+    """The API server refuses a write, and will refuse it again; says why, and the remedy."""
+
+
+class Writer:
+    """Writes for one driver, as long as it ``leads``.
+
+    Every method raises KubeError when the server refuses, and NotLeadingError. ``unanswered`` are
+    its allocations that may still be made.
+    """
+
+    def __init__(
+        self,
+        api: WriteApi,
+        *,
+        driver: str,
+        finalizer: str,
+        now: Callable[[], datetime],
+        leads: Callable[[], bool],
+    ) -> None:
+        self._api = api
+        self._driver = driver
+        self._finalizer = finalizer
+        self._manager = field_manager(driver)
+        self._now = now
+        self._leads = leads
+        self.unanswered = Unanswered()
+
+    def add_finalizer(self, claim: Claim) -> Obj:
+        """Put our finalizer on a claim. Raises RefusedError where no patch will do."""
+        return self._set_finalizers(claim, [*claim.finalizers, self._finalizer])
+
+    def remove_finalizer(self, claim: Claim) -> Obj:
+        """Take our finalizer off a claim, which ends it when it is being deleted."""
+        return self._set_finalizers(claim, [f for f in claim.finalizers if f != self._finalizer])
+
+    def allocate(  # noqa: PLR0913 - what an allocation holds
+        self,
+        claim: Claim,
+        picks: Iterable[Pick],
+        *,
+        node: str,
+        pool: str,
+        config: Iterable[Mapping[str, Any]],
+        pod: Pod,
+    ) -> Obj:
+        """Write an allocation, reserved for ``pod``; the claim must have our finalizer.
+
+        The scheduler reserves what is not reserved yet before it binds a pod, with a write of its
+        own; what it finds reserved it leaves alone.
+
+        Raises:
+            RefusedError: a permission is missing.
+        """
+        requests = {c.name: c for request in claim.requests for c in request.choices}
+        order = {name: n for n, name in enumerate(requests)}
+        devices = [
+            AllocatedDevice(
+                p.request,
+                self._driver,
+                pool,
+                p.device,
+                admin_access=p.admin,
+                tolerations=requests[p.request].tolerations,
+            )
+            for p in sorted(picks, key=lambda p: order[p.request])
+        ]
+        allocation = write_allocation(devices, node, timestamp=rfc3339(self._now()), config=config)
+        consumer = {"resource": PODS.plural, "name": pod.key[1], "uid": pod.uid}
+        try:
+            return self._allocate(claim, {"allocation": allocation, "reservedFor": [consumer]})
+        except InvalidError as error:
+            if "resourceclaims/binding" not in error.message:
+                raise
+            raise RefusedError(
+                "the API server refuses allocations: from Kubernetes 1.36 on the controller needs "
+                "a ClusterRole with the verb patch on resourceclaims/binding, besides "
+                f"resourceclaims/status, bound by a ClusterRoleBinding ({error.message})"
+            ) from error
+
+    def unreserve(self, claim: Claim) -> Obj:
+        """Take back that an allocation is reserved; it stays.
+
+        From then on kube-scheduler reserves the claim itself before it binds a pod, and what was
+        decided before that no longer fits.
+        """
+        return self._set_status(claim, {"reservedFor": None})
+
+    def deallocate(self, claim: Claim) -> Obj:
+        """Clear an allocation that nobody has reserved."""
+        return self._set_status(claim, {"allocation": None})
+
+    def fence(self, claim: Claim, mark: str) -> Obj:
+        """Change a claim in whatever state it is, so that no write fits that was made before.
+
+        Raises:
+            NotFoundError: the claim is gone; there may be another of its name.
+        """
+        self._check()
+        annotations = {f"{self._driver}/fence": mark}
+        try:
+            return self._api.patch(
+                RESOURCE_CLAIMS,
+                claim.ref.name,
+                {"metadata": {"uid": claim.ref.uid, "annotations": annotations}},
+                namespace=claim.ref.namespace,
+                field_manager=self._manager,
+            )
+        except InvalidError as error:
+            causes = error.details.get("causes") or ()
+            if any(cause.get("field") == "metadata.uid" for cause in causes):
+                raise NotFoundError(f"claim {claim.ref} is another: {error.message}") from error
+            raise
+
+    def lift_gate(self, pod: Pod, gate: str) -> Obj:
+        """Remove a scheduling gate.
+
+        Raises:
+            ConflictError: the gates, or the pod, are no longer those that were seen.
+        """
+        self._check()
+        index = pod.gates.index(gate)
+        path = f"/spec/schedulingGates/{index}"
+        steps = [
+            {"op": "test", "path": "/metadata/uid", "value": pod.uid},
+            {"op": "test", "path": f"{path}/name", "value": gate},
+            {"op": "remove", "path": path},
+        ]
+        namespace, name = pod.key
+        try:
+            return self._api.patch(
+                PODS,
+                name,
+                steps,
+                namespace=namespace,
+                content="json",
+                field_manager=self._manager,
+            )
+        except InvalidError as error:  # what a JSON patch is answered whose test fails
+            raise ConflictError(f"pod {pod} has changed: {error.message}") from error
+
+    def set_condition(
+        self, pod: Pod, condition: str, *, status: str, reason: str, message: str
+    ) -> Obj:
+        """Set a condition of a pod, and leave its others alone."""
+        self._check()
+        found = (pod.obj.get("status") or {}).get("conditions") or ()
+        before: Obj = next((c for c in found if c["type"] == condition), {})
+        since = before.get("lastTransitionTime") if before.get("status") == status else None
+        entry = {
+            "type": condition,
+            "status": status,
+            "reason": reason,
+            "message": message,
+            "lastTransitionTime": since or rfc3339(self._now()),
+        }
+        return self._api.patch(
+            PODS,
+            pod.key[1],
+            {"metadata": {"uid": pod.uid}, "status": {"conditions": [entry]}},
+            namespace=pod.key[0],
+            subresource="status",
+            content="strategic",
+            field_manager=self._manager,
+        )
+
+    def apply_class(self, body: Obj) -> Obj:
+        """Create or update a generated DeviceClass."""
+        self._check()
+        return self._api.apply(DEVICE_CLASSES, body, field_manager=self._manager)
+
+    def _check(self) -> None:
+        if not self._leads():
+            raise NotLeadingError
+
+    def _set_finalizers(self, claim: Claim, finalizers: list[str]) -> Obj:
+        if len(claim.finalizers) > MOST_FINALIZERS:
+            raise RefusedError(
+                f"the claim has more than {MOST_FINALIZERS} finalizers, and is not touched: remove "
+                "those that nobody waits for"
+            )
+        try:
+            return self._patch(claim, {"metadata": {"finalizers": finalizers or None}})
+        except InvalidError as error:
+            if not (claim.config or claim.others_config) or "immutable" not in error.message:
+                raise
+            raise RefusedError(
+                "the API server takes every change of this claim for one of its spec: the opaque "
+                "parameters in spec.devices.config were stored with white space between their "
+                "fields, which it leaves out when it compares; create the claim anew (or its "
+                "template, and the pod) with parameters as compact JSON, which kubectl sends "
+                f"({error.message})"
+            ) from error
+
+    def _allocate(self, claim: Claim, status: Obj) -> Obj:
+        try:
+            stored = self._set_status(claim, status)
+        except NotLeadingError:  # nothing was sent
+            raise
+        except Exception as error:
+            if not (isinstance(error, KubeError) and error.is_final):
+                self.unanswered.add(claim)
+            raise
+        self.unanswered.forget(claim.ref.uid)
+        return stored
+
+    def _set_status(self, claim: Claim, status: Obj) -> Obj:
+        return self._patch(claim, {"status": status}, subresource="status")
+
+    def _patch(self, claim: Claim, body: Obj, *, subresource: str = "") -> Obj:
+        self._check()
+        versioned = {
+            **body,
+            "metadata": {
+                "uid": claim.ref.uid,
+                "resourceVersion": claim.resource_version,
+                **body.get("metadata", {}),
+            },
+        }
+        return self._api.patch(
+            RESOURCE_CLAIMS,
+            claim.ref.name,
+            versioned,
+            namespace=claim.ref.namespace,
+            subresource=subresource,
+            field_manager=self._manager,
+        )

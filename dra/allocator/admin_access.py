@@ -1,0 +1,88 @@
+"""``adminAccess`` (KEP-5018): claims that look at GPUs and hold nothing.
+
+What is looked at is a whole GPU, in MIG mode or not, whoever uses it: its slices come and go, and
+are seen through it. So nothing is made for a view, nothing is withheld from others, and there is
+always room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set as AbstractSet
+
+from dra.allocator.allocate import Allocator
+from dra.allocator.fleet.fleet import Fleet, NodeGpus
+from dra.allocator.problem import Decision, Pick, Problem
+from dra.cel.kinds import Kinds
+from dra.claims.allocation import MAX_RESULTS
+from dra.claims.reasons import Obstacle, Reason
+from dra.claims.wants import Want
+from dra.gpu.inventory import Gpu
+from dra.gpu.names import gpu_name
+
+
+def is_view(problem: Problem) -> bool:
+    """Whether all claims of a problem only look."""
+    return all(claim.views for claim in problem.claims)
+
+
+def decide(
+    problem: Problem, allocator: Allocator, fleet: Fleet, delegated: AbstractSet[str]
+) -> Decision | None:
+    """What ``allocator`` decides, or what to look at; None when no node will do."""
+    if is_view(problem):
+        return _decide_view(problem, allocator, fleet, delegated)
+    return allocator.decide(problem, delegated)
+
+
+def _decide_view(
+    problem: Problem, allocator: Allocator, fleet: Fleet, delegated: AbstractSet[str]
+) -> Decision | None:
+    """The preferred node with GPUs that all claims may look at, and where the pod fits."""
+    for name in allocator.preferred(problem):
+        node = fleet.nodes[name]
+        picks = _picks(problem, node, fleet.kinds)
+        if picks is not None and not allocator.node_misfit(problem, name, delegated):
+            return Decision(name, node.inventory.pool, picks)
+    return None
+
+
+def explain_view(
+    problem: Problem, allocator: Allocator, fleet: Fleet, delegated: AbstractSet[str]
+) -> Obstacle:
+    """Why there is no node to look at, for a problem that was not decided."""
+    texts = [
+        f"{name}: {allocator.node_misfit(problem, name, delegated)}"
+        for name in sorted(fleet.nodes)
+        if _picks(problem, fleet.nodes[name], fleet.kinds) is not None
+    ]
+    if texts:
+        return Obstacle(Reason.NOTHING_TO_SEE, "; ".join(texts)[:1000])
+    return Obstacle(
+        Reason.NOTHING_TO_SEE,
+        "adminAccess looks at whole GPUs, through which their slices are seen, and no node has as "
+        "many as are asked for; use class gpu.dra.dev, and allocationMode All or a smaller count",
+    )
+
+
+def _picks(problem: Problem, node: NodeGpus, kinds: Kinds) -> tuple[Pick, ...] | None:
+    picks: list[Pick] = []
+    for claim in problem.claims:
+        free = {state.gpu.name: state.gpu for state in node.gpus}
+        for want in claim.wants:
+            found = [gpu for gpu in free.values() if _selects(want, gpu, node, kinds)]
+            chosen = found if want.everything else found[: want.count]
+            if not chosen or (not want.everything and len(chosen) < want.count):
+                return None
+            for gpu in chosen:
+                # A claim is given a device once; other claims may look at it as well.
+                del free[gpu.name]
+                device = gpu_name(gpu.minor)
+                ref = claim.claim.ref
+                picks.append(Pick(ref, want.request, gpu.name, device, "", None, admin=True))
+        if sum(pick.claim == claim.claim.ref for pick in picks) > MAX_RESULTS:
+            return None
+    return tuple(picks)
+
+
+def _selects(want: Want, gpu: Gpu, node: NodeGpus, kinds: Kinds) -> bool:
+    return bool(kinds.match(want.expressions, kinds.whole(gpu, node.inventory), gpu).offers)

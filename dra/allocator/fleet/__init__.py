@@ -1,0 +1,1 @@
+"""All GPUs of the cluster as the allocator sees them."""

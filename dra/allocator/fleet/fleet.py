@@ -1,0 +1,254 @@
+"""All GPUs that the controller allocates, kept up to date from MigNodes and allocations."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+
+from dra.allocator.fleet.candidates import Stock
+from dra.allocator.fleet.gpustate import GpuState
+from dra.allocator.fleet.numbering import Numbering
+from dra.allocator.scoring.geometry_index import Markets
+from dra.cel.kinds import Kinds
+from dra.claims.allocation import Allocation
+from dra.gpu.holdings import why_blocked
+from dra.gpu.inventory import Allocator, ClaimRef, Gpu, Inventory
+from dra.gpu.names import DeviceNameError, GpuDevice, MigDevice, parse_device
+
+Signature = tuple[Hashable, ...]
+
+
+@dataclass(slots=True, eq=False)
+class NodeGpus:
+    """A node's inventory, and the state of its GPUs in the order of their names.
+
+    ``shape`` is equal for nodes whose GPUs are in equal states: what fits one, fits the other.
+    """
+
+    inventory: Inventory
+    gpus: list[GpuState] = field(default_factory=list)
+    signature: Signature = ()
+    shape: int = 0
+
+    def gpu(self, name: str) -> GpuState | None:
+        """The state of ``gpu-<minor>``."""
+        return next((g for g in self.gpus if g.gpu.name == name), None)
+
+
+class Fleet:
+    """The GPUs of every node whose allocator is the controller, and who holds them."""
+
+    def __init__(self, driver: str, kinds: Kinds, markets: Markets) -> None:
+        self.driver = driver
+        self.kinds = kinds
+        self.markets = markets
+        self.nodes: dict[str, NodeGpus] = {}
+        self.schedulers: set[str] = set()
+        """Nodes whose GPUs kube-scheduler allocates."""
+        self.stock = Stock(kinds)
+        self.alike: dict[int, list[str]] = {}
+        """The nodes of each shape, in name order."""
+        self._shapes: Numbering[Signature] = Numbering()
+        self._forms: Numbering[Hashable] = Numbering()
+        self._instances: dict[str, frozenset[str]] = {}
+        self._profiles: dict[str, frozenset[str]] = {}
+        self._allocations: dict[str, tuple[ClaimRef, Allocation]] = {}
+        self._by_node: dict[str, set[str]] = {}
+
+    def set_inventory(self, inventory: Inventory) -> bool:
+        """Take a node's inventory; True when that may have made room."""
+        if inventory.driver != self.driver:
+            return self.drop_inventory(inventory.node)
+        self._instances[inventory.node] = frozenset(_claim_uids(inventory))
+        self._profiles[inventory.node] = frozenset(_profile_names(inventory))
+        if inventory.allocator is not Allocator.CONTROLLER:
+            self._remove(inventory.node)
+            self.schedulers.add(inventory.node)
+            return False
+        before = self.nodes.get(inventory.node)
+        if before is not None and before.inventory == inventory:
+            return False
+        node = NodeGpus(inventory, [self._state(g, inventory) for g in _in_order(inventory.gpus)])
+        self._remove(inventory.node)
+        self.nodes[inventory.node] = node
+        for uid in self._by_node.get(inventory.node, ()):
+            ref, allocation = self._allocations[uid]
+            self._attach(node, ref, allocation)
+        for state in node.gpus:
+            state.recount()
+        self._enter(node.gpus)
+        self._reshape(node)
+        return before is None or _descriptions(before) != _descriptions(node)
+
+    def drop_inventory(self, node: str) -> bool:
+        """Forget a node; False, because that makes no room."""
+        self._remove(node)
+        self._instances.pop(node, None)
+        self._profiles.pop(node, None)
+        return False
+
+    def hold(self, ref: ClaimRef, allocation: Allocation) -> None:
+        """Count what a claim holds; an earlier allocation of the same claim is replaced."""
+        before = self._allocations.get(ref.uid)
+        if before is not None and self._holds(before[1]) == self._holds(allocation):
+            self._allocations[ref.uid] = (ref, allocation)
+            return
+        self.release(ref.uid)
+        self._allocations[ref.uid] = (ref, allocation)
+        self._by_node.setdefault(allocation.node, set()).add(ref.uid)
+        node = self.nodes.get(allocation.node)
+        if node is not None:
+            self._change(node, self._attach(node, ref, allocation))
+
+    def release(self, claim_uid: str) -> bool:
+        """Count it no longer; True when it was counted."""
+        known = self._allocations.pop(claim_uid, None)
+        if known is None:
+            return False
+        name = known[1].node
+        self._by_node[name].discard(claim_uid)
+        if not self._by_node[name]:
+            del self._by_node[name]
+        node = self.nodes.get(name)
+        if node is None:
+            return True
+        touched = []
+        for state in node.gpus:
+            held = [key for key, ref in state.claims.items() if ref.uid == claim_uid]
+            for key in held:
+                del state.claims[key]
+            if held:
+                touched.append(state)
+        self._change(node, touched)
+        return True
+
+    def counts(self, claim_uid: str) -> bool:
+        """Whether a claim is counted: it is allocated, or may be."""
+        return claim_uid in self._allocations
+
+    def instance_claims(self, node: str) -> frozenset[str] | None:
+        """UIDs of the claims that the node has instances of, None without a MigNode of ours.
+
+        Whoever allocates the node: claims of an earlier mode may still be on it.
+        """
+        return self._instances.get(node)
+
+    def claims_on(self, node: str) -> frozenset[str]:
+        """UIDs of the claims that are allocated on ``node``."""
+        return frozenset(self._by_node.get(node, ()))
+
+    def nodes_with_instances(self, claim_uid: str) -> list[str]:
+        """The nodes that have instances of a claim."""
+        return [node for node, uids in self._instances.items() if claim_uid in uids]
+
+    def profiles_of(self, node: str) -> frozenset[str]:
+        """Names of the profiles that a node's GPUs have, whoever allocates them."""
+        return self._profiles.get(node, frozenset())
+
+    def profiles(self) -> frozenset[str]:
+        """Names of the profiles that any node's GPUs have."""
+        return frozenset().union(*set(self._profiles.values()))
+
+    def profiles_in(self, allocation: Allocation) -> Iterable[str]:
+        """The profile names of the slices in an allocation of ours, where its node is known."""
+        node = self.nodes.get(allocation.node)
+        for allocated in allocation.of_driver(self.driver) if node else ():
+            try:
+                device = parse_device(allocated.device)
+            except DeviceNameError:
+                continue
+            state = node.gpu(device.gpu) if node and isinstance(device, MigDevice) else None
+            if state is not None and state.gpu.geometry and isinstance(device, MigDevice):
+                profile = state.gpu.geometry.by_id(device.profile_id)
+                if profile is not None and not allocated.admin_access:
+                    yield profile.name
+
+    def _state(self, gpu: Gpu, inventory: Inventory) -> GpuState:
+        sliceable = gpu.mig_enabled and gpu.geometry is not None
+        return GpuState(
+            gpu=gpu,
+            inventory=inventory,
+            kind=self.kinds.of(gpu, inventory),
+            market=self.markets.of(gpu.geometry) if sliceable and gpu.geometry else None,
+            blocked=why_blocked(gpu, inventory),
+        )
+
+    def _holds(self, allocation: Allocation) -> tuple[str, frozenset[str]]:
+        """The node, and the names of the devices that nobody else may have."""
+        devices = allocation.of_driver(self.driver)
+        return allocation.node, frozenset(d.device for d in devices if not d.admin_access)
+
+    def _attach(self, node: NodeGpus, ref: ClaimRef, allocation: Allocation) -> list[GpuState]:
+        """Enter a claim at the GPUs that it holds; returns those."""
+        touched = []
+        for allocated in allocation.of_driver(self.driver):
+            if allocated.admin_access:
+                continue
+            try:
+                device = parse_device(allocated.device)
+            except DeviceNameError:
+                continue  # nothing of ours is called so; the node refuses it too
+            name = str(device) if isinstance(device, GpuDevice) else device.gpu
+            state = node.gpu(name)
+            if state is not None:
+                state.claims[ref.uid, device] = ref
+                touched.append(state)
+        return touched
+
+    def _change(self, node: NodeGpus, states: Iterable[GpuState]) -> None:
+        for state in {id(s): s for s in states}.values():
+            self._leave(state)
+            state.recount()
+            self._enter([state])
+        self._reshape(node)
+
+    def _reshape(self, node: NodeGpus) -> None:
+        signature = tuple(state.form for state in node.gpus)
+        if signature != node.signature:
+            self._unshape(node)
+            node.signature, node.shape = signature, self._shapes.acquire(signature)
+            insort(self.alike.setdefault(node.shape, []), node.inventory.node)
+
+    def _unshape(self, node: NodeGpus) -> None:
+        if not node.shape:
+            return
+        names = self.alike[node.shape]
+        del names[bisect_left(names, node.inventory.node)]
+        if not names:
+            del self.alike[node.shape]
+        self._shapes.release(node.signature)
+
+    def _remove(self, name: str) -> None:
+        self.schedulers.discard(name)
+        node = self.nodes.pop(name, None)
+        for state in node.gpus if node else ():
+            self._leave(state)
+        if node is not None:
+            self._unshape(node)
+
+    def _enter(self, states: Iterable[GpuState]) -> None:
+        for state in states:
+            state.form = self._forms.acquire(state.description)
+            self.stock.enter(state)
+
+    def _leave(self, state: GpuState) -> None:
+        self._forms.release(state.description)
+        self.stock.leave(state)
+
+
+def _descriptions(node: NodeGpus) -> list[Hashable]:
+    return [state.description for state in node.gpus]
+
+
+def _claim_uids(inventory: Inventory) -> Iterable[str]:
+    return (i.claim.uid for g in inventory.gpus for i in g.instances if i.claim is not None)
+
+
+def _profile_names(inventory: Inventory) -> Iterable[str]:
+    geometries = {id(g.geometry): g.geometry for g in inventory.gpus if g.geometry is not None}
+    return (p.name for g in geometries.values() for p in g.profiles if p.placements)
+
+
+def _in_order(gpus: Iterable[Gpu]) -> list[Gpu]:
+    return sorted(gpus, key=lambda g: g.minor)

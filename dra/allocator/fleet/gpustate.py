@@ -1,0 +1,61 @@
+"""A GPU as the controller accounts for it: who holds what, and what that leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+
+from dra.allocator.scoring.geometry_index import Market
+from dra.allocator.scoring.geometry_weights import GpuId
+from dra.cel.kinds import GpuKind
+from dra.gpu.geometry import EMPTY, Usage
+from dra.gpu.holdings import Device, Holding, holdings
+from dra.gpu.inventory import ClaimRef, Gpu, Inventory
+
+
+@dataclass(slots=True, eq=False)
+class GpuState:
+    """One GPU of a node; ``market`` is None where no slices can be made.
+
+    ``blocked`` says why nothing can be placed, empty when something can. ``form`` is equal for GPUs
+    that are in equal states: what one could give, so could the other.
+    """
+
+    gpu: Gpu
+    inventory: Inventory
+    kind: GpuKind
+    market: Market | None
+    blocked: str
+    claims: dict[tuple[str, Device], ClaimRef] = field(default_factory=dict)
+    holdings: tuple[Holding, ...] = ()
+    usage: Usage = EMPTY
+    whole_held: bool = False
+    form: Hashable = None
+
+    @property
+    def description(self) -> tuple[Hashable, ...]:
+        """What decides what it could give."""
+        return id(self.kind), self.blocked, self.usage, self.instances, self.whole_held
+
+    @property
+    def id(self) -> GpuId:
+        """Which GPU of the cluster it is."""
+        return GpuId(self.inventory.node, self.gpu.minor)
+
+    @property
+    def instances(self) -> int:
+        """How many instances there are, or are to be."""
+        return len(self.holdings)
+
+    def recount(self) -> None:
+        """Work out holdings and usage from the instances and the claims."""
+        geometry = self.gpu.geometry
+        self.holdings = tuple(holdings(self.gpu, self.claims))
+        self.whole_held = any(h.occupant is None for h in self.holdings)
+        if geometry is not None:
+            self.usage = geometry.usage(h.occupant for h in self.holdings if h.occupant)
+
+    @property
+    def counted(self) -> bool:
+        """Whether it takes part in its market."""
+        return self.market is not None and not self.blocked and not self.whole_held

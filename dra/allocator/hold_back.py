@@ -1,0 +1,117 @@
+"""Where a pod that waits would have to wait least: the slices to hold back for it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, replace
+
+from dra.allocator.allocate import Allocator
+from dra.allocator.fleet.fleet import Fleet, NodeGpus
+from dra.allocator.fleet.gpustate import GpuState
+from dra.allocator.problem import Asked, Decision, Problem
+from dra.allocator.search.search import Search
+from dra.claims.alternatives import choices
+
+_GPU_SLICES = 64
+"""A whole GPU that is in use counts as more than any of its slices."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to hold back. ``blocked`` counts the memory slices of it that others have now."""
+
+    decision: Decision
+    blocked: int
+
+
+def plan(
+    problem: Problem, allocator: Allocator, fleet: Fleet, delegated: AbstractSet[str] = frozenset()
+) -> Plan | None:
+    """The devices that would serve ``problem`` once the fewest memory slices become free.
+
+    None where no node would serve it even if it were empty of claims. What nobody claims stays. A
+    preference of nodes only decides between equals: how full they are when it has become free,
+    nobody knows.
+    """
+    for claims in choices(problem.claims):
+        chosen = replace(problem, claims=claims)
+        search = Search(chosen, fleet)
+        best: Plan | None = None
+        for name in allocator.preferred(chosen):
+            if best is not None and best.blocked == 0:
+                break
+            node = fleet.nodes[name]
+            for decision in _on_node(search, node):
+                found = Plan(decision, _blocked(decision, node))
+                if best is not None and found.blocked >= best.blocked:
+                    continue
+                if allocator.node_misfit(chosen, name, delegated):
+                    break
+                best = found
+        if best is not None:
+            return best
+    return None
+
+
+def _on_node(search: Search, node: NodeGpus) -> Iterator[Decision]:
+    """What would do on ``node``, with ever more of its GPUs emptied, the least used first."""
+    order = sorted(range(len(node.gpus)), key=lambda n: (_held(node.gpus[n]), n))
+    gpus = [*node.gpus]
+    for index in order:
+        gpus[index] = _emptied(node.gpus[index])
+        if search.solution(gpus) is not None:
+            yield search.decision(node, gpus)
+    asked = search.single
+    if asked is not None:
+        for state in node.gpus:
+            yield from _single(search, asked, _emptied(state))
+
+
+def _single(search: Search, asked: Asked, state: GpuState) -> Iterator[Decision]:
+    """Every placement on an emptied GPU of the smallest profile that would do."""
+    if state.blocked or state.market is None:
+        return
+    offers = [o for o in search.match(state, 0).offers if o.profile is not None]
+    for offer in sorted(offers, key=lambda o: o.size)[:1]:
+        if offer.profile is not None:
+            for placement in (
+                state.gpu.geometry.free_placements(state.usage, offer.profile)
+                if (state.gpu.geometry)
+                else ()
+            ):
+                yield asked.at(state, offer, placement)
+
+
+def _emptied(state: GpuState) -> GpuState:
+    """The GPU without what claims hold."""
+    kept = tuple(h for h in state.holdings if not h.claim_uid)
+    geometry = state.gpu.geometry
+    occupants = [h.occupant for h in kept if h.occupant is not None]
+    emptied = replace(
+        state,
+        claims={},
+        holdings=kept,
+        usage=geometry.usage(occupants) if geometry is not None else state.usage,
+        whole_held=any(h.occupant is None for h in kept),
+    )
+    emptied.form = emptied.description
+    return emptied
+
+
+def _blocked(decision: Decision, node: NodeGpus) -> int:
+    total = 0
+    for pick in decision.picks:
+        state = node.gpu(pick.gpu)
+        if state is None or state.whole_held or pick.placement is None:
+            total += _GPU_SLICES if state is None or state.holdings else 0
+        else:
+            held = 0
+            for holding in state.holdings:
+                held |= holding.occupant.placement.mask if holding.occupant else 0
+            total += (held & pick.placement.mask).bit_count()
+    return total
+
+
+def _held(state: GpuState) -> int:
+    return _GPU_SLICES if state.whole_held else state.usage.mask.bit_count()

@@ -1,0 +1,57 @@
+"""The order in which nodes are asked, where a class or a claim prefers full or empty ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from api.config import NO_PREFERENCE, NodesConfig
+from dra.allocator.fleet.fleet import Fleet, NodeGpus
+from dra.allocator.fleet.gpustate import GpuState
+from dra.allocator.scoring.fullness import Taken, fullness, gpu_memory, tiers
+from dra.claims.wants import ClaimWants
+from dra.pods.hosts import Hosts
+from dra.pods.pods import Key
+
+
+def preference(claims: Iterable[ClaimWants]) -> NodesConfig:
+    """What the first request that prefers nodes prefers: all go to one node."""
+    stated = (want.nodes for claim in claims for want in claim.wants)
+    return next((nodes for nodes in stated if nodes.policy != "none"), NO_PREFERENCE)
+
+
+def node_tiers(
+    nodes: NodesConfig, fleet: Fleet, hosts: Hosts, *, pod: Key
+) -> Iterable[Iterable[str]]:
+    """The fleet's nodes in the groups that ``nodes`` tells apart, the group preferred first.
+
+    Each group is in name order. A node is as full as it is without ``pod``.
+    """
+    if nodes.policy == "none":
+        return [sorted(fleet.nodes)]
+    shapes: dict[int, Taken] = {}
+    full: dict[str, float] = {}
+    for name, node in fleet.nodes.items():
+        facts = hosts.facts.get(name)
+        allocatable = facts.allocatable if facts else {}
+        used = hosts.used(name, without=pod)
+        taken = []
+        for resource in nodes.by:
+            if resource != "gpu-memory":
+                taken.append(Taken(used.get(resource, 0), allocatable.get(resource, 0)))
+                continue
+            if node.shape not in shapes:
+                shapes[node.shape] = _gpus(node)
+            taken.append(shapes[node.shape])
+        full[name] = fullness(taken)
+    return tiers(full, nodes.policy)
+
+
+def _gpus(node: NodeGpus) -> Taken:
+    """What is taken of the GPUs of which something can be given out."""
+    return gpu_memory((s.gpu.memory_mib, *_slices(s)) for s in node.gpus if not s.blocked)
+
+
+def _slices(state: GpuState) -> tuple[int, int]:
+    """How many memory slices are taken, and of how many; a GPU without slices is one."""
+    slices = state.market.geometry.memory_slices if state.market else 1
+    return (slices if state.whole_held else state.usage.mask.bit_count()), slices

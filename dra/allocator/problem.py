@@ -1,0 +1,76 @@
+"""What is to be decided, and what was: problems and decisions as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from dra.allocator.fleet.gpustate import GpuState
+from dra.cel.kinds import Offer
+from dra.claims.wants import ClaimWants, Want
+from dra.gpu.geometry import Placement
+from dra.gpu.inventory import ClaimRef
+from dra.gpu.names import gpu_name, mig_device
+from dra.pods.pods import Pod
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Problem:
+    """All claims of a pod that are to be allocated, and where the pod may go.
+
+    ``pins`` are the node selectors of its claims that are allocated. ``excluded`` maps nodes to
+    the reason why they are left out.
+    """
+
+    pod: Pod
+    claims: tuple[ClaimWants, ...]
+    pins: tuple[Mapping[str, Any], ...] = ()
+    excluded: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """One device for one request; no placement for a whole GPU. ``admin``: only to look at."""
+
+    claim: ClaimRef
+    request: str
+    gpu: str
+    device: str
+    profile: str
+    placement: Placement | None
+    admin: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What to allocate, all on one node."""
+
+    node: str
+    pool: str
+    picks: tuple[Pick, ...]
+
+    def of(self, claim: ClaimRef) -> tuple[Pick, ...]:
+        """The devices of one claim."""
+        return tuple(p for p in self.picks if p.claim.uid == claim.uid)
+
+
+class Asked(NamedTuple):
+    """What a claim wants."""
+
+    claim: ClaimRef
+    want: Want
+
+    def at(self, state: GpuState, offer: Offer, placement: Placement) -> Decision:
+        """The decision to serve it by this slice, where it is all that is wanted."""
+        pick = self.pick(state, offer, placement)
+        return Decision(state.inventory.node, state.inventory.pool, (pick,))
+
+    def pick(self, state: GpuState, offer: Offer, placement: Placement | None) -> Pick:
+        """A device for it; no placement for a whole GPU."""
+        claim, request, gpu = self.claim, self.want.request, state.gpu
+        if offer.profile is None or placement is None:
+            return Pick(claim, request, gpu.name, gpu_name(gpu.minor), "", None)
+        profile = offer.profile
+        device = mig_device(gpu.minor, profile.name, profile_id=profile.id, start=placement.start)
+        return Pick(claim, request, gpu.name, str(device), profile.name, placement)

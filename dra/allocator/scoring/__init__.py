@@ -1,0 +1,1 @@
+"""The price of a placement, and the best placements of one geometry."""

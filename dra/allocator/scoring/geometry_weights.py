@@ -1,0 +1,125 @@
+"""The GPUs of one geometry, grouped by state, and the placements they offer, best first.
+
+A cluster has thousands of GPUs but few distinct states, so that a policy is asked once per state
+and the GPUs of a state are taken in name order.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import bisect_left, insort
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from dra.allocator.scoring.moves import Move, MoveTable
+from dra.allocator.scoring.score import Census, Key, Policy, Situation, Weights
+from dra.gpu.geometry import Profile, Usage
+
+
+class GpuId(NamedTuple):
+    """A GPU of the cluster; ``minor`` is the number in its name."""
+
+    node: str
+    minor: int
+
+
+class Offer(NamedTuple):
+    """One placement on one GPU. Lower keys are better."""
+
+    key: Key
+    gpu: GpuId
+    move: Move
+
+
+_State = tuple[Usage, int]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Group:
+    """The GPUs in one state, in order."""
+
+    usage: Usage
+    instances: int
+    gpus: list[GpuId] = field(default_factory=list)
+
+
+class Market:
+    """GPUs of one geometry by what is on them. Not thread-safe."""
+
+    def __init__(self, table: MoveTable) -> None:
+        self.table = table
+        self.census = Census(table)
+        self._states: dict[GpuId, _State] = {}
+        self._groups: dict[_State, _Group] = {}
+        self._moves: dict[int, dict[_State, tuple[_Group, tuple[Move, ...]]]] = {
+            profile.id: {} for profile in table.geometry.profiles
+        }
+
+    def __len__(self) -> int:
+        return len(self._states)
+
+    def put(self, gpu: GpuId, usage: Usage, *, instances: int) -> None:
+        """Add a GPU, or say what is on it now; ``instances`` counts what makes up ``usage``."""
+        state = (usage, instances)
+        if self._states.get(gpu) == state:
+            return
+        self.drop(gpu)
+        self._states[gpu] = state
+        group = self._groups.get(state)
+        if group is None:
+            group = self._open(state)
+        insort(group.gpus, gpu)
+        self.census.add(usage)
+
+    def drop(self, gpu: GpuId) -> None:
+        """Forget a GPU, known or not."""
+        state = self._states.pop(gpu, None)
+        if state is None:
+            return
+        members = self._groups[state].gpus
+        del members[bisect_left(members, gpu)]
+        if not members:
+            self._close(state)
+        self.census.add(state[0], count=-1)
+
+    def usage(self, gpu: GpuId) -> Usage | None:
+        """What is on a GPU; None for one that is not in this market."""
+        state = self._states.get(gpu)
+        return state[0] if state else None
+
+    def offers(self, profile: Profile, policy: Policy, weights: Weights) -> Iterator[Offer]:
+        """Every placement of ``profile`` in the market, best first; ties by GPU, then start.
+
+        ``weights`` are those of ``scarcity_weights``. Lazy: taking the first of 8,000 GPUs costs
+        what the number of distinct states costs. The market must not change meanwhile.
+        """
+        slices = self.table.geometry.memory_slices
+        heap: list[tuple[Key, GpuId, int, int, list[GpuId], Move]] = []
+        for group, moves in self._moves[profile.id].values():
+            situation = Situation(group.usage, group.instances, slices, weights)
+            gpus = group.gpus
+            heap += [(policy(situation, m), gpus[0], m.placement.start, 0, gpus, m) for m in moves]
+        heapq.heapify(heap)
+        while heap:
+            key, gpu, start, rank, gpus, move = heap[0]
+            yield Offer(key, gpu, move)
+            if rank + 1 < len(gpus):
+                heapq.heapreplace(heap, (key, gpus[rank + 1], start, rank + 1, gpus, move))
+            else:
+                heapq.heappop(heap)
+
+    def _open(self, state: _State) -> _Group:
+        """The first GPU gets into a state."""
+        group = self._groups[state] = _Group(*state)
+        for profile in self.table.geometry.profiles:
+            moves = self.table.moves(group.usage, profile)
+            if moves:
+                self._moves[profile.id][state] = group, moves
+        return group
+
+    def _close(self, state: _State) -> None:
+        """The last GPU has left a state."""
+        del self._groups[state]
+        for known in self._moves.values():
+            known.pop(state, None)

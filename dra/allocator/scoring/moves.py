@@ -1,0 +1,132 @@
+"""What each placement does to a GPU: tables built from its geometry at run time.
+
+A ``Move`` makes one instance; it takes placements away from every profile and may leave memory
+slices that no packing can use any more. Both depend on the GPU's ``Usage`` alone, so they are
+worked out once per distinct usage and looked up afterwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from dra.gpu.geometry import Geometry, Occupant, Placement, Profile, Usage
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """Making an instance at ``placement``.
+
+    ``loss`` is, per profile of the geometry, how many of its feasible placements vanish. ``waste``
+    is the number of memory slices, beyond those taken, that become unusable by any packing of the
+    profiles ``wanted``, a bit per profile of the geometry; below zero where it takes slices that
+    those could not use. ``fragmentation`` is the growth of ``MoveTable.fragmentation``.
+    """
+
+    placement: Placement
+    after: Usage
+    loss: tuple[int, ...]
+    waste: Mapping[int, int] = field(compare=False)
+    fragmentation: int
+
+
+class MoveTable:
+    """The moves of one geometry, by usage and profile."""
+
+    def __init__(self, geometry: Geometry) -> None:
+        self.geometry = geometry
+        self._feasible: dict[Usage, tuple[int, ...]] = {}
+        self._usable: dict[tuple[Usage, int], int] = {}
+        self._moves: dict[tuple[Usage, int], tuple[Move, ...]] = {}
+
+    def feasible(self, usage: Usage) -> tuple[int, ...]:
+        """Per profile of the geometry, the number of placements that fit beside ``usage``."""
+        known = self._feasible.get(usage)
+        if known is None:
+            known = tuple(
+                len(self.geometry.free_placements(usage, p)) for p in self.geometry.profiles
+            )
+            self._feasible[usage] = known
+        return known
+
+    @property
+    def every(self) -> int:
+        """All profiles of the geometry, a bit for each."""
+        return (1 << len(self.geometry.profiles)) - 1
+
+    def usable(self, usage: Usage, wanted: int) -> int:
+        """The most memory slices that instances added to ``usage`` could still take together.
+
+        Only of the profiles ``wanted``, a bit per profile of the geometry.
+        """
+        known = self._usable.get((usage, wanted))
+        if known is None:
+            known = max(
+                (
+                    placement.size + self.usable(self._after(usage, profile, placement), wanted)
+                    for index, profile in enumerate(self.geometry.profiles)
+                    if wanted >> index & 1
+                    for placement in self.geometry.free_placements(usage, profile)
+                ),
+                default=0,
+            )
+            self._usable[usage, wanted] = known
+        return known
+
+    def fragmentation(self, usage: Usage) -> int:
+        """Memory slices of the placements that are blocked though the room would suffice.
+
+        The metric of MFI (Zambianco et al., "An Online Fragmentation-Aware GPU Scheduler for
+        Multi-Tenant MIG-based Clouds", 2025): profiles larger than what is free do not count.
+        """
+        free = self.geometry.memory_slices - usage.mask.bit_count()
+        return sum(
+            profile.memory_slices
+            for profile in self.geometry.profiles
+            if profile.memory_slices <= free
+            for placement in profile.placements
+            if usage.mask & placement.mask
+        )
+
+    def moves(self, usage: Usage, profile: Profile) -> tuple[Move, ...]:
+        """Every way to make an instance of ``profile`` beside ``usage``, lowest start first."""
+        key = (usage, profile.id)
+        known = self._moves.get(key)
+        if known is None:
+            free = sorted(self.geometry.free_placements(usage, profile))
+            known = tuple(self._move(usage, profile, placement) for placement in free)
+            self._moves[key] = known
+        return known
+
+    def _after(self, usage: Usage, profile: Profile, placement: Placement) -> Usage:
+        return self.geometry.add(usage, Occupant(placement, profile.id))
+
+    def _move(self, usage: Usage, profile: Profile, placement: Placement) -> Move:
+        after = self._after(usage, profile, placement)
+        before = self.feasible(usage)
+        return Move(
+            placement=placement,
+            after=after,
+            loss=tuple(b - a for b, a in zip(before, self.feasible(after), strict=True)),
+            waste=_Waste(self, usage, after),
+            fragmentation=self.fragmentation(after) - self.fragmentation(usage),
+        )
+
+
+class _Waste(dict[int, int]):
+    """What a move wastes, by the profiles wanted; worked out when first looked up."""
+
+    __slots__ = ("_after", "_before", "_table")
+
+    def __init__(self, table: MoveTable, before: Usage, after: Usage) -> None:
+        super().__init__()
+        self._table = table
+        self._before = before
+        self._after = after
+
+    def __missing__(self, wanted: int) -> int:
+        before, after = self._before, self._after
+        taken = after.mask.bit_count() - before.mask.bit_count()
+        usable = self._table.usable
+        self[wanted] = usable(before, wanted) - usable(after, wanted) - taken
+        return self[wanted]

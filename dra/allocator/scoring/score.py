@@ -1,0 +1,191 @@
+"""Which placement costs the cluster least: the policies of the controller.
+
+The default, SWS (scarcity-weighted slices), charges a placement for every other placement that it
+makes impossible, each profile's weighted by how likely the cluster is to run out of it, plus a
+small charge for memory slices that nothing which is asked for can use afterwards. GPUs of one
+geometry are one market: scarcity is counted within it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from operator import mul
+from typing import NamedTuple
+
+from dra.allocator.scoring.moves import Move, MoveTable
+from dra.gpu.geometry import Geometry, Usage
+
+HORIZON = 0.1
+"""Demand to provide for, as a share of the cluster's memory slices."""
+
+WASTE_CHARGE = 0.1
+"""What a memory slice made unusable costs, in expected memory slices."""
+
+SELDOM = 0.01
+"""Profiles with a smaller share of the requests are no use for slices that are left over."""
+
+BASE_WEIGHT = 1e-4
+"""Weight of a placement of a profile that is not scarce, so that less damage still wins."""
+
+
+class Demand:
+    """The mix of requested profiles, learnt online: exponentially weighted counts by profile name.
+
+    Before anything is observed every plain profile counts as one request. Profiles with a suffix
+    (``+me``, ``-me``, ``+gfx``) count only once they are asked for: they are variants, not sizes.
+    """
+
+    def __init__(self, *, memory: float = 200.0) -> None:
+        self._decay = 1.0 - 1.0 / memory
+        self._counts: dict[str, float] = {}
+
+    def observe(self, profile: str) -> None:
+        """Count one request for ``profile``."""
+        for name in self._counts:
+            self._counts[name] *= self._decay
+        self._counts[profile] = self._counts.get(profile, 0.0) + 1.0
+
+    def shares(self, geometry: Geometry) -> tuple[float, ...]:
+        """Per profile of ``geometry``, its share of the requests; they sum to one."""
+        counts = [
+            self._counts.get(p.name, 0.0) + (0.0 if _is_variant(p.name) else 1.0)
+            for p in geometry.profiles
+        ]
+        total = sum(counts)
+        return tuple(c / total for c in counts) if total else tuple(counts)
+
+
+@dataclass(slots=True)
+class Census:
+    """How many GPUs of one geometry there are, and how often each profile could be placed now."""
+
+    table: MoveTable
+    gpus: int = 0
+    feasible: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        if not self.feasible:
+            self.feasible = [0] * len(self.table.geometry.profiles)
+
+    def add(self, usage: Usage, *, count: int = 1) -> None:
+        """Count ``count`` GPUs in state ``usage``; negative takes them away."""
+        self.gpus += count
+        for index, number in enumerate(self.table.feasible(usage)):
+            self.feasible[index] += count * number
+
+
+class Weights(NamedTuple):
+    """What slices of a market are worth now.
+
+    ``placements`` is, per profile of the geometry, what one of its feasible placements is worth, in
+    memory slices. ``wanted`` has a bit per profile, set unless it is seldom asked for.
+    """
+
+    placements: tuple[float, ...]
+    wanted: int
+
+
+class Situation(NamedTuple):
+    """What a policy may look at besides the move: the GPU before it, and the market it is in.
+
+    ``weights`` are those of ``scarcity_weights``; ``instances`` counts those on the GPU.
+    """
+
+    usage: Usage
+    instances: int
+    memory_slices: int
+    weights: Weights
+
+
+Key = tuple[float, ...]
+Policy = Callable[[Situation, Move], Key]
+
+
+def scarcity_weights(census: Census, shares: tuple[float, ...]) -> Weights:
+    """What slices are worth where profiles have these shares of the requests.
+
+    A placement: the probability that the next requests (a Poisson number for ``HORIZON`` of the
+    capacity) are at least as many as the placements left, times the size of the profile.
+    """
+    geometry = census.table.geometry
+    sizes = geometry.sizes
+    mean = sum(map(mul, shares, sizes))
+    if not mean:
+        return Weights((0.0,) * len(sizes), census.table.every)
+    requests = HORIZON * census.gpus * geometry.memory_slices / mean
+    placements, wanted = [], 0
+    for index, (size, share, left) in enumerate(zip(sizes, shares, census.feasible, strict=True)):
+        placements.append(size * (poisson_tail(requests * share, left) + BASE_WEIGHT * share))
+        wanted |= (share >= SELDOM) << index
+    return Weights(tuple(placements), wanted)
+
+
+def poisson_tail(mean: float, least: int) -> float:
+    """``P(X >= least)`` for a Poisson variable with the given mean."""
+    if least <= 0:
+        return 1.0
+    if mean <= 0.0:
+        return 0.0
+    spread = _DEVIATIONS * math.sqrt(mean) + _DEVIATIONS
+    if least > mean + spread:
+        return 0.0
+    if least < mean - spread:
+        return 1.0
+    log_mean = math.log(mean)
+    below = math.fsum(
+        math.exp(k * log_mean - mean - math.lgamma(k + 1))
+        for k in range(max(0, math.floor(mean - spread)), least)
+    )
+    return min(1.0, max(0.0, 1.0 - below))
+
+
+_DEVIATIONS = 9.0
+
+
+def sws(situation: Situation, move: Move) -> Key:
+    """Least expected loss; then the fullest GPU, then the one with most instances."""
+    placements, wanted = situation.weights
+    cost = sum(map(mul, placements, move.loss)) + WASTE_CHARGE * move.waste[wanted]
+    return (cost, _free_after(situation, move), -situation.instances)
+
+
+def best_fit(situation: Situation, move: Move) -> Key:
+    """The GPU with the fewest free memory slices afterwards; there, the least loss."""
+    return (_free_after(situation, move), sum(move.loss))
+
+
+def spread(situation: Situation, move: Move) -> Key:
+    """The GPU with the most free memory slices afterwards; there, the least loss."""
+    return (-_free_after(situation, move), sum(move.loss))
+
+
+def mfi(situation: Situation, move: Move) -> Key:
+    """Least growth of fragmentation; then the fullest GPU."""
+    return (move.fragmentation, _free_after(situation, move))
+
+
+def first_fit(situation: Situation, move: Move) -> Key:  # noqa: ARG001 - a Policy takes both
+    """The first GPU in name order, at the lowest start."""
+    return ()
+
+
+POLICIES: Mapping[str, Policy] = {
+    "sws": sws,
+    "best-fit": best_fit,
+    "first-fit": first_fit,
+    "mfi": mfi,
+    "spread": spread,
+}
+"""By the names that ``MigDeviceConfig.placement.policy`` takes."""
+
+
+def _free_after(situation: Situation, move: Move) -> int:
+    return situation.memory_slices - move.after.mask.bit_count()
+
+
+@lru_cache(maxsize=1024)
+def _is_variant(profile: str) -> bool:
+    return "+" in profile or "-" in profile

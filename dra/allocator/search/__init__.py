@@ -1,0 +1,1 @@
+"""The search for devices that several requests get together."""

@@ -1,0 +1,297 @@
+"""Several devices at once: exact, over the GPUs of one node.
+
+What a GPU could give is worked out for every combination of wants that fits it; the GPUs are then
+combined by dynamic programming over how much of each want is served. A solution is found whenever
+one exists, and it is the cheapest as long as costs add up over GPUs, which those of SWS do: what a
+set of placements costs a GPU depends on its state before and after only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import zip_longest
+from typing import TypeVar
+
+from dra.allocator.scoring.moves import Move, MoveTable
+from dra.allocator.scoring.score import Key, Policy, Situation, Weights
+from dra.allocator.search.budget import Effort
+from dra.allocator.search.constraint_values import (
+    FREE,
+    NO_MEMBERS,
+    UNMARKED,
+    Marks,
+    Members,
+    Rules,
+    Vector,
+    is_complete,
+    joined,
+)
+from dra.cel.kinds import Offer
+from dra.gpu.geometry import Occupant, Placement, Usage
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """One device given to a want of type ``type``; no placement for a whole GPU."""
+
+    type: int
+    offer: Offer
+    placement: Placement | None
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """What one GPU could give together, and what that costs.
+
+    ``used`` are the marks that no device of another GPU may have then; ``bound`` are those that
+    the other devices of their constraints must have.
+    """
+
+    take: Vector
+    cost: Key
+    grants: tuple[Grant, ...]
+    used: Marks = UNMARKED
+    bound: Marks = UNMARKED
+
+
+@dataclass(frozen=True, slots=True)
+class Pricing:
+    """How placements on the GPUs of one market are judged: by type, each with its policy."""
+
+    table: MoveTable
+    policies: Sequence[Policy]
+    weights: Weights
+
+
+def nothing(types: int) -> Option:
+    """The option of giving nothing."""
+    return Option((0,) * types, (), ())
+
+
+def slice_options(  # noqa: PLR0913 - what the GPU is, and what is wanted of it
+    usage: Usage,
+    instances: int,
+    pricing: Pricing,
+    *,
+    target: Vector,
+    allowed: Sequence[Iterable[Offer]],
+    rules: Rules = FREE,
+    effort: Effort | None = None,
+) -> list[Option]:
+    """Every combination of slices, up to ``target``, that fits a GPU in state ``usage``.
+
+    ``allowed`` are per type the offers that would do. Of combinations that are alike to other GPUs
+    only the cheapest is returned, the one found first (lowest starts) winning ties.
+
+    Raises:
+        TooHardError: there are more of them than ``effort`` suffices for.
+    """
+    prices = _Prices(pricing)
+    effort = effort or Effort()
+    offers = [[o for o in group if o.profile is not None] for group in allowed]
+    layer = {(usage, (0,) * len(target), UNMARKED, UNMARKED): nothing(len(target))}
+    best: dict[tuple[Vector, Marks, Marks], Option] = {}
+    while layer:
+        following: dict[tuple[Usage, Vector, Marks, Marks], Option] = {}
+        for (state, taken, used, bound), option in layer.items():
+            known = _leaving(option, target, rules.members)
+            if known is not None:
+                _keep(best, (taken, known.used, known.bound), known)
+            situation = Situation(
+                state,
+                instances + len(option.grants),
+                pricing.table.geometry.memory_slices,
+                pricing.weights,
+            )
+            for index, wanted in enumerate(target):
+                for offer in offers[index] if taken[index] < wanted else ():
+                    new = rules.distinct.get((index, offer), UNMARKED)
+                    shared = joined(bound, rules.same.get((index, offer), UNMARKED))
+                    if new & used or shared is None:
+                        continue
+                    seen = _seen_by(index, option, situation, pricing=pricing, empty=usage)
+                    moves = prices.of(index, offer, situation, seen)
+                    effort.spend(len(moves))
+                    more = tuple(n + (i == index) for i, n in enumerate(taken))
+                    marked = used | new if new else used
+                    for price, move in moves:
+                        grants = (*option.grants, Grant(index, offer, move.placement))
+                        cost = add(option.cost, price)
+                        extended = Option(more, cost, grants, marked, shared)
+                        _keep(following, (move.after, more, marked, shared), extended)
+        layer = following
+    return list(best.values())
+
+
+def whole_options(
+    target: Vector, allowed: Sequence[Iterable[Offer]], rules: Rules = FREE
+) -> list[Option]:
+    """Giving a whole GPU to each of the types that would take one."""
+    options = [nothing(len(target))]
+    for index, group in enumerate(allowed):
+        for offer in group:
+            if offer.profile is None and target[index]:
+                take = tuple(int(i == index) for i in range(len(target)))
+                used = rules.distinct.get((index, offer), UNMARKED)
+                bound = rules.same.get((index, offer), UNMARKED)
+                grants = (Grant(index, offer, None),)
+                option = _leaving(
+                    Option(take, (_WHOLE,), grants, used, bound), target, rules.members
+                )
+                options += [] if option is None else [option]
+    return options
+
+
+def combine(
+    gpus: Sequence[Sequence[Option]],
+    target: Vector,
+    members: Members = NO_MEMBERS,
+    effort: Effort | None = None,
+) -> tuple[Key, list[Option]] | None:
+    """The cheapest choice of one option per GPU that serves ``target`` exactly, or None.
+
+    Earlier GPUs give as much as possible where the cost is equal. No used mark is used twice, and
+    of the types ``members[c]`` all get the same mark of constraint ``c``.
+
+    Raises:
+        TooHardError: there are more choices than ``effort`` suffices for.
+    """
+    effort = effort or Effort()
+    start = ((0,) * len(target), UNMARKED, UNMARKED)
+    reached: dict[tuple[Vector, Marks, Marks], tuple[Key, tuple[Option, ...]]] = {start: ((), ())}
+    for options in gpus:
+        following: dict[tuple[Vector, Marks, Marks], tuple[Key, tuple[Option, ...]]] = {}
+        for (served, used, bound), (cost, chosen) in sorted(
+            reached.items(), key=_most_served_first
+        ):
+            effort.spend(len(options))
+            for option in options:
+                total = tuple(a + b for a, b in zip(served, option.take, strict=True))
+                if option.used & used or any(a > b for a, b in zip(total, target, strict=True)):
+                    continue
+                shared = joined(bound, option.bound)
+                if shared is None:
+                    continue
+                open_ = frozenset(m for m in shared if not is_complete(m, total, target, members))
+                key = (total, used | option.used if option.used else used, open_)
+                price = add(cost, option.cost)
+                known = following.get(key)
+                if known is None or price < known[0]:
+                    following[key] = (price, (*chosen, option))
+        reached = following
+    found = [solution for (total, *_), solution in reached.items() if total == target]
+    if not found:
+        return None
+    cost, chosen = min(found, key=lambda solution: solution[0])
+    return cost, list(chosen)
+
+
+def segmented(policies: Sequence[Policy]) -> list[Policy]:
+    """The same policies with costs that can be added up: each has components of its own.
+
+    Where they disagree, the policy that comes first decides.
+    """
+    order = {p: _shifted(p, n * _COMPONENTS) for n, p in enumerate(dict.fromkeys(policies))}
+    return [order[policy] for policy in policies]
+
+
+def _shifted(policy: Policy, places: int) -> Policy:
+    if not places:
+        return policy
+    padding = (0.0,) * places
+    return lambda situation, move: (*padding, *policy(situation, move))
+
+
+def add(one: Key, other: Key) -> Key:
+    """The sum of two costs, component by component."""
+    return tuple(a + b for a, b in zip_longest(one, other, fillvalue=0))
+
+
+_COMPONENTS = 3
+"""The most that a policy's cost has."""
+
+_WHOLE = 1e6
+"""A whole GPU costs more than any set of slices, where either would do."""
+
+
+class _Prices:
+    """What the moves on one GPU cost, worked out once for every state that it may come to."""
+
+    def __init__(self, pricing: Pricing) -> None:
+        self._pricing = pricing
+        self._known: dict[tuple[object, ...], tuple[tuple[Key, Move], ...]] = {}
+
+    def of(
+        self, index: int, offer: Offer, situation: Situation, seen: Situation
+    ) -> tuple[tuple[Key, Move], ...]:
+        """The moves that make ``offer``, as the policy of type ``index`` judges them."""
+        policy = self._pricing.policies[index]
+        key = (policy, offer, situation.usage, seen.usage, seen.instances)
+        known = self._known.get(key)
+        if known is None:
+            known = self._known[key] = tuple(self._judged(policy, offer, situation, seen))
+        return known
+
+    def _judged(
+        self, policy: Policy, offer: Offer, situation: Situation, seen: Situation
+    ) -> Iterable[tuple[Key, Move]]:
+        if offer.profile is None:
+            return
+        moves = self._pricing.table.moves
+        judged = {m.placement: m for m in moves(seen.usage, offer.profile)}
+        for move in moves(situation.usage, offer.profile):
+            yield (offer.size, *policy(seen, judged[move.placement])), move
+
+
+def _seen_by(
+    index: int, option: Option, situation: Situation, *, pricing: Pricing, empty: Usage
+) -> Situation:
+    """The GPU as the policy of type ``index`` sees it: without what other policies chose.
+
+    Else one that packs would draw the slices of one that spreads to the GPU that it fills. The GPU
+    was in state ``empty`` before ``option``.
+    """
+    policy = pricing.policies[index]
+    others = [g for g in option.grants if pricing.policies[g.type] is not policy]
+    if not others:
+        return situation
+    usage = pricing.table.geometry.usage(
+        Occupant(g.placement, g.offer.profile.id)
+        for g in option.grants
+        if g not in others and g.placement is not None and g.offer.profile is not None
+    )
+    return situation._replace(
+        usage=Usage(
+            empty.mask | usage.mask,
+            empty.compute_slices + usage.compute_slices,
+            empty.engines + usage.engines,
+        ),
+        instances=situation.instances - len(others),
+    )
+
+
+def _leaving(option: Option, target: Vector, members: Members) -> Option | None:
+    """``option`` with only the marks that matter to other GPUs.
+
+    None where it binds others to a mark that they cannot have.
+    """
+    if not option.used and not option.bound:
+        return option
+    bound = {m for m in option.bound if not is_complete(m, option.take, target, members)}
+    if any(mark.local for mark in bound):
+        return None
+    used = frozenset(m for m in option.used if not m.local)
+    return replace(option, used=used, bound=frozenset(bound))
+
+
+def _most_served_first(entry: tuple[tuple[Vector, Marks, Marks], object]) -> int:
+    return -sum(entry[0][0])
+
+
+def _keep(best: dict[K, Option], key: K, option: Option) -> None:
+    known = best.get(key)
+    if known is None or option.cost < known.cost:
+        best[key] = option

@@ -1,0 +1,71 @@
+"""What devices have in common, where constraints of claims compare it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from dra.cel.kinds import Offer
+
+Vector = tuple[int, ...]
+"""How many devices of each type of want."""
+
+Members = Mapping[int, tuple[int, ...]]
+"""By constraint, the types of want that it covers."""
+
+
+class Mark(NamedTuple):
+    """The value that a device has for a constrained attribute.
+
+    ``local``: only devices of one GPU could have it.
+    """
+
+    constraint: int
+    value: object
+    local: bool
+
+
+Marks = frozenset[Mark]
+UNMARKED: Marks = frozenset()
+"""No marks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The constraints for one GPU, by type of want and offer.
+
+    No two devices may have a mark of ``distinct`` in common. All devices that serve the types
+    ``members[c]`` must have the same mark of constraint ``c`` of ``same``.
+    """
+
+    distinct: Mapping[tuple[int, Offer], Marks]
+    same: Mapping[tuple[int, Offer], Marks]
+    members: Members
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Equal for GPUs of one node that are under the same rules."""
+        return (tuple(self.distinct.items()), tuple(self.same.items()))
+
+
+_NOTHING: Mapping[Any, Any] = MappingProxyType({})
+NO_MEMBERS: Members = _NOTHING
+FREE = Rules(_NOTHING, _NOTHING, _NOTHING)
+"""No constraints."""
+
+
+def joined(bound: Marks, new: Marks) -> Marks | None:
+    """Both together; None where a constraint would have two values."""
+    if not bound or not new:
+        return bound or new
+    values = {mark.constraint: mark for mark in bound}
+    if any(values.get(mark.constraint, mark) != mark for mark in new):
+        return None
+    return bound | new
+
+
+def is_complete(mark: Mark, served: Vector, target: Vector, members: Members) -> bool:
+    """Whether all types of a mark's constraint are served: it binds nobody any more."""
+    return all(served[index] == target[index] for index in members[mark.constraint])

@@ -1,0 +1,110 @@
+"""What the constraints of claims leave of the GPUs of one node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from dra.allocator.fleet.gpustate import GpuState
+from dra.allocator.search.constraint_values import FREE, Mark, Members, Rules
+from dra.cel.kinds import Offer
+from dra.claims.wants import Constraint
+from dra.gpu.devices import gpu_attributes, slice_attributes
+
+Allowed = Sequence[tuple[Offer, ...]]
+"""Per type of want, the offers of one GPU that would do."""
+
+Homes = Mapping[object, set[object]]
+"""By value of an attribute, the GPUs whose devices have it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WantType:
+    """Wants that the same devices would serve alike: same constraints, same policy."""
+
+    expressions: tuple[str, ...]
+    constraints: tuple[Constraint, ...]
+    policy: str
+    everything: bool = False
+
+
+class Constrained:
+    """The GPUs ``states`` of a node under constraints; ``allowed`` is per GPU."""
+
+    def __init__(
+        self,
+        types: Sequence[WantType],
+        states: Sequence[GpuState],
+        allowed: Sequence[Allowed],
+        *,
+        driver: str,
+    ) -> None:
+        self._types = types
+        self._states = states
+        self._driver = driver
+        self._constraints = list(dict.fromkeys(c for kind in types for c in kind.constraints))
+        self.allowed: list[Allowed] = [
+            [
+                tuple(o for o in group if self._has_all(state, o, kind.constraints))
+                for kind, group in zip(types, offers, strict=True)
+            ]
+            for state, offers in zip(states, allowed, strict=True)
+        ]
+        """Per GPU, the offers that have all attributes that are compared."""
+        self._homes = [self._homes_of(c) for c in self._constraints]
+        self.members: Members = {
+            number: tuple(i for i, kind in enumerate(types) if constraint in kind.constraints)
+            for number, constraint in enumerate(self._constraints)
+            if not constraint.distinct
+        }
+        """By constraint that wants the same value, the types of want that it covers."""
+
+    def rules(self, gpu: int) -> Rules:
+        """What holds for that GPU's part in serving all wants."""
+        if not self._constraints:
+            return FREE
+        state = self._states[gpu]
+        distinct: dict[tuple[int, Offer], frozenset[Mark]] = {}
+        same: dict[tuple[int, Offer], frozenset[Mark]] = {}
+        for index, (kind, group) in enumerate(zip(self._types, self.allowed[gpu], strict=True)):
+            for offer in group:
+                marks = list(self._marks(state, offer, kind))
+                distinct[index, offer] = frozenset(
+                    m for m in marks if self._constraints[m.constraint].distinct
+                )
+                same[index, offer] = frozenset(marks) - distinct[index, offer]
+        return Rules(distinct, same, self.members)
+
+    def _marks(self, state: GpuState, offer: Offer, kind: WantType) -> Iterator[Mark]:
+        for number, constraint in enumerate(self._constraints):
+            if constraint in kind.constraints:
+                value = self._value(state, offer, constraint)
+                local = len(self._homes[number][value]) == 1
+                # What only this GPU has is numbered, so that equal GPUs have equal marks.
+                shown = self._rank(state, number, value) if local else value
+                yield Mark(number, shown, local)
+
+    def _rank(self, state: GpuState, number: int, value: object) -> int:
+        here = [v for v, homes in self._homes[number].items() if homes == {state.id}]
+        return here.index(value)
+
+    def _homes_of(self, constraint: Constraint) -> Homes:
+        homes: dict[object, set[object]] = {}
+        for state, offers in zip(self._states, self.allowed, strict=True):
+            for kind, group in zip(self._types, offers, strict=True):
+                if constraint in kind.constraints:
+                    for offer in group:
+                        homes.setdefault(self._value(state, offer, constraint), set()).add(state.id)
+        return homes
+
+    def _has_all(self, state: GpuState, offer: Offer, constraints: Iterable[Constraint]) -> bool:
+        return all(self._value(state, offer, c) is not None for c in constraints)
+
+    def _value(self, state: GpuState, offer: Offer, constraint: Constraint) -> object:
+        """The value of a constrained attribute, None where the device has none."""
+        if offer.profile is None:
+            attributes = gpu_attributes(state.gpu, state.inventory)
+        else:
+            attributes = slice_attributes(state.gpu, offer.profile, state.inventory)
+        field = attributes.get(constraint.attribute.removeprefix(f"{self._driver}/"))
+        return None if field is None else next(iter(field.items()))

@@ -1,0 +1,1 @@
+"""CEL selectors over devices, as kube-scheduler evaluates them."""

@@ -1,0 +1,176 @@
+"""CEL selectors of classes and requests, evaluated against virtual devices (KEP-4381).
+
+A selector holds, does not hold, or fails at run time (``device.attributes["x"].y`` where there is
+no ``y``); a failure is kept as a reason, because Kubernetes refuses to schedule on it.
+
+An expression may take seconds and gigabytes, and nothing here bounds it: whoever evaluates what
+others wrote does it in ``dra.sandbox``. Calls of functions that are not CEL's own leak a few
+hundred bytes in the runtime.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from cel_expr_python import cel
+
+from dra.cel.celdata import Device, View, of_gpu
+from dra.cel.celoptionals import hidden_optional
+from dra.cel.celspelling import respelt
+from dra.cel.library.celfunctions import functions
+from dra.cel.library.celoperators import REPLACED
+from dra.cel.questions import Answer, Job, Selected, SelectorError, shortened
+from dra.common.cache import BoundedCache
+
+_LIBRARIES = {"strings": 2, "lists": 2, "sets": 0, "two-var-comprehensions": 0, "bindings": 0}
+"""The runtime's own, with the versions that Kubernetes 1.36 has; ``optional`` has but one."""
+
+_CONFIG = "\n".join(
+    [
+        "stdlib:",
+        "  exclude_functions:",
+        *(f'  - name: "{name}"' for name in REPLACED),
+        "extensions:",
+        "- name: optional",
+        *(f"- name: {name}\n  version: {version}" for name, version in _LIBRARIES.items()),
+    ]
+)
+
+_LONGEST = 500
+"""An error is cut after so many characters: it may have a value in it, of any length."""
+
+_TYPE_NAME = re.compile(r"undeclared reference to '(?:net|kubernetes)\.\w+'")
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a selector selects a device; ``error`` says why it could not be told."""
+
+    selected: bool
+    error: str = ""
+
+
+_BLIND = View(per_gpu=False, domains=frozenset())
+
+
+@dataclass(frozen=True, slots=True)
+class _Compiled:
+    program: Any = None
+    error: str = ""
+    view: View = _BLIND
+
+
+class Selectors:
+    """Compiles and evaluates selectors. Not thread-safe."""
+
+    def __init__(self, *, expressions: int = 2048) -> None:
+        self._env = cel.NewEnv(
+            variables={"device": cel.Type.Map(cel.Type.STRING, cel.Type.DYN)},
+            functions=functions(),
+            config=cel.NewEnvConfigFromYaml(_CONFIG),
+        )
+        self._compiled: BoundedCache[str, _Compiled] = BoundedCache(expressions)
+
+    def check(self, expression: str) -> None:
+        """Raise SelectorError, with the place, unless the expression compiles to a boolean."""
+        error = self._program(expression).error
+        if error:
+            raise SelectorError(error)
+
+    def evaluate(self, expression: str, device: Device) -> Verdict:
+        """Whether ``expression`` selects ``device``.
+
+        Raises:
+            SelectorError: the expression does not compile.
+        """
+        self.check(expression)
+        return _run(self._program(expression), device)
+
+    def answer(self, job: Job) -> Answer:
+        """Do a job, whatever it takes.
+
+        Raises:
+            SelectorError: an expression does not compile, and not that is the question.
+        """
+        if not job.devices:
+            (expression,) = job.expressions
+            compiled = self._program(expression)
+            return Answer(error=compiled.error[:_LONGEST], per_gpu=compiled.view.per_gpu)
+        groups = [[of_gpu(device, gpu) for device in job.devices] for gpu in job.gpus]
+        return Answer(
+            selected=tuple(self._select(job.expressions, g) for g in groups or [[*job.devices]])
+        )
+
+    def _select(self, expressions: tuple[str, ...], devices: list[Device]) -> Selected:
+        selected: list[int] = []
+        failure = ""
+        for index, device in enumerate(devices):
+            verdict = Verdict(selected=True)
+            for expression in expressions:
+                verdict = self.evaluate(expression, device)
+                if verdict.error:
+                    error = verdict.error[:_LONGEST]
+                    failure = failure or f"{error} (in {shortened(expression)})"
+                if not verdict.selected:
+                    break
+            if verdict.selected:
+                selected.append(index)
+        return Selected(tuple(selected), failure)
+
+    def _program(self, expression: str) -> _Compiled:
+        return self._compiled.get(expression, lambda: self._compile(expression))
+
+    def _compile(self, expression: str) -> _Compiled:
+        spelling = respelt(expression)
+        try:
+            program = self._env.compile(spelling.text)
+            returned = program.return_type()
+        except RuntimeError as error:
+            return _Compiled(error=_readable(spelling.original(str(error))))
+        if function := hidden_optional(program):
+            name = spelling.original(function)
+            return _Compiled(
+                error=f"an optional in a list, in a map or made dyn, beside function {name}(), "
+                "is not supported by this driver, though Kubernetes has it; take the values out "
+                "of optionals, with orValue() or value(), before they go in"
+            )
+        if returned not in (cel.Type.BOOL, cel.Type.DYN):
+            return _Compiled(error=f"must evaluate to a boolean, not to {returned.name()}")
+        return _Compiled(program=program, view=View.of(expression))
+
+
+def _run(compiled: _Compiled, device: Device) -> Verdict:
+    data = {"device": compiled.view.complete(device)}
+    try:
+        result = compiled.program.eval(data=data)
+    except RuntimeError as error:
+        return Verdict(selected=False, error=_readable(str(error)))
+    try:
+        value = result.value()
+    except TypeError:  # an optional, which has no form in Python, passes for an error
+        value = None
+    if isinstance(value, bool):
+        return Verdict(selected=value)
+    if value is not None and result.type() == cel.Type.ERROR:
+        return Verdict(selected=False, error=_readable(str(value)))
+    return Verdict(selected=False, error="evaluated to something that is no boolean")
+
+
+def _readable(message: str) -> str:
+    """The runtime's message in one line: ``1:14: undeclared reference to 'foo'``.
+
+    It writes ``INVALID_ARGUMENT: ERROR: <input>:1:14: ... | source | ..^ [INVALID_ARGUMENT]``.
+    """
+    lines = [line for line in message.splitlines() if not line.lstrip().startswith("|")]
+    text = "; ".join(line.strip() for line in lines)
+    code, separator, rest = text.partition(": ")
+    if separator and code.isupper():
+        text = rest.removesuffix(f" [{code}]").removesuffix(f"[{code}]")
+    text = text.replace("ERROR: <input>:", "").strip("; ")
+    if _TYPE_NAME.search(text):
+        text += (
+            "; this driver's CEL has no names for types of Kubernetes, leave the test of type out"
+        )
+    return text

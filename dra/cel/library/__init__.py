@@ -1,0 +1,1 @@
+"""Functions that Kubernetes adds to CEL."""

@@ -1,0 +1,1 @@
+"""Claims: what they ask for, what they were given, and why one waits."""

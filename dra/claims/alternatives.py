@@ -1,0 +1,50 @@
+"""``firstAvailable``: which alternatives of the requests of a pod to try, in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from heapq import heappop, heappush
+
+from dra.claims.allocation import MAX_RESULTS
+from dra.claims.wants import ClaimWants
+
+MAX_CHOICES = 512
+"""More are not tried. One request has at most eight alternatives, so three are tried in full."""
+
+
+def choices(claims: Sequence[ClaimWants]) -> Iterator[tuple[ClaimWants, ...]]:
+    """``claims`` with one alternative chosen for every request, the best choice first.
+
+    The best has the least sum of ranks, which is how kube-scheduler compares nodes; among equal
+    sums earlier requests fare better. Choices of more devices than a claim may hold are left out.
+    """
+    sizes = [len(alternatives) for claim in claims for alternatives in claim.choices]
+    if all(size == 1 for size in sizes):
+        yield tuple(claims)
+        return
+    for ranks in _by_sum(sizes):
+        rest = iter(ranks)
+        chosen = tuple(c.choosing([next(rest) for _ in c.choices]) for c in claims)
+        if all(_devices(claim) <= MAX_RESULTS for claim in chosen):
+            yield chosen
+
+
+def _devices(claim: ClaimWants) -> int:
+    """How many devices a claim wants at least."""
+    return sum(1 if want.everything else want.count for want in claim.wants)
+
+
+def _by_sum(sizes: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """The first ``MAX_CHOICES`` tuples of ranks below ``sizes``, by sum, then as tuples."""
+    start = (0,) * len(sizes)
+    heap, seen = [(0, start)], {start}
+    for _ in range(MAX_CHOICES):
+        if not heap:
+            return
+        total, ranks = heappop(heap)
+        yield ranks
+        for index, size in enumerate(sizes):
+            following = (*ranks[:index], ranks[index] + 1, *ranks[index + 1 :])
+            if following[index] < size and following not in seen:
+                seen.add(following)
+                heappush(heap, (total + 1, following))

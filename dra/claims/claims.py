@@ -1,0 +1,237 @@
+"""ResourceClaims (resource.k8s.io/v1) as values, read from the objects as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dra.claims.allocation import Allocation, read_allocation
+from dra.gpu.inventory import ClaimRef
+
+SCHEDULER_FINALIZER = "resource.kubernetes.io/delete-protection"
+"""Of kube-scheduler, on the claims that it allocates; kube-controller-manager removes it."""
+
+TOO_LARGE = "tooLarge"
+"""In a request of a claim that a reader has cut: how many bytes the claim had."""
+
+OTHERS_CONFIG = "othersConfig"
+"""In ``spec.devices`` of one from which the configuration for other drivers was taken."""
+
+ALLOCATED_BY = "allocatedBy"
+"""In the metadata of a claim without managedFields: whose the field ``status.allocation`` is."""
+
+EXACT_COUNT = "ExactCount"
+ALL = "All"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of a claim, or one of its subrequests, which is called ``request/subrequest``.
+
+    A request with ``alternatives`` (``firstAvailable``, best first) has no content of its own.
+    ``capacity`` maps the names of capacities to the least quantity. ``unsupported`` says in words
+    why we cannot allocate it, and is empty when we can.
+    """
+
+    name: str
+    class_name: str
+    selectors: tuple[str, ...] = ()
+    count: int = 1
+    mode: str = EXACT_COUNT
+    admin_access: bool = False
+    unsupported: str = ""
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+    capacity: tuple[tuple[str, str], ...] = ()
+    alternatives: tuple[Request, ...] = ()
+
+    @property
+    def choices(self) -> tuple[Request, ...]:
+        """What would serve it, best first: its alternatives, or itself."""
+        return self.alternatives or (self,)
+
+
+@dataclass(frozen=True, slots=True)
+class Consumer:
+    """An entry of ``status.reservedFor``."""
+
+    resource: str
+    name: str
+    uid: str
+    api_group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A ResourceClaim. ``constraints`` and ``config`` are those of its spec, as JSON.
+
+    ``others_config``: it has some for other drivers, which is not kept. ``allocated_by`` are the
+    field managers that wrote the allocation, where the API server says so.
+    """
+
+    ref: ClaimRef
+    resource_version: str
+    requests: tuple[Request, ...]
+    constraints: tuple[Mapping[str, Any], ...] = ()
+    config: tuple[Mapping[str, Any], ...] = ()
+    allocation: Allocation | None = None
+    reserved_for: tuple[Consumer, ...] = ()
+    finalizers: tuple[str, ...] = ()
+    deleting: bool = False
+    owner_pod_uid: str = ""
+    created: str = ""
+    others_config: bool = False
+    allocated_by: tuple[str, ...] = ()
+
+    @property
+    def views(self) -> bool:
+        """Whether any request only looks at devices (``adminAccess``)."""
+        return any(choice.admin_access for r in self.requests for choice in r.choices)
+
+    @property
+    def ended_by_control_plane(self) -> bool:
+        """Whether kube-controller-manager ends its allocation: it looks at the finalizer only."""
+        return SCHEDULER_FINALIZER in self.finalizers
+
+    def by_others(self, driver: str) -> bool:
+        """Whether another than the controller of ``driver`` allocated it, and so ends that too.
+
+        The server says whose write it was. A finalizer proves nothing: any user may set one, and
+        kube-scheduler leaves its own on claims that it gave up.
+        """
+        if self.allocated_by:
+            return field_manager(driver) not in self.allocated_by
+        return self.ended_by_control_plane
+
+
+def read_requests(raw: Iterable[Mapping[str, Any]]) -> tuple[Request, ...]:
+    """The requests in ``spec.devices.requests``."""
+    return tuple(_read_request(entry) for entry in raw)
+
+
+def read_claim(
+    obj: Mapping[str, Any],
+    requests: Callable[[Iterable[Mapping[str, Any]]], tuple[Request, ...]] = read_requests,
+) -> Claim:
+    """The claim in ``obj``, as the API server returned it; ``requests`` reads its requests."""
+    metadata = obj["metadata"]
+    spec = obj.get("spec", {}).get("devices", {})
+    status = obj.get("status", {})
+    allocation = status.get("allocation")
+    return Claim(
+        ref=ClaimRef(metadata["namespace"], metadata["name"], metadata["uid"]),
+        resource_version=metadata.get("resourceVersion", ""),
+        requests=requests(spec.get("requests", ())),
+        constraints=tuple(spec.get("constraints", ())),
+        config=tuple(spec.get("config", ())),
+        allocation=None if allocation is None else read_allocation(allocation),
+        reserved_for=tuple(_read_consumer(c) for c in status.get("reservedFor", ())),
+        finalizers=tuple(metadata.get("finalizers", ())),
+        deleting="deletionTimestamp" in metadata,
+        owner_pod_uid=_owner_pod(metadata.get("ownerReferences", ())),
+        created=metadata.get("creationTimestamp", ""),
+        others_config=OTHERS_CONFIG in spec,
+        allocated_by=() if allocation is None else allocation_managers(metadata),
+    )
+
+
+def field_manager(driver: str) -> str:
+    """The name under which the controller of ``driver`` writes."""
+    return f"{driver}/controller"
+
+
+def allocation_managers(metadata: Mapping[str, Any]) -> tuple[str, ...]:
+    """Who wrote a claim's allocation, by its metadata; empty where that is not said."""
+    if ALLOCATED_BY in metadata:
+        return tuple(metadata[ALLOCATED_BY])
+    return tuple(
+        entry.get("manager") or ""
+        for entry in metadata.get("managedFields") or ()
+        if "f:allocation" in ((entry.get("fieldsV1") or {}).get("f:status") or {})
+    )
+
+
+def claim_names(pod: Mapping[str, Any]) -> dict[str, str | None]:
+    """Pod claim name to ResourceClaim name, for the claims in a pod's ``spec.resourceClaims``.
+
+    None stands for a claim that is still to be created from its template. A template that made no
+    claim (``resourceClaimStatuses[].resourceClaimName`` absent) is left out.
+    """
+    made = {
+        s["name"]: s.get("resourceClaimName")
+        for s in pod.get("status", {}).get("resourceClaimStatuses", ())
+    }
+    names: dict[str, str | None] = {}
+    for entry in pod.get("spec", {}).get("resourceClaims", ()):
+        name = entry["name"]
+        if "resourceClaimName" in entry:
+            names[name] = entry["resourceClaimName"]
+        elif name not in made:
+            names[name] = None
+        elif made[name] is not None:
+            names[name] = made[name]
+    return names
+
+
+def _read_request(entry: Mapping[str, Any]) -> Request:
+    name = entry["name"]
+    if "exactly" in entry:
+        return _read_exact(name, entry["exactly"])
+    if "firstAvailable" in entry:
+        subrequests = tuple(_read_exact(f"{name}/{s['name']}", s) for s in entry["firstAvailable"])
+        told = next((s.unsupported for s in subrequests if s.unsupported), "")
+        return Request(name, "", alternatives=subrequests, unsupported=told)
+    return Request(
+        name, "", unsupported="it is of a kind that is not known; use exactly or firstAvailable"
+    )
+
+
+def _read_exact(name: str, body: Mapping[str, Any]) -> Request:
+    mode = body.get("allocationMode", EXACT_COUNT)
+    unsupported = ""
+    if mode not in {EXACT_COUNT, ALL}:
+        unsupported = f"allocationMode {mode} is not known; use {EXACT_COUNT} or {ALL}"
+    if TOO_LARGE in body:
+        unsupported = (
+            f"the claim's requests, constraints and parameters have {body[TOO_LARGE]} bytes, more "
+            "than this driver reads: state fewer or shorter selectors and parameters, or put "
+            "requests into claims of other pods"
+        )
+    capacity = (body.get("capacity") or {}).get("requests") or {}
+    return Request(
+        name=name,
+        class_name=body.get("deviceClassName", ""),
+        selectors=_expressions(body.get("selectors") or ()),
+        count=body.get("count", 1),
+        mode=mode,
+        admin_access=bool(body.get("adminAccess")),
+        unsupported=unsupported,
+        tolerations=tuple(body.get("tolerations") or ()),
+        capacity=tuple(sorted((n, str(quantity)) for n, quantity in capacity.items())),
+    )
+
+
+def _expressions(selectors: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    """CEL expressions of a list of DeviceSelectors; a selector of another kind matches nothing."""
+    return tuple(s["cel"]["expression"] if "cel" in s else "false" for s in selectors)
+
+
+def class_selectors(device_class: Mapping[str, Any]) -> tuple[str, ...]:
+    """CEL expressions of a DeviceClass; all must hold."""
+    return _expressions(device_class.get("spec", {}).get("selectors", ()))
+
+
+def class_config(device_class: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """``spec.config`` of a DeviceClass, as JSON."""
+    return tuple(device_class.get("spec", {}).get("config", ()))
+
+
+def _read_consumer(entry: Mapping[str, Any]) -> Consumer:
+    return Consumer(entry["resource"], entry["name"], entry["uid"], entry.get("apiGroup", ""))
+
+
+def _owner_pod(owners: Iterable[Mapping[str, Any]]) -> str:
+    for owner in owners:
+        if owner.get("kind") == "Pod" and owner.get("controller"):
+            return str(owner["uid"])
+    return ""

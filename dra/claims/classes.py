@@ -1,0 +1,179 @@
+"""DeviceClasses: which are ours, and those that we generate from what the nodes offer."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dra.claims.claims import class_config, class_selectors
+from dra.common.resources import DEVICE_CLASSES, Obj
+from dra.gpu.devices import TYPE_GPU, TYPE_MIG
+from dra.gpu.names import class_name, extended_resource_name
+
+GPU_CLASS = "gpu.dra.dev"
+ROUND_SIZES = (5, 10, 20, 40, 80, 160)
+"""Memory for which there is a class ``mig-min-<size>gb``, as profile names count it."""
+
+_DEFAULT_DRIVER_CLASS = "mig.dra.dev"
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceClass:
+    """A DeviceClass. ``ours``: it selects devices of our driver."""
+
+    name: str
+    ours: bool
+    selectors: tuple[str, ...]
+    config: tuple[Mapping[str, Any], ...]
+    extended_resource: str
+
+
+def generated_label(driver: str) -> str:
+    """The label of the classes that the controller makes."""
+    return f"{driver}/generated"
+
+
+def _digest_annotation(driver: str) -> str:
+    return f"{driver}/generated-digest"
+
+
+def _taken_annotation(driver: str) -> str:
+    return f"{driver}/extended-resource-taken-by"
+
+
+def read_class(obj: Mapping[str, Any], driver: str) -> DeviceClass:
+    """The class in ``obj``; ours when a selector names our driver or we generated it."""
+    selectors = class_selectors(obj)
+    named = re.compile(rf"(?<![\w.-]){re.escape(driver)}(?![\w.-])")
+    return DeviceClass(
+        name=obj["metadata"]["name"],
+        ours=is_generated(obj, driver) or any(named.search(s) for s in selectors),
+        selectors=selectors,
+        config=class_config(obj),
+        extended_resource=(obj.get("spec") or {}).get("extendedResourceName") or "",
+    )
+
+
+def looks_ours(name: str) -> bool:
+    """Whether a class that does not exist is called like one that we would generate."""
+    ours = re.match(r"mig-(\d+g\.|min-\d+gb$)", name) is not None
+    return ours or name in (_DEFAULT_DRIVER_CLASS, GPU_CLASS)
+
+
+def is_generated(obj: Mapping[str, Any], driver: str) -> bool:
+    """Whether the controller of ``driver`` made the class."""
+    return (obj["metadata"].get("labels") or {}).get(generated_label(driver)) == "true"
+
+
+def generated_classes(driver: str, profiles: Iterable[str]) -> list[Obj]:
+    """The classes to generate, for apply.
+
+    Any slice, whole GPUs, one per profile, and one per round size that a profile reaches: a claim
+    of ``mig-min-10gb`` gets the smallest profile with at least that much.
+    """
+    profiles = sorted(profiles)
+    is_type = f"device.driver == '{driver}' && device.attributes['{driver}'].type == '{{}}'"
+    any_slice = is_type.format(TYPE_MIG)
+    classes = [
+        _class(driver, _DEFAULT_DRIVER_CLASS, any_slice),
+        _class(driver, GPU_CLASS, is_type.format(TYPE_GPU)),
+    ]
+    classes += [
+        _class(
+            driver,
+            class_name(profile),
+            f"{any_slice} && device.attributes['{driver}'].profile == '{profile}'",
+            extended_resource=extended_resource_name(profile),
+        )
+        for profile in profiles
+    ]
+    largest = max((_nominal_gb(profile) for profile in profiles), default=0)
+    memory = f"device.capacity['{driver}'].memory"
+    classes += [
+        _class(
+            driver,
+            f"mig-min-{size}gb",
+            f"{any_slice} && {memory}.compareTo(quantity('{_least_mib(size)}Mi')) >= 0",
+        )
+        for size in ROUND_SIZES
+        if size <= largest
+    ]
+    return classes
+
+
+def restricted(wanted: Obj, driver: str, *, carries: bool, taken_by: str) -> Obj:
+    """A generated class, for apply, with its extended resource only if it ``carries`` it.
+
+    ``taken_by`` is the class of somebody else that has it, and stands in an annotation.
+    """
+    spec = {"selectors": wanted["spec"]["selectors"]}
+    if carries:
+        spec["extendedResourceName"] = wanted["spec"]["extendedResourceName"]
+    made = _object(driver, wanted["metadata"]["name"], spec)
+    if taken_by:
+        made["metadata"]["annotations"][_taken_annotation(driver)] = taken_by
+    return made
+
+
+def _nominal_gb(profile: str) -> int:
+    """The size in a profile's name: 5 for ``1g.5gb+me``."""
+    found = re.search(r"\.(\d+)gb", profile)
+    return int(found[1]) if found else 0
+
+
+def _least_mib(size: int) -> int:
+    """The least memory that counts as ``size`` gb in the names of profiles.
+
+    They are rounded up: ``1g.5gb`` has 4864 MiB and ``3g.40gb`` 40192 MiB, up to 5 % less than
+    they say.
+    """
+    return size * 1024 * 94 // 100
+
+
+def needs_write(wanted: Obj, found: Obj, driver: str) -> bool:
+    """Whether a generated class differs from what it should be.
+
+    Servers that do not know ``extendedResourceName`` drop it silently: the digest of what was
+    applied tells that from a class that never had it.
+    """
+    name, spec, stored = "extendedResourceName", wanted["spec"], found.get("spec") or {}
+    if stored.get("selectors") != spec["selectors"]:
+        return True
+    if stored.get(name) not in (None, "", spec.get(name)):
+        return True
+    annotation = _taken_annotation(driver)
+    if (
+        annotation
+        in (found["metadata"].get("annotations") or {}).keys() - wanted["metadata"]["annotations"]
+    ):
+        return True
+    return any(
+        (found["metadata"].get(part) or {}).get(key) != value
+        for part in ("labels", "annotations")
+        for key, value in wanted["metadata"][part].items()
+    )
+
+
+def _class(driver: str, name: str, expression: str, *, extended_resource: str = "") -> Obj:
+    spec: dict[str, Any] = {"selectors": [{"cel": {"expression": expression}}]}
+    if extended_resource:
+        spec["extendedResourceName"] = extended_resource
+    return _object(driver, name, spec)
+
+
+def _object(driver: str, name: str, spec: dict[str, Any]) -> Obj:
+    digest = hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()[:16]
+    return {
+        "apiVersion": DEVICE_CLASSES.api_version,
+        "kind": DEVICE_CLASSES.kind,
+        "metadata": {
+            "name": name,
+            "labels": {generated_label(driver): "true"},
+            "annotations": {_digest_annotation(driver): digest},
+        },
+        "spec": spec,
+    }

@@ -1,0 +1,59 @@
+"""Extended resources of DeviceClasses: of those with one name, kube-scheduler uses one.
+
+It takes the newest, and of two of the same second the first by name. In Kubernetes 1.36 it forgets
+a name altogether when a class gives it up, until another class that has it is written again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from dra.claims.classes import is_generated
+
+DeviceClassObj = Mapping[str, Any]
+
+
+def resource_of(device_class: DeviceClassObj) -> str:
+    """Its ``extendedResourceName``, or nothing."""
+    return str((device_class.get("spec") or {}).get("extendedResourceName") or "")
+
+
+def precedes(one: DeviceClassObj, other: DeviceClassObj) -> bool:
+    """Whether kube-scheduler takes the first of two classes with one name."""
+    first, second = (str(each["metadata"].get("creationTimestamp") or "") for each in (one, other))
+    if first != second:
+        return first > second
+    return str(one["metadata"]["name"]) < str(other["metadata"]["name"])
+
+
+def holders(objects: Iterable[DeviceClassObj], driver: str) -> dict[str, DeviceClassObj]:
+    """By extended resource, the class of somebody else that has it; of several the one in use."""
+    found: dict[str, DeviceClassObj] = {}
+    for obj in objects:
+        name = resource_of(obj)
+        if (
+            name
+            and not is_generated(obj, driver)
+            and (name not in found or precedes(obj, found[name]))
+        ):
+            found[name] = obj
+    return found
+
+
+def may_carry(
+    resource: str,
+    own: DeviceClassObj | None,
+    holder: DeviceClassObj | None,
+    *,
+    served: bool,
+) -> bool:
+    """Whether our class, as it is now, is to have the name.
+
+    Where nobody else has it, while kube-scheduler allocates a node. Where a class that came later
+    has it, ours keeps what it has: it is out of use, and giving it up would have kube-scheduler
+    forget theirs.
+    """
+    if holder is None:
+        return served
+    return own is not None and resource_of(own) == resource and precedes(holder, own)

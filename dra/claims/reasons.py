@@ -1,0 +1,75 @@
+"""The reasons of all events, of the controller and of the node. They are for machines: keep them.
+
+docs/events.md has each of them, with its remedy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dra.claims.conditions import GPU_LOST, LET_GO, NO_PERMISSION, PREPARE_FAILED, XID_ERROR
+
+
+class Reason(StrEnum):
+    """Reasons of the controller's events."""
+
+    ALLOCATED = "Allocated"
+    WAITING = "WaitingForSlice"
+    NO_SUCH_PROFILE = "NoSuchProfile"
+    NO_SUCH_CLASS = "NoSuchDeviceClass"
+    BAD_SELECTOR = "InvalidSelector"
+    COSTLY_SELECTOR = "SelectorTooCostly"
+    EVALUATING = "EvaluatingSelectors"
+    BAD_CONFIG = "InvalidConfig"
+    UNSUPPORTED = "UnsupportedRequest"
+    MIXED = "MixedDrivers"
+    NOTHING_TO_SEE = "NothingToLookAt"
+    NEXT_IN_LINE = "NextInLine"
+    TAKEN_BACK = "AllocationTakenBack"
+    REFUSED = "AllocationRefused"
+    PREPARE_FAILED = PREPARE_FAILED
+    CLASS_CONFLICT = "DeviceClassConflict"
+    EXTENDED_RESOURCE_TAKEN = "ExtendedResourceTaken"
+
+
+class NodeReason(StrEnum):
+    """Reasons of the events of a node's plugin, about its Node and about claims."""
+
+    IN_USE = "SliceInUse"
+    WITHHELD = "SliceWithheld"
+    LOST = "SliceLost"
+    RESTORED = "SliceRestored"
+    PREPARE_FAILED = PREPARE_FAILED
+    XID_ERROR = XID_ERROR
+    GPU_LOST = GPU_LOST
+    RECOVERED = "GpuRecovered"
+    NVML_ERROR = "NVMLError"
+    NVML_HANG = "NVMLHang"
+    NO_PERMISSION = NO_PERMISSION
+    XIDS_UNSUPPORTED = "XidEventsUnsupported"
+    FOREIGN = "ForeignInstance"
+    UNWRITABLE = "JournalUnwritable"
+    WRITABLE = "JournalWritable"
+    CORRUPTED = "CheckpointCorrupted"
+    REBUILT = "JournalRebuilt"
+    MIG_ENABLED = "MIGModeEnabled"
+    MIG_PENDING = "MIGModePending"
+    MIG_LEFT_OFF = "MIGModeLeftOff"
+    MIG_MANAGER = "MIGManagerActive"
+    DEVICE_PLUGIN = "DevicePluginActive"
+    DRIVER_INCOMPLETE = "DriverIncomplete"
+    NVIDIA_DRA = "NvidiaDraDriverActive"
+    PAUSED = "GpuClientsPaused"
+    LET_GO = LET_GO
+    TAKEN_UP = "GpuTakenUp"
+    LIBRARY_REPLACED = "DriverLibraryReplaced"
+    NO_SLICES = "SlicesNotPublished"
+
+
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why something cannot be done, for machines and for people."""
+
+    reason: Reason
+    message: str

@@ -1,0 +1,1 @@
+"""Small things that every room needs: quantities, logs, caches, the table of API resources."""

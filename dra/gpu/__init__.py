@@ -1,0 +1,1 @@
+"""The GPUs of one node as values: geometry, names, inventory, what is held of them."""

@@ -1,0 +1,124 @@
+"""The virtual devices of a node, as a ResourceSlice would describe them.
+
+Attribute and capacity names are those of NVIDIA's DRA driver; unqualified names belong to the
+driver's own domain (KEP-4381).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from dra.common.quantity import mebibytes
+from dra.gpu.geometry import Placement, Profile
+from dra.gpu.inventory import Gpu, Inventory
+from dra.gpu.names import GpuDevice, MigDevice, mig_device
+
+PARENT = "parentUUID"
+PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
+PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
+
+TYPE_GPU = "gpu"
+TYPE_MIG = "mig"
+
+
+@dataclass(frozen=True, slots=True)
+class VirtualSlice:
+    """A MIG device that could be made: one profile at one placement of one GPU."""
+
+    gpu: Gpu
+    profile: Profile
+    placement: Placement
+
+    @property
+    def device(self) -> MigDevice:
+        """Its device, whose text is the device name."""
+        return mig_device(
+            self.gpu.minor,
+            self.profile.name,
+            profile_id=self.profile.id,
+            start=self.placement.start,
+        )
+
+
+def virtual_slices(gpu: Gpu) -> Iterator[VirtualSlice]:
+    """Every placement of every profile of ``gpu``, occupied or not, in NVML's order."""
+    if gpu.geometry is None or not gpu.mig_enabled:
+        return
+    for profile in gpu.geometry.profiles:
+        for placement in profile.placements:
+            yield VirtualSlice(gpu, profile, placement)
+
+
+def full_gpu_device(gpu: Gpu) -> GpuDevice | None:
+    """The whole GPU as a device; None in MIG mode, where CUDA cannot use it whole."""
+    return None if gpu.mig_enabled else GpuDevice(gpu.minor)
+
+
+def slice_attributes(gpu: Gpu, profile: Profile, inventory: Inventory) -> dict[str, Any]:
+    """Attributes of a slice: ``{name: {"string" | "version": value}}``.
+
+    They do not depend on the placement, so that a selector is evaluated once per GPU and profile.
+    """
+    return {
+        "type": {"string": TYPE_MIG},
+        "profile": {"string": profile.name},
+        PARENT: {"string": gpu.uuid},
+        **_common_attributes(gpu, inventory),
+    }
+
+
+def gpu_attributes(gpu: Gpu, inventory: Inventory) -> dict[str, Any]:
+    """Attributes of a whole GPU, in the same shape as ``slice_attributes``."""
+    return {
+        "type": {"string": TYPE_GPU},
+        "uuid": {"string": gpu.uuid},
+        **_common_attributes(gpu, inventory),
+    }
+
+
+def slice_capacity(profile: Profile) -> dict[str, Any]:
+    """Capacities of a slice: ``{name: {"value": quantity}}``, canonical."""
+    engines = profile.engines
+    return {
+        "memory": {"value": mebibytes(profile.memory_mib)},
+        "multiprocessors": {"value": str(profile.multiprocessors)},
+        "copyEngines": {"value": str(engines.copy_engines)},
+        "decoders": {"value": str(engines.decoders)},
+        "encoders": {"value": str(engines.encoders)},
+        "jpegEngines": {"value": str(engines.jpeg_engines)},
+        "ofaEngines": {"value": str(engines.ofa_engines)},
+    }
+
+
+def gpu_capacity(gpu: Gpu) -> dict[str, Any]:
+    """Capacities of a whole GPU."""
+    return {
+        "memory": {"value": mebibytes(gpu.memory_mib)},
+        "multiprocessors": {"value": str(gpu.multiprocessors)},
+    }
+
+
+def _common_attributes(gpu: Gpu, inventory: Inventory) -> dict[str, Any]:
+    attributes: dict[str, Any] = {
+        "productName": {"string": gpu.product_name},
+        "brand": {"string": gpu.brand},
+        "architecture": {"string": gpu.architecture},
+        "cudaComputeCapability": {"version": _semver(gpu.cuda_compute_capability)},
+        "driverVersion": {"version": _semver(inventory.driver_version)},
+        "cudaDriverVersion": {"version": _semver(inventory.cuda_driver_version)},
+        PCI_BUS_ID: {"string": gpu.pci_bus_id},
+        PCIE_ROOT: {"string": gpu.pcie_root},
+    }
+    return {name: value for name, value in attributes.items() if next(iter(value.values())) != ""}
+
+
+@lru_cache(maxsize=256)
+def _semver(version: str) -> str:
+    """A version as Kubernetes wants it: three numbers without leading zeros (570.86.10)."""
+    if not version:
+        return ""
+    parts = [str(int(p)) for p in version.split(".") if p.isdigit()]
+    return ".".join([*parts, "0", "0", "0"][:3])

@@ -1,0 +1,82 @@
+"""What of a GPU is held, by whom, and why nothing of it can be given out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dra.gpu.geometry import Geometry, Occupant, Placement
+from dra.gpu.inventory import ClaimRef, Gpu, Instance, InstanceState, Inventory
+from dra.gpu.names import GpuDevice, MigDevice
+
+Device = GpuDevice | MigDevice
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """What one holder takes of a GPU; ``occupant`` None is the whole GPU.
+
+    ``holder`` is what people are told: a claim's name, with what is the matter if its slice is not
+    in use, or an instance that nobody claims, whose ``claim_uid`` is empty. ``namespace`` is the
+    claim's: whoever may not look into it is not told its name.
+    """
+
+    holder: str
+    claim_uid: str
+    occupant: Occupant | None
+    namespace: str = ""
+
+
+def why_blocked(gpu: Gpu, inventory: Inventory) -> str:
+    """Why nothing of ``gpu`` can be given out now, in a few words; empty when something can."""
+    if inventory.drain is not None and inventory.is_drained(gpu.name):
+        why = f": {inventory.drain.reason}" if inventory.drain.reason else ""
+        return f"drained{why} (kubectl mig resume {inventory.node})"
+    if not inventory.ready:
+        return f"driver not ready: {inventory.message}" if inventory.message else "driver not ready"
+    if gpu.mig_enabled != gpu.mig_pending:
+        return "MIG mode change pending"
+    return gpu.unavailable
+
+
+def holdings(gpu: Gpu, claims: Mapping[tuple[str, Device], ClaimRef]) -> Iterable[Holding]:
+    """Instances, then claims that have none yet; what is both counts once.
+
+    ``claims`` are those that are allocated on the GPU: the claim of an instance that is not among
+    them is gone, or has given its slice back, which will go.
+    """
+    known = {claim.uid for claim in claims.values()}
+    seen: set[tuple[str, Placement]] = set()
+    for instance in gpu.instances:
+        uid = instance.claim.uid if instance.claim else ""
+        seen.add((uid, instance.placement))
+        namespace = instance.claim.namespace if instance.claim else ""
+        told = _holder(instance, ended=uid not in known)
+        yield Holding(told, uid, instance.occupant, namespace)
+    for (_, device), claim in claims.items():
+        occupant = occupant_of(device, gpu.geometry)
+        if occupant is None or (claim.uid, occupant.placement) not in seen:
+            yield Holding(str(claim), claim.uid, occupant, claim.namespace)
+
+
+def _holder(instance: Instance, *, ended: bool) -> str:
+    state = instance.state.value
+    if instance.claim is None:
+        return f"{state} instance at {instance.placement}"
+    if instance.state in (InstanceState.PREPARING, InstanceState.PREPARED):
+        if ended:
+            return f"{instance.claim} (ended, its slice is about to go)"
+        return str(instance.claim)
+    why = f"{state}: {instance.message}" if instance.message else state
+    return f"{instance.claim} ({why})"
+
+
+def occupant_of(device: Device, geometry: Geometry | None) -> Occupant | None:
+    """What an allocated device takes; a profile that the GPU lacks takes all from its start on."""
+    if isinstance(device, GpuDevice) or geometry is None:
+        return None
+    profile = geometry.by_id(device.profile_id)
+    if profile is None or not profile.memory_slices:
+        size = max(1, geometry.memory_slices - device.start)
+        return Occupant(Placement(device.start, size))
+    return Occupant(Placement(device.start, profile.memory_slices), profile.id)

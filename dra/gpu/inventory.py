@@ -1,0 +1,163 @@
+"""What a node has: GPUs, their geometry, the instances on them and who holds them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dra.gpu.geometry import Geometry, Occupant, Placement, Usage
+from dra.gpu.names import gpu_name
+
+
+class InstanceState(StrEnum):
+    """The state of a GPU instance, or of a placement that is to become or ceases to be one."""
+
+    PREPARING = "preparing"
+    PREPARED = "prepared"
+    RECLAIMING = "reclaiming"
+    ORPHAN = "orphan"
+    FOREIGN = "foreign"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimRef:
+    """A ResourceClaim, identified as kubelet does it."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """A GPU instance on a GPU (nvmlGpuInstanceGetInfo), and the claim that holds it.
+
+    ``profile_id`` is None only where hardware reports a profile that the geometry lacks.
+    ``uuid`` is the MIG device's, empty while there is no compute instance. ``message`` says what
+    keeps it in its state, such as the processes that hold an instance that is to go. ``unhealthy``
+    says in words what is wrong with a slice that is there, such as an XID.
+    """
+
+    placement: Placement
+    state: InstanceState
+    profile_id: int | None = None
+    profile: str = ""
+    gpu_instance_id: int | None = None
+    compute_instance_id: int | None = None
+    uuid: str = ""
+    claim: ClaimRef | None = None
+    message: str = ""
+    unhealthy: str = ""
+
+    @property
+    def occupant(self) -> Occupant:
+        """What it takes from the GPU."""
+        return Occupant(self.placement, self.profile_id)
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU of a node.
+
+    ``minor`` is the number in its name, kept with the UUID over reboots. ``geometry`` is None where
+    the GPU has no MIG, and its profiles may be known while MIG mode is off. ``unavailable`` says in
+    words why nothing can be placed on it now, and is empty when something can.
+    """
+
+    minor: int
+    uuid: str
+    product_name: str = ""
+    brand: str = ""
+    architecture: str = ""
+    cuda_compute_capability: str = ""
+    pci_bus_id: str = ""
+    pcie_root: str = ""
+    memory_mib: int = 0
+    multiprocessors: int = 0
+    mig_enabled: bool = False
+    mig_pending: bool = False
+    geometry: Geometry | None = None
+    instances: tuple[Instance, ...] = ()
+    unavailable: str = ""
+    reason: str = ""
+
+    @property
+    def name(self) -> str:
+        """``gpu-<minor>``."""
+        return gpu_name(self.minor)
+
+    @property
+    def usage(self) -> Usage:
+        """What its instances take together."""
+        if self.geometry is None:
+            return Usage()
+        return self.geometry.usage(i.occupant for i in self.instances)
+
+
+class Allocator(StrEnum):
+    """Who allocates the GPUs of a node."""
+
+    CONTROLLER = "controller"
+    SCHEDULER = "scheduler"
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """How it stands with a node's ResourceSlices: whether they are there, and in words why not.
+
+    ``done`` is None as long as that is not known.
+    """
+
+    done: bool | None
+    reason: str
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """What an administrator has taken out of service: no new claim is placed there.
+
+    No ``gpus`` means all of the node. ``since`` is RFC 3339.
+    """
+
+    gpus: tuple[str, ...] = ()
+    reason: str = ""
+    since: str = ""
+
+    def covers(self, gpu: str) -> bool:
+        """Whether ``gpu-<minor>`` is out of service."""
+        return not self.gpus or gpu in self.gpus
+
+
+@dataclass(frozen=True, slots=True)
+class Inventory:
+    """A node's GPUs and what allocates them. ``pool`` is the pool of the node's devices.
+
+    ``publication`` is None where nobody asked for ResourceSlices, ``drain`` where nothing is
+    drained. ``cdi_hook`` is the hook program on the node that containers' CDI specs use.
+    """
+
+    node: str
+    pool: str
+    driver: str
+    gpus: tuple[Gpu, ...] = ()
+    allocator: Allocator = Allocator.CONTROLLER
+    driver_version: str = ""
+    cuda_driver_version: str = ""
+    cdi_hook: str = ""
+    ready: bool = True
+    message: str = ""
+    publication: Publication | None = None
+    drain: Drain | None = None
+
+    def gpu(self, name: str) -> Gpu | None:
+        """The GPU called ``gpu-<minor>``."""
+        return next((g for g in self.gpus if g.name == name), None)
+
+    def is_drained(self, gpu: str) -> bool:
+        """Whether an administrator has taken ``gpu-<minor>`` out of service."""
+        return self.drain is not None and self.drain.covers(gpu)

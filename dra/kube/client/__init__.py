@@ -1,0 +1,1 @@
+"""The Kubernetes API over plain dicts: requests, watches, what a server serves."""

@@ -1,0 +1,235 @@
+"""One HTTP exchange with the API server: JSON out, JSON in, every failure a KubeError."""
+
+import re
+import socket
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+from urllib.parse import urlencode
+
+import msgspec
+import urllib3
+
+from dra.common.resources import Obj
+from dra.kube.connect.connection import Connection
+from dra.kube.errors import KubeError, UnavailableError, error_from_status
+from dra.kube.timing import Clock, SystemClock
+
+_OK = range(200, 300)
+_THROTTLED = (429, 503)
+"""Nothing was done then, unlike with other errors that say when to come back."""
+_QUOTED_TEXT = 300
+_RECURSION = 16_000
+"""Anybody may nest the opaque parameters of a claim, which are 10 KiB at most, 5,000 deep.
+
+Python's limit of 1,000 would keep such a claim, and all listed with it, from being read. Reading it
+takes less than 2 MiB of the 8 MiB that a thread's stack has.
+"""
+
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A request that has ended: with an HTTP status, or with 0 and no answer."""
+
+    method: str
+    path: str
+    status: int
+    seconds: float
+
+
+class Page(msgspec.Struct):
+    """A part of a list. Its items stay JSON until they are needed, one at a time."""
+
+    metadata: dict[str, Any] | None = None
+    items: list[msgspec.Raw] | None = None
+
+
+class HttpClient:
+    """Sends requests over a connection pool. Thread-safe.
+
+    ``timeout_seconds`` is the budget of one call. A call that the server throttles (429 or 503
+    with Retry-After) is repeated while the budget lasts; other failures are the caller's to retry.
+    ``observe`` hears of every request, from the thread that made it.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        user_agent: str,
+        timeout_seconds: float,
+        clock: Clock | None = None,
+        observe: Callable[[Exchange], None] = lambda _: None,
+    ) -> None:
+        self._connection = connection
+        self._user_agent = user_agent
+        self._timeout = timeout_seconds
+        self._clock = clock or SystemClock()
+        self._observe = observe
+        self._closed = threading.Event()
+        sys.setrecursionlimit(max(sys.getrecursionlimit(), _RECURSION))
+
+    def close(self) -> None:
+        """Close idle connections and end waits for a throttling server."""
+        self._closed.set()
+        self._connection.close()
+
+    def call(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None = None,
+        body: Any = None,
+        content_type: str = "application/json",
+    ) -> Obj:
+        """Send one request and decode the answer; repeat it while the server throttles."""
+        response = self._answered(method, path, query=query, body=body, content_type=content_type)
+        return _decode(response, f"{method} {path}", dict[str, Any])
+
+    def page(self, path: str, *, query: Mapping[str, str]) -> tuple[Page, int]:
+        """GET a list, whose items are still to be decoded, and its size in bytes."""
+        response = self._answered("GET", path, query=query)
+        return _decode(response, f"GET {path}", Page), len(response.data)
+
+    def item(self, raw: msgspec.Raw) -> Obj:
+        """An item of a page."""
+        try:
+            return msgspec.json.decode(raw, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise UnavailableError(f"an item of a list is no JSON object: {error}") from error
+
+    def _answered(
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None,
+        body: Any = None,
+        content_type: str = "",
+    ) -> urllib3.BaseHTTPResponse:
+        deadline = self._clock.monotonic() + self._timeout
+        timeout = urllib3.Timeout(connect=self._timeout, read=self._timeout)
+        while True:
+            response = self._send(
+                method, path, query=query, body=body, content_type=content_type, timeout=timeout
+            )
+            if response.status in _OK:
+                return response
+            error = _refusal(response, f"{method} {path}")
+            if response.status not in _THROTTLED or error.retry_after is None:
+                raise error
+            if self._clock.monotonic() + error.retry_after >= deadline:
+                raise error
+            if self._clock.wait(self._closed, error.retry_after):
+                raise error
+
+    def stream(
+        self, path: str, *, query: Mapping[str, str], silence_seconds: float
+    ) -> urllib3.BaseHTTPResponse:
+        """GET an answer whose body is still to be read; the caller closes it.
+
+        The headers have to come within the budget of a call; reading the body fails after
+        ``silence_seconds`` without data.
+        """
+        timeout = urllib3.Timeout(connect=self._timeout, read=self._timeout)
+        response = self._send("GET", path, query=query, timeout=timeout, stream=True)
+        if response.status in _OK:
+            _allow_silence(response, silence_seconds)
+            return response
+        try:
+            refusal = _refusal(response, f"GET {path}")
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise UnavailableError(f"GET {path}: {error}") from error
+        raise refusal
+
+    def _send(  # noqa: PLR0913 - one HTTP request
+        self,
+        method: str,
+        path: str,
+        *,
+        query: Mapping[str, str] | None,
+        timeout: urllib3.Timeout,
+        body: Any = None,
+        content_type: str = "",
+        stream: bool = False,
+    ) -> urllib3.BaseHTTPResponse:
+        given = {key: value for key, value in (query or {}).items() if value}
+        url = self._connection.host + path
+        if given:
+            url += "?" + urlencode(given)
+        headers = {"Accept": "application/json", "User-Agent": self._user_agent}
+        headers |= self._connection.credentials()
+        if body is not None:
+            headers["Content-Type"] = content_type
+        encoded = None if body is None else msgspec.json.encode(body)
+
+        def request() -> urllib3.BaseHTTPResponse:
+            return self._connection.pool.urlopen(
+                method,
+                url,
+                body=encoded,
+                headers=headers,
+                timeout=timeout,
+                retries=False,
+                redirect=False,
+                preload_content=not stream,
+            )
+
+        began, status = self._clock.monotonic(), 0
+        try:
+            try:
+                response = request()
+            except urllib3.exceptions.ProtocolError:
+                # The server may have closed a kept-alive connection in this very moment: a read
+                # can be repeated without harm, a write cannot.
+                if method != "GET":
+                    raise
+                response = request()
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise UnavailableError(f"{method} {path}: {error}") from error
+        else:
+            status = response.status
+            return response
+        finally:
+            self._observe(Exchange(method, path, status, self._clock.monotonic() - began))
+
+
+def _allow_silence(response: urllib3.BaseHTTPResponse, seconds: float) -> None:
+    """Give the rest of the body more time than the headers had.
+
+    urllib3 has one read timeout for both. With "Connection: close" the connection has let go of
+    its socket already, and only the response's shutdown method still knows it.
+    """
+    shutdown = getattr(response, "_sock_shutdown", None)
+    sock = getattr(response.connection, "sock", None) or getattr(shutdown, "__self__", None)
+    if isinstance(sock, socket.socket):
+        sock.settimeout(seconds)
+
+
+def _decode(response: urllib3.BaseHTTPResponse, what: str, kind: type[T]) -> T:
+    try:
+        return msgspec.json.decode(response.data, type=kind)
+    except msgspec.DecodeError as error:
+        raise UnavailableError(
+            f"{what}: the answer is no JSON object: {error}", status=response.status
+        ) from error
+
+
+def _refusal(response: urllib3.BaseHTTPResponse, what: str) -> KubeError:
+    waits = response.headers.get("Retry-After", "")
+    retry_after = float(waits) if re.fullmatch(r"\d{1,6}", waits) else None
+    try:
+        status = msgspec.json.decode(response.data, type=dict[str, Any])
+    except msgspec.DecodeError:
+        # A proxy or load balancer on the way answers in its own words.
+        status = {}
+    if status.get("kind") != "Status":
+        text = response.data[:_QUOTED_TEXT].decode(errors="replace").strip()
+        status = {"message": f"{what}: HTTP {response.status} {text}".rstrip()}
+    return error_from_status(status, http_status=response.status, retry_after=retry_after)

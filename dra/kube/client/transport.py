@@ -1,0 +1,283 @@
+"""Requests to the Kubernetes API over plain dicts.
+
+Objects are what JSON decodes to, so that fields which this program does not know survive a
+read-modify-write.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, Self
+
+from dra.common.resources import Obj, Resource
+from dra.kube.client.http import Exchange, HttpClient, Page
+from dra.kube.client.watch import WatchStream
+from dra.kube.connect.connection import Connection
+from dra.kube.connect.incluster import SERVICE_ACCOUNT, open_in_cluster
+from dra.kube.errors import GoneError
+
+_FIRST_PAGE, LARGEST_PAGE = 25, 250
+_PAGE_BYTES = 4 * 2**20
+"""What was more than that is followed by a smaller page."""
+
+PatchContent = Literal["merge", "json", "strategic"]
+
+_PATCH_TYPES: dict[PatchContent, str] = {
+    "merge": "application/merge-patch+json",
+    "json": "application/json-patch+json",
+    "strategic": "application/strategic-merge-patch+json",
+}
+_APPLY = "application/apply-patch+yaml"
+_WATCH_SLACK_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectList:
+    """All objects of a list and the resourceVersion from which a watch continues it."""
+
+    items: list[Obj]
+    resource_version: str
+
+
+class KubeApi:
+    """The API server of one cluster. Thread-safe.
+
+    Every method raises the errors of :mod:`dra.kube.errors` and nothing else for what happens
+    between here and the server. A call that the server throttles (429 or 503 with Retry-After) is
+    repeated while its time budget lasts; other failures are the caller's to retry.
+    """
+
+    def __init__(self, http: HttpClient) -> None:
+        self._http = http
+
+    @classmethod
+    def connect(  # noqa: PLR0913 - each has its default
+        cls,
+        kubeconfig: str | None = None,
+        *,
+        user_agent: str,
+        timeout_seconds: float = 15.0,
+        pool_size: int = 16,
+        observe: Callable[[Exchange], None] = lambda _: None,
+        service_account: Path = SERVICE_ACCOUNT,
+    ) -> Self:
+        """Use a kubeconfig file; without, the pod's service account, else KUBECONFIG.
+
+        Nothing is sent yet. ``timeout_seconds`` is the budget of one request that is no watch.
+        ``observe`` hears of every request that has ended. ``service_account`` is the directory of
+        the pod's token.
+
+        Raises:
+            KubeConfigError: no usable configuration was found.
+        """
+        connection = None
+        if kubeconfig is None:
+            connection = open_in_cluster(os.environ, service_account, pool_size=pool_size)
+        http = HttpClient(
+            connection or _configured(kubeconfig, pool_size),
+            user_agent=user_agent,
+            timeout_seconds=timeout_seconds,
+            observe=observe,
+        )
+        return cls(http)
+
+    def close(self) -> None:
+        """Close idle connections and end waits for a throttling server."""
+        self._http.close()
+
+    def get(self, resource: Resource, name: str, *, namespace: str = "") -> Obj:
+        """Read one object."""
+        return self._http.call("GET", resource.path(namespace, name))
+
+    def read(self, path: str) -> Obj:
+        """Read what is no object of a resource, such as ``/version`` or ``/apis/<group>``."""
+        return self._http.call("GET", path)
+
+    def list(  # noqa: PLR0913 - the API's own parameters, and what to keep
+        self,
+        resource: Resource,
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        page_size: int = LARGEST_PAGE,
+        keep: Callable[[Obj], Obj] = lambda obj: obj,
+    ) -> ObjectList:
+        """Read all matching objects, page by page; namespace "" reads all namespaces.
+
+        Every item carries ``apiVersion`` and ``kind``, which servers leave out of lists. Of each,
+        ``keep`` says what is returned, so that no more than one is held whole: an object may be a
+        megabyte of JSON, and many times that in memory. Pages grow up to ``page_size`` as long as
+        they are small.
+        """
+
+        def kept(page: Page) -> Iterator[Obj]:
+            for raw in page.items or ():
+                item = self._http.item(raw)
+                item.setdefault("apiVersion", resource.api_version)
+                item.setdefault("kind", resource.kind)
+                yield keep(item)
+
+        path = resource.path(namespace)
+        query = {"labelSelector": label_selector, "fieldSelector": field_selector}
+        limit = min(_FIRST_PAGE, page_size)
+        page, size = self._http.page(path, query=query | {"limit": str(limit)})
+        version = _list_meta(page, "resourceVersion")
+        items = [*kept(page)]
+        while token := _list_meta(page, "continue"):
+            limit = min(page_size, limit * 2) if size < _PAGE_BYTES else max(1, limit // 2)
+            try:
+                page, size = self._http.page(
+                    path, query=query | {"limit": str(limit), "continue": token}
+                )
+            except GoneError:
+                # The snapshot behind the token expired under a slow reader: take all in one answer.
+                page, size = self._http.page(path, query=query)
+                version = _list_meta(page, "resourceVersion")
+                items = []
+            items += kept(page)
+        return ObjectList(items, version)
+
+    def create(
+        self,
+        resource: Resource,
+        body: Obj,
+        *,
+        subresource: str = "",
+        field_manager: str = "",
+        dry_run: bool = False,
+    ) -> Obj:
+        """Create an object in ``body.metadata.namespace``; returns it as stored.
+
+        With ``dry_run`` it is checked, completed and returned, but not stored. With a
+        ``subresource``, such as ``eviction``, it is created of the object that ``body`` names.
+        """
+        name = body["metadata"]["name"] if subresource else ""
+        return self._http.call(
+            "POST",
+            resource.path(_namespace(body), name, subresource),
+            query={"fieldManager": field_manager, "dryRun": "All" if dry_run else ""},
+            body=body,
+        )
+
+    def replace(
+        self, resource: Resource, body: Obj, *, subresource: str = "", field_manager: str = ""
+    ) -> Obj:
+        """Write a whole object; its resourceVersion makes a stale write a ConflictError."""
+        return self._http.call(
+            "PUT",
+            resource.path(_namespace(body), body["metadata"]["name"], subresource),
+            query={"fieldManager": field_manager},
+            body=body,
+        )
+
+    def patch(  # noqa: PLR0913 - the API's own parameters
+        self,
+        resource: Resource,
+        name: str,
+        body: Any,
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        content: PatchContent = "merge",
+        field_manager: str = "",
+    ) -> Obj:
+        """Change an object: ``merge`` and ``strategic`` take a dict, ``json`` a list of operations.
+
+        A ``metadata.resourceVersion`` in the patch makes a stale write a ConflictError.
+        """
+        return self._http.call(
+            "PATCH",
+            resource.path(namespace, name, subresource),
+            query={"fieldManager": field_manager},
+            body=body,
+            content_type=_PATCH_TYPES[content],
+        )
+
+    def apply(
+        self,
+        resource: Resource,
+        body: Obj,
+        *,
+        field_manager: str,
+        subresource: str = "",
+        force: bool = True,
+    ) -> Obj:
+        """Server-side apply; creates the object when it is missing. ``force`` takes fields over."""
+        return self._http.call(
+            "PATCH",
+            resource.path(_namespace(body), body["metadata"]["name"], subresource),
+            query={"fieldManager": field_manager, "force": "true" if force else "false"},
+            body={"apiVersion": resource.api_version, "kind": resource.kind} | body,
+            content_type=_APPLY,
+        )
+
+    def delete(  # noqa: PLR0913 - the API's own parameters
+        self,
+        resource: Resource,
+        name: str,
+        *,
+        namespace: str = "",
+        uid: str = "",
+        resource_version: str = "",
+        grace_seconds: int | None = None,
+        propagation: str = "",
+    ) -> None:
+        """Delete one object; ``uid`` and ``resource_version`` are preconditions (ConflictError).
+
+        ``propagation`` is ``Foreground``, ``Background`` or ``Orphan``; "" is the server's default.
+        """
+        options: Obj = {"apiVersion": "v1", "kind": "DeleteOptions"}
+        preconditions = {"uid": uid, "resourceVersion": resource_version}
+        if given := {key: value for key, value in preconditions.items() if value}:
+            options["preconditions"] = given
+        if grace_seconds is not None:
+            options["gracePeriodSeconds"] = grace_seconds
+        if propagation:
+            options["propagationPolicy"] = propagation
+        self._http.call("DELETE", resource.path(namespace, name), body=options)
+
+    def watch(  # noqa: PLR0913 - the API's own parameters
+        self,
+        resource: Resource,
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        resource_version: str,
+        timeout_seconds: float,
+    ) -> WatchStream:
+        """Follow changes after ``resource_version``, with bookmarks, until the server ends it.
+
+        The server is asked to end it after ``timeout_seconds``; silence for 10 s longer than that
+        is a broken connection. Close the stream to end it earlier.
+        """
+        path = resource.path(namespace)
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "labelSelector": label_selector,
+            "fieldSelector": field_selector,
+            "resourceVersion": resource_version,
+            "timeoutSeconds": str(max(1, round(timeout_seconds))),
+        }
+        response = self._http.stream(
+            path, query=query, silence_seconds=timeout_seconds + _WATCH_SLACK_SECONDS
+        )
+        return WatchStream(response, what=str(resource))
+
+
+def _namespace(body: Obj) -> str:
+    return str(body["metadata"].get("namespace") or "")
+
+
+def _list_meta(page: Page, field: str) -> str:
+    return str((page.metadata or {}).get(field) or "")
+
+
+def _configured(kubeconfig: str | None, pool_size: int) -> Connection:
+    # Imported only where a kubeconfig is read: it brings the whole kubernetes package.
+    from dra.kube.connect.configured import open_connection  # noqa: PLC0415
+
+    return open_connection(kubeconfig, pool_size=pool_size)

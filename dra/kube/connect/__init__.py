@@ -1,0 +1,1 @@
+"""Connections to an API server, from a kubeconfig or a service account."""

@@ -1,0 +1,1 @@
+"""Events, sent from a thread of their own, within limits."""

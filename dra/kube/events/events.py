@@ -1,0 +1,285 @@
+"""Core/v1 Events, so that ``kubectl describe`` tells people why something happened.
+
+Emitting costs a lock and a dictionary entry; one thread sends. An event is a courtesy: it is
+dropped and counted rather than allowed to slow down or break what it reports about.
+"""
+
+import contextlib
+import logging
+import random
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+from dra.common.resources import EVENTS, Obj, Resource
+from dra.kube.client.transport import PatchContent
+from dra.kube.errors import AlreadyExistsError, NotFoundError, UnavailableError
+from dra.kube.events.eventlimits import Allowance, Occurrence, Recent
+from dra.kube.timing import Backoff, Clock, SystemClock, rfc3339
+
+_log = logging.getLogger(__name__)
+
+_ATTEMPTS = 4
+
+
+class EventApi(Protocol):
+    """The two requests that a recorder makes; :class:`KubeApi` has them."""
+
+    def create(self, resource: Resource, body: Obj, *, field_manager: str = "") -> Obj:
+        """Create an Event."""
+
+    def patch(  # noqa: PLR0913 - the API's own parameters
+        self,
+        resource: Resource,
+        name: str,
+        body: Any,
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        content: PatchContent = "merge",
+        field_manager: str = "",
+    ) -> Obj:
+        """Count an Event up."""
+
+
+@dataclass(slots=True)
+class _Waiting:
+    first: datetime
+    last: datetime
+    at: float  # monotonic
+    count: int = 1
+
+
+@dataclass(slots=True)
+class _Sent:
+    name: str
+    count: int
+    last_at: float  # monotonic
+
+
+@dataclass(frozen=True, slots=True)
+class EventLimits:
+    """How much a recorder says.
+
+    Equal events within ``window_seconds`` of the last one are counted up instead of repeated. At
+    most ``pending`` different ones wait to be sent; the oldest is dropped. An object may have
+    ``burst`` different events at once, then one every ``refill_seconds``. Of all objects together
+    ``at_once`` are sent in a row, then one every ``pause_seconds``, and none before it is
+    ``delay_seconds`` old: what is reported about has the API server first.
+    """
+
+    window_seconds: float = 600.0
+    pending: int = 1000
+    burst: int = 25
+    refill_seconds: float = 60.0
+    at_once: int = 20
+    pause_seconds: float = 0.05
+    delay_seconds: float = 0.0
+
+
+class EventRecorder:
+    """Sends events in the background. Thread-safe; no method raises.
+
+    ``component`` and ``host`` (the node, or "") become the event's source.
+    """
+
+    def __init__(  # noqa: PLR0913 - the source, and the seams of its tests
+        self,
+        api: EventApi,
+        *,
+        component: str,
+        host: str = "",
+        limits: EventLimits | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._api = api
+        self._component = component
+        self._host = host
+        self._limits = limits or EventLimits()
+        self._clock = clock or SystemClock()
+        self._backoff = Backoff(rng=rng, first=0.5, limit=5.0)
+        self._allowance = Allowance(
+            burst=self._limits.burst, refill_seconds=self._limits.refill_seconds
+        )
+        self._pace = Allowance(
+            burst=self._limits.at_once, refill_seconds=self._limits.pause_seconds
+        )
+        self._hurried = threading.Event()
+        self._sent: Recent[Occurrence, _Sent] = Recent(4096)  # used by the sending thread only
+        self._changed = threading.Condition()
+        self._waiting: OrderedDict[Occurrence, _Waiting] = OrderedDict()
+        self._sending = False
+        self._closed = threading.Event()
+        self._dropped = 0
+        self._thread: threading.Thread | None = None
+
+    @property
+    def dropped(self) -> int:
+        """How many events were given up: too many at once, refused, or no server."""
+        with self._changed:
+            return self._dropped
+
+    def emit(self, regarding: Obj, reason: str, message: str, *, warning: bool = False) -> None:
+        """Report about an object (with apiVersion, kind and metadata); never blocks or raises.
+
+        ``reason`` is CamelCase for machines, ``message`` a sentence for people, cut to 1024 bytes.
+        """
+        try:
+            occurrence = Occurrence.of(regarding, reason, message, warning=warning)
+            now = self._clock.now()
+            at = self._clock.monotonic()
+        except Exception:  # noqa: BLE001 - the caller's work matters more than its report
+            _log.exception("event %r is about nothing that can be named", reason)
+            self._drop()
+            return
+        with self._changed:
+            if waiting := self._waiting.get(occurrence):
+                waiting.count += 1
+                waiting.last = now
+                return
+            if self._closed.is_set() or not self._allowance.take(occurrence.regarding, at):
+                self._drop()
+                return
+            self._waiting[occurrence] = _Waiting(first=now, last=now, at=at)
+            if len(self._waiting) > self._limits.pending:
+                self._waiting.popitem(last=False)
+                self._drop()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._send_all, name="events", daemon=True)
+                self._thread.start()
+            self._changed.notify_all()
+
+    def flush(self, timeout: float) -> bool:
+        """Wait until everything emitted is sent or given up; False when the time was too short.
+
+        Nothing pauses meanwhile.
+        """
+        self._hurried.set()
+        try:
+            with self._changed:
+                return self._changed.wait_for(
+                    lambda: not self._waiting and not self._sending, timeout=timeout
+                )
+        finally:
+            self._hurried.clear()
+
+    def close(self, timeout: float = 2.0) -> None:
+        """Flush for at most ``timeout`` seconds, then stop; what is left or comes later is dropped.
+
+        Idempotent.
+        """
+        self.flush(timeout)
+        with self._changed:
+            self._closed.set()
+            for _ in range(len(self._waiting)):
+                self._drop()
+            self._waiting.clear()
+            self._changed.notify_all()
+
+    def _drop(self) -> None:
+        with self._changed:  # re-entrant: Condition's default lock is an RLock
+            self._dropped += 1
+
+    def _send_all(self) -> None:
+        while True:
+            with self._changed:
+                self._sending = False
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._waiting or self._closed.is_set())
+            self._keep_pace()
+            with self._changed:
+                if not self._waiting:
+                    if self._closed.is_set():
+                        return
+                    continue
+                occurrence, waiting = self._waiting.popitem(last=False)
+                self._sending = True
+            try:
+                self._send_patiently(occurrence, waiting)
+            except Exception as error:  # noqa: BLE001 - the thread must outlive one bad event
+                self._drop()
+                # The first, then ever more rarely: a missing permission fails every event.
+                loud = self.dropped & (self.dropped - 1) == 0
+                _log.log(
+                    logging.WARNING if loud else logging.DEBUG,
+                    "event %s about %s not recorded (%d dropped so far): %s",
+                    occurrence.reason,
+                    occurrence.involved["name"],
+                    self.dropped,
+                    error,
+                )
+
+    def _keep_pace(self) -> None:
+        """Pause before what is new, and when many events have been sent.
+
+        Not if somebody waits for the rest.
+        """
+        with self._changed:
+            oldest = next(iter(self._waiting.values()), None)
+        if oldest is not None and not self._closed.is_set():
+            wait = oldest.at + self._limits.delay_seconds - self._clock.monotonic()
+            if wait > 0:
+                self._clock.wait(self._hurried, wait)
+        while not self._hurried.is_set() and not self._closed.is_set():
+            if self._pace.take("", self._clock.monotonic()):
+                return
+            self._clock.wait(self._hurried, self._limits.pause_seconds)
+
+    def _send_patiently(self, occurrence: Occurrence, waiting: _Waiting) -> None:
+        self._backoff.reset()
+        while True:
+            try:
+                return self._send(occurrence, waiting)
+            except UnavailableError as error:
+                delay = self._backoff.next_delay(at_least=error.retry_after)
+                if self._backoff.failures >= _ATTEMPTS or self._clock.wait(self._closed, delay):
+                    raise
+
+    def _send(self, occurrence: Occurrence, waiting: _Waiting) -> None:
+        now = self._clock.monotonic()
+        sent = self._sent.get(occurrence)
+        if sent is not None and now - sent.last_at < self._limits.window_seconds:
+            count = sent.count + waiting.count
+            try:
+                self._api.patch(
+                    EVENTS,
+                    sent.name,
+                    {"count": count, "lastTimestamp": rfc3339(waiting.last)},
+                    namespace=occurrence.namespace,
+                )
+            except NotFoundError:
+                pass  # Events expire on the server, after an hour by default.
+            else:
+                self._sent.put(occurrence, _Sent(sent.name, count, now))
+                return
+        body = self._event(occurrence, waiting)
+        self._sent.forget(occurrence)
+        # The name is this event's alone: if it exists, an earlier attempt's answer was lost.
+        with contextlib.suppress(AlreadyExistsError):
+            self._api.create(EVENTS, body)
+        self._sent.put(occurrence, _Sent(body["metadata"]["name"], waiting.count, now))
+
+    def _event(self, occurrence: Occurrence, waiting: _Waiting) -> Obj:
+        source = {"component": self._component, "host": self._host}
+        instance = self._host or self._component
+        return {
+            "apiVersion": EVENTS.api_version,
+            "kind": EVENTS.kind,
+            "metadata": {
+                "name": occurrence.event_name(waiting.first, f"{self._component}/{self._host}"),
+                "namespace": occurrence.namespace,
+            },
+            "involvedObject": occurrence.involved,
+            "type": "Warning" if occurrence.warning else "Normal",
+            "reason": occurrence.reason,
+            "message": occurrence.message,
+            "count": waiting.count,
+            "firstTimestamp": rfc3339(waiting.first),
+            "lastTimestamp": rfc3339(waiting.last),
+            "source": {key: value for key, value in source.items() if value},
+            "reportingComponent": self._component,
+            "reportingInstance": instance,
+        }

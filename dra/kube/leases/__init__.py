@@ -1,0 +1,1 @@
+"""Leases: one leader at a time."""

@@ -1,0 +1,1 @@
+"""Mirrors of the API's objects, kept by list and watch."""

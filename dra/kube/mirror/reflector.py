@@ -1,0 +1,217 @@
+"""List once, then watch for ever: keeps a local copy of a resource up to date.
+
+The client library's own watch and informer fail on ResourceClaims and retry without pause, hence
+this one.
+"""
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterable
+
+from dra.common.resources import Obj, Resource
+from dra.kube.client.transport import LARGEST_PAGE, KubeApi
+from dra.kube.client.watch import WatchEvent, WatchStream
+from dra.kube.errors import GoneError, KubeError
+from dra.kube.mirror.store import Change, Store
+from dra.kube.timing import Backoff, Clock, SystemClock
+
+__all__ = ["Change", "Reflector", "Store"]
+
+_log = logging.getLogger(__name__)
+
+_SHORT_WATCH_SECONDS = 1.0
+_JOIN_SECONDS = 5.0
+
+
+class Reflector:
+    """One thread that mirrors a resource into :attr:`store` and reports every change.
+
+    ``on_event`` is called in that thread, after the store has the change and in the order of the
+    changes; what it raises is logged and does not stop the mirror. It must not block for long.
+    After a list that follows a gap the differences are reported as if they had been watched.
+
+    A watch is renewed after ``watch_seconds`` (plus up to as much again, so that many programs do
+    not come back at once). Failures are retried for ever, with backoff. ``keep`` says what of an
+    object is stored and reported, where the whole is more than is needed; ``metadata`` must stay.
+    ``on_listed`` is called after each list, when its changes were reported: of an empty one there
+    are none.
+    """
+
+    def __init__(  # noqa: PLR0913 - what to mirror, and the seams of its tests
+        self,
+        api: KubeApi,
+        resource: Resource,
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+        on_event: Callable[[Change], None] | None = None,
+        on_listed: Callable[[], None] = lambda: None,
+        keep: Callable[[Obj], Obj] = lambda obj: obj,
+        remember: Callable[[Obj], Obj] = lambda obj: obj,
+        watch_seconds: float = 300.0,
+        page_size: int = LARGEST_PAGE,
+        backoff: Backoff | None = None,
+        clock: Clock | None = None,
+        rng: random.Random | None = None,
+    ) -> None:
+        self.store = Store(remember)
+        self._api = api
+        self.resource = resource
+        self._namespace = namespace
+        self._label_selector = label_selector
+        self._field_selector = field_selector
+        self._on_event = on_event
+        self._on_listed = on_listed
+        self._keep = keep
+        self._watch_seconds = watch_seconds
+        self._page_size = page_size
+        self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
+        self._backoff = backoff or Backoff(rng=self._rng)
+        self._clock = clock or SystemClock()
+        self._version = ""  # where the next watch starts; "" means list first
+        self._synced = threading.Event()
+        self._stopping = threading.Event()
+        self._stream_lock = threading.Lock()
+        self._stream: WatchStream | None = None
+        self._thread = threading.Thread(target=self._run, name=f"reflector {resource}", daemon=True)
+
+    @property
+    def synced(self) -> bool:
+        """True once the first complete list is in the store and was reported."""
+        return self._synced.is_set()
+
+    @property
+    def has_ended(self) -> bool:
+        """True if its thread has ended without having been told to, which no failure excuses."""
+        started = self._thread.ident is not None
+        return started and not self._thread.is_alive() and not self._stopping.is_set()
+
+    def wait_synced(self, timeout: float | None) -> bool:
+        """Wait for :attr:`synced`, at most ``timeout`` seconds; returns it."""
+        return self._synced.wait(timeout)
+
+    def start(self) -> None:
+        """Start mirroring. A reflector runs once."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End the running watch and the thread; the store keeps its last state. Idempotent."""
+        self._stopping.set()
+        with self._stream_lock:
+            if self._stream is not None:
+                self._stream.close()
+        if self._thread.is_alive() and self._thread is not threading.current_thread():
+            self._thread.join(_JOIN_SECONDS)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            try:
+                if not self._version:
+                    self._list()
+                if not self._stopping.is_set():
+                    self._watch()
+            except KubeError as error:
+                self._recover(error)
+            except Exception:  # noqa: BLE001 - a mirror that dies silently is worse
+                _log.exception("%s: unexpected failure, listing anew", self.resource)
+                self._version = ""
+                self._clock.wait(self._stopping, self._backoff.next_delay())
+
+    def _list(self) -> None:
+        listed = self._api.list(
+            self.resource,
+            namespace=self._namespace,
+            label_selector=self._label_selector,
+            field_selector=self._field_selector,
+            page_size=self._page_size,
+            keep=self._keep,
+        )
+        if self._stopping.is_set():
+            return
+        self._report(self.store.replace(listed.items))
+        self._version = listed.resource_version
+        if not self._synced.is_set():
+            self._synced.set()
+            _log.info("%s: mirroring %d objects", self.resource, len(listed.items))
+        self._on_listed()
+
+    def _watch(self) -> None:
+        """Follow one watch to its end."""
+        started = self._clock.monotonic()
+        stream = self._api.watch(
+            self.resource,
+            namespace=self._namespace,
+            label_selector=self._label_selector,
+            field_selector=self._field_selector,
+            resource_version=self._version,
+            timeout_seconds=self._watch_seconds * (1 + self._rng.random()),
+        )
+        with self._stream_lock:
+            self._stream = stream
+        try:
+            if self._stopping.is_set():
+                return
+            progressed = False
+            for event in stream:
+                self._take(event)
+                self._progress()
+                progressed = True
+        finally:
+            with self._stream_lock:
+                self._stream = None
+            stream.close()
+        if self._stopping.is_set():
+            return
+        if not progressed and self._clock.monotonic() - started < _SHORT_WATCH_SECONDS:
+            raise KubeError("the server ended the watch at once")
+        self._progress()
+
+    def _take(self, event: WatchEvent) -> None:
+        if event.type == "DELETED":
+            self._report(self.store.remove(self._keep(event.object)))
+        elif event.type != "BOOKMARK":
+            self._report(self.store.put(self._keep(event.object)))
+        self._version = str(event.object["metadata"]["resourceVersion"])
+
+    def _report(self, changes: Iterable[Change]) -> None:
+        if self._on_event is None:
+            return
+        for change in changes:
+            try:
+                self._on_event(change)
+            except Exception:  # noqa: BLE001 - the consumer's own, whatever it is
+                obj = change.new or change.old or {}
+                _log.exception(
+                    "%s: handling %r of %s failed",
+                    self.resource,
+                    change.kind,
+                    obj.get("metadata", {}).get("name"),
+                )
+
+    def _progress(self) -> None:
+        if self._backoff.failures > 1:
+            _log.info("%s: recovered after %d failures", self.resource, self._backoff.failures)
+        self._backoff.reset()
+
+    def _recover(self, error: KubeError) -> None:
+        """Decide where to continue, say why, and wait."""
+        if self._stopping.is_set():
+            return
+        if isinstance(error, GoneError) or error.too_large_resource_version:
+            self._version = ""
+        delay = self._backoff.next_delay(at_least=error.retry_after)
+        failures = self._backoff.failures
+        # Loud at the 2nd, 4th, 8th ... failure in a row: one broken watch is everyday life.
+        loud = failures > 1 and failures & (failures - 1) == 0
+        _log.log(
+            logging.WARNING if loud else logging.DEBUG if failures > 1 else logging.INFO,
+            "%s: %s; %s in %.1f s (failure %d in a row)",
+            self.resource,
+            error,
+            "watching again" if self._version else "listing again",
+            delay,
+            failures,
+        )
+        self._clock.wait(self._stopping, delay)

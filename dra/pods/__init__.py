@@ -1,0 +1,1 @@
+"""Pods, and the nodes that they fit."""

@@ -1,0 +1,65 @@
+"""Nodes and what is taken of them: by pods that run there, and by pods that are to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from dra.pods.nodefit import NodeFacts
+from dra.pods.podneeds import Amounts
+from dra.pods.pods import Key
+
+
+class Hosts:
+    """Node facts and charges. A pod is charged to one node at a time."""
+
+    def __init__(self) -> None:
+        self._facts: dict[str, NodeFacts] = {}
+        self._used: dict[str, dict[str, int]] = {}
+        self._charged: dict[Key, tuple[str, Amounts]] = {}
+
+    @property
+    def facts(self) -> Mapping[str, NodeFacts]:
+        """Every known node by name."""
+        return self._facts
+
+    def set_node(self, facts: NodeFacts) -> bool:
+        """Take a node's facts; True when they changed."""
+        if self._facts.get(facts.name) == facts:
+            return False
+        self._facts[facts.name] = facts
+        return True
+
+    def drop_node(self, name: str) -> None:
+        """Forget a node; its pods stay charged to it."""
+        self._facts.pop(name, None)
+
+    def used(self, node: str, *, without: Key | None = None) -> Amounts:
+        """What pods take of ``node`` together, ``without`` the charge of one of them."""
+        used = self._used.get(node, {})
+        charge = self._charged.get(without) if without is not None else None
+        if charge is None or charge[0] != node:
+            return used
+        return {name: amount - charge[1].get(name, 0) for name, amount in used.items()}
+
+    def charge(self, pod: Key, node: str, requests: Amounts) -> str:
+        """Charge a pod to a node ("" for none); returns a node where that made room, or ""."""
+        before = self._charged.pop(pod, None)
+        if before is not None:
+            self._book(before[0], before[1], sign=-1)
+        if node:
+            self._charged[pod] = (node, requests)
+            self._book(node, requests, sign=1)
+        if before is None or (before[0] == node and before[1] == requests):
+            return ""
+        return before[0]
+
+    def _book(self, node: str, requests: Amounts, *, sign: int) -> None:
+        used = self._used.setdefault(node, {})
+        for name, amount in requests.items():
+            left = used.get(name, 0) + sign * amount
+            if left:
+                used[name] = left
+            else:
+                used.pop(name, None)
+        if not used:
+            del self._used[node]

@@ -1,0 +1,132 @@
+"""Whether a pod can run on a node, as far as can be told without being kube-scheduler.
+
+What is not checked here (volumes, spreading, affinity between pods) the scheduler answers by
+taking the allocation back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from dra.pods.nodeselector import matches_terms
+from dra.pods.podneeds import Amounts, PodNeeds, amounts, tolerates
+
+_BLOCKING = ("NoSchedule", "NoExecute")
+_UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+_DELEGATED = "deviceclass.resource.kubernetes.io/"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFacts:
+    """The part of a Node that decides what may run there. Equal facts fit the same pods."""
+
+    name: str
+    labels: Mapping[str, str] = field(default_factory=dict)
+    allocatable: Amounts = field(default_factory=dict)
+    taints: tuple[Mapping[str, Any], ...] = ()
+    unschedulable: bool = False
+    ready: bool = True
+
+
+def read_node(obj: Mapping[str, Any]) -> NodeFacts:
+    """The facts of a Node; one that never reported readiness counts as ready."""
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
+    ready = [c["status"] for c in status.get("conditions") or () if c["type"] == "Ready"]
+    taints = [
+        {"key": t["key"], "value": t.get("value", ""), "effect": t["effect"]}
+        for t in spec.get("taints") or ()
+        if t["effect"] in _BLOCKING
+    ]
+    return NodeFacts(
+        name=obj["metadata"]["name"],
+        labels=obj["metadata"].get("labels") or {},
+        allocatable=amounts(status.get("allocatable") or {}),
+        taints=tuple(taints),
+        unschedulable=bool(spec.get("unschedulable")),
+        ready=ready in ([], ["True"]),
+    )
+
+
+class MisfitReason(StrEnum):
+    """Why a pod cannot run on a node, for machines: keep them."""
+
+    NOT_READY = "NodeNotReady"
+    UNSCHEDULABLE = "NodeUnschedulable"
+    TAINTED = "UntoleratedTaint"
+    SELECTOR = "NodeSelectorMismatch"
+    AFFINITY = "NodeAffinityMismatch"
+    RESOURCES = "InsufficientResources"
+
+
+@dataclass(frozen=True, slots=True)
+class Misfit:
+    """Why a pod cannot run on a node, for machines and in a few words."""
+
+    reason: MisfitReason
+    message: str
+
+
+def misfit(
+    pod: PodNeeds, node: NodeFacts, used: Amounts, *, delegated: AbstractSet[str] = frozenset()
+) -> str:
+    """Why ``pod`` cannot run on ``node`` in a few words; empty when it can."""
+    found = find_misfit(pod, node, used, delegated=delegated)
+    return found.message if found else ""
+
+
+def find_misfit(
+    pod: PodNeeds, node: NodeFacts, used: Amounts, *, delegated: AbstractSet[str] = frozenset()
+) -> Misfit | None:
+    """Why ``pod`` cannot run on ``node``; None when it can.
+
+    ``used`` is what the pods there take already. ``delegated`` are extended resources that a
+    DeviceClass serves: a node need not have them.
+    """
+    barred = _barred(pod, node) or _deselected(pod, node)
+    if barred is not None:
+        return barred
+    short = [
+        name
+        for name, wanted in pod.requests.items()
+        if wanted > 0
+        and wanted > node.allocatable.get(name, 0) - used.get(name, 0)
+        and not _is_delegated(name, node, delegated)
+    ]
+    if short:
+        return Misfit(MisfitReason.RESOURCES, f"insufficient {', '.join(sorted(short))}")
+    return None
+
+
+def _barred(pod: PodNeeds, node: NodeFacts) -> Misfit | None:
+    """What the node has against the pod."""
+    if not node.ready:
+        return Misfit(MisfitReason.NOT_READY, "node not ready")
+    if node.unschedulable and not tolerates(pod.tolerations, _UNSCHEDULABLE):
+        return Misfit(MisfitReason.UNSCHEDULABLE, "node unschedulable")
+    for taint in node.taints:
+        if not tolerates(pod.tolerations, taint):
+            text = f"untolerated taint {taint['key']}={taint['value']}:{taint['effect']}"
+            return Misfit(MisfitReason.TAINTED, text)
+    return None
+
+
+def _deselected(pod: PodNeeds, node: NodeFacts) -> Misfit | None:
+    """What the pod has against the node."""
+    for key, value in pod.node_selector.items():
+        if node.labels.get(key) != value:
+            return Misfit(MisfitReason.SELECTOR, f"nodeSelector {key}={value} does not match")
+    if pod.affinity_terms is not None and not matches_terms(
+        pod.affinity_terms, node.labels, node.name
+    ):
+        return Misfit(MisfitReason.AFFINITY, "node affinity does not match")
+    return None
+
+
+def _is_delegated(name: str, node: NodeFacts, delegated: AbstractSet[str]) -> bool:
+    """A device plugin's allocatable, where it is more than nothing, wins over a DeviceClass."""
+    served = name in delegated or name.startswith(_DELEGATED)
+    return served and not node.allocatable.get(name)

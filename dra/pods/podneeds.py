@@ -1,0 +1,128 @@
+"""What a pod asks of a node: resources, tolerations, selectors.
+
+Amounts are whole numbers: ``cpu`` in thousandths of a core, everything else in its own unit,
+rounded up, as kube-scheduler counts them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import ceil
+from typing import Any
+
+from dra.common.quantity import QuantityError, parse_quantity
+
+Amounts = Mapping[str, int]
+
+CPU = "cpu"
+PODS = "pods"
+
+
+READ_FIELDS = (
+    *("containers", "initContainers", "overhead", "resources"),
+    *("nodeSelector", "affinity", "tolerations"),
+)
+"""The fields of a pod's spec that decide its needs."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PodNeeds:
+    """The part of a pod's spec that decides where it may run.
+
+    ``requests`` is the effective request, with one of ``pods``. ``affinity_terms`` are those of the
+    required node affinity, None when there is none.
+    """
+
+    requests: Amounts = field(default_factory=dict)
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    affinity_terms: tuple[Mapping[str, Any], ...] | None = None
+    tolerations: tuple[Mapping[str, Any], ...] = ()
+
+
+def read_needs(spec: Mapping[str, Any]) -> PodNeeds:
+    """The needs in a pod's ``spec``."""
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    return PodNeeds(
+        requests=effective_request(spec),
+        node_selector=spec.get("nodeSelector") or {},
+        affinity_terms=None if required is None else tuple(required.get("nodeSelectorTerms") or ()),
+        tolerations=tuple(spec.get("tolerations") or ()),
+    )
+
+
+def effective_request(spec: Mapping[str, Any]) -> dict[str, int]:
+    """What the scheduler reserves for a pod.
+
+    The larger of what the containers take together and what the init containers take in their
+    order, sidecars (init containers with restartPolicy Always) counting in both; pod-level
+    requests replace the sum; overhead comes on top.
+    """
+    running: dict[str, int] = {}
+    for container in spec.get("containers") or ():
+        _add(running, _requests(container))
+    sidecars: dict[str, int] = {}
+    starting: dict[str, int] = {}
+    for container in spec.get("initContainers") or ():
+        wanted = _requests(container)
+        if container.get("restartPolicy") == "Always":
+            _add(sidecars, wanted)
+            _raise(starting, sidecars)
+        else:
+            _add(wanted, sidecars)
+            _raise(starting, wanted)
+    _add(running, sidecars)
+    _raise(running, starting)
+    running |= _requests(spec)
+    _add(running, amounts(spec.get("overhead") or {}))
+    _add(running, {PODS: 1})
+    return running
+
+
+def amounts(quantities: Mapping[str, Any]) -> dict[str, int]:
+    """Whole amounts by resource; a quantity that does not parse counts as none."""
+    result = {}
+    for name, text in quantities.items():
+        try:
+            number = parse_quantity(text)
+        except QuantityError:
+            continue
+        result[name] = ceil(number * 1000) if name == CPU else ceil(number)
+    return result
+
+
+def _requests(holder: Mapping[str, Any]) -> dict[str, int]:
+    """Requests of a container or pod; a limit without a request is one (the API defaults it)."""
+    resources = holder.get("resources") or {}
+    return amounts((resources.get("limits") or {}) | (resources.get("requests") or {}))
+
+
+def _add(total: dict[str, int], more: Amounts) -> None:
+    for name, amount in more.items():
+        total[name] = total.get(name, 0) + amount
+
+
+def _raise(level: dict[str, int], to: Amounts) -> None:
+    for name, amount in to.items():
+        level[name] = max(level.get(name, 0), amount)
+
+
+def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: Mapping[str, Any]) -> bool:
+    """Whether one of a pod's tolerations covers ``taint``."""
+    return any(_covers(t, taint) for t in tolerations)
+
+
+def _covers(toleration: Mapping[str, Any], taint: Mapping[str, Any]) -> bool:
+    effect = toleration.get("effect")
+    if effect and effect != taint["effect"]:
+        return False
+    key = toleration.get("key")
+    if key and key != taint["key"]:
+        return False
+    match toleration.get("operator") or "Equal":
+        case "Exists":
+            return True
+        case "Equal":
+            return bool(key) and (toleration.get("value") or "") == (taint.get("value") or "")
+    return False

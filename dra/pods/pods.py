@@ -1,0 +1,77 @@
+"""Pods as the controller needs them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dra.claims.claims import claim_names
+from dra.common.resources import Obj
+from dra.pods.podneeds import PodNeeds, read_needs
+
+Key = tuple[str, str]
+"""Namespace and name."""
+
+_ENDED = ("Succeeded", "Failed")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pod:
+    """A pod; ``claims`` maps its claim names to ResourceClaims, None while there is none yet.
+
+    ``claim_keys`` are the ResourceClaims that exist, as far as its status tells, each once: a pod
+    may have the same claim under several names.
+    """
+
+    key: Key
+    uid: str
+    obj: Obj
+    needs: PodNeeds
+    claims: Mapping[str, str | None]
+    claim_keys: tuple[Key, ...]
+    node: str
+    gates: tuple[str, ...]
+    priority: int
+    created: str
+    phase: str
+    deleting: bool
+
+    @property
+    def live(self) -> bool:
+        """Whether it may still use its claims: until it has ended or is gone."""
+        return self.phase not in _ENDED
+
+    @property
+    def pending(self) -> bool:
+        """Whether it waits to be started."""
+        return self.phase in ("", "Pending") and not self.deleting
+
+    def __str__(self) -> str:
+        return f"{self.key[0]}/{self.key[1]}"
+
+
+def read_pod(obj: Obj, needs: Callable[[Obj], PodNeeds] = read_needs) -> Pod:
+    """The pod in ``obj``; ``needs`` reads what its spec asks of a node."""
+    metadata, spec = obj["metadata"], obj.get("spec") or {}
+    claims, namespace = claim_names(obj), metadata["namespace"]
+    return Pod(
+        key=(namespace, metadata["name"]),
+        uid=metadata["uid"],
+        obj=obj,
+        needs=needs(spec),
+        claims=claims,
+        claim_keys=tuple(
+            (namespace, name) for name in dict.fromkeys(claims.values()) if name is not None
+        ),
+        node=spec.get("nodeName") or "",
+        gates=tuple(g["name"] for g in spec.get("schedulingGates") or ()),
+        priority=_integer(spec.get("priority")),
+        created=metadata.get("creationTimestamp") or "",
+        phase=(obj.get("status") or {}).get("phase") or "",
+        deleting="deletionTimestamp" in metadata,
+    )
+
+
+def _integer(value: Any) -> int:
+    return value if isinstance(value, int) else 0

@@ -1,0 +1,1 @@
+"""ResourceSlices: what is published where kube-scheduler allocates."""

@@ -1,0 +1,124 @@
+"""What of a node kube-scheduler may allocate, in the order in which it should try.
+
+A claim's allocation accounts for what its device takes. What no allocation accounts for, such as an
+instance that somebody else made, is ``blocked``: it is taken off the counters, and devices that do
+not fit beside it are left out. Taking it off alone would not do: where a counter falls below zero,
+because a device that is in its way is allocated already, kube-scheduler allocates nothing of the
+whole pool any more (1.36, checkAvailableCounters).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from dra.claims.conditions import INSTANCE_LOST
+from dra.gpu.devices import VirtualSlice, full_gpu_device
+from dra.gpu.geometry import Geometry, Occupant, Placement, Profile, Usage
+from dra.gpu.inventory import Gpu, InstanceState, Inventory
+from dra.resourceslices.order import placements_in_order, size
+
+Blocked = Mapping[str, tuple[Occupant, ...]]
+"""By GPU UUID, what is on it that no claim's allocation accounts for."""
+
+_NOT_READY = "DriverNotReady"
+_DRAINED = "Drained"
+_UNHEALTHY = "Unhealthy"
+
+
+@dataclass(frozen=True, slots=True)
+class Partition:
+    """A device to publish: a placement, or a whole GPU (``profile`` and ``placement`` None).
+
+    ``trouble`` says in a word why it is not to be allocated now, and is empty when it may be.
+    """
+
+    gpu: Gpu
+    profile: Profile | None = None
+    placement: Placement | None = None
+    trouble: str = ""
+
+    @property
+    def name(self) -> str:
+        """The device name."""
+        if self.profile is None or self.placement is None:
+            return self.gpu.name
+        return str(VirtualSlice(self.gpu, self.profile, self.placement).device)
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """All that a node offers; equal to another where the same is to be published.
+
+    ``sliced`` are the GPUs in MIG mode, by number. Inventory and GPUs are here without what changes
+    from pod to pod.
+    """
+
+    inventory: Inventory
+    sliced: tuple[Gpu, ...]
+    partitions: tuple[Partition, ...]
+    blocked: Blocked = field(hash=False)
+
+
+def offered(inventory: Inventory, blocked: Blocked, *, taints: bool) -> Offered:
+    """What the node offers: the smallest profile first, then GPU by GPU, then least damage first.
+
+    So the smallest of several profiles that would do is taken, and a GPU is filled before the next
+    is begun. With ``taints`` a device that is in trouble is there to be seen; without, it is left
+    out, unless a claim holds it: what is held has to stay.
+    """
+    gpus = sorted(inventory.gpus, key=lambda g: g.minor)
+    found = [*_slices(gpus, inventory, blocked), *_whole(gpus, inventory)]
+    kept = (p for p in found if taints or not _out_of_service(p.gpu, inventory))
+    bare = {g.uuid: replace(g, instances=(), unavailable="", reason="") for g in gpus}
+    return Offered(
+        inventory=replace(inventory, gpus=(), ready=True, message="", publication=None, drain=None),
+        sliced=tuple(bare[g.uuid] for g in gpus if g.mig_enabled and g.geometry is not None),
+        partitions=tuple(replace(p, gpu=bare[p.gpu.uuid]) for p in kept),
+        blocked={uuid: occupants for uuid, occupants in blocked.items() if occupants},
+    )
+
+
+def _slices(gpus: Iterable[Gpu], inventory: Inventory, blocked: Blocked) -> Iterator[Partition]:
+    orders: dict[Geometry, dict[int, tuple[Placement, ...]]] = {}
+    usages: dict[str, Usage] = {}
+    pairs: list[tuple[Geometry, Gpu, Profile]] = []
+    for gpu in gpus:
+        geometry = gpu.geometry
+        if geometry is None or not gpu.mig_enabled:
+            continue
+        if geometry not in orders:
+            orders[geometry] = {p.id: placements_in_order(geometry, p) for p in geometry.profiles}
+        usages[gpu.uuid] = geometry.usage(blocked.get(gpu.uuid, ()))
+        pairs.extend((geometry, gpu, profile) for profile in geometry.profiles)
+    for geometry, gpu, profile in sorted(pairs, key=lambda p: (size(p[2]), p[1].minor)):
+        for placement in orders[geometry][profile.id]:
+            if geometry.fits(usages[gpu.uuid], profile, placement):
+                trouble = _out_of_service(gpu, inventory) or _trouble(gpu, profile, placement)
+                yield Partition(gpu, profile, placement, trouble)
+
+
+def _whole(gpus: Iterable[Gpu], inventory: Inventory) -> Iterator[Partition]:
+    for gpu in gpus:
+        if full_gpu_device(gpu) is not None:
+            yield Partition(gpu, trouble=_out_of_service(gpu, inventory))
+
+
+def _trouble(gpu: Gpu, profile: Profile, placement: Placement) -> str:
+    """What ails the slice that a claim holds there, in a word."""
+    for instance in gpu.instances:
+        here = (instance.profile_id, instance.placement) == (profile.id, placement)
+        if here and instance.claim is not None:
+            if instance.state is InstanceState.LOST:
+                return INSTANCE_LOST
+            return _UNHEALTHY if instance.unhealthy else ""
+    return ""
+
+
+def _out_of_service(gpu: Gpu, inventory: Inventory) -> str:
+    """Why nothing of a GPU is to be allocated; "" if it may."""
+    if not inventory.ready:
+        return _NOT_READY
+    if inventory.is_drained(gpu.name):
+        return _DRAINED
+    return gpu.reason or _UNHEALTHY if gpu.unavailable else ""

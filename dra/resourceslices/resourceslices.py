@@ -1,0 +1,226 @@
+"""ResourceSlices (resource.k8s.io/v1) of a node's devices: how they are split, named and written.
+
+From Kubernetes 1.35 on counter sets are in slices of their own and may be used from every slice of
+the pool; in 1.34 they stand beside the devices that use them. kube-scheduler reads the slices of a
+pool by object name and the devices in list order. Limits are those of the API's types.go.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, TypeVar
+
+from dra.gpu.devices import gpu_attributes, gpu_capacity, slice_attributes, slice_capacity
+from dra.gpu.geometry import Geometry
+from dra.gpu.inventory import Gpu, Inventory
+from dra.gpu.names import counter_set_name
+from dra.resourceslices.counters import CounterModel
+from dra.resourceslices.partitions import Offered, Partition
+
+T = TypeVar("T")
+Spec = dict[str, Any]
+
+MAX_COUNTER_SETS = 8
+MAX_COUNTERS = 32
+MAX_DEVICES = 128
+MAX_DEVICES_WITH_FEATURES = 64
+"""Where a device has taints or consumes counters."""
+
+_MAX_DEVICE_COUNTERS = 1024
+"""Counters that the devices of one slice may consume together: Kubernetes 1.34 only."""
+
+_MAX_PROPERTIES = 32
+_MAX_VALUE = 64
+_MAX_TAINT_VALUE = 63
+_MAX_NAME = 253
+_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
+
+
+class LayoutError(Exception):
+    """The devices cannot be written as ResourceSlices; says what exceeds which limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class Features:
+    """What the API server keeps of a slice. ``separate``: counter sets in slices of their own."""
+
+    separate: bool = True
+    taints: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class SliceContent:
+    """What is in one slice."""
+
+    counters_of: tuple[Gpu, ...] = ()
+    partitions: tuple[Partition, ...] = ()
+
+
+class SliceLayout:
+    """The slices of one pool. Their specs are made one at a time: of a node they are large."""
+
+    def __init__(self, offered: Offered, features: Features) -> None:
+        self._offered = offered
+        self._features = features
+        self._models: dict[Geometry, CounterModel] = {}
+        self.contents = tuple(_split(offered, features))
+
+    def __len__(self) -> int:
+        return len(self.contents)
+
+    def names(self) -> list[str]:
+        """Object names in the order of the slices."""
+        inventory = self._offered.inventory
+        return [
+            object_name(index, driver=inventory.driver, node=inventory.node)
+            for index in range(len(self))
+        ]
+
+    def check(self) -> None:
+        """Raise LayoutError when a limit of the API is exceeded."""
+        for index in range(len(self)):
+            self.spec(index, generation=0)
+
+    def spec(self, index: int, *, generation: int) -> Spec:
+        """``spec`` of a slice in a pool of that generation.
+
+        Raises:
+            LayoutError: a limit of the API is exceeded.
+        """
+        content, inventory = self.contents[index], self._offered.inventory
+        pool = {
+            "name": inventory.pool,
+            "generation": generation,
+            "resourceSliceCount": len(self),
+        }
+        spec: Spec = {"driver": inventory.driver, "nodeName": inventory.node, "pool": pool}
+        if content.counters_of:
+            spec["sharedCounters"] = [self._counter_set(g) for g in content.counters_of]
+        if content.partitions:
+            spec["devices"] = [self._device(p, inventory) for p in content.partitions]
+        _check(spec, self._features)
+        return spec
+
+    def _counter_set(self, gpu: Gpu) -> Spec:
+        occupants = self._offered.blocked.get(gpu.uuid, ())
+        return {
+            "name": counter_set_name(gpu.minor),
+            "counters": self._model(gpu).shared(occupants),
+        }
+
+    def _device(self, partition: Partition, inventory: Inventory) -> Spec:
+        gpu, profile, placement = partition.gpu, partition.profile, partition.placement
+        device: Spec = {"name": partition.name}
+        if profile is None or placement is None:
+            device["attributes"] = _cut(gpu_attributes(gpu, inventory))
+            device["capacity"] = gpu_capacity(gpu)
+        else:
+            device["attributes"] = _cut(slice_attributes(gpu, profile, inventory))
+            device["capacity"] = slice_capacity(profile)
+            device["consumesCounters"] = [
+                {
+                    "counterSet": counter_set_name(gpu.minor),
+                    "counters": self._model(gpu).consumed(profile, placement),
+                }
+            ]
+        if partition.trouble and self._features.taints:
+            device["taints"] = [
+                {
+                    "key": taint_key(inventory.driver),
+                    "value": partition.trouble[:_MAX_TAINT_VALUE],
+                    "effect": "NoSchedule",
+                }
+            ]
+        return device
+
+    def _model(self, gpu: Gpu) -> CounterModel:
+        if gpu.geometry is None:
+            raise LayoutError(f"{gpu.name} has no MIG profiles")
+        if gpu.geometry not in self._models:
+            self._models[gpu.geometry] = CounterModel(gpu.geometry)
+        return self._models[gpu.geometry]
+
+
+def taint_key(driver: str) -> str:
+    """The key of taints on devices that are not to be allocated; the value says why in a word."""
+    return f"{driver}/unavailable"
+
+
+def object_name(index: int, *, driver: str, node: str) -> str:
+    """The name of a slice: sorts as its index; names that are too long end in a digest."""
+    name = f"{index:04}-{driver}-{node}"
+    if len(name) > _MAX_NAME:
+        digest = hashlib.sha256(name.encode()).hexdigest()[:16]
+        name = f"{name[: _MAX_NAME - 1 - len(digest)].rstrip('.-')}-{digest}"
+    return name
+
+
+def _split(offered: Offered, features: Features) -> Iterator[SliceContent]:
+    partitions = offered.partitions
+    if features.separate:
+        for gpus in _chunks(offered.sliced, MAX_COUNTER_SETS):
+            yield SliceContent(counters_of=gpus)
+    else:
+        for gpu in offered.sliced:
+            yield SliceContent((gpu,), tuple(p for p in partitions if p.gpu is gpu))
+        partitions = tuple(p for p in partitions if p.profile is None)
+    featured = any(p.profile is not None or p.trouble for p in partitions)
+    most = MAX_DEVICES_WITH_FEATURES if featured else MAX_DEVICES
+    for chunk in _chunks(partitions, most):
+        yield SliceContent(partitions=chunk)
+    if not offered.partitions and not offered.sliced:
+        yield SliceContent()  # says that the driver is there
+
+
+def _chunks(items: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:
+    rest = iter(items)
+    while chunk := tuple(islice(rest, size)):
+        yield chunk
+
+
+def _cut(attributes: Spec) -> Spec:
+    """``attributes`` with strings of the length that is allowed."""
+    return {
+        name: {kind: text[:_MAX_VALUE] for kind, text in value.items()}
+        for name, value in attributes.items()
+    }
+
+
+def _check(spec: Spec, features: Features) -> None:
+    """Refuse what the API server would refuse.
+
+    Raises:
+        LayoutError: names what exceeds which limit.
+    """
+    devices = spec.get("devices", [])
+    sets = spec.get("sharedCounters", [])
+    for each in sets:
+        _at_most(len(each["counters"]), MAX_COUNTERS, f"counters in counter set {each['name']}")
+    consumed = [c["counters"] for d in devices for c in d.get("consumesCounters", ())]
+    featured = consumed or any("taints" in d for d in devices)
+    _at_most(len(sets), MAX_COUNTER_SETS, "counter sets in a ResourceSlice")
+    if features.separate:
+        most = MAX_DEVICES_WITH_FEATURES if featured else MAX_DEVICES
+        _at_most(len(devices), most, "devices in a ResourceSlice")
+    else:
+        _at_most(len(devices), MAX_DEVICES, "devices in a ResourceSlice")
+        _at_most(sum(map(len, consumed)), _MAX_DEVICE_COUNTERS, "counters that its devices consume")
+    _check_names([*(d["name"] for d in devices), *(n for each in sets for n in each["counters"])])
+    for device in devices:
+        properties = len(device["attributes"]) + len(device["capacity"])
+        _at_most(properties, _MAX_PROPERTIES, f"attributes and capacities of {device['name']}")
+
+
+def _check_names(names: Iterable[str]) -> None:
+    for name in names:
+        if not _LABEL.fullmatch(name):
+            raise LayoutError(f"{name!r} is no DNS label of at most 63 characters")
+
+
+def _at_most(found: int, limit: int, what: str) -> None:
+    if found > limit:
+        raise LayoutError(f"{what}: {found}, at most {limit} are allowed")

@@ -1,1 +1,0 @@
-"""CEL selectors evaluated against virtual devices. Imports the CEL runtime: no daemon of a node."""

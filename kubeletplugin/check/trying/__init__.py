@@ -1,0 +1,1 @@
+"""The trying half of a check: slices that are made, looked at and removed."""

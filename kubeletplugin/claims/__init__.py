@@ -1,0 +1,1 @@
+"""Claims on this node: who works on one, and when."""

@@ -1,0 +1,60 @@
+"""What has become of a claim, as far as the API server can be asked."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from enum import Enum, auto
+
+from dra.claims.claims import Claim, read_claim
+from dra.common.resources import RESOURCE_CLAIMS
+from dra.gpu.inventory import ClaimRef
+from dra.kube.client.transport import KubeApi
+from dra.kube.errors import KubeError, NotFoundError
+
+_log = logging.getLogger(__name__)
+
+
+class Fate(Enum):
+    """``GONE``: it does not exist, or another has its name. ``FREED``: it has no allocation.
+
+    ``ENDED``: it is being deleted and no pod has reserved it, so none ever will again. ``HERE``:
+    devices of this node are allocated to it and pods have reserved it. ``IDLE``: anything else
+    that it may be. ``UNKNOWN``: there was no answer, which is a sign of nothing.
+    """
+
+    GONE = auto()
+    FREED = auto()
+    ENDED = auto()
+    HERE = auto()
+    IDLE = auto()
+    UNKNOWN = auto()
+
+
+def claim_fate(
+    api: KubeApi,
+    ref: ClaimRef,
+    *,
+    driver: str,
+    pool: str,
+    seen: Callable[[Claim], None] = lambda _: None,
+) -> Fate:
+    """Ask for one claim; ``seen`` gets what is found. Never raises KubeError."""
+    try:
+        found = api.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
+    except NotFoundError as error:
+        # A missing resource type (an API server still starting) is 404 too, without a name.
+        return Fate.GONE if error.details.get("name") == ref.name else Fate.UNKNOWN
+    except KubeError as error:
+        _log.debug("claim %s: %s", ref, error)
+        return Fate.UNKNOWN
+    claim = read_claim(found)
+    seen(claim)
+    if claim.ref.uid != ref.uid:
+        return Fate.GONE
+    if claim.allocation is None:
+        return Fate.FREED
+    if claim.deleting and not claim.reserved_for:
+        return Fate.ENDED
+    here = any(d.pool == pool for d in claim.allocation.of_driver(driver))
+    return Fate.HERE if here and claim.reserved_for else Fate.IDLE

@@ -1,0 +1,178 @@
+"""What nobody asks for: claims gone without an Unprepare, slices left half removed, or lost.
+
+Kubelet unprepares claims of pods that it knows; a pod that was force-deleted while kubelet and
+plugin were down it does not know any more.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dra.claims.reasons import NodeReason
+from dra.gpu.inventory import ClaimRef
+from dra.kube.timing import Backoff, Clock, SystemClock
+from kubeletplugin.claims.claim_fate import Fate
+from kubeletplugin.claims.claim_tasks import ClaimWorks
+from kubeletplugin.claims.node import Node
+from kubeletplugin.journal.entries import HELD, LEAVING
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.readiness import Gate
+from kubeletplugin.telemetry.logfields import about
+from kubeletplugin.telemetry.observer import Action, Observer
+from kubeletplugin.telemetry.reports import Reports
+
+_log = logging.getLogger(__name__)
+CLAIMS_SECONDS = 300.0
+CHECK_SECONDS = 30.0
+ROUND_SECONDS = 2.0
+_MOST_SECONDS = 60.0
+_CLOSED_SECONDS = 0.5
+
+
+@dataclass(slots=True)
+class _Reclaiming:
+    """When to try again to remove what is left of a claim."""
+
+    at: float
+    backoff: Backoff = field(
+        default_factory=lambda: Backoff(first=2.0, limit=_MOST_SECONDS, rng=random.Random())  # noqa: S311 - jitter
+    )
+
+
+class Janitor:
+    """One thread of its own: it asks the API server, and waits for GPUs.
+
+    ``forgotten_seconds`` is how long kubelet may take to unprepare a claim that has ended;
+    ``beat`` is called every round, and before every claim.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it looks at
+        self,
+        journal: Journal,
+        node: Node,
+        works: ClaimWorks,
+        *,
+        gate: Gate,
+        fate: Callable[[ClaimRef], Fate],
+        reports: Reports,
+        forgotten_seconds: float,
+        observer: Observer | None = None,
+        beat: Callable[[], None] = lambda: None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._observer = observer or Observer()
+        self._beat = beat
+        self._journal = journal
+        self._node = node
+        self._works = works
+        self._gate = gate
+        self._fate = fate
+        self._reports = reports
+        self._forgotten_seconds = forgotten_seconds
+        self._clock = clock or SystemClock()
+        self._next_claims = self._next_check = self._clock.monotonic()
+        self._reclaiming: dict[str, _Reclaiming] = {}
+        self._ended: dict[str, float] = {}
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="janitor", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; what is under way goes on to its end."""
+        self._stopping.set()
+
+    def check_soon(self) -> None:
+        """Check in the next round what is held, its CDI specs among it."""
+        self._next_check = self._clock.monotonic()
+
+    def tend(self, *, everything: bool = False) -> None:
+        """Try again what is due: removing what is on its way out, checking what is held.
+
+        Now and then, or with ``everything`` at once, the API server is asked for every claim.
+        """
+        self._journal.retry()
+        now = self._clock.monotonic()
+        ask = everything or now >= self._next_claims
+        check = everything or now >= self._next_check
+        if ask:
+            self._next_claims = now + CLAIMS_SECONDS
+        if check:
+            self._next_check = now + CHECK_SECONDS
+            self._node.rebuild()
+        claims = dict.fromkeys(e.claim for e in self._journal.entries())
+        uids = {ref.uid for ref in claims}
+        self._reclaiming = {u: r for u, r in self._reclaiming.items() if u in uids}
+        for uid in self._ended.keys() - uids:
+            self._ended.pop(uid, None)
+        for ref in claims:
+            if self._stopping.is_set():
+                return
+            self._beat()
+            if self._works.idle(ref.uid):
+                self._claim(ref, now, ask=ask, check=check, at_once=everything)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._beat()
+            if not self._gate.is_open:
+                self._clock.wait(self._stopping, _CLOSED_SECONDS)
+                continue
+            try:
+                self.tend()
+            except Exception:  # noqa: BLE001 - a janitor that dies silently is worse
+                _log.exception("janitor")
+            self._clock.wait(self._stopping, ROUND_SECONDS)
+
+    def _claim(self, ref: ClaimRef, now: float, *, ask: bool, check: bool, at_once: bool) -> None:
+        entries = self._journal.of_claim(ref.uid)
+        if any(e.state in LEAVING and not e.quarantined for e in entries):
+            due = self._reclaiming.setdefault(ref.uid, _Reclaiming(now))
+            if at_once or now >= due.at:
+                self._node.reclaim(ref)
+                due.at = self._clock.monotonic() + due.backoff.next_delay()
+        else:
+            self._reclaiming.pop(ref.uid, None)
+        if ask:
+            self._node.background(ref, "collect", lambda: self._collect(ref))
+        if check and any(e.state in HELD for e in self._journal.of_claim(ref.uid)):
+            self._node.check(ref)
+
+    def _collect(self, ref: ClaimRef) -> None:
+        """Take a claim off the node for which kubelet will not ask; not from under a process.
+
+        Nothing else works on the claim meanwhile, so that what the API server said stays true.
+        """
+        fate = self._fate(ref)
+        if fate is Fate.ENDED and not self._forgotten(ref):
+            self._next_claims = min(self._next_claims, self._clock.monotonic() + CHECK_SECONDS)
+            return
+        if fate not in {Fate.GONE, Fate.FREED, Fate.ENDED}:
+            if fate is not Fate.UNKNOWN:
+                self._ended.pop(ref.uid, None)
+            return
+        if pids := self._node.processes(ref):
+            names = ", ".join(map(str, pids))
+            _log.warning("gone, but still in use", extra=about(ref, pids=names))
+            message = f"the claim is gone; its slices are kept until processes {names} have ended"
+            self._reports.claim(ref, NodeReason.IN_USE, message, warning=True)
+            self._next_claims = min(self._next_claims, self._clock.monotonic() + CHECK_SECONDS)
+            return
+        _log.info("gone, its slices are removed", extra=about(ref, reason=fate.name.lower()))
+        self._node.release(ref)
+        self._observer.acted(Action.COLLECTED)
+
+    def _forgotten(self, ref: ClaimRef) -> bool:
+        """Whether an ended claim has waited for kubelet's Unprepare for too long.
+
+        A kubelet that lost its checkpoint of claims never asks for those of pods that ran before,
+        and the claim cannot go before its slice has.
+        """
+        since = self._ended.setdefault(ref.uid, self._clock.monotonic())
+        return self._clock.monotonic() - since >= self._forgotten_seconds

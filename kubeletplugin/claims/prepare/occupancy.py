@@ -1,0 +1,114 @@
+"""Who has a placement: by physical interval, from the journal and from the hardware."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+
+from dra.gpu.geometry import Placement
+from kubeletplugin.claims.prepare.removal import Removal
+from kubeletplugin.errors import BusyError
+from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.ownership.identity import Identity, Sighting, how_to_remove
+from kubeletplugin.journal.entries import LEAVING, Entry
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.nvml.errors import NvmlError
+from kubeletplugin.nvml.instances import GpuInstance, list_gpu_instances
+from kubeletplugin.nvml.session.session import Session
+
+_log = logging.getLogger(__name__)
+
+
+class Occupancy:
+    """Makes room for an entry, or says who is in the way. The GPU's lock is held."""
+
+    def __init__(
+        self, session: Session, journal: Journal, removal: Removal, identity: Identity
+    ) -> None:
+        self._session = session
+        self._journal = journal
+        self._removal = removal
+        self._identity = identity
+
+    def make_room(self, unit: GpuUnit, entry: Entry, placement: Placement) -> Entry | None:
+        """Remove leftovers of ours in the way.
+
+        Returns the leftover whose GPU instance cannot be destroyed but has the very shape that is
+        wanted and no compute instance, left by a claim of the same namespace: it is to be used
+        again. A driver was seen to refuse such a GPU instance (IN_USE) with no process left.
+
+        Raises:
+            BusyError: somebody holds the placement; ``passing`` if it is on its way out.
+            NvmlError: the GPU cannot be asked.
+        """
+        reusable: Entry | None = None
+        for other in self._journal.of_gpu(unit.uuid):
+            if other.key == entry.key or not _overlaps(other, placement):
+                continue
+            if other.state not in LEAVING or other.quarantined:
+                raise BusyError(
+                    f"memory slices {placement} of {unit.name} are held by {other.holder()}; "
+                    "it is free once that claim is unprepared"
+                )
+            try:
+                self._removal.remove(other)
+            except NvmlError as error:
+                same = (other.profile_id, other.placement) == (entry.profile_id, placement)
+                bare = same and self._removal.is_bare(other)
+                akin = other.claim.namespace == entry.claim.namespace
+                if bare and akin:
+                    reusable = self._journal.get(other)
+                    continue
+                kept = " (kept from other namespaces than its own)" if bare else ""
+                raise BusyError(
+                    f"memory slices {placement} of {unit.name} are held by {other.holder()}{kept}, "
+                    f"which is being removed: {error}; it is tried again",
+                    passing=error.passing,
+                ) from error
+        self._check_foreign(unit, entry, placement, reusable)
+        return reusable
+
+    def is_draining(self, unit: GpuUnit) -> bool:
+        """Whether something of ours on the GPU is on its way out."""
+        return any(e.state in LEAVING for e in self._journal.of_gpu(unit.uuid))
+
+    def describe(self, unit: GpuUnit) -> str:
+        """What is on a GPU, for an error: placements with their holders."""
+        present = self._on(unit)
+        known = self._journal.of_gpu(unit.uuid)
+        return describe_occupants(present, self._identity.owners(present, known))
+
+    def _check_foreign(
+        self, unit: GpuUnit, entry: Entry, placement: Placement, reusable: Entry | None
+    ) -> None:
+        # What is not on record was never made: an instance in its place is another's.
+        recorded = self._journal.get(entry)
+        seen = self._identity.sight(recorded) if recorded else Sighting()
+        ids = {seen.own.id if seen.own else None, reusable.gi_id if reusable else None}
+        for gi in self._on(unit):
+            if gi.id not in ids and gi.placement.overlaps(placement):
+                raise BusyError(
+                    f"memory slices {placement} of {unit.name} are held by GPU instance {gi.id} "
+                    f"(profile {gi.profile_id} at {gi.placement}), which this plugin did not make"
+                    f"{' as far as it can tell: ' + seen.other if seen.other else ''}; "
+                    f"{how_to_remove(unit.uuid, gi.id)}, or let the claim be placed elsewhere"
+                )
+
+    def _on(self, unit: GpuUnit) -> tuple[GpuInstance, ...]:
+        if unit.card.geometry is None:
+            return ()
+        return list_gpu_instances(self._session, unit.uuid, unit.card.geometry)
+
+
+def describe_occupants(present: Iterable[GpuInstance], whose: Mapping[int, Entry]) -> str:
+    """Placements with their holders, which are entries by the instance's id."""
+    parts: list[str] = []
+    for gi in present:
+        entry = whose.get(gi.id)
+        holder = entry.holder() if entry else "not made by this plugin"
+        parts.append(f"{gi.placement} GPU instance {gi.id} ({holder})")
+    return ", ".join(parts) or "no instances"
+
+
+def _overlaps(entry: Entry, placement: Placement) -> bool:
+    return entry.placement is None or entry.placement.overlaps(placement)

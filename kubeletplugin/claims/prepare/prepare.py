@@ -1,0 +1,217 @@
+"""NodePrepareResources for one claim: a transaction, undone on the spot when a step fails.
+
+Per GPU, under its lock: intent to the journal, GPU instance, compute instance, read-back. Then the
+CDI spec of the whole claim, then ``prepared`` to the journal. What passes is tried again at once,
+as kubelet asks again only after a minute or more. Locks of two GPUs are never held
+together, so a claim that waits for one GPU holds up nobody on another.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from threading import Event
+
+from dra.claims.allocation import AllocatedDevice
+from dra.claims.reasons import NodeReason
+from dra.gpu.inventory import ClaimRef
+from dra.kube.timing import Clock, SystemClock
+from kubeletplugin.claims.prepare.lookup import ClaimUnreadableError, resolve
+from kubeletplugin.claims.prepare.rollback import Undo
+from kubeletplugin.claims.prepare.slices import Slices, check_withheld
+from kubeletplugin.claims.prepare.specs import Specs
+from kubeletplugin.errors import (
+    BusyError,
+    ClaimError,
+    HardwareError,
+    PluginError,
+    StartingError,
+)
+from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.journal.entries import ARRIVING, HELD, Entry, State, complete
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.nvml.errors import NvmlError
+from kubeletplugin.telemetry.logfields import about
+
+_log = logging.getLogger(__name__)
+_PATIENCE = 8.0
+_FIRST_DELAY = 0.1
+_LONGEST_DELAY = 2.0
+_UNDO_PATIENCE = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What kubelet is told of one device."""
+
+    requests: tuple[str, ...]
+    pool: str
+    device: str
+    cdi_ids: tuple[str, ...]
+
+
+class Preparer:
+    """Prepares claims; one call per claim at a time (see ClaimWorks)."""
+
+    def __init__(  # noqa: PLR0913 - the parts that a transaction joins
+        self,
+        hardware: Hardware,
+        journal: Journal,
+        slices: Slices,
+        specs: Specs,
+        undo: Undo,
+        *,
+        read_devices: Callable[[ClaimRef], tuple[AllocatedDevice, ...]],
+        clock: Clock | None = None,
+    ) -> None:
+        self._hardware = hardware
+        self._journal = journal
+        self._slices = slices
+        self._specs = specs
+        self._undo = undo
+        self._read_devices = read_devices
+        self._clock = clock or SystemClock()
+
+    def prepare(self, ref: ClaimRef) -> tuple[Prepared, ...]:
+        """Make what the claim was given, or find it made; a repeated call changes nothing.
+
+        Raises:
+            PluginError: the claim is not prepared, and nothing new is left on the hardware unless
+                the message says so.
+        """
+        end, delay = self._clock.monotonic() + _PATIENCE, _FIRST_DELAY
+        while True:
+            try:
+                return self._attempt(ref)
+            except PluginError as error:
+                if not error.passing or self._clock.monotonic() + delay > end:
+                    raise
+                _log.info("tried again at once", extra=about(ref, error=str(error)))
+            self._clock.wait(Event(), delay)
+            delay = min(2 * delay, _LONGEST_DELAY)
+
+    def _attempt(self, ref: ClaimRef) -> tuple[Prepared, ...]:
+        entries = self._entries(ref)
+        try:
+            self._specs.check()
+            self._specs.check_writable()
+            done = [entry for unit, group in entries for entry in self._on_gpu(unit, group)]
+            self._specs.write(done)
+            if any(e.state is not State.PREPARED for e in done):
+                for state in (State.CDI_WRITTEN, State.PREPARED):
+                    done = [e if e.state is State.PREPARED else e.at(state) for e in done]
+                    self._journal.put(*done)
+        except (PluginError, NvmlError) as error:
+            held = [e for _, group in entries for e in group if e.state in HELD]
+            left = str(self._undo.unfinished(ref.uid, held=held, patience=_UNDO_PATIENCE))
+            text = f"{error}; undoing it failed too: {left}" if left else str(error)
+            kind = type(error) if isinstance(error, PluginError) else HardwareError
+            raise kind(text, passing=error.passing) from error
+        finally:
+            self._look_again(entries)
+        return tuple(
+            Prepared(e.requests, e.pool, e.device, (self._specs.qualified(e),)) for e in done
+        )
+
+    def _entries(self, ref: ClaimRef) -> list[tuple[GpuUnit, list[Entry]]]:
+        """What is to be there in the end, by GPU: journal entries, new ones as intents."""
+        known = self._known(ref)
+        try:
+            devices = self._read_devices(ref)
+        except ClaimUnreadableError:
+            if not complete(known):
+                raise
+            return self._by_gpu((self._unit(e), e) for e in known)
+        names = {d.device for d in devices}
+        if {e.device for e in known} - names:
+            if any(e.state in HELD for e in known):
+                raise ClaimError(
+                    f"the claim is prepared with {_names(e.device for e in known)} but was given "
+                    f"{_names(names)} since; end the pods that use it first"
+                )
+            if left := str(self._undo.everything(ref.uid, patience=_UNDO_PATIENCE)):
+                raise HardwareError(f"what an earlier allocation left cannot be removed: {left}")
+            known = ()
+        by_device = {e.device: e for e in known}
+        pairs: list[tuple[GpuUnit, Entry]] = []
+        for device in devices:
+            entry = by_device.get(device.device)
+            if entry is not None:
+                pairs.append((self._unit(entry), entry))
+                continue
+            unit, wanted = resolve(device, self._hardware)
+            boot = self._hardware.boot_id
+            pairs.append((unit, wanted.entry(ref, boot_id=boot, total=len(devices))))
+        return self._by_gpu(pairs)
+
+    def _on_gpu(self, unit: GpuUnit, entries: Sequence[Entry]) -> list[Entry]:
+        with unit.lock:
+            return [self._ensure(unit, entry) for entry in entries]
+
+    def _ensure(self, unit: GpuUnit, entry: Entry) -> Entry:
+        """The entry with its slice made; the caller holds the GPU's lock."""
+        if entry.view:
+            if entry.state in ARRIVING:
+                if unit.let_go or (unit.withheld and unit.withheld.reason == NodeReason.PAUSED):
+                    check_withheld(unit)  # its holder would keep the GPU open
+                self._journal.put(entry)
+            return entry
+        if entry.placement is None:
+            return self._ensure_gpu(unit, entry)
+        return self._slices.ensure(unit, entry)
+
+    def _known(self, ref: ClaimRef) -> tuple[Entry, ...]:
+        """The claim's entries.
+
+        Raises:
+            ClaimError: one of its records cannot be understood.
+        """
+        known = self._journal.of_claim(ref.uid)
+        bad = [f"{e.device}: {e.quarantined}" for e in known if e.quarantined]
+        if ref.uid in self._journal.unread():
+            bad.append("one of which nothing can be read")
+        if bad:
+            raise ClaimError(
+                f"the claim's records in the journal cannot be used ({'; '.join(bad)}); "
+                "delete the pod, which removes them, or run the version that wrote them"
+            )
+        return known
+
+    def _ensure_gpu(self, unit: GpuUnit, entry: Entry) -> Entry:
+        for other in self._journal.of_gpu(unit.uuid):
+            if other.key != entry.key:
+                raise BusyError(
+                    f"{unit.name} ({unit.uuid}) is held by claim {other.claim} "
+                    f"(UID {other.claim.uid}); it is free once that claim is unprepared"
+                )
+        if entry.state in ARRIVING:
+            check_withheld(unit)
+            self._journal.put(entry)
+        return entry
+
+    def _look_again(self, groups: Iterable[tuple[GpuUnit, list[Entry]]]) -> None:
+        for unit, _ in groups:
+            with unit.lock:
+                self._hardware.observe(unit)
+
+    def _unit(self, entry: Entry) -> GpuUnit:
+        unit = self._hardware.unit(entry.gpu)
+        if unit is None:
+            raise StartingError(
+                f"GPU {entry.gpu} of {entry.device} is not in this node; "
+                "put it back, or delete the pod"
+            )
+        return unit
+
+    @staticmethod
+    def _by_gpu(pairs: Iterable[tuple[GpuUnit, Entry]]) -> list[tuple[GpuUnit, list[Entry]]]:
+        groups: dict[str, tuple[GpuUnit, list[Entry]]] = {}
+        for unit, entry in pairs:
+            groups.setdefault(unit.uuid, (unit, []))[1].append(entry)
+        return list(groups.values())
+
+
+def _names(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "nothing"

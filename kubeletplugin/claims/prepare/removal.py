@@ -1,0 +1,103 @@
+"""Taking one entry's slice off the hardware, step by step, each in the journal."""
+
+from __future__ import annotations
+
+import logging
+
+from kubeletplugin.errors import PluginError
+from kubeletplugin.gpus.ownership.identity import Identity
+from kubeletplugin.journal.entries import ARRIVING, LEAVING, Entry, State
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.nvml.changes import destroy_compute_instances, destroy_gpu_instance
+from kubeletplugin.nvml.errors import NotFoundError
+from kubeletplugin.nvml.instances import list_compute_instances, processes
+from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.telemetry.logfields import device
+
+_log = logging.getLogger(__name__)
+
+
+class Removal:
+    """Removes what entries of this boot have made."""
+
+    def __init__(self, session: Session, journal: Journal, identity: Identity) -> None:
+        self._session = session
+        self._journal = journal
+        self._identity = identity
+        self._halved: set[tuple[str, str]] = set()
+
+    def remove(self, entry: Entry, before: Entry | None = None) -> str:
+        """Destroy what is left of an entry's slice and forget the entry; the GPU's lock is held.
+
+        The entry becomes again what it was ``before``, if that is given.
+        Nothing left is fine, and so is what may be another's in its place: it is left alone, and
+        the answer says in words what it is.
+
+        Raises:
+            NvmlError: something is left, InUseError if processes hold it.
+            HostError: the journal cannot be written; the entry stays.
+        """
+        halved = entry.key in self._halved
+        seen = self._identity.sight(entry, halved=halved)
+        if seen.own is not None:
+            gi_id = seen.own.id
+            if entry.state not in LEAVING or entry.ci_id is not None or entry.quarantined:
+                self._mark(entry, entry.at(State.DESTROYING, gi_id=gi_id, ci_id=None))
+            destroy_compute_instances(self._session, entry.gpu, gi_id)
+            self._halved.add(entry.key)
+            if entry.state is not State.CI_DESTROYED:
+                bare = entry.at(State.CI_DESTROYED, gi_id=gi_id, ci_id=None, mig_uuid="")
+                self._note(bare)
+            destroy_gpu_instance(self._session, entry.gpu, gi_id)
+        if before is None:
+            self._journal.remove(entry)
+        else:
+            self._journal.put(before)
+        self._halved.discard(entry.key)
+        if not seen.other:
+            return ""
+        return f"{seen.other}; it may be another's and is left alone: if it is not, {seen.remedy}"
+
+    def processes(self, entry: Entry) -> tuple[int, ...]:
+        """Ids of the processes in an entry's slice, as far as NVML tells.
+
+        Raises:
+            NvmlError: the GPU cannot be asked.
+        """
+        found = self._identity.own_instance(entry)
+        return () if found is None else processes(self._session, entry.gpu, found.id)
+
+    def is_bare(self, entry: Entry) -> bool:
+        """Whether of an entry's slice only the GPU instance is left.
+
+        Raises:
+            NvmlError: the GPU cannot be asked.
+        """
+        found = self._identity.own_instance(entry)
+        if found is None:
+            return False
+        try:
+            return not list_compute_instances(self._session, entry.gpu, found.id)
+        except NotFoundError:
+            return False
+
+    def _mark(self, entry: Entry, marked: Entry) -> None:
+        """Record that a slice is about to go.
+
+        It stays until that can be recorded: without the mark a process that finds half of it could
+        not tell whose it is. What is half made itself goes all the same.
+        """
+        if entry.state in ARRIVING:
+            self._note(marked)
+        else:
+            self._journal.put(marked)
+
+    def _note(self, entry: Entry) -> None:
+        """Record a step; on a full disk the next is taken all the same, as the entry stays.
+
+        That it was taken this process knows by itself, in ``_halved``.
+        """
+        try:
+            self._journal.put(entry)
+        except PluginError as error:
+            _log.warning("the journal cannot be written", extra=device(entry, error=str(error)))

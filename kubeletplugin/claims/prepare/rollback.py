@@ -1,0 +1,211 @@
+"""Taking a claim's devices off the node: for Unprepare, for rollback, in the background.
+
+What cannot be removed on the spot stays in the journal, and its placement withheld: kubelet gets
+its answer, and the pod can end.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from threading import Event
+
+from dra.claims.reasons import NodeReason
+from dra.kube.timing import Clock, SystemClock
+from kubeletplugin.claims.prepare.removal import Removal
+from kubeletplugin.claims.prepare.specs import Specs
+from kubeletplugin.errors import HardwareError, PluginError
+from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.journal.entries import HELD, LEAVING, Entry, State
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.journal.journalfile import Key
+from kubeletplugin.nvml.errors import GpuLostError, InUseError, NvmlError
+from kubeletplugin.telemetry.logfields import device
+from kubeletplugin.telemetry.reports import Reports
+
+_log = logging.getLogger(__name__)
+_FIRST_DELAY = 0.1
+_LONGEST_DELAY = 1.0
+_LEAST_PATIENCE = 0.1
+
+
+@dataclass(slots=True)
+class Left:
+    """What is left. ``withheld``: it stands in the journal as such; ``failed``: it does not."""
+
+    withheld: list[str] = field(default_factory=list)
+    failed: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        return "; ".join([*self.failed, *self.withheld])
+
+
+class _AbsentError(HardwareError):
+    """The GPU is not in the node now."""
+
+
+class Undo:
+    """Removes what the journal lists. No method raises PluginError or NvmlError."""
+
+    def __init__(  # noqa: PLR0913 - the parts that it joins
+        self,
+        hardware: Hardware,
+        journal: Journal,
+        removal: Removal,
+        specs: Specs,
+        *,
+        reports: Reports,
+        clock: Clock | None = None,
+    ) -> None:
+        self._hardware = hardware
+        self._journal = journal
+        self._removal = removal
+        self._specs = specs
+        self._reports = reports
+        self._clock = clock or SystemClock()
+
+    def everything(
+        self, uid: str, *, patience: float = 0.0, otherwise: State = State.RECLAIMING
+    ) -> Left:
+        """Remove all devices of a claim, and its CDI spec.
+
+        What passes is tried again for ``patience`` seconds. What is left then is put into the state
+        ``otherwise``, or in that which tells more.
+        """
+        left = Left()
+        try:
+            # First, so that no container gets what is about to go.
+            self._specs.remove(uid)
+            self._journal.forget_unread(uid)
+        except PluginError as error:
+            left.failed.append(str(error))
+        self._entries(self._journal.of_claim(uid), left, patience, otherwise)
+        return left
+
+    def unfinished(self, uid: str, *, held: Iterable[Entry] = (), patience: float = 0.0) -> Left:
+        """Remove the devices of a claim that kubelet was not told of; the spec goes if all do.
+
+        ``held`` are entries as they were before their slices were to be made again: they are put
+        back, so that their places are kept.
+        """
+        before = {e.key: e for e in held}
+        entries = self._journal.of_claim(uid)
+        if not before and not any(e.state in HELD for e in entries):
+            return self.everything(uid, patience=patience, otherwise=State.ORPHAN)
+        left = Left()
+        rest = [e for e in entries if e.state not in HELD]
+        self._entries(rest, left, patience, State.ORPHAN, before)
+        return left
+
+    def leaving(self, uid: str) -> Left:
+        """Try once more to remove what is on its way out."""
+        left = Left()
+        rest = [e for e in self._journal.of_claim(uid) if e.state in LEAVING and not e.quarantined]
+        self._entries(rest, left, 0.0, State.RECLAIMING)
+        return left
+
+    def processes(self, uid: str) -> tuple[int, ...]:
+        """Processes in the slices of a claim, as far as NVML tells."""
+        found: set[int] = set()
+        for entry in self._journal.of_claim(uid):
+            if self._hardware.unit(entry.gpu) is not None:
+                try:
+                    found.update(self._removal.processes(entry))
+                except NvmlError as error:
+                    _log.debug("processes of %s: %s", entry.device, error)
+        return tuple(sorted(found))
+
+    def _entries(
+        self,
+        entries: Iterable[Entry],
+        left: Left,
+        patience: float,
+        otherwise: State,
+        before: Mapping[Key, Entry] | None = None,
+    ) -> None:
+        end = self._clock.monotonic() + max(patience, _LEAST_PATIENCE)
+        for entry in entries:
+            try:
+                self._entry(entry, end, (before or {}).get(entry.key))
+            except (PluginError, NvmlError) as error:
+                self._keep(entry, error, left, otherwise)
+
+    def _entry(self, entry: Entry, end: float, before: Entry | None) -> None:
+        if entry.placement is None or entry.boot_id != self._hardware.boot_id:
+            self._journal.remove(entry)  # there is nothing on the hardware
+            return
+        unit = self._hardware.unit(entry.gpu)
+        if unit is None:
+            why = "; ".join(self._hardware.problems)
+            raise _AbsentError(f"GPU {entry.gpu} is not in this node now{': ' if why else ''}{why}")
+        self._patiently(lambda: self._remove(unit, entry, end, before), end)
+
+    def _patiently(self, attempt: Callable[[], None], end: float) -> None:
+        delay = _FIRST_DELAY
+        while True:
+            try:
+                return attempt()
+            except NvmlError as error:
+                if not error.passing or self._clock.monotonic() + delay > end:
+                    raise
+            # Without the GPU's lock: others may work on it meanwhile.
+            self._clock.wait(Event(), delay)
+            delay = min(2 * delay, _LONGEST_DELAY)
+
+    def _remove(self, unit: GpuUnit, entry: Entry, end: float, before: Entry | None) -> None:
+        if not unit.lock.enter(max(_LEAST_PATIENCE, end - self._clock.monotonic())):
+            raise HardwareError(
+                f"{unit.name} is busy with another claim; "
+                f"{self._hardware.session.hangs(unit.uuid) or 'it is tried again'}"
+            )
+        try:
+            if unit.withheld is not None and unit.withheld.frozen:
+                raise HardwareError(f"nothing is changed on {unit.name}: {unit.withheld.problem}")
+            if unit.let_go:
+                raise HardwareError(f"{unit.name} is {unit.let_go}")
+            current = self._journal.get(entry)
+            if current is not None and (other := self._removal.remove(current, before)):
+                _log.warning("%s", other)
+                self._reports.node(NodeReason.FOREIGN, other, warning=True)
+        finally:
+            try:
+                self._hardware.observe(unit)
+            finally:
+                unit.lock.leave()
+
+    def _keep(
+        self, entry: Entry, error: PluginError | NvmlError, left: Left, otherwise: State
+    ) -> None:
+        """Record that what could not be removed is to go, and why it did not."""
+        text = f"{entry.device}: {error}"
+        current = self._journal.get(entry)
+        if current is None:
+            return
+        kept = current.at(_kept_as(current, error, otherwise), note=str(error))
+        if kept == current:
+            left.withheld.append(text)
+            return
+        try:
+            self._journal.alter(current, kept)
+        except PluginError as problem:
+            _log.warning("the journal cannot be written", extra=device(entry, error=str(problem)))
+            if current.state not in LEAVING:
+                left.failed.append(text)
+                return
+        left.withheld.append(text)
+        _log.warning("withheld", extra=device(current, error=str(error)))
+        reason = NodeReason.IN_USE if isinstance(error, InUseError) else NodeReason.WITHHELD
+        self._reports.claim(
+            entry.claim, reason, f"{entry.device} cannot be removed yet: {error}", warning=True
+        )
+        self._hardware.look(entry.gpu)
+
+
+def _kept_as(entry: Entry, error: Exception, otherwise: State) -> State:
+    if isinstance(error, GpuLostError | _AbsentError):
+        return State.TOMBSTONE
+    if entry.state in {State.CI_DESTROYED, State.ORPHAN}:
+        return entry.state
+    return otherwise

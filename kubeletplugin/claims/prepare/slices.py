@@ -1,0 +1,225 @@
+"""Making the slice that one journal entry stands for.
+
+Every method is called with the lock of the entry's GPU held.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+from dra.gpu.geometry import Placement, Profile
+from kubeletplugin.claims.prepare.occupancy import Occupancy
+from kubeletplugin.claims.prepare.removal import Removal
+from kubeletplugin.errors import BusyError, DeviceError, HardwareError, ModeError
+from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.ownership.identity import Identity
+from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.nvml.changes import create_gpu_instance
+from kubeletplugin.nvml.compute import create_compute_instance
+from kubeletplugin.nvml.discovery import mig_mode
+from kubeletplugin.nvml.errors import (
+    InsufficientResourcesError,
+    NotSupportedError,
+    NvmlError,
+    UndeliverableError,
+)
+from kubeletplugin.nvml.remedies import enable_mig
+from kubeletplugin.nvml.session.session import Session
+from kubeletplugin.telemetry.logfields import device
+
+_log = logging.getLogger(__name__)
+
+
+class Slices:
+    """The slices of this boot. Raises NvmlError, HostError (journal) and what is named below."""
+
+    def __init__(  # noqa: PLR0913 - what a slice touches
+        self,
+        session: Session,
+        journal: Journal,
+        occupancy: Occupancy,
+        removal: Removal,
+        identity: Identity,
+        *,
+        boot_id: str,
+    ) -> None:
+        self._session = session
+        self._journal = journal
+        self._occupancy = occupancy
+        self._removal = removal
+        self._identity = identity
+        self._boot_id = boot_id
+
+    def present(self, entry: Entry) -> bool:
+        """Whether an entry's slice is there, whole: both instances and the same UUID."""
+        return self._identity.is_whole(entry)
+
+    def ensure(self, unit: GpuUnit, entry: Entry) -> Entry:
+        """The entry with its slice: as it was left, finished, or made anew at its placement.
+
+        Raises:
+            BusyError: somebody holds the placement; nothing was done.
+            DeviceError: the GPU does not offer it now.
+            HardwareError: the driver says that the placement or an engine is taken.
+        """
+        recorded = self._journal.get(entry)
+        if recorded is None or recorded.gpu != unit.uuid:
+            return self._make(unit, entry)
+        if recorded.state is not State.INTENT and self.present(recorded):
+            return recorded
+        _log.info("made again", extra=device(entry))
+        profile, _ = _shape(unit, entry)
+        found = self._identity.own_instance(recorded)
+        if found is not None:
+            if self._removal.is_bare(recorded):
+                return self._compute(unit, self._bare(entry, found.id), profile)
+            self._removal.remove(recorded)
+        return self._make(unit, entry)
+
+    def _make(self, unit: GpuUnit, entry: Entry) -> Entry:
+        """Record the intent, make both instances, read them back."""
+        profile, placement = _shape(unit, entry)
+        leftover = self._occupancy.make_room(unit, entry, placement)
+        if leftover is not None and leftover.gi_id is not None:
+            detail = f"the GPU instance was left by claim {leftover.claim}"
+            _log.info("GPU instance used again", extra=device(entry, detail=detail))
+            entry = self._bare(entry, leftover.gi_id)
+            self._journal.exchange(leftover, entry)
+            return self._compute(unit, entry, profile)
+        before = self._journal.get(entry)
+        entry = _without_ids(entry, State.INTENT, boot_id=self._boot_id)
+        self._journal.put(entry)
+        try:
+            gi = create_gpu_instance(self._session, unit.uuid, profile=profile, placement=placement)
+        except UndeliverableError as error:
+            self._put_back(entry, before)
+            self._strike(unit, profile, error)
+            raise
+        except InsufficientResourcesError as error:
+            self._put_back(entry, before)
+            raise HardwareError(
+                f"{error}; on {unit.name} now: {self._occupancy.describe(unit)}",
+                passing=self._occupancy.is_draining(unit),
+            ) from error
+        return self._compute(unit, self._bare(entry, gi.id), profile)
+
+    def _compute(self, unit: GpuUnit, entry: Entry, profile: Profile) -> Entry:
+        """The entry, whose GPU instance is there, with a compute instance."""
+        if self._journal.get(entry) != entry or entry.gi_id is None:
+            self._journal.put(entry)
+        if entry.gi_id is None:
+            raise ValueError(f"{entry.device} has no GPU instance")
+        try:
+            ci = create_compute_instance(
+                self._session, unit.uuid, gi_id=entry.gi_id, profile=profile
+            )
+        except UndeliverableError as error:
+            # Known only once a GPU instance exists.
+            self._strike(unit, profile, error)
+            raise
+        except NotSupportedError as error:
+            self._require_mode(unit, error)
+            raise
+        entry = entry.at(State.CI_CREATED, ci_id=ci.id, mig_uuid=ci.uuid)
+        self._identity.made(entry)
+        self._journal.put(entry)
+        return entry
+
+    def _bare(self, entry: Entry, gi_id: int) -> Entry:
+        bare = replace(_without_ids(entry, State.GI_CREATED, boot_id=self._boot_id), gi_id=gi_id)
+        self._identity.made(bare)
+        return bare
+
+    def _put_back(self, entry: Entry, before: Entry | None) -> None:
+        """Nothing was made, so nothing is to be looked for: what lies there is another's."""
+        if before is None:
+            self._journal.remove(entry)
+        else:
+            self._journal.put(before)
+
+    def _strike(self, unit: GpuUnit, profile: Profile, error: UndeliverableError) -> None:
+        """Publish of the profile what can be had of it, or nothing for a while.
+
+        Raises:
+            ModeError: MIG mode went off meanwhile, so that nothing was said of the profile.
+        """
+        self._require_mode(unit, error)
+        unit.offers.learn(profile.id, str(error), multiprocessors=error.deliverable)
+        _log.error("%s: %s", unit.name, error)
+
+    def _require_mode(self, unit: GpuUnit, error: NvmlError) -> None:
+        """Without MIG mode everything is NOT_SUPPORTED.
+
+        Raises:
+            ModeError: it is off.
+        """
+        mode = mig_mode(self._session, self._session.device(unit.uuid), gpu=unit.uuid)
+        if mode is not None and not mode[0]:
+            raise mode_is_off(unit) from error
+
+
+def _without_ids(entry: Entry, state: State, *, boot_id: str) -> Entry:
+    return entry.at(state, boot_id=boot_id, gi_id=None, ci_id=None, mig_uuid="")
+
+
+def _shape(unit: GpuUnit, entry: Entry) -> tuple[Profile, Placement]:
+    """Profile and placement of an entry, as its GPU offers them now.
+
+    Raises:
+        DeviceError: MIG mode is off, or the GPU does not offer them any more.
+        BusyError: another program is changing the GPU.
+    """
+    check_withheld(unit)
+    check_mig(unit)
+    geometry = unit.geometry
+    profile = (
+        geometry.by_id(entry.profile_id) if geometry and entry.profile_id is not None else None
+    )
+    if profile is None or entry.placement not in profile.placements:
+        why = "" if entry.profile_id is None else unit.offers.struck(entry.profile_id)
+        raise DeviceError(
+            f"{unit.name} offers no profile {entry.profile} at {entry.placement}"
+            + (f": {why}" if why else "")
+        )
+    return profile, entry.placement
+
+
+def check_mig(unit: GpuUnit) -> None:
+    """Refuse a GPU on which no slice can be made now.
+
+    Raises:
+        DeviceError: says why, and what to do.
+    """
+    card = unit.card
+    if card.problem:
+        raise DeviceError(f"{unit.name} ({unit.uuid}) cannot be used: {card.problem}")
+    if unit.sick:
+        raise DeviceError(f"{unit.name} ({unit.uuid}) is not healthy: {unit.sick}")
+    if not card.mig_capable:
+        raise DeviceError(f"{unit.name} ({unit.uuid}, {card.product_name}) has no MIG")
+    if not card.mig_enabled:
+        raise mode_is_off(unit)
+
+
+def mode_is_off(unit: GpuUnit) -> ModeError:
+    """That no slice can be made on a GPU before its MIG mode is on, and how to turn it on."""
+    return ModeError(
+        f"MIG mode of {unit.name} ({unit.uuid}) is off; {enable_mig(unit.uuid, gpu=unit.name)}"
+    )
+
+
+def check_withheld(unit: GpuUnit) -> None:
+    """Refuse a GPU that another program manages.
+
+    Raises:
+        BusyError: it is at work, and will have ended by itself; or the GPU is let go of.
+        DeviceError: it stays until somebody takes it away.
+    """
+    if unit.let_go:
+        raise BusyError(f"{unit.name} ({unit.uuid}) is {unit.let_go}")
+    if unit.withheld is None:
+        return
+    kind = BusyError if unit.withheld.passing else DeviceError
+    raise kind(f"{unit.name} ({unit.uuid}) is withheld: {unit.withheld.problem}")

@@ -1,0 +1,172 @@
+"""The CDI spec of a claim, from what its journal entries say was made."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cdi.errors import CdiError
+from cdi.spec import Device, DeviceNode, Edits, Spec, claim_kind, device_id, joined
+from cdi.store import SpecStore
+from kubeletplugin.errors import HostError, IncompleteError
+from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.host.driver.caps import (
+    check_capabilities,
+    instance_capabilities,
+    monitor_capability,
+)
+from kubeletplugin.host.driver.devicenodes import (
+    capability_node,
+    control_nodes,
+    gpu_node,
+    modeset_node,
+    node_edits,
+)
+from kubeletplugin.host.driver.driverfiles import DriverFiles
+from kubeletplugin.host.driver.graphics import drm_nodes
+from kubeletplugin.host.driversearch import DriverSearch, check_files
+from kubeletplugin.host.roots import Roots
+from kubeletplugin.journal.journal import Entry
+
+_GRAPHICS = "gfx"
+"""The attribute in the name of a profile whose slices can do graphics: ``1g.24gb+gfx``."""
+
+
+class Specs:
+    """Writes and removes claims' specs. Raises HostError, naming the file."""
+
+    def __init__(
+        self, driver: str, hardware: Hardware, *, roots: Roots, search: DriverSearch
+    ) -> None:
+        self._kind = claim_kind(driver)
+        self._hardware = hardware
+        self._roots = roots
+        self._search = search
+        self._store = SpecStore(roots.cdi, driver)
+
+    def qualified(self, entry: Entry) -> str:
+        """The CDI name that kubelet hands to the runtime."""
+        return f"{self._kind}={device_id(entry.claim.uid, entry.device)}"
+
+    def write(self, entries: Sequence[Entry]) -> None:
+        """Write the spec of one claim, of which these are all the entries; no-op if it is there."""
+        try:
+            self._store.write(entries[0].claim.uid, self.build(entries))
+        except CdiError as error:
+            raise HostError(str(error)) from error
+
+    def remove(self, claim_uid: str) -> None:
+        """Remove a claim's spec; that there is none is fine."""
+        try:
+            self._store.remove(claim_uid)
+        except CdiError as error:
+            raise HostError(str(error)) from error
+
+    def claims(self) -> frozenset[str]:
+        """UIDs of the claims that have a spec."""
+        try:
+            return self._store.claims()
+        except CdiError as error:
+            raise HostError(str(error)) from error
+
+    def sweep(self, keep: set[str]) -> int:
+        """Remove half-written specs and those of claims not in ``keep``; returns how many."""
+        try:
+            return len(self._store.sweep(keep))
+        except CdiError as error:
+            raise HostError(str(error)) from error
+
+    def check(self) -> None:
+        """Refuse while no container could be given what it needs, before anything is made for it.
+
+        Raises:
+            IncompleteError: says what the node lacks, and the remedy.
+        """
+        try:
+            check_files(self._files(), self._search)
+            control_nodes(self._roots)
+            if any(unit.card.mig_enabled for unit in self._hardware.units()):
+                check_capabilities(self._roots)
+        except HostError as error:
+            raise IncompleteError(str(error)) from error
+
+    def check_writable(self) -> None:
+        """Refuse while the directory of specs cannot be written to."""
+        try:
+            self._store.check()
+        except CdiError as error:
+            raise HostError(str(error)) from error
+
+    def found(self) -> object:
+        """What specs are built from; another object when files of the driver have changed."""
+        return self._files()
+
+    def hook(self) -> str:
+        """The hook program's path on the host; empty where specs use mounts alone."""
+        found = self._files().hook
+        return found.path if found is not None else ""
+
+    def build(self, entries: Sequence[Entry]) -> Spec:
+        """The spec of one claim."""
+        self.check()
+        files = self._files()
+        return Spec(
+            kind=self._kind,
+            devices=tuple(
+                Device(device_id(e.claim.uid, e.device), self._of_device(e, files)) for e in entries
+            ),
+            common=joined(control_nodes(self._roots), files.common()),
+        )
+
+    def _files(self) -> DriverFiles:
+        return self._search.find(self._hardware.driver_version)
+
+    def _of_device(self, entry: Entry, files: DriverFiles) -> Edits:
+        unit = self._hardware.unit(entry.gpu)
+        if unit is None:
+            raise HostError(f"GPU {entry.gpu} of {entry.device} is not in this node any more")
+        edits = [node_edits(self._nodes(entry, unit))]
+        if has_engines(entry, unit):
+            edits.append(files.video())
+        if has_graphics(entry, unit):
+            modeset = modeset_node(self._roots)
+            nodes = [*([modeset] if modeset else []), *self._drm(unit)]
+            edits += [node_edits(nodes), files.graphics()]
+        return joined(*edits)
+
+    def _drm(self, unit: GpuUnit) -> tuple[DeviceNode, ...]:
+        return tuple(drm_nodes(self._roots, unit.card.pci_bus_id))
+
+    def _nodes(self, entry: Entry, unit: GpuUnit) -> tuple[DeviceNode, ...]:
+        parent = gpu_node(self._roots, unit.card.minor)
+        if entry.view and unit.card.mig_enabled:
+            return (parent, capability_node(monitor_capability(self._roots)))
+        if entry.placement is None:
+            return (parent,)
+        if entry.gi_id is None or entry.ci_id is None:
+            raise HostError(f"{entry.device} has no compute instance yet")
+        capabilities = instance_capabilities(
+            self._roots, gpu_minor=unit.card.minor, gi_id=entry.gi_id, ci_id=entry.ci_id
+        )
+        return (parent, *(capability_node(c) for c in capabilities))
+
+
+def has_engines(entry: Entry, unit: GpuUnit) -> bool:
+    """Whether a device can decode or encode: a whole GPU can, of slices those with such engines."""
+    if entry.view:
+        return False
+    if entry.profile_id is None:
+        return True
+    geometry = unit.card.geometry
+    profile = geometry.by_id(entry.profile_id) if geometry is not None else None
+    if profile is None:
+        return False
+    engines = profile.engines
+    return any((engines.decoders, engines.encoders, engines.jpeg_engines, engines.ofa_engines))
+
+
+def has_graphics(entry: Entry, unit: GpuUnit) -> bool:
+    """Whether a device can do graphics: a whole GPU without MIG, and slices made for it."""
+    if entry.profile_id is None:
+        return not entry.view and not unit.card.mig_enabled
+    return _GRAPHICS in entry.profile.partition("+")[2]

@@ -1,0 +1,232 @@
+"""A journal that was lost or damaged, found again from the hardware and this node's claims.
+
+An instance that lies exactly where a reserved claim of this node was given one is taken for that
+claim's. Every other instance that no record explains is another's, and left alone. It is over when
+every device of those claims was looked for: a claim that cannot be read, a GPU that does not answer
+and an API server that is silent are no sign that something is not there.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from dra.claims.allocation import AllocatedDevice
+from dra.claims.claims import Claim, read_claim
+from dra.claims.reasons import NodeReason
+from dra.common.resources import RESOURCE_CLAIMS, Obj
+from dra.gpu.inventory import ClaimRef
+from dra.kube.client.transport import KubeApi
+from dra.kube.errors import KubeError
+from kubeletplugin.claims.prepare.lookup import Wanted, resolve
+from kubeletplugin.errors import DeviceError, HardwareError, ModeError, PluginError
+from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.journal.journalfile import Key
+from kubeletplugin.nvml.errors import NvmlError
+from kubeletplugin.nvml.instances import list_compute_instances, list_gpu_instances
+from kubeletplugin.telemetry.logfields import device as device_fields
+from kubeletplugin.telemetry.observer import Action, Observer
+from kubeletplugin.telemetry.reports import Reports
+
+_log = logging.getLogger(__name__)
+_LOCK_SECONDS = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A device of this node that a reserved claim was given; ``total`` is how many it was."""
+
+    claim: ClaimRef
+    device: AllocatedDevice
+    total: int
+
+    @property
+    def key(self) -> Key:
+        return (self.claim.uid, self.device.device)
+
+
+class Rebuild:
+    """Adds to the journal what is missing from it. Thread-safe.
+
+    The devices that it looks for are those of the first time at which the claims could be read:
+    what was allocated later has been made with a record. Each is looked for until that was possible
+    once, and then no more: what appears in its place later is another's.
+    """
+
+    def __init__(  # noqa: PLR0913 - where it looks
+        self,
+        hardware: Hardware,
+        journal: Journal,
+        *,
+        claims: Callable[[], Iterable[Obj]],
+        reports: Reports,
+        driver: str,
+        pool: str,
+        observer: Observer | None = None,
+    ) -> None:
+        self._observer = observer or Observer()
+        self._hardware = hardware
+        self._journal = journal
+        self._claims = claims
+        self._reports = reports
+        self._driver = driver
+        self._pool = pool
+        self._failure = ""
+        self._lock = threading.Lock()
+        self._due: set[Key] | None = None
+        self._done: set[Key] = set()
+        self._found: list[Entry] = []
+
+    def run(self, *, about_claim: str = "") -> bool:
+        """Rebuild if that is due; False while something could not be looked at. Never raises.
+
+        With a claim's UID it looks only if something of that claim may be missing.
+        """
+        if not self._journal.rebuild:
+            return True
+        with self._lock:
+            # Another thread may have been at it.
+            return self._is_settled(about_claim) or self._run()
+
+    def may_miss(self, uid: str) -> bool:
+        """Whether a claim may hold something here of which there is no record yet."""
+        with self._lock:
+            return self._journal.rebuild and not self._is_settled(uid)
+
+    def _is_settled(self, uid: str) -> bool:
+        if not uid or self._due is None:
+            return False
+        return all(key[0] != uid for key in self._due - self._done)
+
+    def _run(self) -> bool:
+        if not self._journal.rebuild:
+            return True
+        try:
+            doubts = self._look()
+            if not doubts:
+                self._journal.rebuilt()
+        except (KubeError, PluginError) as error:
+            doubts = [str(error)]
+        if doubts:
+            failure = "; ".join(doubts)
+            if failure != self._failure:
+                _log.warning("the journal is not rebuilt yet: %s", failure)
+            self._failure = failure
+            return False
+        if self._found or self._journal.problems:
+            names = ", ".join(f"{e.device} of claim {e.claim}" for e in self._found) or "nothing"
+            message = f"found on the hardware and in this node's claims: {names}"
+            _log.warning("journal rebuilt: %s", message)
+            self._reports.node(NodeReason.REBUILT, message)
+        return True
+
+    def _look(self) -> list[str]:
+        """Look for what was not looked for yet; returns why some of it still was not.
+
+        Raises:
+            KubeError: the claims cannot be listed.
+            HostError: the journal cannot be written.
+        """
+        doubts: list[str] = []
+        given = {g.key: g for g in self._given(doubts)}
+        if self._due is None and not doubts:
+            self._due = set(given)
+        for key in (given.keys() if self._due is None else given.keys() & self._due) - self._done:
+            try:
+                self._one(given[key])
+            except (NvmlError, DeviceError, HardwareError) as error:
+                doubts.append(f"{key[1]} of claim {given[key].claim}: {error}")
+            else:
+                self._done.add(key)
+        return doubts
+
+    def _given(self, doubts: list[str]) -> Iterator[_Given]:
+        """The devices of this node that reserved claims were given."""
+        for obj in self._claims():
+            try:
+                claim = read_claim(obj)
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                metadata = obj.get("metadata") or {}
+                name = f"{metadata.get('namespace')}/{metadata.get('name')}"
+                doubts.append(f"the claim {name} cannot be read: {error!r}")
+                continue
+            if claim.allocation is not None and claim.reserved_for:
+                yield from self._of_claim(claim)
+
+    def _of_claim(self, claim: Claim) -> Iterator[_Given]:
+        devices = claim.allocation.of_driver(self._driver) if claim.allocation else ()
+        ours = [d for d in devices if d.pool == self._pool]
+        for device in ours:
+            yield _Given(claim.ref, device, len(ours))
+
+    def _one(self, given: _Given) -> None:
+        """Look for one device, and put it into the journal if it is there.
+
+        Raises:
+            NvmlError, DeviceError, HardwareError: it could not be looked for.
+            HostError: the journal cannot be written.
+        """
+        try:
+            unit, wanted = resolve(given.device, self._hardware)
+        except ModeError:
+            return  # without MIG mode there are no instances
+        intent = wanted.entry(given.claim, boot_id=self._hardware.boot_id, total=given.total)
+        if not unit.lock.enter(_LOCK_SECONDS):
+            raise HardwareError(f"{unit.name} is busy; it is tried again")
+        try:
+            if self._journal.get(intent) is not None:
+                return
+            entry = self._seen(unit, wanted, intent.at(State.PREPARED, adopted=True))
+            if entry is not None:
+                self._hardware.identity.made(entry)
+                self._journal.put(entry)
+        finally:
+            unit.lock.leave()
+        if entry is not None:
+            self._found.append(entry)
+            _log.warning("found on the hardware", extra=device_fields(entry))
+            self._observer.acted(Action.REBUILT)
+            self._hardware.look(entry.gpu)  # what was foreign there has an owner now
+
+    def _seen(self, unit: GpuUnit, wanted: Wanted, entry: Entry) -> Entry | None:
+        if wanted.view:
+            return entry
+        known = self._journal.of_gpu(unit.uuid)
+        if wanted.placement is None:
+            return None if known else entry
+        taken = any(e.placement is None or e.placement.overlaps(wanted.placement) for e in known)
+        if taken:
+            return None
+        if unit.card.geometry is None:
+            raise DeviceError(f"what lies on {unit.name} is not known")
+        session = self._hardware.session
+        shape = (wanted.profile_id, wanted.placement)
+        for gi in list_gpu_instances(session, unit.uuid, unit.card.geometry):
+            if (gi.profile_id, gi.placement) != shape:
+                continue
+            compute = list_compute_instances(session, unit.uuid, gi.id)
+            if not compute:
+                return entry.at(State.GI_CREATED, gi_id=gi.id)
+            if len(compute) == 1:
+                [ci] = compute
+                return entry.at(State.PREPARED, gi_id=gi.id, ci_id=ci.id, mig_uuid=ci.uuid)
+        return None
+
+
+def claims_of(api: KubeApi, pool: str) -> Iterable[Obj]:
+    """The claims of the cluster that name ``pool`` in their status; no others are held in memory.
+
+    Raises:
+        KubeError: no answer, or no permission to list them.
+    """
+
+    def keep(obj: Obj) -> Obj:
+        return obj if pool in json.dumps(obj.get("status")) else {}
+
+    return [obj for obj in api.list(RESOURCE_CLAIMS, keep=keep).items if obj]

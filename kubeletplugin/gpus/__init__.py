@@ -1,0 +1,1 @@
+"""The GPUs of this node: what is on them, and whose it is."""

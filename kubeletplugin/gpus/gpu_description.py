@@ -1,0 +1,141 @@
+"""What is published of a GPU: its description, joined with what is on it and who holds that."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Protocol
+
+from dra.gpu.geometry import Geometry
+from dra.gpu.inventory import Gpu, Instance, InstanceState
+from kubeletplugin.gpus.neighbours.other_managers import Conflict
+from kubeletplugin.journal.entries import LEAVING, Entry, State
+from kubeletplugin.nvml.discovery import Card
+from kubeletplugin.nvml.instances import GpuInstance
+
+_LEAVING = dict.fromkeys(LEAVING, InstanceState.RECLAIMING) | {State.ORPHAN: InstanceState.ORPHAN}
+_PRESENT = _LEAVING | {
+    State.PREPARED: InstanceState.PREPARED,
+    State.LOST: InstanceState.LOST,
+}
+_ABSENT = _PRESENT | {State.PREPARED: InstanceState.LOST}
+
+
+class Described(Protocol):
+    """What is known of a GPU before looking at it."""
+
+    @property
+    def number(self) -> int: ...  # noqa: D102
+    @property
+    def card(self) -> Card: ...  # noqa: D102
+    @property
+    def geometry(self) -> Geometry | None: ...  # noqa: D102
+    @property
+    def pcie_root(self) -> str: ...  # noqa: D102
+    @property
+    def withheld(self) -> Conflict | None: ...  # noqa: D102
+
+
+def describe(
+    unit: Described,
+    present: Iterable[GpuInstance],
+    entries: Iterable[Entry],
+    *,
+    owners: Mapping[int, Entry],
+    failure: tuple[str, str] = ("", ""),
+) -> Gpu:
+    """The GPU with its instances.
+
+    ``present`` is what is on the hardware, ``entries`` the journal's, ``owners`` those whose
+    instance is there, by its id. ``failure`` says in a word and in words why it could not be looked
+    at, and is empty when it could.
+    """
+    card = unit.card
+    reason, problem = _availability(unit, failure)
+    return Gpu(
+        minor=unit.number,
+        uuid=card.uuid,
+        product_name=card.product_name,
+        brand=card.brand,
+        architecture=card.architecture,
+        cuda_compute_capability=card.cuda_compute_capability,
+        pci_bus_id=card.pci_bus_id,
+        pcie_root=unit.pcie_root,
+        memory_mib=card.memory_mib,
+        multiprocessors=max((p.multiprocessors for p in card.geometry.profiles), default=0)
+        if card.geometry
+        else 0,
+        mig_enabled=card.mig_enabled,
+        mig_pending=card.mig_pending,
+        geometry=unit.geometry,
+        instances=_instances(
+            present,
+            entries,
+            card.geometry,
+            owners=owners,
+            looked=not failure[0] and card.reason != "NVMLError",
+        ),
+        unavailable=problem,
+        reason=reason,
+    )
+
+
+def _instances(
+    present: Iterable[GpuInstance],
+    entries: Iterable[Entry],
+    geometry: Geometry | None,
+    *,
+    owners: Mapping[int, Entry],
+    looked: bool,
+) -> tuple[Instance, ...]:
+    absent = {e.key: e for e in entries if e.placement is not None}
+    instances: list[Instance] = []
+    for gi in present:
+        entry = owners.get(gi.id)
+        if entry is not None and absent.pop(entry.key, None) is not None:
+            state = _PRESENT.get(entry.state, InstanceState.PREPARING)
+            instances.append(_held(entry, state))
+            continue
+        profile = geometry.by_id(gi.profile_id) if geometry else None
+        instances.append(
+            Instance(
+                gi.placement,
+                InstanceState.FOREIGN,
+                profile_id=gi.profile_id,
+                profile=profile.name if profile else "",
+                gpu_instance_id=gi.id,
+            )
+        )
+    # Of a GPU that could not be looked at, what the journal says is the best that is known.
+    states = _ABSENT if looked else _PRESENT
+    instances += [_held(e, states.get(e.state, InstanceState.PREPARING)) for e in absent.values()]
+    return tuple(sorted(instances, key=lambda i: i.placement))
+
+
+def _held(entry: Entry, state: InstanceState) -> Instance:
+    if entry.placement is None:
+        raise ValueError(f"{entry.device} is no slice")
+    return Instance(
+        entry.placement,
+        state,
+        profile_id=entry.profile_id,
+        profile=entry.profile,
+        gpu_instance_id=entry.gi_id,
+        compute_instance_id=entry.ci_id,
+        uuid=entry.mig_uuid,
+        claim=entry.claim,
+        message=entry.quarantined or entry.note,
+    )
+
+
+def _availability(unit: Described, failure: tuple[str, str]) -> tuple[str, str]:
+    """A word for programs and words for people; without MIG a GPU can still be used whole."""
+    card = unit.card
+    if failure[0]:
+        return failure
+    if card.reason:
+        return card.reason, card.problem
+    if unit.withheld is not None:
+        return unit.withheld.reason, unit.withheld.problem
+    if not card.mig_capable:
+        return "NoMIG", ""
+    return "" if card.mig_enabled else "MIGDisabled", ""

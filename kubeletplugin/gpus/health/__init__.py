@@ -1,0 +1,1 @@
+"""The health of GPUs and slices."""

@@ -1,0 +1,63 @@
+"""The health of prepared devices, judged by what was last seen of their GPUs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dra.claims.conditions import GPU_LOST, INSTANCE_LOST, XID_ERROR
+from dra.claims.reasons import NodeReason
+from dra.gpu.inventory import Gpu, InstanceState
+from kubeletplugin.journal.entries import HELD, Entry, State
+
+_ILL = frozenset({XID_ERROR, GPU_LOST, NodeReason.NVML_ERROR, NodeReason.NVML_HANG})
+"""Reasons for which a GPU is not offered that also concern those who use it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why a device is not healthy: a word for programs, and words for people."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceHealth:
+    """One prepared device; ``problem`` is empty while it is healthy."""
+
+    pool: str
+    device: str
+    problem: str = ""
+
+
+def device_health(entries: Iterable[Entry], gpus: Iterable[Gpu]) -> tuple[DeviceHealth, ...]:
+    """The health of every device that kubelet was told of, from what was last seen of its GPU."""
+    by_uuid = {g.uuid: g for g in gpus}
+    found: list[DeviceHealth] = []
+    for entry in entries:
+        if entry.state in HELD:
+            problem = device_problem(entry, by_uuid.get(entry.gpu))
+            message = problem.message if problem else ""
+            found.append(DeviceHealth(entry.pool, entry.device, message))
+    return tuple(found)
+
+
+def device_problem(entry: Entry, gpu: Gpu | None) -> Problem | None:
+    """What is wrong with a device; ``gpu`` is None if the node has not got it."""
+    if gpu is None:
+        return Problem(GPU_LOST, f"GPU {entry.gpu} is not in the node")
+    if gpu.reason in _ILL and gpu.unavailable:
+        return Problem(gpu.reason, gpu.unavailable)
+    if entry.state is State.LOST:
+        return Problem(INSTANCE_LOST, entry.note or "the slice is gone from the GPU")
+    for instance in gpu.instances:
+        if instance.claim is None or instance.claim.uid != entry.claim.uid:
+            continue
+        if instance.placement != entry.placement:
+            continue
+        if instance.state is InstanceState.LOST:
+            return Problem(INSTANCE_LOST, "the slice is gone from the GPU")
+        if instance.unhealthy:
+            return Problem(XID_ERROR, instance.unhealthy)
+    return None

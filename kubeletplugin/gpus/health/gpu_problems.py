@@ -1,0 +1,130 @@
+"""What makes GPUs and slices unhealthy although NVML answers: XIDs, and missing permission.
+
+Kept in memory only: what was said of a GPU before the plugin's start is not known to it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from dra.claims.conditions import GPU_LOST
+from dra.gpu.inventory import Gpu, Instance, InstanceState
+
+QUIET_SECONDS = 300.0
+"""So long after its last XID a GPU or slice that answers counts as healthy again."""
+
+_THERE = frozenset({InstanceState.PREPARED, InstanceState.PREPARING})
+
+
+@dataclass(frozen=True, slots=True)
+class Ailment:
+    """One reason for which a GPU (``gi_id`` None) or a slice on it is not healthy.
+
+    ``at`` is the monotonic time of its last sign. ``needs_reset``: no quiet time heals it.
+    ``blocks``: no slice is made on the GPU. ``beside`` are the UUIDs of the MIG devices that were
+    on the GPU, of a slice its own; ``away``: the GPU was lost since.
+    """
+
+    gpu: str
+    reason: str
+    message: str
+    at: float
+    gi_id: int | None = None
+    needs_reset: bool = False
+    blocks: bool = True
+    beside: frozenset[str] = frozenset()
+    away: bool = False
+
+
+class Ailments:
+    """All of them. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._known: dict[tuple[str, int | None, str], Ailment] = {}
+
+    def add(self, ailment: Ailment) -> bool:
+        """One more sign; False if the same was known, which keeps its words."""
+        key = (ailment.gpu, ailment.gi_id, ailment.message)
+        with self._lock:
+            known = self._known.get(key)
+            self._known[key] = ailment if known is None else replace(known, at=ailment.at)
+            return known is None
+
+    def drop(self, gpu: str, *, reason: str) -> bool:
+        """Forget what has this reason; False if there was nothing."""
+        with self._lock:
+            gone = [k for k, a in self._known.items() if a.gpu == gpu and a.reason == reason]
+            for key in gone:
+                del self._known[key]
+            return bool(gone)
+
+    def forget(self, gpu: str) -> tuple[Ailment, ...]:
+        """Forget what concerns a GPU as a whole or slices on it; returns it."""
+        with self._lock:
+            gone = [k for k, a in self._known.items() if a.gpu == gpu]
+            return tuple(self._known.pop(key) for key in gone)
+
+    def review(self, gpus: Iterable[Gpu], *, now: float) -> tuple[Ailment, ...]:
+        """Forget what has passed, judged by what was last seen of the GPUs; returns it."""
+        by_uuid = {g.uuid: g for g in gpus}
+        with self._lock:
+            healed: list[Ailment] = []
+            for key, ailment in list(self._known.items()):
+                gpu = by_uuid.get(ailment.gpu)
+                if gpu is None or gpu.reason == GPU_LOST:
+                    self._known[key] = replace(ailment, away=True)
+                elif has_passed(ailment, gpu, now=now):
+                    healed.append(self._known.pop(key))
+            return tuple(healed)
+
+    def of_gpu(self, gpu: str) -> Ailment | None:
+        """What makes a GPU as a whole unhealthy, the gravest first."""
+        with self._lock:
+            found = [a for a in self._known.values() if a.gpu == gpu and a.gi_id is None]
+        return max(found, key=lambda a: (a.blocks, a.needs_reset), default=None)
+
+    def of_slice(self, gpu: str, instance: Instance) -> Ailment | None:
+        """What makes one slice unhealthy, beside what its GPU has."""
+        with self._lock:
+            return next((a for a in self._known.values() if _is_about(a, gpu, instance)), None)
+
+    def shown(self, gpu: Gpu) -> Gpu:
+        """A GPU as last seen, with what ails it; what NVML itself says of it comes first."""
+        instances = tuple(
+            replace(i, unhealthy=ailment.message)
+            if (ailment := self.of_slice(gpu.uuid, i)) is not None
+            else i
+            for i in gpu.instances
+        )
+        whole = self.of_gpu(gpu.uuid)
+        if whole is None or gpu.unavailable:
+            return replace(gpu, instances=instances) if instances != gpu.instances else gpu
+        return replace(gpu, instances=instances, unavailable=whole.message, reason=whole.reason)
+
+
+def has_passed(ailment: Ailment, gpu: Gpu, *, now: float) -> bool:
+    """Whether an ailment is over, as the GPU was last seen, which is not lost.
+
+    A slice is well again when it has been removed: what is made next is another. A GPU is when it
+    was lost and is back, or when the slices that were on it are gone without an Unprepare: both
+    mean a reset. Where no reset is needed, it is enough that for a time no further XID came, the
+    GPU answers, and the slice is there.
+    """
+    if gpu.unavailable:
+        return False
+    if ailment.away:
+        return True
+    there = {i.uuid for i in gpu.instances if i.state in _THERE and i.uuid}
+    lost = {i.uuid for i in gpu.instances if i.state is InstanceState.LOST}
+    if ailment.gi_id is not None and not ailment.beside & there:
+        return True
+    if ailment.beside & lost and not ailment.beside & there:
+        return True
+    return not ailment.needs_reset and now - ailment.at >= QUIET_SECONDS
+
+
+def _is_about(ailment: Ailment, gpu: str, instance: Instance) -> bool:
+    return ailment.gpu == gpu and ailment.gi_id is not None and instance.uuid in ailment.beside

@@ -1,0 +1,256 @@
+"""The health of GPUs and slices: what is heard and seen of them, told to all who show it.
+
+An XID or a lost GPU becomes the reason in the MigNode, UNHEALTHY in kubelet's health stream, a
+False Ready condition of the claims that are concerned, and an event for each of them and the node.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable
+from typing import Protocol
+
+from dra.claims.conditions import GPU_LOST, INSTANCE_LOST, LET_GO, NO_PERMISSION, XID_ERROR
+from dra.claims.reasons import NodeReason
+from dra.gpu.inventory import ClaimRef, Gpu
+from dra.kube.timing import Clock, SystemClock
+from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.gpus.health.device_health import (
+    DeviceHealth,
+    Problem,
+    device_health,
+    device_problem,
+)
+from kubeletplugin.gpus.health.gpu_problems import Ailment, Ailments
+from kubeletplugin.gpus.health.xidwatch import XidWatch
+from kubeletplugin.journal.entries import HELD, Entry
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.nvml.events import Xid
+from kubeletplugin.nvml.remedies import reset
+from kubeletplugin.nvml.xids import RESET_XIDS, Scope, XidRules
+from kubeletplugin.telemetry.reports import Reports
+
+_log = logging.getLogger(__name__)
+REVIEW_SECONDS = 2.0
+
+
+class Statuses(Protocol):
+    """What is needed of ClaimStatuses."""
+
+    def refresh(self, ref: ClaimRef, read: Callable[[], Iterable[Entry]]) -> None:
+        """Show these devices as they are at the time of writing."""
+
+
+class HealthMonitor:
+    """One thread, and one more for each GPU. Thread-safe."""
+
+    def __init__(  # noqa: PLR0913 - what it watches and whom it tells
+        self,
+        hardware: Hardware,
+        journal: Journal,
+        *,
+        rules: XidRules,
+        reports: Reports,
+        statuses: Statuses,
+        ready: Callable[[], bool],
+        on_change: Callable[[], None],
+        on_instances: Callable[[], None] = lambda: None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._hardware = hardware
+        self._journal = journal
+        self._rules = rules
+        self._reports = reports
+        self._statuses = statuses
+        self._ready = ready
+        self._on_change = on_change
+        self._on_instances = on_instances
+        self._clock = clock or SystemClock()
+        self._ailments = Ailments()
+        self._review_lock = threading.Lock()
+        self._told: dict[tuple[str, str], Problem] = {}
+        self._lost: frozenset[str] = frozenset()
+        self._watches: dict[str, XidWatch] = {}
+        self._unsupported = False
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="health", daemon=True)
+
+    def start(self) -> None:
+        """Begin to listen and to look."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; a watch whose GPU hangs is left behind."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5.0)
+        for watch in self._watches.values():
+            watch.stop()
+        for watch in self._watches.values():
+            watch.join(2.0)
+
+    def notify(self) -> None:
+        """Something may have changed: look soon."""
+        self._wake.set()
+
+    def gpus(self) -> tuple[Gpu, ...]:
+        """All GPUs as last seen, with what ails them."""
+        return tuple(self._ailments.shown(g) for g in self._hardware.gpus())
+
+    def devices(self) -> tuple[DeviceHealth, ...]:
+        """The health of every device that a pod may use; none while the GPUs cannot be asked."""
+        return device_health(self._journal.entries(), self.gpus()) if self._ready() else ()
+
+    def problem(self, entry: Entry) -> Problem | None:
+        """What is wrong with one device now; None while the GPUs cannot be asked."""
+        if not self._ready():
+            return None
+        return device_problem(entry, {g.uuid: g for g in self.gpus()}.get(entry.gpu))
+
+    def xid(self, gpu: str, xid: Xid) -> None:
+        """An XID has come."""
+        unit = self._hardware.unit(gpu)
+        scope = self._rules.scope(xid.number, gi_id=xid.gi_id)
+        if unit is None or scope is Scope.NOTHING:
+            _log.info("XID %d is not about the hardware", xid.number, extra={"gpu_uuid": gpu})
+            return
+        remedy = reset(unit.uuid, node=self._reports.node_name, gpu=unit.name)
+        ailment = _of_xid(unit, xid, scope, at=self._clock.monotonic(), remedy=remedy)
+        if self._ailments.add(ailment):
+            _log.error("%s", ailment.message, extra={"gpu": unit.name, "gpu_uuid": gpu})
+            self._reports.node(NodeReason.XID_ERROR, ailment.message, warning=True)
+        self.review()
+
+    def denied(self, gpu: str, message: str) -> None:
+        """NVML does not let this program change a GPU; what it offers cannot be delivered."""
+        now = self._clock.monotonic()
+        text = f"the last slice could not be made here for want of permission: {message}"
+        ailment = Ailment(gpu, NO_PERMISSION, text, now, needs_reset=True, blocks=False)
+        if self._ailments.of_gpu(gpu) is None and self._ailments.add(ailment):
+            self._reports.node(NodeReason.NO_PERMISSION, text, warning=True)
+            self._on_change()
+
+    def permitted(self, gpu: str) -> None:
+        """A GPU could be changed."""
+        if self._ailments.drop(gpu, reason=NO_PERMISSION):
+            self._on_change()
+
+    def taken_up(self, gpu: str) -> None:
+        """A GPU that was let go of is back: whoever had it so has mended it, or sees it again."""
+        for ailment in self._ailments.forget(gpu):
+            _log.info("over, as the GPU was let go of: %s", ailment.message)
+        self.review()
+
+    def review(self) -> None:
+        """Forget what has passed, and tell what has changed. At rest it writes nothing."""
+        if not self._ready():
+            return
+        with self._review_lock:
+            seen = self._hardware.gpus()
+            healed = self._ailments.review(seen, now=self._clock.monotonic())
+            for ailment in healed:
+                _log.info("passed: %s", ailment.message)
+                self._reports.node(NodeReason.RECOVERED, f"healthy again: {ailment.message}")
+            before = {u.uuid: u.sick for u in self._hardware.units()}
+            for unit in self._hardware.units():
+                whole = self._ailments.of_gpu(unit.uuid)
+                unit.sick = whole.message if whole is not None and whole.blocks else ""
+            self._tell_of_gpus(seen)
+            told = self._tell_of_devices()
+            if healed or told or before != {u.uuid: u.sick for u in self._hardware.units()}:
+                self._on_change()
+
+    def _tell_of_gpus(self, seen: Collection[Gpu]) -> None:
+        lost = {g.uuid: g for g in seen if g.reason == GPU_LOST}
+        for uuid in lost.keys() - self._lost:
+            gpu = lost[uuid]
+            self._reports.node(NodeReason.GPU_LOST, f"{gpu.name}: {gpu.unavailable}", warning=True)
+        silent = self._lost & {g.uuid for g in seen if g.reason == LET_GO}
+        for uuid in self._lost - lost.keys() - silent:
+            self._reports.node(NodeReason.RECOVERED, f"GPU {uuid} answers again")
+        self._lost = frozenset(lost) | silent
+
+    def _tell_of_devices(self) -> bool:
+        """Conditions and events of the devices whose health is not what was said last."""
+        by_uuid = {g.uuid: g for g in self.gpus()}
+        entries = {e.key: e for e in self._journal.entries() if e.state in HELD}
+        self._told = {k: p for k, p in self._told.items() if k in entries}
+        changed: dict[str, ClaimRef] = {}
+        for key, entry in entries.items():
+            problem = device_problem(entry, by_uuid.get(entry.gpu))
+            if problem == self._told.get(key):
+                continue
+            changed[entry.claim.uid] = entry.claim
+            if problem is None:
+                del self._told[key]
+                continue
+            self._told[key] = problem
+            if problem.reason != INSTANCE_LOST:  # which has an event of its own
+                text = f"{entry.device}: {problem.message}"
+                self._reports.claim(entry.claim, NodeReason(problem.reason), text, warning=True)
+        for ref in changed.values():
+            self._statuses.refresh(ref, lambda uid=ref.uid: self._held(uid))  # type: ignore[misc]
+        return bool(changed)
+
+    def _held(self, uid: str) -> tuple[Entry, ...]:
+        return tuple(e for e in self._journal.of_claim(uid) if e.state in HELD)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            self._wake.clear()
+            try:
+                self._follow()
+                self.review()
+            except Exception:  # noqa: BLE001 - a monitor that dies silently is worse
+                _log.exception("health")
+            self._clock.wait(self._wake, REVIEW_SECONDS)
+
+    def _follow(self) -> None:
+        """A watch for each GPU of the node."""
+        units = self._hardware.units()
+        for uuid in {u.uuid for u in units if u.let_go} & self._watches.keys():
+            self._watches.pop(uuid).stop()
+        present = {u.uuid for u in units if not u.let_go} if self._ready() else set()
+        for uuid in present - self._watches.keys():
+            self._watches[uuid] = XidWatch(
+                self._hardware.session,
+                uuid,
+                on_xid=lambda xid, uuid=uuid: self.xid(uuid, xid),  # type: ignore[misc]
+                on_instances=lambda uuid=uuid: self._instances_changed(uuid),  # type: ignore[misc]
+                on_lost=lambda uuid=uuid: self._hardware.look(uuid),  # type: ignore[misc]
+                on_unsupported=self._say_unsupported,
+                clock=self._clock,
+            )
+
+    def _instances_changed(self, gpu: str) -> None:
+        self._hardware.look(gpu)
+        self._on_instances()
+
+    def _say_unsupported(self, message: str) -> None:
+        if self._unsupported:
+            return
+        self._unsupported = True
+        text = f"XIDs are not heard on this node, lost GPUs are still noticed: {message}"
+        _log.warning("%s", text)
+        self._reports.node(NodeReason.XIDS_UNSUPPORTED, text)
+
+
+def _of_xid(unit: GpuUnit, xid: Xid, scope: Scope, *, at: float, remedy: str) -> Ailment:
+    needs_reset = xid.number in RESET_XIDS
+    instances = unit.seen.instances if unit.seen is not None else ()
+    if scope is Scope.SLICE:
+        message = (
+            f"XID {xid.number} in GPU instance {xid.gi_id} of {unit.name} ({unit.uuid}); it counts "
+            "as healthy once it is made anew, or after 5 minutes without another"
+        )
+        own = frozenset(i.uuid for i in instances if i.gpu_instance_id == xid.gi_id and i.uuid)
+        return Ailment(unit.uuid, XID_ERROR, message, at, gi_id=xid.gi_id, beside=own)
+    if not needs_reset:
+        remedy = "it counts as healthy after 5 minutes without another"
+    message = f"XID {xid.number} on {unit.name} ({unit.uuid}): {remedy}"
+    beside = frozenset(i.uuid for i in instances if i.uuid)
+    return Ailment(unit.uuid, XID_ERROR, message, at, needs_reset=needs_reset, beside=beside)

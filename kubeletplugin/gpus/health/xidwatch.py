@@ -1,0 +1,102 @@
+"""Listens to a GPU's events in a thread of its own: what hangs there holds up nobody else."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from dra.kube.timing import Clock
+from kubeletplugin.nvml.errors import GpuLostError, LetGoError, NotSupportedError, NvmlError
+from kubeletplugin.nvml.events import GpuEvents, Xid
+from kubeletplugin.nvml.session.session import Session
+
+_log = logging.getLogger(__name__)
+_WAIT_SECONDS = 0.5
+_AGAIN_SECONDS = 5.0
+
+
+class XidWatch:
+    """One GPU's; ``on_xid``, ``on_instances`` and ``on_lost`` are called from its thread."""
+
+    def __init__(  # noqa: PLR0913 - what it hears and whom it tells
+        self,
+        session: Session,
+        gpu: str,
+        *,
+        on_xid: Callable[[Xid], None],
+        on_instances: Callable[[], None],
+        on_lost: Callable[[], None],
+        on_unsupported: Callable[[str], None],
+        clock: Clock,
+    ) -> None:
+        self._session = session
+        self._gpu = gpu
+        self._on_xid = on_xid
+        self._on_instances = on_instances
+        self._on_lost = on_lost
+        self._on_unsupported = on_unsupported
+        self._clock = clock
+        self._said = ""
+        self._listens = False
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=f"XIDs {gpu}", daemon=True)
+        self._thread.start()
+
+    @property
+    def listens(self) -> bool:
+        """Whether it has registered for events, so that it hears of what happens from now on."""
+        return self._listens
+
+    def stop(self) -> None:
+        """End soon; does not wait."""
+        self._stopping.set()
+
+    def join(self, seconds: float) -> None:
+        """Wait for the end; a call that hangs is left behind."""
+        self._thread.join(timeout=seconds)
+
+    def _run(self) -> None:
+        while not self._stopping.is_set():
+            pause = _AGAIN_SECONDS
+            try:
+                if self._session.is_open:
+                    self._listen()
+                    pause = _WAIT_SECONDS
+            except NotSupportedError as error:
+                self._on_unsupported(str(error))
+                return
+            except LetGoError:
+                _log.debug("XIDs of GPU %s are not listened to: it is let go of", self._gpu)
+            except GpuLostError as error:
+                self._say(error)
+                self._on_lost()
+            except NvmlError as error:
+                self._say(error)
+            except Exception:  # noqa: BLE001 - a watch that dies silently is worse
+                _log.exception("XIDs of GPU %s", self._gpu)
+            self._clock.wait(self._stopping, pause)
+
+    def _listen(self) -> None:
+        events = GpuEvents(self._session, self._gpu)
+        # Waiting for nothing must not look like a call that hangs.
+        wait = min(_WAIT_SECONDS, self._session.seconds / 2)
+        self._said = ""
+        self._listens = True
+        try:
+            while not (self._stopping.is_set() or events.stale):
+                event = events.next(wait)
+                if isinstance(event, Xid):
+                    self._on_xid(event)
+                elif event is not None:
+                    self._on_instances()
+        finally:
+            self._listens = False
+            events.close()
+
+    def _say(self, error: NvmlError) -> None:
+        """Once per trouble: at rest, and in lasting trouble, it is silent."""
+        kind = f"{type(error).__name__} {error.operation} {error.code}"
+        if kind != self._said:
+            _log.warning("XIDs of GPU %s are not heard meanwhile: %s", self._gpu, error)
+            self._said = kind

@@ -1,0 +1,1 @@
+"""Neighbours that manage or pause this node's GPUs."""

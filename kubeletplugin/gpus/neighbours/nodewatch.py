@@ -1,0 +1,111 @@
+"""Other managers of a node's GPUs: watched by its Node and by NVIDIA's ResourceSlices."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+
+from dra.common.resources import NODES, RESOURCE_SLICES, Obj
+from dra.kube.client.transport import KubeApi
+from dra.kube.errors import KubeError
+from dra.kube.mirror.reflector import Change, Reflector
+from dra.resourceslices.nvidiadra import DRA_DRIVER, summary
+from kubeletplugin.gpus.neighbours.other_managers import Conflict, conflict
+from kubeletplugin.gpus.neighbours.pausing import Pauses
+from kubeletplugin.telemetry.reports import Reports
+
+_log = logging.getLogger(__name__)
+
+
+class NodeWatch:
+    """Tells when another manager appears or goes; ``on_conflict`` gets it, or None.
+
+    ``driver`` is this program's name: slices under it are its own. With ``ignore`` nobody counts as
+    another manager. ``pauses`` sees the Node as well.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it looks for, and whom it tells
+        self,
+        api: KubeApi,
+        node_name: str,
+        *,
+        driver: str,
+        on_conflict: Callable[[Conflict | None], None],
+        pauses: Pauses,
+        ignore: bool = False,
+        reports: Reports,
+    ) -> None:
+        self._api = api
+        self._node_name = node_name
+        self._on_conflict = on_conflict
+        self.pauses = pauses
+        self._ignore = ignore
+        self._reports = reports
+        self._lock = threading.Lock()
+        self._current: Conflict | None = None
+        self._node: Obj = {}
+        self._listed: list[Obj] = []
+        self._nodes = Reflector(
+            api,
+            NODES,
+            field_selector=f"metadata.name={node_name}",
+            on_event=self._changed,
+        )
+        self._of_nvidia = f"spec.nodeName={node_name},spec.driver={DRA_DRIVER}"
+        self._slices = Reflector(
+            api,
+            RESOURCE_SLICES,
+            field_selector=self._of_nvidia,
+            keep=summary,
+            on_event=lambda _: self._judge(),
+            on_listed=self._judge,
+        )
+        self._watches_slices = driver != DRA_DRIVER and not ignore
+
+    def start(self) -> None:
+        """Begin to watch."""
+        self._nodes.start()
+        if self._watches_slices:
+            self._slices.start()
+
+    def stop(self) -> None:
+        """End."""
+        self._nodes.stop()
+        self._slices.stop()
+
+    def look(self) -> None:
+        """Look once, now; without an answer everything stays as it is."""
+        try:
+            node = self._api.get(NODES, self._node_name)
+            if self._watches_slices:
+                self._listed = self._api.list(
+                    RESOURCE_SLICES, field_selector=self._of_nvidia, keep=summary
+                ).items
+        except KubeError as error:
+            _log.warning("node %s: %s", self._node_name, error)
+        else:
+            self._judge(node)
+
+    def _changed(self, change: Change) -> None:
+        if change.new is not None:
+            self._judge(change.new)
+
+    def _judge(self, node: Obj | None = None) -> None:
+        """Decide anew, with the Node as it is now if that has changed."""
+        if node is not None:
+            self.pauses.see(node)
+        with self._lock:
+            if node is not None:
+                self._node = node
+            slices = self._slices.store.list() if self._slices.synced else self._listed
+            found = None if self._ignore else conflict(self._node, slices)
+            if found == self._current:
+                return
+            self._current = found
+            self._on_conflict(found)
+        if found is None:
+            _log.info("no other program manages this node's GPUs any more")
+            return
+        _log.warning("GPUs are withheld: %s", found.problem)
+        self._reports.node(found.reason, f"GPUs are withheld: {found.problem}", warning=True)

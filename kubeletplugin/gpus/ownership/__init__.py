@@ -1,0 +1,1 @@
+"""Ownership of GPU instances: which ones are ours."""

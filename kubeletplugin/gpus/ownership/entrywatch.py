@@ -1,0 +1,152 @@
+"""Directories that the kernel module keeps for instances, as witnesses that one was not exchanged.
+
+Each GPU instance and compute instance has a directory under /proc/driver/nvidia/capabilities as
+long as it exists; when it is destroyed the directory goes, and the next instance gets another one
+of the same name. An open descriptor stays with the old one, in which nothing is found any more. A
+mark on the directory (its sticky bit, which means nothing there) goes with it: where it is found,
+even by a new process, the directory is the one that was marked. That it is not found says nothing:
+it may not have been allowed, and a driver might make directories anew for a GPU that nobody had
+open.
+
+The directories are the kernel's own: to hold one open takes no part of NVIDIA's driver in use, as
+opening the ``access`` file in it would.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import stat
+import threading
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+
+from kubeletplugin.gpus.ownership.belonging import Continuity
+from kubeletplugin.host.roots import Roots
+from kubeletplugin.journal.entries import Entry
+from kubeletplugin.journal.journalfile import Key
+
+_log = logging.getLogger(__name__)
+_CAPABILITIES = "/proc/driver/nvidia/capabilities"
+_ALWAYS_THERE = "access"
+
+
+class EntryWatch:
+    """The directories of entries' instances. Thread-safe; no method raises.
+
+    ``minor_of`` gives the minor number of a GPU by UUID, None if the node does not have it now.
+    ``generation`` counts the openings of NVML: between two of them nobody may have had a GPU open.
+    """
+
+    def __init__(
+        self,
+        roots: Roots,
+        *,
+        minor_of: Callable[[str], int | None],
+        generation: Callable[[], int] = lambda: 0,
+    ) -> None:
+        self._roots = roots
+        self._minor_of = minor_of
+        self._generation = generation
+        self._held_in = 0
+        self._lock = threading.Lock()
+        self._held: dict[Key, dict[str, int]] = {}
+
+    def begin(self, entry: Entry) -> None:
+        """Hold and mark the directories of instances that were just made."""
+        self.end(entry.key)
+        self.hold(entry)
+        self.mark(entry)
+
+    def hold(self, entry: Entry) -> bool:
+        """Hold the directories of an entry's instances, unless that is done; True if it was not."""
+        opened = False
+        with self._lock:
+            held = self._held.setdefault(entry.key, {})
+            for name, path in self._places(entry):
+                if name in held:
+                    continue
+                try:
+                    held[name] = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                    opened = True
+                except OSError as error:
+                    _log.debug("%s is not watched: %s", path, error)
+        return opened
+
+    def mark(self, entry: Entry) -> None:
+        """Mark the directories of an entry's instances."""
+        for _, path in self._places(entry):
+            try:
+                mode = stat.S_IMODE(path.stat().st_mode)
+                if not mode & stat.S_ISVTX:
+                    path.chmod(mode | stat.S_ISVTX)
+            except OSError as error:
+                _log.debug("%s cannot be marked: %s", path, error)
+
+    def tell(self, entry: Entry) -> tuple[Continuity, Continuity]:
+        """What the directories of an entry's GPU instance and compute instance tell."""
+        if self._generation() != self._held_in:
+            self._held_in = self._generation()
+            self.keep_only(())
+        told = {name: self._tell(entry, name, path) for name, path in self._places(entry)}
+        answers = [*told.values(), Continuity.UNKNOWN, Continuity.UNKNOWN]
+        return answers[0], answers[1]
+
+    def end(self, key: Key) -> None:
+        """Hold nothing of this entry any more."""
+        with self._lock:
+            held = self._held.pop(key, {})
+        for descriptor in held.values():
+            os.close(descriptor)
+
+    def keep_only(self, keys: Collection[Key]) -> None:
+        """Hold nothing of entries but these."""
+        with self._lock:
+            gone = self._held.keys() - set(keys)
+        for key in gone:
+            self.end(key)
+
+    def _places(self, entry: Entry) -> Iterator[tuple[str, Path]]:
+        minor = None if entry.gi_id is None else self._minor_of(entry.gpu)
+        if minor is None:
+            return
+        folder = self._roots.on_host(f"{_CAPABILITIES}/gpu{minor}/mig")
+        yield f"gi{entry.gi_id}", folder / f"gi{entry.gi_id}"
+        if (compute := _compute_name(entry, folder / f"gi{entry.gi_id}")) is not None:
+            yield f"gi{entry.gi_id}/{compute}", folder / f"gi{entry.gi_id}" / compute
+
+    def _tell(self, entry: Entry, name: str, path: Path) -> Continuity:
+        with self._lock:
+            descriptor = self._held.get(entry.key, {}).get(name)
+            if descriptor is not None:
+                return still_there(descriptor)
+        try:
+            mode = path.stat().st_mode
+        except OSError:
+            return Continuity.UNKNOWN
+        return Continuity.SAME if mode & stat.S_ISVTX else Continuity.UNKNOWN
+
+
+def _compute_name(entry: Entry, folder: Path) -> str | None:
+    """The name of the compute instance's directory, by its id or as the only one there is."""
+    if entry.ci_id is not None:
+        return f"ci{entry.ci_id}"
+    try:
+        names = [p.name for p in folder.iterdir() if p.name.startswith("ci")]
+    except OSError:
+        return None
+    return names[0] if len(names) == 1 else None
+
+
+def still_there(descriptor: int, name: str = _ALWAYS_THERE) -> Continuity:
+    """Whether an open directory of /proc exists, by a file that every such directory has.
+
+    One that was removed stays open and is empty, also when there is another one of its name.
+    """
+    try:
+        os.stat(name, dir_fd=descriptor)
+    except FileNotFoundError:
+        return Continuity.OTHER
+    except OSError:
+        return Continuity.UNKNOWN
+    return Continuity.SAME

@@ -1,0 +1,53 @@
+"""What the command line says."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from dra.gpu.inventory import Allocator
+from kubeletplugin.host.driver.hooks import AUTO
+from kubeletplugin.host.driver.libraries.libraries import LIBRARY_DIRECTORIES
+from kubeletplugin.host.roots import Roots
+from kubeletplugin.nvml.xids import XidRules
+
+DEPLOY_LABELS = ("nvidia.com/gpu.deploy.*",)
+"""Labels of GPU clients: driver-manager and MIG manager set all of these that are there, those for
+other programs too, when they ask for a pause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The plugin's settings; ``kubeconfig`` is None for the pod's service account.
+
+    ``instance`` tells apart the sockets of two plugins during an update: the pod's UID.
+    ``nvml_seconds`` is the deadline of an NVML call that changes nothing, ``xids`` says which XIDs
+    count, ``forgotten_seconds`` how long kubelet may take to unprepare a claim that has ended.
+    ``library_directories`` are below the driver's root, ``cdi_hook`` is ``auto``, ``never`` or a
+    path of the host.
+    ``pause_labels`` are the keys, with wildcards, of labels that ask GPU clients to pause.
+    """
+
+    node_name: str
+    driver_name: str
+    kubeconfig: str | None
+    allocator: Allocator
+    roots: Roots
+    instance: str = ""
+    enable_mig: bool = False
+    ignore_other_managers: bool = False
+    nvml_seconds: float = 10.0
+    forgotten_seconds: float = 120.0
+    pause_labels: tuple[str, ...] = DEPLOY_LABELS
+    xids: XidRules = field(default_factory=XidRules)
+    library_directories: tuple[str, ...] = LIBRARY_DIRECTORIES
+    cdi_hook: str = AUTO
+
+    @property
+    def pool(self) -> str:
+        """The pool of this node's devices."""
+        return self.node_name
+
+    @property
+    def field_manager(self) -> str:
+        """The name under which this program writes to the API."""
+        return f"{self.driver_name}/kubelet-plugin"

@@ -1,0 +1,109 @@
+"""One device of one claim, and how far it has come."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any
+
+from dra.gpu.geometry import Placement
+from dra.gpu.inventory import ClaimRef
+
+
+class State(StrEnum):
+    """How far a device has come, and how far it has gone again.
+
+    On the way in: ``intent`` (nothing on the hardware yet, or nothing known of it), ``gi-created``,
+    ``ci-created``, ``cdi-written``, ``prepared`` (kubelet has been told, or may be). ``lost``: it
+    was prepared and somebody or a reset took it from the hardware.
+
+    On the way out: ``destroying``, ``ci-destroyed`` (the GPU instance is left). What could not be
+    removed on the spot stays withheld: ``reclaiming`` after an Unprepare, ``orphan`` after a
+    Prepare that failed, ``tombstone`` while its GPU is lost.
+    """
+
+    INTENT = "intent"
+    GI_CREATED = "gi-created"
+    CI_CREATED = "ci-created"
+    CDI_WRITTEN = "cdi-written"
+    PREPARED = "prepared"
+    LOST = "lost"
+    DESTROYING = "destroying"
+    CI_DESTROYED = "ci-destroyed"
+    RECLAIMING = "reclaiming"
+    ORPHAN = "orphan"
+    TOMBSTONE = "tombstone"
+
+
+ARRIVING = frozenset({State.INTENT, State.GI_CREATED, State.CI_CREATED, State.CDI_WRITTEN})
+"""Half made: kubelet has not been told."""
+HELD = frozenset({State.PREPARED, State.LOST})
+"""Kubelet has been told."""
+LEAVING = frozenset(
+    {
+        State.DESTROYING,
+        State.CI_DESTROYED,
+        State.RECLAIMING,
+        State.ORPHAN,
+        State.TOMBSTONE,
+    }
+)
+"""To be removed; the placement is withheld until it is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One device of one claim. A whole GPU has neither profile nor placement nor ids.
+
+    ``requests`` are the claim's base request names that it serves; ``total`` is how many devices
+    the claim has on this node. ``boot_id`` is that of the boot in which the instance was made: ids
+    mean nothing in another. ``note`` says why the entry is in its state. An ``adopted`` entry was
+    rebuilt from what was found, without a record. A ``view`` looks at a whole GPU and holds nothing
+    of it (adminAccess). ``wiped`` is set of a lost one that went with everything else on its GPU,
+    by a reset or a driver reload and by nobody's hand. ``quarantined`` says why the record could
+    not be understood, and is empty for all others. ``extra`` is what a newer version wrote beside
+    all this; of a quarantined entry, the whole record.
+    """
+
+    claim: ClaimRef
+    device: str
+    state: State
+    gpu: str
+    boot_id: str
+    pool: str = ""
+    requests: tuple[str, ...] = ()
+    total: int = 1
+    profile_id: int | None = None
+    profile: str = ""
+    placement: Placement | None = None
+    gi_id: int | None = None
+    ci_id: int | None = None
+    mig_uuid: str = ""
+    note: str = ""
+    adopted: bool = False
+    wiped: bool = False
+    view: bool = False
+    quarantined: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """Claim UID and device name."""
+        return (self.claim.uid, self.device)
+
+    def at(self, state: State, *, note: str = "", **changes: Any) -> Entry:
+        """This entry in another state; what was quarantined is understood from now on."""
+        changes = {"wiped": False} | changes
+        return replace(self, state=state, note=note, quarantined="", **changes)
+
+    def holder(self) -> str:
+        """Who holds the placement, in words for an error."""
+        why = f": {self.note}" if self.note else ""
+        return f"claim {self.claim} (UID {self.claim.uid}, {self.device}, {self.state.value}{why})"
+
+
+def complete(entries: Iterable[Entry]) -> bool:
+    """Whether these are all the devices that their claim has on this node, and prepared."""
+    known = list(entries)
+    return bool(known) and all(e.state is State.PREPARED and e.total == len(known) for e in known)

@@ -1,0 +1,221 @@
+"""What this plugin has made on the hardware, for which claim: on disk before the hardware changes.
+
+One file, replaced atomically; the generation before it stays beside it. A journal that cannot be
+read is set aside, never overwritten, and the one before it is used. Either way something may be
+missing from it, which stands in the file itself until it has been found again.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from cdi.files import TEMPORARY_SUFFIX, sync_directory, write_durably
+from kubeletplugin.errors import HostError
+from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.journal.journalfile import Contents, Key, decode, encode
+
+__all__ = ["Entry", "Journal", "State", "previous"]
+_log = logging.getLogger(__name__)
+_SHOWN_RECORD = 500
+
+
+class Journal:
+    """The entries of this node. Thread-safe; a change is on disk when its method returns.
+
+    Raises HostError from every change that could not be written; the entries are then as before.
+    ``problems`` says in words which files or records could not be used, ``failure`` why the last
+    change could not be written; it is empty when it was.
+    """
+
+    def __init__(self, path: Path, *, on_change: Callable[[], None] | None = None) -> None:
+        self._path = path
+        self._lock = threading.Lock()
+        self._on_change = on_change
+        self.failure = ""
+        self._contents, self.problems = _load(path)
+        self._entries: dict[Key, Entry] = {e.key: e for e in self._contents.entries}
+
+    def entries(self) -> tuple[Entry, ...]:
+        """All entries, in the order in which they were first written."""
+        with self._lock:
+            return tuple(self._entries.values())
+
+    def get(self, entry: Entry) -> Entry | None:
+        """The entry of this claim and device as it is now."""
+        with self._lock:
+            return self._entries.get(entry.key)
+
+    def of_claim(self, uid: str) -> tuple[Entry, ...]:
+        """The entries of one claim."""
+        return tuple(e for e in self.entries() if e.claim.uid == uid)
+
+    def of_gpu(self, gpu: str) -> tuple[Entry, ...]:
+        """The entries that hold something of one GPU, by UUID; views hold nothing."""
+        return tuple(e for e in self.entries() if e.gpu == gpu and not e.view)
+
+    def unread(self) -> frozenset[str]:
+        """UIDs of claims with records of which not even the outline can be read."""
+        with self._lock:
+            records = [r for r in self._contents.unread if isinstance(r, dict)]
+        return frozenset(str(r["uid"]) for r in records if "uid" in r)
+
+    @property
+    def rebuild(self) -> bool:
+        """Whether something may be missing that is still to be found again."""
+        with self._lock:
+            return self._contents.rebuild
+
+    def put(self, *entries: Entry) -> None:
+        """Add or replace entries, all of them or none."""
+        with self._lock:
+            self._write(self._entries | {e.key: e for e in entries})
+
+    def exchange(self, old: Entry, new: Entry) -> None:
+        """Forget one entry and put another, in one write."""
+        with self._lock:
+            self._write({k: e for k, e in self._entries.items() if k != old.key} | {new.key: new})
+
+    def alter(self, old: Entry, new: Entry) -> bool:
+        """Replace an entry if it is still as given; False if somebody changed it meanwhile."""
+        with self._lock:
+            if self._entries.get(old.key) != old:
+                return False
+            if new != old:
+                self._write(self._entries | {new.key: new})
+            return True
+
+    def remove(self, *entries: Entry) -> None:
+        """Forget entries; those that are not there are fine."""
+        gone = {e.key for e in entries}
+        with self._lock:
+            if gone & self._entries.keys():
+                self._write({k: e for k, e in self._entries.items() if k not in gone})
+
+    def forget_unread(self, uid: str) -> None:
+        """Forget the unreadable records of a claim."""
+        with self._lock:
+            kept = tuple(
+                r for r in self._contents.unread if not isinstance(r, dict) or r.get("uid") != uid
+            )
+            if kept != self._contents.unread:
+                self._write(self._entries, replace(self._contents, unread=kept))
+
+    def rebuilt(self) -> None:
+        """Nothing is missing any more.
+
+        Written even when nothing was found: a node without a journal is one that has lost it, where
+        another's instance may be taken for a claim's.
+        """
+        with self._lock:
+            self._write(self._entries, replace(self._contents, rebuild=False))
+
+    def retry(self) -> None:
+        """Write again what could not be written, so that it is known when that is over."""
+        with self._lock:
+            if self.failure:
+                try:
+                    self._write(self._entries)
+                except HostError as error:
+                    _log.debug("%s", error)
+
+    def sweep(self) -> None:
+        """Remove what a process that was killed has left half-written in the journal's directory.
+
+        Only at start, by the owner of the directory.
+
+        Raises:
+            HostError: the directory cannot be read or written.
+        """
+        folder = self._path.parent
+        try:
+            with self._lock:
+                for path in folder.glob(f"*{TEMPORARY_SUFFIX}"):
+                    path.unlink(missing_ok=True)
+        except OSError as error:
+            raise HostError(f"cannot sweep {folder}: {error.strerror or error}") from error
+
+    def _write(self, entries: dict[Key, Entry], contents: Contents | None = None) -> None:
+        contents = replace(
+            contents or self._contents,
+            generation=self._contents.generation + 1,
+            entries=tuple(entries.values()),
+        )
+        data = encode(contents)
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            _keep_previous(self._path)
+            write_durably(self._path, data, mode=0o600)
+        except OSError as error:
+            failure = (
+                f"cannot write the journal {self._path}: {error.strerror or error}; "
+                "free space there or make it writable"
+            )
+            if failure != self.failure:
+                self.failure = failure
+                if self._on_change is not None:
+                    self._on_change()
+            raise HostError(failure) from error
+        self.failure = ""
+        self._contents, self._entries = contents, entries
+        if self._on_change is not None:
+            self._on_change()
+
+
+def previous(path: Path) -> Path:
+    """Where the generation before the current one is kept."""
+    return path.with_name(path.name + ".previous")
+
+
+def _keep_previous(path: Path) -> None:
+    """Give the current file a second name, so that no moment is without a readable journal."""
+    link = path.with_name(path.name + ".link")
+    link.unlink(missing_ok=True)
+    try:
+        os.link(path, link)
+    except FileNotFoundError:
+        return
+    link.replace(previous(path))
+
+
+def _load(path: Path) -> tuple[Contents, tuple[str, ...]]:
+    """The newest generation that can be read, and what is wrong with it or a newer one."""
+    problems: list[str] = []
+    for candidate in (path, previous(path)):
+        try:
+            data = candidate.read_bytes()
+            contents = decode(data)
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            problems.append(f"{candidate} is not usable ({error}){_set_aside(candidate)}")
+            continue
+        if candidate != path:
+            problems.append(f"the generation before it is used: {candidate}")
+        problems += [
+            f"{e.device} of claim {e.claim} (UID {e.claim.uid}) is quarantined: {e.quarantined}"
+            for e in contents.entries
+            if e.quarantined
+        ]
+        problems += [
+            f"a record cannot be read and is kept as it is: {str(r)[:_SHOWN_RECORD]}"
+            for r in contents.unread
+        ]
+        # Whatever came after the generation before it is to be found again.
+        return replace(contents, rebuild=contents.rebuild or candidate != path), tuple(problems)
+    return Contents(rebuild=True), tuple(problems)
+
+
+def _set_aside(path: Path) -> str:
+    aside = path.with_name(f"{path.name}.corrupt")
+    try:
+        path.replace(aside)
+        sync_directory(path.parent)
+    except OSError as error:
+        _log.error("cannot set %s aside: %s", path, error)
+        return ""
+    return f"; set aside as {aside}"

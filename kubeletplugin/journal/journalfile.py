@@ -1,0 +1,218 @@
+"""The journal's bytes: JSON with a version and a checksum, readable one version either way.
+
+Fields that this version does not know are kept. A record that it cannot understand, such as one in
+a state that only a newer version has, is quarantined alone: kept as it is, its placement withheld
+as far as it can be read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+
+from dra.gpu.geometry import Placement
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.journal.recordchecks import inconsistent, unusable
+
+VERSION = 2
+"""1 had no ``note``, no ``adopted``, and a checksum of ``generation`` and ``entries`` only."""
+_OLDEST = 1
+
+Key = tuple[str, str]
+Record = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a journal file says.
+
+    ``unread`` are records of which not even claim, GPU and placement can be read. ``rebuild`` is
+    set while what was lost is still to be found again.
+    """
+
+    generation: int = 0
+    entries: tuple[Entry, ...] = ()
+    unread: tuple[Record, ...] = ()
+    rebuild: bool = False
+
+
+class _Fields(msgspec.Struct, rename="camel"):
+    namespace: str
+    name: str
+    uid: str
+    device: str
+    gpu: str
+    state: str
+    placement: tuple[int, int] | None
+    profile: str
+    profile_id: int | None = msgspec.field(name="profileID")
+    gpu_instance_id: int | None = msgspec.field(name="gpuInstanceID")
+    compute_instance_id: int | None = msgspec.field(name="computeInstanceID")
+    mig_uuid: str = msgspec.field(name="migUUID")
+    boot_id: str = msgspec.field(name="bootID")
+    pool: str = ""
+    requests: tuple[str, ...] = ()
+    total: int = 1
+    note: str = ""
+    adopted: bool = False
+    wiped: bool = False
+    view: bool = False
+
+
+_KNOWN = frozenset(f.encode_name for f in msgspec.structs.fields(_Fields))
+_OUTLINE = (
+    *("namespace", "name", "uid", "device", "gpu", "placement", "profileID", "bootID"),
+    *("gpuInstanceID", "computeInstanceID", "migUUID"),
+)
+_SHOWN_REASON = 300
+_UNSURE = {
+    "state": State.ORPHAN.value,
+    "profile": "",
+    "bootID": "",
+    "migUUID": "",
+    "gpuInstanceID": None,
+    "computeInstanceID": None,
+}
+
+
+def encode(contents: Contents) -> bytes:
+    """The file's bytes."""
+    body = {
+        "version": VERSION,
+        "generation": contents.generation,
+        "rebuild": contents.rebuild,
+        "entries": [*(_record(e) for e in contents.entries), *contents.unread],
+    }
+    return json.dumps({**body, "checksum": _checksum(body)}, indent=1).encode()
+
+
+def decode(data: bytes) -> Contents:
+    """What the bytes say.
+
+    Raises:
+        ValueError: not a journal, of a version too far away, or a wrong checksum.
+    """
+    record = json.loads(data)
+    if not isinstance(record, dict) or not isinstance(record.get("entries"), list):
+        raise ValueError("it is no journal")  # noqa: TRY004 - as for any bad content
+    version = record.get("version")
+    if not isinstance(version, int) or not _OLDEST <= version <= VERSION + 1:
+        raise ValueError(f"version {version!r}; this program reads {_OLDEST} to {VERSION + 1}")
+    body = {k: v for k, v in record.items() if k != "checksum"}
+    if version == 1:
+        body = {k: body.get(k) for k in ("generation", "entries")}
+    if _checksum(body) != record.get("checksum"):
+        raise ValueError("wrong checksum")
+    entries: dict[Key, Entry] = {}
+    unread: list[Record] = []
+    for raw in record["entries"]:
+        entry = _read(raw)
+        if entry is not None:
+            entries[entry.key] = entry
+        else:
+            unread.append(raw)
+    generation = record.get("generation")
+    if not isinstance(generation, int):
+        raise ValueError(f"generation {generation!r}")  # noqa: TRY004 - as for any bad content
+    return Contents(
+        generation=generation,
+        entries=tuple(entries.values()),
+        unread=tuple(unread),
+        rebuild=bool(record.get("rebuild")),
+    )
+
+
+def _read(raw: Any) -> Entry | None:
+    """The record as an entry, quarantined if need be; None if it has not even an outline."""
+    try:
+        fields = msgspec.convert(raw, _Fields)
+    except msgspec.ValidationError as error:
+        return _outline(raw, str(error))
+    if fields.state not in set(State):
+        return _outline(raw, f"state {fields.state!r} is not known to this version")
+    entry = _entry(fields, raw)
+    if why := unusable(entry) or inconsistent(entry):
+        return _outline(raw, why)
+    return entry
+
+
+def _outline(raw: Any, why: str) -> Entry | None:
+    """The record as an orphan: its claim is refused, its placement withheld."""
+    if not isinstance(raw, dict):
+        return None
+    outline = {k: raw[k] for k in _OUTLINE if k in raw}
+    if isinstance(raw.get("profile"), str):
+        outline["profile"] = raw["profile"]
+    try:
+        fields = msgspec.convert({**_UNSURE, **outline}, _Fields)
+    except msgspec.ValidationError:
+        return None
+    entry = _entry(fields, raw)
+    return None if unusable(entry) else replace(entry, quarantined=why[:_SHOWN_REASON])
+
+
+def _entry(fields: _Fields, raw: Record) -> Entry:
+    placement = fields.placement
+    return Entry(
+        claim=ClaimRef(fields.namespace, fields.name, fields.uid),
+        device=fields.device,
+        pool=fields.pool,
+        requests=fields.requests,
+        total=fields.total,
+        state=State(fields.state),
+        gpu=fields.gpu,
+        profile_id=fields.profile_id,
+        profile=fields.profile,
+        placement=None if placement is None else Placement(*placement),
+        gi_id=fields.gpu_instance_id,
+        ci_id=fields.compute_instance_id,
+        mig_uuid=fields.mig_uuid,
+        boot_id=fields.boot_id,
+        note=fields.note,
+        adopted=fields.adopted,
+        wiped=fields.wiped,
+        view=fields.view,
+        extra=dict(raw),
+    )
+
+
+def _record(entry: Entry) -> Record:
+    if entry.quarantined:
+        return entry.extra
+    placement = entry.placement
+    fields = _Fields(
+        namespace=entry.claim.namespace,
+        name=entry.claim.name,
+        uid=entry.claim.uid,
+        device=entry.device,
+        pool=entry.pool,
+        requests=entry.requests,
+        total=entry.total,
+        state=entry.state.value,
+        gpu=entry.gpu,
+        profile_id=entry.profile_id,
+        profile=entry.profile,
+        placement=None if placement is None else (placement.start, placement.size),
+        gpu_instance_id=entry.gi_id,
+        compute_instance_id=entry.ci_id,
+        mig_uuid=entry.mig_uuid,
+        boot_id=entry.boot_id,
+        note=entry.note,
+        adopted=entry.adopted,
+        wiped=entry.wiped,
+        view=entry.view,
+    )
+    newer = {k: v for k, v in entry.extra.items() if k not in _KNOWN}
+    known: Record = msgspec.to_builtins(fields)
+    return {**newer, **known}
+
+
+def _checksum(body: Record) -> str:
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return "sha256:" + hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,70 @@
+"""Records of the journal that have the right types and yet say what this program cannot use."""
+
+from __future__ import annotations
+
+import re
+
+from dra.gpu.names import DeviceNameError, MigDevice, parse_device
+from kubeletplugin.journal.entries import Entry
+
+_UID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,126}[A-Za-z0-9])?")
+_OBJECT_NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
+_MOST_SLICES = 1000
+_MOST_PROFILE_ID = 100_000
+_MOST_ID = 2**32
+_MOST_TEXT = 4096
+_SHOWN = 80
+
+
+def unusable(entry: Entry) -> str:
+    """Why nothing at all can be done with a record, not even withhold its placement; else empty."""
+    claim = entry.claim
+    texts = [claim.uid, claim.name, claim.namespace, entry.device, entry.gpu, entry.mig_uuid]
+    texts += [entry.profile, entry.boot_id, entry.pool, entry.note, *entry.requests]
+    if bad := next((t for t in texts if not _is_text(t)), None):
+        return f"{bad[:_SHOWN]!r} is no text for this program"
+    if not entry.gpu or not entry.gpu.isprintable():
+        return f"{entry.gpu[:_SHOWN]!r} is no GPU's UUID"
+    if not _UID.fullmatch(claim.uid):
+        return f"{claim.uid[:_SHOWN]!r} is no claim's UID"
+    if not all(map(_OBJECT_NAME.fullmatch, (claim.namespace, claim.name))):
+        return f"no claim can be called {str(claim)[:_SHOWN]!r}"
+    return _no_number(entry)
+
+
+def _no_number(entry: Entry) -> str:
+    place = entry.placement
+    if place and not (0 <= place.start < _MOST_SLICES and 0 < place.size < _MOST_SLICES):
+        return "its placement is none that a GPU can have"
+    numbers = (
+        (entry.profile_id, _MOST_PROFILE_ID),
+        (entry.gi_id, _MOST_ID),
+        (entry.ci_id, _MOST_ID),
+    )
+    if any(n is not None and not 0 <= n < limit for n, limit in numbers):
+        return "its profile or an instance has an id that NVML cannot give"
+    return ""
+
+
+def inconsistent(entry: Entry) -> str:
+    """Why a record cannot be acted on, although it says what it withholds; empty if it can."""
+    try:
+        device = parse_device(entry.device)
+    except DeviceNameError as error:
+        return str(error)
+    named = (device.profile_id, device.start) if isinstance(device, MigDevice) else None
+    place = entry.placement
+    recorded = None if place is None else (entry.profile_id, place.start)
+    if named != recorded:
+        return f"{entry.device} is recorded with profile {entry.profile_id} at {place}"
+    if entry.view and named is not None:
+        return f"{entry.device} is recorded as a view, which only a whole GPU can be"
+    return ""
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return len(text) <= _MOST_TEXT

@@ -1,0 +1,1 @@
+"""Calls of kubelet: the plugin's services, registration and health."""

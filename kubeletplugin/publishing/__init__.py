@@ -1,0 +1,1 @@
+"""Publications of this node: its MigNode and the statuses of claims."""

@@ -1,0 +1,212 @@
+"""``status.devices`` of claims: which slice a claim got, for people and for other programs.
+
+Written in the background by server-side apply: nothing waits for it, and no failure of it fails a
+Prepare. Only entries of this driver are touched, and only of the claim with the right UID.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from dra.claims.claims import Claim, read_claim
+from dra.claims.conditions import INSTANCE_LOST, PREPARE_FAILED, PREPARED, READY
+from dra.common.resources import RESOURCE_CLAIMS, Obj
+from dra.gpu.inventory import ClaimRef
+from dra.kube.client.transport import KubeApi
+from dra.kube.errors import ConflictError, KubeError, NotFoundError
+from dra.kube.timing import Backoff, Clock, SystemClock, rfc3339
+from kubeletplugin.gpus.health.device_health import Problem
+from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.telemetry.logfields import about
+
+_log = logging.getLogger(__name__)
+_ATTEMPTS = 8
+_MOST_TEXT = 1000
+_Wish = Callable[[Obj], "list[Obj]"]
+"""From the claim as it is to our devices as they are to be shown, their conditions without time."""
+
+
+class ClaimStatuses:
+    """One thread that applies the latest wanted status of each claim.
+
+    ``seen`` gets every claim that it looks at.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it writes with, and who listens
+        self,
+        api: KubeApi,
+        driver: str,
+        *,
+        problem: Callable[[Entry], Problem | None] = lambda _: None,
+        clock: Clock | None = None,
+        first_delay: float = 0.2,
+        seen: Callable[[Claim], None] = lambda _: None,
+    ) -> None:
+        self._seen = seen
+        self._api = api
+        self._driver = driver
+        self._problem = problem
+        self._manager = f"{driver}/kubelet-plugin"
+        self._clock = clock or SystemClock()
+        self._first_delay = first_delay
+        self._condition = threading.Condition()
+        self._wanted: dict[str, tuple[ClaimRef, _Wish]] = {}
+        self._busy = False
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="claim status", daemon=True)
+
+    def start(self) -> None:
+        """Begin to write."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the write that is under way; what is still wanted is given up."""
+        with self._condition:
+            self._stopping.set()
+            self._condition.notify_all()
+        if self._thread.is_alive():
+            self._thread.join(timeout=5.0)
+
+    def prepared(self, ref: ClaimRef, entries: Sequence[Entry]) -> None:
+        """Show these devices as they are, ready or not."""
+        self.refresh(ref, lambda: entries)
+
+    def refresh(self, ref: ClaimRef, read: Callable[[], Iterable[Entry]]) -> None:
+        """Show the devices that ``read`` gives at the time of writing."""
+        self._want(ref, lambda _: [self._device(e) for e in read()])
+
+    def failed(self, ref: ClaimRef, message: str, *, pool: str) -> None:
+        """Show the devices that the claim was given in ``pool`` as impossible to prepare."""
+        condition = _condition("False", PREPARE_FAILED, message)
+
+        def wish(claim: Obj) -> list[Obj]:
+            allocation = read_claim(claim).allocation
+            ours = allocation.of_driver(self._driver) if allocation else ()
+            return [
+                {
+                    "driver": self._driver,
+                    "pool": d.pool,
+                    "device": d.device,
+                    "conditions": [condition],
+                }
+                for d in ours
+                if d.pool == pool
+            ]
+
+        self._want(ref, wish)
+
+    def unprepared(self, ref: ClaimRef, entries: Sequence[Entry]) -> None:  # noqa: ARG002 - symmetric
+        """Take our entries away; a claim that is gone, or deallocated, has none."""
+        self._want(ref, lambda _: [])
+
+    def wait_idle(self, timeout: float) -> bool:
+        """Wait until nothing is left to write."""
+        with self._condition:
+            return self._condition.wait_for(lambda: not self._wanted and not self._busy, timeout)
+
+    def _want(self, ref: ClaimRef, wish: _Wish) -> None:
+        with self._condition:
+            self._wanted[ref.uid] = (ref, wish)
+            self._condition.notify_all()
+
+    def _run(self) -> None:
+        while True:
+            with self._condition:
+                self._busy = False
+                self._condition.notify_all()
+                self._condition.wait_for(lambda: self._wanted or self._stopping.is_set())
+                if self._stopping.is_set():
+                    return
+                ref, wish = self._wanted.pop(next(iter(self._wanted)))
+                self._busy = True
+            self._write(ref, wish)
+
+    def _write(self, ref: ClaimRef, wish: _Wish) -> None:
+        backoff = Backoff(first=self._first_delay, rng=random.Random())  # noqa: S311 - jitter
+        for _ in range(_ATTEMPTS):
+            try:
+                self._apply(ref, wish)
+            except (NotFoundError, ConflictError) as error:
+                _log.debug("status not written", extra=about(ref, error=str(error)))
+                return
+            except KubeError as error:
+                _log.warning("status not written yet", extra=about(ref, error=str(error)))
+                delay = backoff.next_delay(at_least=error.retry_after)
+            except Exception:  # noqa: BLE001 - a thread that dies silently is worse
+                _log.exception("status of claim %s (UID %s)", ref, ref.uid)
+                return
+            else:
+                return
+            with self._condition:
+                if ref.uid in self._wanted:
+                    return  # newer wish
+            if self._clock.wait(self._stopping, delay):
+                return
+
+    def _apply(self, ref: ClaimRef, wish: _Wish) -> None:
+        claim = self._api.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
+        if claim["metadata"]["uid"] != ref.uid:
+            return
+        self._seen(read_claim(claim))
+        shown = {
+            (d["pool"], d["device"]): d
+            for d in claim.get("status", {}).get("devices", ())
+            if d["driver"] == self._driver
+        }
+        moment = rfc3339(self._clock.now())
+        devices = [_timed(d, shown.get((d["pool"], d["device"])), moment) for d in wish(claim)]
+        if devices == list(shown.values()):
+            return
+        body: Obj = {
+            "metadata": {"name": ref.name, "namespace": ref.namespace, "uid": ref.uid},
+            "status": {"devices": devices},
+        }
+        self._api.apply(RESOURCE_CLAIMS, body, field_manager=self._manager, subresource="status")
+
+    def _device(self, entry: Entry) -> Obj:
+        return {
+            "driver": self._driver,
+            "pool": entry.pool,
+            "device": entry.device,
+            "conditions": [self._ready(entry)],
+            "data": device_data(entry),
+        }
+
+    def _ready(self, entry: Entry) -> Obj:
+        problem = self._problem(entry)
+        if problem is not None:
+            return _condition("False", problem.reason, problem.message)
+        if entry.state is State.LOST:
+            return _condition("False", INSTANCE_LOST, entry.note)
+        return _condition("True", PREPARED, "made, and its CDI spec written")
+
+
+def _condition(status: str, reason: str, message: str) -> Obj:
+    return {"type": READY, "status": status, "reason": reason, "message": message[:_MOST_TEXT]}
+
+
+def _timed(device: Obj, shown: Obj | None, moment: str) -> Obj:
+    """The device, its condition with the time since when its status is what it is."""
+    condition = {**device["conditions"][0], "lastTransitionTime": moment}
+    for old in (shown or {}).get("conditions", ()):
+        if old["type"] == condition["type"] and old["status"] == condition["status"]:
+            condition["lastTransitionTime"] = old["lastTransitionTime"]
+    return {**device, "conditions": [condition]}
+
+
+def device_data(entry: Entry) -> dict[str, Any]:
+    """What the status tells of a device beside its name; placement in memory slices."""
+    if entry.placement is None:
+        return {"uuid": entry.gpu}
+    return {
+        "profile": entry.profile,
+        "parentUUID": entry.gpu,
+        "migUUID": entry.mig_uuid,
+        "placement": {"start": entry.placement.start, "size": entry.placement.size},
+        "gpuInstanceID": entry.gi_id,
+        "computeInstanceID": entry.ci_id,
+    }

@@ -1,0 +1,177 @@
+"""The node's MigNode object: written when it differs from what is there, and only then.
+
+It is looked at after changes on the hardware and changes of the object itself, so that a deleted or
+edited MigNode comes back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from api.errors import InvalidObjectError
+from dra.common.resources import MIG_NODES, NODES, Obj
+from dra.gpu.inventory import Drain, Inventory
+from dra.gpu.mignode import drain_of, from_mignode, to_mignode
+from dra.kube.client.transport import KubeApi
+from dra.kube.errors import AlreadyExistsError, ConflictError, KubeError, NotFoundError
+from dra.kube.mirror.reflector import Change, Reflector
+from dra.kube.timing import Clock, rfc3339
+from kubeletplugin.publishing.republisher import Republisher
+
+_log = logging.getLogger(__name__)
+
+
+class MigNodePublisher(Republisher):
+    """Keeps one MigNode true.
+
+    ``inventory`` says what is true, or None while that is not known; it is asked from the own
+    thread. What an administrator drains is left as it is, and is in :attr:`drain`; ``on_drain`` is
+    called when it has changed.
+    """
+
+    def __init__(  # noqa: PLR0913 - what is true, and whom to tell
+        self,
+        api: KubeApi,
+        node_name: str,
+        *,
+        field_manager: str,
+        inventory: Callable[[], Inventory | None],
+        on_drain: Callable[[], None] = lambda: None,
+        clock: Clock | None = None,
+    ) -> None:
+        reflector = Reflector(
+            api,
+            MIG_NODES,
+            field_selector=f"metadata.name={node_name}",
+            on_event=self._changed,
+        )
+        super().__init__(f"MigNode {node_name}", reflector, clock=clock)
+        self._api = api
+        self._node_name = node_name
+        self._manager = field_manager
+        self._inventory = inventory
+        self._on_drain = on_drain
+        self.drain: Drain | None = None
+
+    def look(self) -> Inventory | None:
+        """What the MigNode says now, drains included; None if there is none, or no answer."""
+        try:
+            found = self._api.get(MIG_NODES, self._node_name)
+            inventory = from_mignode(found)
+        except (KubeError, InvalidObjectError, ValueError) as error:
+            _log.info("MigNode %s: %s", self._node_name, error)
+            return None
+        self.drain = inventory.drain
+        return inventory
+
+    def _changed(self, change: Change) -> None:
+        drain = _readable_drain(change.new) if change.new is not None else None
+        if drain != self.drain:
+            self.drain = drain
+            self._on_drain()
+        if change.kind != "added":
+            self._wake.set()
+
+    def _publish(self) -> float | None:
+        inventory = self._inventory()
+        if inventory is None:
+            return None
+        wanted = to_mignode(inventory, transition_time=rfc3339(self._clock.now()))
+        try:
+            found = self._api.get(MIG_NODES, self._node_name)
+        except NotFoundError:
+            found = self._create(wanted)
+        if not found["metadata"].get("deletionTimestamp"):  # else it comes back when it is gone
+            found = self._update_spec(found, wanted)
+            self._update_status(found, wanted)
+        return None
+
+    def _create(self, wanted: Obj) -> Obj:
+        """Create it, owned by the Node, so that it goes with it.
+
+        Raises:
+            KubeError: also when the CRD is not installed, which is a 404 as well.
+        """
+        body = {
+            **{k: v for k, v in wanted.items() if k != "status"},
+            "metadata": {"name": self._node_name, "ownerReferences": [self._owner()]},
+        }
+        try:
+            created = self._api.create(MIG_NODES, body, field_manager=self._manager)
+        except NotFoundError as error:
+            raise KubeError(
+                f"{error}; is the CustomResourceDefinition {MIG_NODES} installed?"
+            ) from error
+        except AlreadyExistsError:
+            return self._api.get(MIG_NODES, self._node_name)
+        _log.info("MigNode %s created", self._node_name)
+        return created
+
+    def _update_spec(self, found: Obj, wanted: Obj) -> Obj:
+        owner = self._owner()
+        metadata = found["metadata"]
+        spec = {k: v for k, v in wanted["spec"].items() if k != "drain"}
+        if "drain" in (found.get("spec") or {}):
+            spec["drain"] = found["spec"]["drain"]
+        if found.get("spec") == spec and metadata.get("ownerReferences") == [owner]:
+            return found
+        body = {
+            **found,
+            "metadata": {**metadata, "ownerReferences": [owner]},
+            "spec": spec,
+        }
+        return self._api.replace(MIG_NODES, body, field_manager=self._manager)
+
+    def _update_status(self, found: Obj, wanted: Obj) -> None:
+        status = _keep_known(wanted["status"], found.get("status") or {})
+        if found.get("status") == status:
+            return
+        body = {**found, "status": status}
+        try:
+            self._api.replace(MIG_NODES, body, subresource="status", field_manager=self._manager)
+        except (ConflictError, NotFoundError):
+            self._wake.set()  # somebody changed or deleted it meanwhile: look again
+
+    def _owner(self) -> Obj:
+        return node_owner(self._api, self._node_name)
+
+
+def _readable_drain(obj: Obj) -> Drain | None:
+    try:
+        return drain_of(obj)
+    except InvalidObjectError as error:
+        _log.warning("what is drained cannot be told: %s", error)
+        return None
+
+
+def node_owner(api: KubeApi, node_name: str) -> Obj:
+    """The owner reference to a Node, whose objects go with it.
+
+    Raises:
+        KubeError: there is no such Node, or no answer.
+    """
+    node = api.get(NODES, node_name)
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": node_name,
+        "uid": node["metadata"]["uid"],
+    }
+
+
+def _keep_known(status: Any, found: Obj) -> Any:
+    """The new status: what is not known again yet stays, and times while values are the same."""
+    old = {c.get("type"): c for c in found.get("conditions", ())}
+    conditions = []
+    for condition in status["conditions"]:
+        before = old.get(condition["type"], {})
+        if condition["status"] == "Unknown" and before:
+            conditions.append(before)
+        elif condition["status"] == before.get("status") and before.get("lastTransitionTime"):
+            time = before["lastTransitionTime"]
+            conditions.append({**condition, "lastTransitionTime": time})
+        else:
+            conditions.append(condition)
+    return {**status, "conditions": conditions}

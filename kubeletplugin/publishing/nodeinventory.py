@@ -1,0 +1,86 @@
+"""What the program knows of its node: the state that MigNode and ResourceSlices are to show."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from dra.gpu.inventory import Drain, Gpu, Inventory
+from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.host.options import Options
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.publishing.allocatormode import AllocatorMode
+from kubeletplugin.readiness import Gate
+
+
+class NodeInventory:
+    """Puts it together anew whenever it is asked. Thread-safe.
+
+    ``gpus`` are all GPUs with what ails them, ``drain`` is what an administrator drains,
+    ``missing`` says what the node lacks for containers, ``cdi_hook`` is their hook program.
+    ``unseen`` is the reason of GPUs of which only is known what the MigNode said ``before``.
+    """
+
+    def __init__(  # noqa: PLR0913 - whoever knows a part of it
+        self,
+        options: Options,
+        mode: AllocatorMode,
+        gate: Gate,
+        *,
+        hardware: Hardware,
+        journal: Journal,
+        gpus: Callable[[], tuple[Gpu, ...]],
+        drain: Callable[[], Drain | None],
+        missing: Callable[[], str] = str,
+        cdi_hook: Callable[[], str] = str,
+        unseen: Callable[[], str] = str,
+        before: Callable[[], Inventory | None] = lambda: None,
+    ) -> None:
+        self._options = options
+        self._mode = mode
+        self._gate = gate
+        self._hardware = hardware
+        self._journal = journal
+        self._gpus = gpus
+        self._drain = drain
+        self._missing = missing
+        self._unseen = unseen
+        self._before = before
+        self._cdi_hook = cdi_hook
+
+    def of_mignode(self) -> Inventory | None:
+        """What the MigNode is to say; None also while it is open who allocates."""
+        return None if self._mode.allocator is None else self.known()
+
+    def known(self) -> Inventory | None:
+        """What is known; None until the first look at the GPUs has ended, well or not."""
+        hardware, is_open, reason = self._hardware, self._gate.is_open, self._gate.reason
+        if not is_open and not reason:
+            return None
+        gpus = self._gpus() or self._gpus_before()
+        missing = self._missing()
+        message = reason or self._journal.failure or missing or "; ".join(hardware.problems)
+        if not message and not gpus:
+            message = "no NVIDIA GPU was found on this node"
+        return Inventory(
+            node=self._options.node_name,
+            pool=self._options.pool,
+            driver=self._options.driver_name,
+            gpus=gpus,
+            allocator=self._mode.allocator or self._options.allocator,
+            driver_version=hardware.driver_version,
+            cuda_driver_version=hardware.cuda_version,
+            cdi_hook=self._cdi_hook(),
+            ready=is_open and bool(gpus) and not self._journal.failure and not missing,
+            message=message,
+            publication=self._mode.publication,
+            drain=self._drain(),
+        )
+
+    def _gpus_before(self) -> tuple[Gpu, ...]:
+        """Those of the last run, if this one may not look at them."""
+        reason, before = self._unseen(), self._before()
+        if not reason or before is None:
+            return ()
+        why = self._gate.reason
+        return tuple(replace(g, reason=reason, unavailable=why) for g in before.gpus)

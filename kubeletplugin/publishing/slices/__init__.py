@@ -1,0 +1,1 @@
+"""ResourceSlices of this node."""

@@ -1,0 +1,215 @@
+"""The node's ResourceSlices: there while kube-scheduler allocates, and gone before others do.
+
+Kubelet deletes them when it starts, and when this program was gone for 30 s; they come back. What
+is to be published changes with the hardware, not with pods: at rest nothing is written.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from functools import partial
+
+from dra.claims.reasons import NodeReason
+from dra.common.resources import MIG_NODES, RESOURCE_SLICES
+from dra.gpu.inventory import Allocator, Inventory, Publication
+from dra.kube.client.transport import KubeApi
+from dra.kube.errors import ForbiddenError, KubeError, NotFoundError
+from dra.kube.mirror.reflector import Change, Reflector
+from dra.kube.retry_schedule import SecondTry
+from dra.kube.timing import Clock
+from dra.resourceslices.partitions import Offered, offered
+from dra.resourceslices.resourceslices import Features, LayoutError, SliceLayout
+from kubeletplugin.host.options import Options
+from kubeletplugin.publishing.allocatormode import AllocatorMode
+from kubeletplugin.publishing.mignode_publisher import node_owner
+from kubeletplugin.publishing.republisher import Republisher
+from kubeletplugin.publishing.slices.sliceprobe import probe
+from kubeletplugin.publishing.slices.slicewriter import DroppedFieldsError, SliceWriter
+from kubeletplugin.publishing.unaccounted import Blocking
+from kubeletplugin.telemetry.reports import Reports
+
+_log = logging.getLogger(__name__)
+
+QUIET_SECONDS = 1.0
+"""Kubelet deletes slices one after another: they are written again once it is through."""
+
+HANDOVER_SECONDS = 2.0
+"""How long the controller may take to hear that it does not allocate here any more."""
+
+_ANNOUNCE_SECONDS = 0.2
+_GATE_OFF = (
+    "the API server drops the fields of partitionable devices (feature gate "
+    "DRAPartitionableDevices); turn the gate on in API server and scheduler: the plugin looks "
+    "again every now and then, and at once when it is restarted"
+)
+
+
+class SlicePublisher(Republisher):
+    """Keeps the slices true, or takes them away. ``inventory`` is as in MigNodePublisher.
+
+    When it is stopped the slices stay, for a plugin that is back within 30 s.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it needs of the program
+        self,
+        api: KubeApi,
+        options: Options,
+        mode: AllocatorMode,
+        *,
+        inventory: Callable[[], Inventory | None],
+        reports: Reports,
+        clock: Clock | None = None,
+    ) -> None:
+        reflector = Reflector(
+            api,
+            RESOURCE_SLICES,
+            field_selector=f"spec.nodeName={options.node_name},spec.driver={options.driver_name}",
+            on_event=self._changed,
+            keep=lambda obj: {"metadata": obj["metadata"]},
+        )
+        super().__init__(
+            f"ResourceSlices of {options.node_name}",
+            reflector,
+            follow=mode.wanted is Allocator.SCHEDULER,
+            clock=clock,
+        )
+        self._api = api
+        self._options = options
+        self._mode = mode
+        self._inventory = inventory
+        self._reports = reports
+        self._blocking = Blocking(self._clock)
+        self._writer = SliceWriter(
+            api,
+            driver=options.driver_name,
+            node=options.node_name,
+            field_manager=options.field_manager,
+            owner=partial(node_owner, api, options.node_name),
+        )
+        self._features: Features | None = None
+        self._announced = False
+        self._was_controllers = False
+        self._last: Offered | None = None
+        self._disturbed = False
+        self._given_up: Publication | None = None
+        self._second_try = SecondTry(self._clock)
+
+    def _changed(self, change: Change) -> None:
+        if change.new is None or not self._writer.is_own(change.new):
+            self._disturbed = True
+            self._wake.set()
+
+    def _publish(self) -> float | None:
+        if self._mode.wanted is Allocator.CONTROLLER or self._given_up is not None:
+            if self._mode.allocator is not Allocator.CONTROLLER:
+                self._withdraw()
+            if self._given_up is None:
+                return None
+            if self._second_try.due() or not self._resume():
+                return self._second_try.due()
+        inventory = self._inventory()
+        if inventory is None:
+            return None
+        if not self._announced and not self._announce():
+            return _ANNOUNCE_SECONDS
+        try:
+            self._sync(inventory)
+        except KubeError as error:
+            self._mode.report(Publication(done=False, reason="WriteFailed", message=str(error)))
+            raise
+        return self._blocking.due()
+
+    def _resume(self) -> bool:
+        """Whether what was given up is possible after all; if so, the controller is told.
+
+        It is handed over as by a plugin that is restarted with another mode: what the controller
+        allocated is among the devices that are published, and counts.
+        """
+        self._second_try.later()
+        inventory = self._inventory()
+        if inventory is None:
+            return False
+        try:
+            features = probe(self._api, inventory, field_manager=self._options.field_manager)
+            if features is None:
+                return False
+            SliceLayout(self._offered(inventory, features), features).check()
+        except (KubeError, LayoutError) as error:
+            _log.info("--allocator=scheduler is not possible yet: %s", error)
+            return False
+        _log.info("--allocator=scheduler has become possible: kube-scheduler is to allocate")
+        self._features = features
+        self._given_up = self._last = None
+        self._announced, self._was_controllers = False, True
+        self._mode.resumed()
+        return True
+
+    def _announce(self) -> bool:
+        """Whether the controller knows that it does not allocate here."""
+        try:
+            found = self._api.get(MIG_NODES, self._options.node_name)
+        except NotFoundError:
+            found = {}
+        if found and found["spec"]["allocator"] != Allocator.SCHEDULER.value:
+            self._was_controllers = True
+            return False
+        if self._was_controllers:
+            self._clock.wait(self._stopping, HANDOVER_SECONDS)
+        self._announced = True
+        return True
+
+    def _sync(self, inventory: Inventory) -> None:
+        if self._disturbed and self._last is not None:
+            self._clock.wait(self._stopping, QUIET_SECONDS)
+        disturbed, self._disturbed = self._disturbed, False
+        features = self._features = self._features or probe(
+            self._api, inventory, field_manager=self._options.field_manager
+        )
+        if features is None:
+            self._give_up("GateOff", _GATE_OFF)
+            return
+        wanted = self._offered(inventory, features)
+        if wanted == self._last and not disturbed:
+            return
+        self._last = None
+        try:
+            self._writer.write(SliceLayout(wanted, features))
+        except DroppedFieldsError as error:
+            if not error.taints:
+                self._give_up("GateOff", f"{error}: {_GATE_OFF}")
+                return
+            _log.warning("%s; devices that cannot be used are left out instead", error)
+            self._features = Features(separate=features.separate, taints=False)
+            self._wake.set()
+            return
+        except LayoutError as error:
+            self._give_up("LimitExceeded", str(error))
+            return
+        self._last = wanted
+        self._mode.report(Publication(done=True, reason="Published"))
+
+    def _offered(self, inventory: Inventory, features: Features) -> Offered:
+        blocked = self._blocking.look(inventory.gpus)
+        return offered(inventory, blocked, taints=features.taints)
+
+    def _give_up(self, reason: str, message: str) -> None:
+        """Publish nothing until further notice; the controller is to allocate."""
+        text = f"{message}. Until then the controller allocates this node's GPUs"
+        _log.error("--allocator=scheduler is not possible: %s", text)
+        self._reports.node(NodeReason.NO_SLICES, text, warning=True)
+        self._second_try.gave_up()
+        self._given_up = Publication(done=False, reason=reason, message=text)
+        self._mode.report(self._given_up)
+        self._withdraw()
+
+    def _withdraw(self) -> None:
+        try:
+            count = self._writer.withdraw()
+        except ForbiddenError as error:
+            # A role from before this could be asked for: then nothing can have been published.
+            _log.warning("ResourceSlices of an earlier run cannot be looked for: %s", error)
+            count = 0
+        if count:
+            _log.info("%d ResourceSlices withdrawn: the controller allocates", count)
+        self._mode.withdrawn()

@@ -1,0 +1,192 @@
+"""Making the ResourceSlices in the API server those of a layout, with the fewest writes.
+
+Consumers use only the slices of a pool's highest generation, and only when all of them are there. A
+change within one slice is atomic, so that it keeps the generation; any other writes all slices of
+the next one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from dra.common.resources import RESOURCE_SLICES, Obj
+from dra.kube.client.transport import KubeApi
+from dra.kube.errors import ConflictError, NotFoundError
+from dra.resourceslices.resourceslices import SliceLayout
+
+_log = logging.getLogger(__name__)
+
+
+class DroppedFieldsError(Exception):
+    """The API server did not keep what was sent; ``taints`` tells that only taints are missing."""
+
+    def __init__(self, name: str, *, taints: bool) -> None:
+        what = "taints" if taints else "sharedCounters or consumesCounters"
+        super().__init__(f"ResourceSlice {name} was stored without {what}")
+        self.taints = taints
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """A slice as it is in the API server, without its content. ``digest`` is that of it."""
+
+    name: str
+    uid: str
+    version: str
+    generation: int
+    digest: str
+    owners: Any
+
+
+class SliceWriter:
+    """Writes the slices of one driver on one node; every one of them is this program's."""
+
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        driver: str,
+        node: str,
+        field_manager: str,
+        owner: Callable[[], Obj],
+    ) -> None:
+        self._api = api
+        self._selector = f"spec.nodeName={node},spec.driver={driver}"
+        self._manager = field_manager
+        self._owner = owner
+        self._stored: dict[str, str] = {}
+        self._written: dict[str, str] = {}
+
+    def is_own(self, slice_: Obj) -> bool:
+        """Whether a slice is as this program wrote it last."""
+        metadata = slice_["metadata"]
+        version: str = metadata["resourceVersion"]
+        return self._written.get(metadata["name"]) == version
+
+    def write(self, layout: SliceLayout) -> int:
+        """Write what differs; returns how many slices were written or deleted.
+
+        Raises:
+            DroppedFieldsError: the server did not keep all of a slice.
+            KubeError: a write failed; what is there is not a whole generation perhaps.
+            LayoutError: a slice exceeds a limit.
+        """
+        owner = self._owner()
+        names = layout.names()
+        found = {f.name: f for f in self._list()}
+        generations = {f.generation for f in found.values()}
+        generation = max(generations, default=0)
+        # What the server makes of a spec may differ from it, and is remembered then.
+        changed = [
+            index
+            for index, name in enumerate(names)
+            if name not in found
+            or found[name].owners != [owner]
+            or found[name].digest
+            not in {digest := _digest(layout.spec(index, generation=0)), self._stored.get(digest)}
+        ]
+        obsolete = [f for name, f in found.items() if name not in names]
+        if not obsolete and not changed and len(generations) == 1:
+            return 0
+        if obsolete or len(changed) != 1 or generations != {generation} or len(found) < len(names):
+            generation += 1
+            changed = [*range(len(names))]
+        for each in obsolete:
+            self._delete(each)
+        for index in changed:
+            self._put(layout, index, generation, found.get(names[index]), owner)
+        _log.info(
+            "generation %d of the pool: %d of %d ResourceSlices written, %d removed",
+            generation,
+            len(changed),
+            len(names),
+            len(obsolete),
+        )
+        return len(changed) + len(obsolete)
+
+    def withdraw(self) -> int:
+        """Delete all slices of the driver on this node; returns how many there were.
+
+        Raises:
+            KubeError: one is left.
+        """
+        found = self._list()
+        for each in found:
+            self._delete(each)
+        return len(found)
+
+    def _list(self) -> list[_Found]:
+        try:
+            listed = self._api.list(RESOURCE_SLICES, field_selector=self._selector)
+        except NotFoundError:
+            return []  # a server that has no such resource has none of ours
+        return [_found(obj) for obj in listed.items]
+
+    def _put(
+        self, layout: SliceLayout, index: int, generation: int, found: _Found | None, owner: Obj
+    ) -> None:
+        name = layout.names()[index]
+        body: Obj = {
+            "apiVersion": RESOURCE_SLICES.api_version,
+            "kind": RESOURCE_SLICES.kind,
+            "metadata": {"name": name, "ownerReferences": [owner]},
+            "spec": layout.spec(index, generation=generation),
+        }
+        if found is None:
+            made = self._api.create(RESOURCE_SLICES, body, field_manager=self._manager)
+        else:
+            body["metadata"] |= {"resourceVersion": found.version, "uid": found.uid}
+            made = self._api.replace(RESOURCE_SLICES, body, field_manager=self._manager)
+        _check_kept(body, made)
+        self._stored[_digest(body["spec"])] = _digest(made["spec"])
+        self._written[name] = made["metadata"]["resourceVersion"]
+
+    def _delete(self, found: _Found) -> None:
+        try:
+            self._api.delete(RESOURCE_SLICES, found.name, uid=found.uid)
+        except NotFoundError:
+            return
+        except ConflictError:
+            raise ConflictError(f"ResourceSlice {found.name} was made anew meanwhile") from None
+
+
+def _found(obj: Obj) -> _Found:
+    metadata, spec = obj["metadata"], obj["spec"]
+    return _Found(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        version=metadata["resourceVersion"],
+        generation=spec["pool"].get("generation", 0),
+        digest=_digest(spec),
+        owners=metadata.get("ownerReferences"),
+    )
+
+
+def _digest(spec: Obj) -> str:
+    """Of all but the pool's generation, and the times of taints, which the server sets."""
+    pool = {**spec["pool"], "generation": 0}
+    devices = [
+        {**d, "taints": [{**t, "timeAdded": ""} for t in d["taints"]]} if "taints" in d else d
+        for d in spec.get("devices", ())
+    ]
+    plain = {**spec, "pool": pool, "devices": devices}
+    return hashlib.sha256(msgspec.json.encode(plain, order="deterministic")).hexdigest()
+
+
+def _check_kept(sent: Obj, stored: Obj) -> None:
+    name, wanted, kept = sent["metadata"]["name"], sent["spec"], stored["spec"]
+    if bool(wanted.get("sharedCounters")) != bool(kept.get("sharedCounters")):
+        raise DroppedFieldsError(name, taints=False)
+    devices = {d["name"]: d for d in kept.get("devices", ())}
+    for device in wanted.get("devices", ()):
+        if device.get("consumesCounters") and not devices[device["name"]].get("consumesCounters"):
+            raise DroppedFieldsError(name, taints=False)
+    for device in wanted.get("devices", ()):
+        if device.get("taints") and not devices[device["name"]].get("taints"):
+            raise DroppedFieldsError(name, taints=True)

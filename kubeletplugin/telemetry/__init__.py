@@ -1,0 +1,1 @@
+"""Metrics, logs, events and liveness of the plugin."""

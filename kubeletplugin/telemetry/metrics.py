@@ -1,0 +1,122 @@
+"""What the node program does, as metrics for Prometheus: calls, waits, actions, latencies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from datetime import UTC, datetime
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+from dra.claims.claims import Claim
+from dra.kube.timing import seconds_since
+from dra.monitoring import PREFIX, WHOLE_GPU
+from kubeletplugin.errors import PluginError, is_permanent
+from kubeletplugin.telemetry.claim_cache import SeenClaims
+from kubeletplugin.telemetry.observer import Action, Observer, Served
+
+_CALL_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40)
+_NVML_SECONDS = (0.0001, 0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 60)
+_WAIT_SECONDS = (0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 40)
+_LATENCY_SECONDS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 900, 3600)
+
+SEVERAL, UNKNOWN = "several", "unknown"
+"""The label ``profile`` of a claim with different ones, and of a claim that was never seen."""
+
+
+class PluginMetrics(Observer):
+    """Turns what it hears into metrics. ``profile_of`` gives the profile of a device's name."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        claims: SeenClaims,
+        *,
+        now: Callable[[], datetime] = lambda: datetime.now(UTC),
+    ) -> None:
+        self.profile_of: Callable[[str], str] = lambda _: UNKNOWN
+        self._claims = claims
+        self._now = now
+        self._calls = {
+            operation: Histogram(
+                f"{PREFIX}{operation}_duration_seconds",
+                f"Time to answer kubelet's call to {operation} one claim.",
+                ["profile", "result"],
+                registry=registry,
+                buckets=_CALL_SECONDS,
+            )
+            for operation in ("prepare", "unprepare")
+        }
+        self._prepared = Histogram(
+            f"{PREFIX}claim_prepared_seconds",
+            "From the creation of a claim, which has whole seconds, to its slices being ready.",
+            registry=registry,
+            buckets=_LATENCY_SECONDS,
+        )
+        self._lock_wait = Histogram(
+            f"{PREFIX}gpu_lock_wait_seconds",
+            "Time waited for a GPU that was being worked on.",
+            registry=registry,
+            buckets=_WAIT_SECONDS,
+        )
+        self._nvml = Counter(
+            f"{PREFIX}nvml_calls_total",
+            "Calls of NVML; code is an nvmlReturn_t without its prefix, or HANG.",
+            ["operation", "code"],
+            registry=registry,
+        )
+        self._nvml_seconds = Histogram(
+            f"{PREFIX}nvml_call_duration_seconds",
+            "Time that calls of NVML took, or until they were given up.",
+            ["operation"],
+            registry=registry,
+            buckets=_NVML_SECONDS,
+        )
+        self._actions = Counter(
+            f"{PREFIX}recovery_actions_total",
+            "What the plugin did without being asked to.",
+            ["action"],
+            registry=registry,
+        )
+        for action in Action:
+            self._actions.labels(action.value)
+
+    def served(self, served: Served) -> None:
+        """A call of kubelet was answered."""
+        profiles = {e.profile or WHOLE_GPU for e in served.entries}
+        facts = self._claims.of(served.ref.uid)
+        profile = _one(profiles or {self.profile_of(d) for d in facts.devices})
+        self._calls[served.operation].labels(profile, _result(served.error)).observe(served.seconds)
+        if served.operation == "prepare" and served.error is None and not served.repeated:
+            latency = seconds_since(facts.created, self._now())
+            if latency is not None:
+                self._prepared.observe(latency)
+
+    def nvml_call(self, operation: str, code: str, seconds: float) -> None:
+        """A function of NVML was called; ``code`` is an nvmlReturn_t by name, or HANG."""
+        self._nvml.labels(operation, code).inc()
+        self._nvml_seconds.labels(operation).observe(seconds)
+
+    def lock_wait(self, seconds: float) -> None:
+        """A GPU's lock was waited for, with or without getting it."""
+        self._lock_wait.observe(seconds)
+
+    def acted(self, action: Action) -> None:
+        """The node did something of its own accord."""
+        self._actions.labels(action.value).inc()
+
+    def claim_seen(self, claim: Claim) -> None:
+        """The API server showed a claim."""
+        self._claims.see(claim)
+
+
+def _one(profiles: Iterable[str]) -> str:
+    found = set(profiles)
+    return found.pop() if len(found) == 1 else SEVERAL if found else UNKNOWN
+
+
+def _result(error: Exception | None) -> str:
+    if error is None:
+        return "ok"
+    if not isinstance(error, PluginError):
+        return "internal"
+    return "permanent" if is_permanent(error) else "retry"

@@ -1,0 +1,149 @@
+"""What there is on the node, as metrics for Prometheus: read when they are asked for.
+
+Nothing is kept here, so a slice that is gone has no series, and there are never more series than
+slices, GPUs and profiles.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from dra.gpu.geometry import Geometry
+from dra.gpu.inventory import Gpu
+from dra.monitoring import PREFIX
+from kubeletplugin.journal.entries import HELD, Entry
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.readiness import Gate
+from kubeletplugin.telemetry.claim_cache import SeenClaims
+
+
+class NodeMetrics(Collector):
+    """``gpus`` are the node's as last seen."""
+
+    def __init__(
+        self,
+        gpus: Callable[[], tuple[Gpu, ...]],
+        journal: Journal,
+        gate: Gate,
+        claims: SeenClaims,
+    ) -> None:
+        self._gpus = gpus
+        self._journal = journal
+        self._gate = gate
+        self._claims = claims
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Everything, as it is now."""
+        gpus, entries = self._gpus(), self._journal.entries()
+        yield _gauge(
+            "ready",
+            "1 while claims can be served, 0 otherwise.",
+            [],
+            [((), float(self._gate.is_open))],
+        )
+        yield from _of_gpus(gpus)
+        yield from self._of_journal(entries)
+        yield _gauge(
+            "claim_info",
+            "1 for every device that a claim has here; gi and ci are NVML's instance ids.",
+            ["namespace", "pod", "claim", "gpu_uuid", "mig_uuid", "gi", "ci", "profile"],
+            [(self._labels(e), 1.0) for e in entries if e.state in HELD],
+        )
+
+    def _of_journal(self, entries: Sequence[Entry]) -> Iterable[GaugeMetricFamily]:
+        quarantined = sum(bool(e.quarantined) for e in entries) + len(self._journal.unread())
+        yield _gauge(
+            "journal_quarantined_entries",
+            "Records of the journal that cannot be understood, and are kept as they are.",
+            [],
+            [((), quarantined)],
+        )
+        yield _gauge(
+            "journal_problems",
+            "Files and records of the journal that could not be used when the plugin started.",
+            [],
+            [((), len(self._journal.problems))],
+        )
+
+    def _labels(self, entry: Entry) -> tuple[str, ...]:
+        pods = self._claims.of(entry.claim.uid).pods
+        return (
+            entry.claim.namespace,
+            # Two would make two series of one slice, which no query could join.
+            pods[0] if len(pods) == 1 else "",
+            entry.claim.name,
+            entry.gpu,
+            entry.mig_uuid,
+            "" if entry.gi_id is None else str(entry.gi_id),
+            "" if entry.ci_id is None else str(entry.ci_id),
+            entry.profile,
+        )
+
+
+def _of_gpus(gpus: Sequence[Gpu]) -> Iterable[GaugeMetricFamily]:
+    cut = [(g, g.geometry) for g in gpus if g.geometry is not None]
+    yield _gauge(
+        "gpu_info",
+        "1 for every GPU of the node.",
+        ["gpu", "gpu_uuid", "product"],
+        [((g.name, g.uuid, g.product_name), 1.0) for g in gpus],
+    )
+    yield _gauge(
+        "gpu_unavailable",
+        "1 for every GPU on which no slice can be made; reason is that of the MigNode.",
+        ["gpu", "gpu_uuid", "reason"],
+        [((g.name, g.uuid, g.reason), 1.0) for g in gpus if g.reason],
+    )
+    states = Counter((g.name, i.profile, i.state.value) for g in gpus for i in g.instances)
+    yield _gauge(
+        "slices",
+        "GPU instances, and placements that are to become or cease to be one.",
+        ["gpu", "profile", "state"],
+        list(states.items()),
+    )
+    yield _gauge(
+        "gpu_memory_slices",
+        "Memory slices of a GPU.",
+        ["gpu"],
+        [((g.name,), geometry.memory_slices) for g, geometry in cut],
+    )
+    yield _gauge(
+        "gpu_free_memory_slices",
+        "Memory slices of a GPU that nothing holds.",
+        ["gpu"],
+        [((g.name,), geometry.memory_slices - g.usage.mask.bit_count()) for g, geometry in cut],
+    )
+    yield _gauge(
+        "gpu_largest_placeable_memory_slices",
+        "Memory slices of the largest slice that could be made now.",
+        ["gpu"],
+        [((g.name,), _largest(g, geometry)) for g, geometry in cut],
+    )
+    yield _gauge(
+        "placeable_starts",
+        "Starts at which a slice of the profile could be made now.",
+        ["gpu", "profile"],
+        [
+            ((g.name, profile), 0 if g.reason else count)
+            for g, geometry in cut
+            for profile, count in geometry.placeable(g.usage).items()
+        ],
+    )
+
+
+def _largest(gpu: Gpu, geometry: Geometry) -> int:
+    profile = None if gpu.reason else geometry.largest_placeable(gpu.usage)
+    return profile.memory_slices if profile else 0
+
+
+def _gauge(
+    name: str, text: str, labels: Sequence[str], samples: Iterable[tuple[Sequence[str], float]]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(f"{PREFIX}{name}", text, labels=labels)
+    for values, value in samples:
+        family.add_metric(values, value)
+    return family

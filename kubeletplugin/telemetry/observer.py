@@ -1,0 +1,66 @@
+"""Who may listen to what the node does; the base class hears it all and says nothing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from dra.claims.claims import Claim
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.journal.entries import Entry
+
+
+class Action(StrEnum):
+    """What the node did without having been asked to.
+
+    ``finished`` and ``undone``: a claim that was left half done. ``lost`` and ``found``: a prepared
+    slice went from the hardware, or came back. ``restored``: what a claim lost by a reset was made
+    again. ``reclaimed``: what could not be removed at once.
+    ``collected``: a claim that kubelet had forgotten. ``rebuilt``: an entry of a lost journal.
+    ``swept``: a CDI spec without a claim.
+    """
+
+    FINISHED = "finished"
+    UNDONE = "undone"
+    LOST = "lost"
+    FOUND = "found"
+    RESTORED = "restored"
+    RECLAIMED = "reclaimed"
+    COLLECTED = "collected"
+    REBUILT = "rebuilt"
+    SWEPT = "swept"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A call of kubelet for one claim that was answered: ``operation`` is prepare or unprepare.
+
+    ``entries`` are the claim's in the journal before it, or else after it. ``repeated``: it was
+    prepared already. ``error`` is None when the answer was good.
+    """
+
+    ref: ClaimRef
+    operation: str
+    seconds: float
+    entries: tuple[Entry, ...]
+    repeated: bool
+    error: Exception | None
+
+
+class Observer:
+    """Called in passing, from any thread: no method blocks or raises."""
+
+    def served(self, served: Served) -> None:
+        """A call of kubelet was answered."""
+
+    def nvml_call(self, operation: str, code: str, seconds: float) -> None:
+        """A function of NVML was called; ``code`` is an nvmlReturn_t by name, or HANG."""
+
+    def lock_wait(self, seconds: float) -> None:
+        """A GPU's lock was waited for, with or without getting it."""
+
+    def acted(self, action: Action) -> None:
+        """The node did something of its own accord."""
+
+    def claim_seen(self, claim: Claim) -> None:
+        """The API server showed a claim."""

@@ -1,0 +1,45 @@
+"""Events of this node and of its claims."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from dra.claims.reasons import NodeReason
+from dra.common.resources import NODES, RESOURCE_CLAIMS, Obj
+from dra.gpu.inventory import ClaimRef
+
+
+class Recorder(Protocol):
+    """What is needed of dra.kube.events.events.EventRecorder."""
+
+    def emit(self, regarding: Obj, reason: str, message: str, *, warning: bool = False) -> None:
+        """Report about an object; never blocks or raises."""
+
+
+class Reports:
+    """Says what happened, to whom it concerns."""
+
+    def __init__(self, recorder: Recorder, node_name: str) -> None:
+        self._recorder = recorder
+        self.node_name = node_name
+        # Kubelet's own events name a Node by its name in place of a UID.
+        self._node = {
+            "apiVersion": NODES.api_version,
+            "kind": NODES.kind,
+            "metadata": {"name": node_name, "uid": node_name},
+        }
+
+    def node(self, reason: NodeReason, message: str, *, warning: bool = False) -> None:
+        """An event of this node."""
+        self._recorder.emit(self._node, reason.value, message, warning=warning)
+
+    def claim(
+        self, ref: ClaimRef, reason: NodeReason, message: str, *, warning: bool = False
+    ) -> None:
+        """An event of a claim."""
+        regarding = {
+            "apiVersion": RESOURCE_CLAIMS.api_version,
+            "kind": RESOURCE_CLAIMS.kind,
+            "metadata": {"name": ref.name, "namespace": ref.namespace, "uid": ref.uid},
+        }
+        self._recorder.emit(regarding, reason.value, message, warning=warning)

@@ -1,0 +1,48 @@
+"""What watches the plugin from outside of its work: metrics, probes, what is known for logs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry
+
+from dra.gpu.inventory import Gpu
+from dra.gpu.names import DeviceNameError, MigDevice, parse_device
+from dra.monitoring import WHOLE_GPU
+from dra.monitoring.probes import Probes
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.readiness import Gate
+from kubeletplugin.telemetry.claim_cache import SeenClaims
+from kubeletplugin.telemetry.liveness import Vitals
+from kubeletplugin.telemetry.metrics import UNKNOWN, PluginMetrics
+from kubeletplugin.telemetry.nodemetrics import NodeMetrics
+
+
+class Telemetry:
+    """One process's, from its start: it may wait long before it has a Daemon."""
+
+    def __init__(
+        self, registry: CollectorRegistry | None = None, probes: Probes | None = None
+    ) -> None:
+        self.registry = registry or CollectorRegistry()
+        self.probes = probes or Probes()
+        self.claims = SeenClaims()
+        self.metrics = PluginMetrics(self.registry, self.claims)
+        self.vitals = Vitals(self.probes)
+
+    def watch(self, gpus: Callable[[], tuple[Gpu, ...]], journal: Journal, gate: Gate) -> None:
+        """Show what there is on the node, too."""
+        self.metrics.profile_of = lambda device: _profile(device, gpus())
+        self.registry.register(NodeMetrics(gpus, journal, gate, self.claims))
+
+
+def _profile(device: str, gpus: tuple[Gpu, ...]) -> str:
+    try:
+        parsed = parse_device(device)
+    except DeviceNameError:
+        return UNKNOWN
+    if not isinstance(parsed, MigDevice):
+        return WHOLE_GPU
+    geometry = next((g.geometry for g in gpus if g.name == parsed.gpu), None)
+    profile = geometry.by_id(parsed.profile_id) if geometry else None
+    return profile.name if profile else UNKNOWN
