@@ -15,7 +15,7 @@ from dra.kube.client.transport import KubeApi
 from dra.kube.events.events import EventRecorder
 from dra.monitoring.events import CountingRecorder
 from kubeletplugin.claims.claim_fate import claim_fate
-from kubeletplugin.claims.claim_tasks import ClaimWorks
+from kubeletplugin.claims.claim_tasks import ClaimTasks
 from kubeletplugin.claims.janitor import Janitor
 from kubeletplugin.claims.node import Node
 from kubeletplugin.claims.nodeneeds import NodeNeeds
@@ -55,7 +55,7 @@ from kubeletplugin.publishing.claimstatus import ClaimStatuses
 from kubeletplugin.publishing.mignode_publisher import MigNodePublisher
 from kubeletplugin.publishing.nodeinventory import NodeInventory
 from kubeletplugin.publishing.slices.slicepublish import SlicePublisher
-from kubeletplugin.readiness import Gate
+from kubeletplugin.readiness import Readiness
 from kubeletplugin.telemetry.diskreports import DiskReports
 from kubeletplugin.telemetry.listeners import Listeners
 from kubeletplugin.telemetry.reports import Reports
@@ -75,7 +75,7 @@ class Daemon:
     def __init__(self, options: Options, api: KubeApi, telemetry: Telemetry) -> None:
         self._options = options
         self._ending = threading.Event()
-        self._vitals, observer = telemetry.vitals, telemetry.metrics
+        self._liveness, observer = telemetry.liveness, telemetry.metrics
         seen = observer.claim_seen
         self._sockets = sockets(options)
         roots = options.roots
@@ -85,8 +85,8 @@ class Daemon:
         recorder = CountingRecorder(self._events, telemetry.registry)
         reports = self._reports = Reports(recorder, options.node_name)
         fate = partial(claim_fate, api, driver=driver, pool=options.pool, seen=seen)
-        self._gate = Gate(on_change=changed)
-        self._works = ClaimWorks()
+        self._readiness = Readiness(on_change=changed)
+        self._tasks = ClaimTasks()
         self._journal = Journal(roots.state / "journal.json", on_change=changed)
         names = GpuNames(roots.state / "gpus.json", hints=used_names(self._journal.entries()))
         session = Session(seconds=options.nvml_seconds, on_call=observer.nvml_call)
@@ -114,7 +114,7 @@ class Daemon:
             rules=options.xids,
             reports=reports,
             statuses=self._statuses,
-            ready=lambda: self._gate.is_open,
+            ready=lambda: self._readiness.is_open,
             on_change=changed,
             on_instances=self._instances_changed,
         )
@@ -147,11 +147,11 @@ class Daemon:
             observer=observer,
         )
         node = Node(
-            gate=self._gate,
+            readiness=self._readiness,
             journal=self._journal,
             preparer=preparer,
             undo=undo,
-            works=self._works,
+            tasks=self._tasks,
             statuses=self._statuses,
             recovery=self._recovery,
             rebuild=self._rebuild,
@@ -161,13 +161,13 @@ class Daemon:
         self._janitor = Janitor(
             self._journal,
             node,
-            self._works,
-            gate=self._gate,
+            self._tasks,
+            readiness=self._readiness,
             fate=fate,
             reports=reports,
             forgotten_seconds=options.forgotten_seconds,
             observer=observer,
-            beat=self._vitals.janitor.beat,
+            beat=self._liveness.janitor.beat,
         )
         self._node_watch = NodeWatch(
             api,
@@ -201,19 +201,19 @@ class Daemon:
         )
         self._loop = HardwareLoop(
             self._hardware,
-            self._gate,
+            self._readiness,
             holding=self._letting_go,
             recover=self._recover,
             settle=self._settle,
             library=self._library,
-            beat=self._vitals.hardware.beat,
+            beat=self._liveness.hardware.beat,
         )
         self._health = HealthBoard(self._monitor.devices)
         self._mode = AllocatorMode(options.allocator, on_change=changed)
         self._inventory = NodeInventory(
             options,
             self._mode,
-            self._gate,
+            self._readiness,
             hardware=self._hardware,
             journal=self._journal,
             gpus=self._monitor.gpus,
@@ -233,7 +233,7 @@ class Daemon:
             inventory=self._inventory.of_mignode,
             on_drain=changed,
         )
-        telemetry.watch(self._monitor.gpus, self._journal, self._gate)
+        telemetry.watch(self._monitor.gpus, self._journal, self._readiness)
         changed.add(
             DiskReports(self._journal, reports),
             self._health.notify,
@@ -266,20 +266,20 @@ class Daemon:
         self._node_watch.start()
         self._janitor.start()
         # The MigNode of the last run is nearer to the truth than an empty one.
-        self._gate.wait_decided(_FIRST_LOOK_SECONDS)
+        self._readiness.wait_decided(_FIRST_LOOK_SECONDS)
         self._publisher.start()
         self._slice_publisher.start()
-        self._vitals.begin(self._sockets, self._gate, overdue=self._library.overdue)
+        self._liveness.begin(self._sockets, self._readiness, overdue=self._library.overdue)
         stop.wait()
         self._stop()
 
     def _stop(self) -> None:
         _log.info("stopping: no new calls, running ones are finished")
-        self._vitals.end()
+        self._liveness.end()
         self._registration.stop(0)
         self._health.close()
         self._service.stop(_DRAIN_SECONDS)
-        self._works.wait_idle(_DRAIN_SECONDS)
+        self._tasks.wait_idle(_DRAIN_SECONDS)
         self._janitor.stop()
         self._node_watch.stop()
         self._monitor.stop()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from kubeletplugin.errors import StartingError
 
 
-class Gate:
+class Readiness:
     """Closed until hardware is known and recovered; thread-safe.
 
     While it is closed for no reason but that the plugin is starting, callers wait for it: kubelet

@@ -19,7 +19,7 @@ def serve(options: Options, api: KubeApi, telemetry: Telemetry, stop: threading.
         HostError: a socket, the state directory or the journal cannot be used.
     """
     sockets(options)  # refused before waiting
-    waits = telemetry.vitals.stand_by
+    waits = telemetry.liveness.stand_by
     with exclusive(options.roots.state, stop, waits=waits) as alone:
         if alone:
             Daemon(options, api, telemetry).run(stop)

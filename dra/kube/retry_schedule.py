@@ -10,7 +10,7 @@ FIRST_SECONDS = 600.0
 _LONGEST_SECONDS = 4 * 3600.0
 
 
-class SecondTry:
+class RetrySchedule:
     """Ever more seldom: where several API servers disagree, it would go back and forth for ever."""
 
     def __init__(self, clock: Clock) -> None:

@@ -15,7 +15,7 @@ from dra.kube.errors import KubeError, NotFoundError
 _log = logging.getLogger(__name__)
 
 
-class Fate(Enum):
+class ClaimFate(Enum):
     """``GONE``: it does not exist, or another has its name. ``FREED``: it has no allocation.
 
     ``ENDED``: it is being deleted and no pod has reserved it, so none ever will again. ``HERE``:
@@ -38,23 +38,23 @@ def claim_fate(
     driver: str,
     pool: str,
     seen: Callable[[Claim], None] = lambda _: None,
-) -> Fate:
+) -> ClaimFate:
     """Ask for one claim; ``seen`` gets what is found. Never raises KubeError."""
     try:
         found = api.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
     except NotFoundError as error:
         # A missing resource type (an API server still starting) is 404 too, without a name.
-        return Fate.GONE if error.details.get("name") == ref.name else Fate.UNKNOWN
+        return ClaimFate.GONE if error.details.get("name") == ref.name else ClaimFate.UNKNOWN
     except KubeError as error:
         _log.debug("claim %s: %s", ref, error)
-        return Fate.UNKNOWN
+        return ClaimFate.UNKNOWN
     claim = read_claim(found)
     seen(claim)
     if claim.ref.uid != ref.uid:
-        return Fate.GONE
+        return ClaimFate.GONE
     if claim.allocation is None:
-        return Fate.FREED
+        return ClaimFate.FREED
     if claim.deleting and not claim.reserved_for:
-        return Fate.ENDED
+        return ClaimFate.ENDED
     here = any(d.pool == pool for d in claim.allocation.of_driver(driver))
-    return Fate.HERE if here and claim.reserved_for else Fate.IDLE
+    return ClaimFate.HERE if here and claim.reserved_for else ClaimFate.IDLE

@@ -18,7 +18,7 @@ from kubeletplugin.errors import DeadlineError
 T = TypeVar("T")
 
 
-class ClaimWorks:
+class ClaimTasks:
     """Runs named work by claim UID. Thread-safe."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:

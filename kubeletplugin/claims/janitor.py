@@ -15,12 +15,12 @@ from dataclasses import dataclass, field
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef
 from dra.kube.timing import Backoff, Clock, SystemClock
-from kubeletplugin.claims.claim_fate import Fate
-from kubeletplugin.claims.claim_tasks import ClaimWorks
+from kubeletplugin.claims.claim_fate import ClaimFate
+from kubeletplugin.claims.claim_tasks import ClaimTasks
 from kubeletplugin.claims.node import Node
 from kubeletplugin.journal.entries import HELD, LEAVING
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.readiness import Gate
+from kubeletplugin.readiness import Readiness
 from kubeletplugin.telemetry.logfields import about
 from kubeletplugin.telemetry.observer import Action, Observer
 from kubeletplugin.telemetry.reports import Reports
@@ -54,10 +54,10 @@ class Janitor:
         self,
         journal: Journal,
         node: Node,
-        works: ClaimWorks,
+        tasks: ClaimTasks,
         *,
-        gate: Gate,
-        fate: Callable[[ClaimRef], Fate],
+        readiness: Readiness,
+        fate: Callable[[ClaimRef], ClaimFate],
         reports: Reports,
         forgotten_seconds: float,
         observer: Observer | None = None,
@@ -68,8 +68,8 @@ class Janitor:
         self._beat = beat
         self._journal = journal
         self._node = node
-        self._works = works
-        self._gate = gate
+        self._tasks = tasks
+        self._readiness = readiness
         self._fate = fate
         self._reports = reports
         self._forgotten_seconds = forgotten_seconds
@@ -115,13 +115,13 @@ class Janitor:
             if self._stopping.is_set():
                 return
             self._beat()
-            if self._works.idle(ref.uid):
+            if self._tasks.idle(ref.uid):
                 self._claim(ref, now, ask=ask, check=check, at_once=everything)
 
     def _run(self) -> None:
         while not self._stopping.is_set():
             self._beat()
-            if not self._gate.is_open:
+            if not self._readiness.is_open:
                 self._clock.wait(self._stopping, _CLOSED_SECONDS)
                 continue
             try:
@@ -150,11 +150,11 @@ class Janitor:
         Nothing else works on the claim meanwhile, so that what the API server said stays true.
         """
         fate = self._fate(ref)
-        if fate is Fate.ENDED and not self._forgotten(ref):
+        if fate is ClaimFate.ENDED and not self._forgotten(ref):
             self._next_claims = min(self._next_claims, self._clock.monotonic() + CHECK_SECONDS)
             return
-        if fate not in {Fate.GONE, Fate.FREED, Fate.ENDED}:
-            if fate is not Fate.UNKNOWN:
+        if fate not in {ClaimFate.GONE, ClaimFate.FREED, ClaimFate.ENDED}:
+            if fate is not ClaimFate.UNKNOWN:
                 self._ended.pop(ref.uid, None)
             return
         if pids := self._node.processes(ref):

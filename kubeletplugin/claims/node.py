@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.claims.claim_tasks import ClaimWorks
+from kubeletplugin.claims.claim_tasks import ClaimTasks
 from kubeletplugin.claims.prepare.prepare import Prepared, Preparer
 from kubeletplugin.claims.prepare.rollback import Undo
 from kubeletplugin.claims.rebuild import Rebuild
@@ -21,7 +21,7 @@ from kubeletplugin.errors import HardwareError, PluginError, StartingError
 from kubeletplugin.journal.entries import HELD
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.publishing.claimstatus import ClaimStatuses
-from kubeletplugin.readiness import Gate
+from kubeletplugin.readiness import Readiness
 from kubeletplugin.telemetry.logfields import about, device
 from kubeletplugin.telemetry.observer import Action, Observer, Served
 
@@ -48,11 +48,11 @@ class Node:
     def __init__(  # noqa: PLR0913 - the parts that serve a claim
         self,
         *,
-        gate: Gate,
+        readiness: Readiness,
         journal: Journal,
         preparer: Preparer,
         undo: Undo,
-        works: ClaimWorks,
+        tasks: ClaimTasks,
         statuses: ClaimStatuses,
         recovery: Recovery,
         rebuild: Rebuild,
@@ -61,11 +61,11 @@ class Node:
         observer: Observer | None = None,
     ) -> None:
         self._observer = observer or Observer()
-        self._gate = gate
+        self._readiness = readiness
         self._journal = journal
         self._preparer = preparer
         self._undo = undo
-        self._works = works
+        self._tasks = tasks
         self._statuses = statuses
         self._recovery = recovery
         self._rebuild = rebuild
@@ -80,7 +80,7 @@ class Node:
         """NodePrepareResources for one claim."""
 
         def work() -> tuple[Prepared, ...]:
-            self._gate.enter(min(_START_SECONDS, max(0.0, deadline - self._clock())))
+            self._readiness.enter(min(_START_SECONDS, max(0.0, deadline - self._clock())))
             self._rebuild.run(about_claim=ref.uid)
             devices = self._preparer.prepare(ref)
             self._statuses.prepared(ref, self._journal.of_claim(ref.uid))
@@ -112,7 +112,7 @@ class Node:
         """
         known = self._journal.of_claim(ref.uid)
         if any(e.placement is not None for e in known):
-            self._gate.enter(_START_SECONDS)
+            self._readiness.enter(_START_SECONDS)
         if not known and self._forgotten(ref):
             raise StartingError(
                 "the journal was lost, and what it said of this claim is not found again yet, as "
@@ -167,12 +167,12 @@ class Node:
     def background(self, ref: ClaimRef, name: str, work: Callable[[], object]) -> None:
         """Do something for a claim that kubelet did not ask for, with nothing else beside it."""
         try:
-            self._works.run(ref.uid, name, work, deadline=self.deadline())
+            self._tasks.run(ref.uid, name, work, deadline=self.deadline())
         except PluginError as error:
             _log.debug("%s failed", name, extra=about(ref, error=str(error)))
 
     def _timed(self, ref: ClaimRef, name: str, work: Callable[[], T], deadline: float) -> T:
-        return self._works.run(ref.uid, name, work, deadline=deadline)
+        return self._tasks.run(ref.uid, name, work, deadline=deadline)
 
     def _run(self, ref: ClaimRef, name: str, call: Callable[[], Outcome]) -> Outcome:
         began = self._clock()

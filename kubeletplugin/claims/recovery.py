@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.claims.claim_fate import Fate
+from kubeletplugin.claims.claim_fate import ClaimFate
 from kubeletplugin.claims.prepare.rollback import Undo
 from kubeletplugin.claims.prepare.slices import Slices
 from kubeletplugin.claims.prepare.specs import Specs
@@ -40,7 +40,7 @@ class Recovery:
         specs: Specs,
         undo: Undo,
         *,
-        fate: Callable[[ClaimRef], Fate],
+        fate: Callable[[ClaimRef], ClaimFate],
         finish: Callable[[ClaimRef], object],
         reports: Reports,
         observer: Observer | None = None,
@@ -134,7 +134,7 @@ class Recovery:
         anything was made; otherwise the place is kept, and the entry says why.
         """
         lost = [e for e in self._journal.of_claim(ref.uid) if e.state is State.LOST]
-        if not lost or not all(e.wiped for e in lost) or self._fate(ref) is not Fate.HERE:
+        if not lost or not all(e.wiped for e in lost) or self._fate(ref) is not ClaimFate.HERE:
             return False
         try:
             self._finish(ref)
@@ -169,7 +169,7 @@ class Recovery:
             self._undo.leaving(ref.uid)
         if not any(e.state in ARRIVING for e in entries):
             return
-        if self._fate(ref) is Fate.HERE:
+        if self._fate(ref) is ClaimFate.HERE:
             _log.info("left half done, to be finished", extra=about(ref))
             try:
                 self._finish(ref)

@@ -16,7 +16,7 @@ from kubeletplugin.errors import PluginError
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.lifecycle.regaining import Regaining
 from kubeletplugin.nvml.errors import NvmlError
-from kubeletplugin.readiness import Gate
+from kubeletplugin.readiness import Readiness
 
 _log = logging.getLogger(__name__)
 POLL_SECONDS = 10.0
@@ -56,7 +56,7 @@ class Library(Protocol):
 
 
 class HardwareLoop:
-    """Opens the gate once the GPUs are known; ``recover`` runs before it opens the first time.
+    """Opens readiness once the GPUs are known; ``recover`` runs before the first opening.
 
     ``holding`` is asked before NVML is.
     ``settle`` runs after every look at the GPUs. ``library`` hears how NVML answers.
@@ -66,7 +66,7 @@ class HardwareLoop:
     def __init__(  # noqa: PLR0913 - its hooks
         self,
         hardware: Hardware,
-        gate: Gate,
+        readiness: Readiness,
         *,
         holding: Holding,
         recover: Callable[[], None],
@@ -76,7 +76,7 @@ class HardwareLoop:
         clock: Clock | None = None,
     ) -> None:
         self._hardware = hardware
-        self._gate = gate
+        self._readiness = readiness
         self._holding = holding
         self._recover = recover
         self._settle = settle
@@ -127,7 +127,7 @@ class HardwareLoop:
     def _step(self) -> None:
         if not self._holding.settle():
             self._rest()
-        elif self._gate.is_open:
+        elif self._readiness.is_open:
             self._hardware.poll()
             self._regaining.look()
             self._settle()
@@ -138,7 +138,7 @@ class HardwareLoop:
             if not self._recovered:
                 self._recover()
                 self._recovered = True
-            self._gate.open()
+            self._readiness.open()
 
     def _pause(self, seconds: float) -> None:
         """Wait for the next look."""
@@ -154,15 +154,15 @@ class HardwareLoop:
     def _rest(self) -> None:
         """Serve without NVML, as far as that goes."""
         if self._recovered:
-            if not self._gate.is_open:
-                self._gate.open()
-        elif (reason := self._holding.reason()) != self._gate.reason:
-            self._gate.close(reason)
+            if not self._readiness.is_open:
+                self._readiness.open()
+        elif (reason := self._holding.reason()) != self._readiness.reason:
+            self._readiness.close(reason)
 
     def _unavailable(self, reason: str) -> float:
-        if reason != self._gate.reason:
+        if reason != self._readiness.reason:
             _log.error("GPUs cannot be used: %s", reason)
-        self._gate.close(reason)
+        self._readiness.close(reason)
         self._hardware.leave()
         self._hardware.session.close()
         return self._backoff.next_delay()

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dra.gpu.geometry import Geometry
-from dra.kube.retry_schedule import SecondTry
+from dra.kube.retry_schedule import RetrySchedule
 from dra.kube.timing import Clock
 
 
@@ -18,7 +18,7 @@ class Offers:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._struck: dict[int, tuple[SecondTry, str]] = {}
+        self._struck: dict[int, tuple[RetrySchedule, str]] = {}
         self._multiprocessors: dict[int, int] = {}
 
     def of(self, geometry: Geometry | None) -> Geometry | None:
@@ -41,7 +41,7 @@ class Offers:
         if multiprocessors:
             self._multiprocessors[profile_id] = multiprocessors
             return
-        again, _ = self._struck.get(profile_id, (SecondTry(self._clock), ""))
+        again, _ = self._struck.get(profile_id, (RetrySchedule(self._clock), ""))
         again.gave_up()
         self._struck[profile_id] = (again, why)
 

@@ -10,7 +10,7 @@ from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.host.options import Options
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.publishing.allocatormode import AllocatorMode
-from kubeletplugin.readiness import Gate
+from kubeletplugin.readiness import Readiness
 
 
 class NodeInventory:
@@ -25,7 +25,7 @@ class NodeInventory:
         self,
         options: Options,
         mode: AllocatorMode,
-        gate: Gate,
+        readiness: Readiness,
         *,
         hardware: Hardware,
         journal: Journal,
@@ -38,7 +38,7 @@ class NodeInventory:
     ) -> None:
         self._options = options
         self._mode = mode
-        self._gate = gate
+        self._readiness = readiness
         self._hardware = hardware
         self._journal = journal
         self._gpus = gpus
@@ -54,7 +54,7 @@ class NodeInventory:
 
     def known(self) -> Inventory | None:
         """What is known; None until the first look at the GPUs has ended, well or not."""
-        hardware, is_open, reason = self._hardware, self._gate.is_open, self._gate.reason
+        hardware, is_open, reason = self._hardware, self._readiness.is_open, self._readiness.reason
         if not is_open and not reason:
             return None
         gpus = self._gpus() or self._gpus_before()
@@ -82,5 +82,5 @@ class NodeInventory:
         reason, before = self._unseen(), self._before()
         if not reason or before is None:
             return ()
-        why = self._gate.reason
+        why = self._readiness.reason
         return tuple(replace(g, reason=reason, unavailable=why) for g in before.gpus)

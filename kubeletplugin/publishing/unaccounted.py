@@ -21,7 +21,7 @@ _GOING = (InstanceState.RECLAIMING, InstanceState.ORPHAN)
 _Key = tuple[str, Occupant]
 
 
-class Blocking:
+class Unaccounted:
     """Remembers since when instances have been going. Not thread-safe."""
 
     def __init__(self, clock: Clock) -> None:

@@ -28,7 +28,7 @@ class ClaimFacts:
 _NOTHING = ClaimFacts("", (), ())
 
 
-class SeenClaims:
+class ClaimCache:
     """The claims that were seen last, by UID. Thread-safe."""
 
     def __init__(self) -> None:

@@ -20,7 +20,7 @@ from api.kubelet.pluginregistration.v1 import api_pb2 as registration
 from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_grpc
 from dra.monitoring.probes import Probes, Pulse
 from kubeletplugin.host.sockets import Sockets
-from kubeletplugin.readiness import Gate
+from kubeletplugin.readiness import Readiness
 
 STUCK_SECONDS = 1800.0
 """More than a round of any loop takes, with every GPU hanging and no API server."""
@@ -29,7 +29,7 @@ _THREADS = ("hardware", "janitor", "health", "MigNode", "ResourceSlices", "claim
 _ANSWER_SECONDS = 4.0
 
 
-class Vitals:
+class Liveness:
     """Feeds the probes of one process."""
 
     def __init__(self, probes: Probes) -> None:
@@ -43,7 +43,9 @@ class Vitals:
         """Another plugin serves this node, and this one will when that has ended."""
         self._probes.ready.add("claims", str)
 
-    def begin(self, sockets: Sockets, gate: Gate, *, overdue: Callable[[], str] = str) -> None:
+    def begin(
+        self, sockets: Sockets, readiness: Readiness, *, overdue: Callable[[], str] = str
+    ) -> None:
         """The sockets are served and all threads run.
 
         ``overdue`` says why this process should have ended of its own accord by now.
@@ -58,7 +60,11 @@ class Vitals:
         live.add("end", overdue)
         self._probes.ready.add(
             "claims",
-            lambda: "" if gate.is_open else gate.reason or "the GPUs are still being looked at",
+            lambda: (
+                ""
+                if readiness.is_open
+                else readiness.reason or "the GPUs are still being looked at"
+            ),
         )
 
     def end(self) -> None:

@@ -9,7 +9,7 @@ from kubeletplugin.journal.entries import Entry
 
 
 def about(ref: ClaimRef, **more: Any) -> dict[str, Any]:
-    """A claim, for ``extra`` of a log call; the pod is added where it is known (SeenClaims)."""
+    """A claim, for ``extra`` of a log call; the pod is added where it is known (ClaimCache)."""
     return {"claim": str(ref), "uid": ref.uid, **more}
 
 

@@ -11,7 +11,7 @@ from dra.claims.claims import Claim
 from dra.kube.timing import seconds_since
 from dra.monitoring import PREFIX, WHOLE_GPU
 from kubeletplugin.errors import PluginError, is_permanent
-from kubeletplugin.telemetry.claim_cache import SeenClaims
+from kubeletplugin.telemetry.claim_cache import ClaimCache
 from kubeletplugin.telemetry.observer import Action, Observer, Served
 
 _CALL_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40)
@@ -29,7 +29,7 @@ class PluginMetrics(Observer):
     def __init__(
         self,
         registry: CollectorRegistry,
-        claims: SeenClaims,
+        claims: ClaimCache,
         *,
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:

@@ -17,8 +17,8 @@ from dra.gpu.inventory import Gpu
 from dra.monitoring import PREFIX
 from kubeletplugin.journal.entries import HELD, Entry
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.readiness import Gate
-from kubeletplugin.telemetry.claim_cache import SeenClaims
+from kubeletplugin.readiness import Readiness
+from kubeletplugin.telemetry.claim_cache import ClaimCache
 
 
 class NodeMetrics(Collector):
@@ -28,12 +28,12 @@ class NodeMetrics(Collector):
         self,
         gpus: Callable[[], tuple[Gpu, ...]],
         journal: Journal,
-        gate: Gate,
-        claims: SeenClaims,
+        readiness: Readiness,
+        claims: ClaimCache,
     ) -> None:
         self._gpus = gpus
         self._journal = journal
-        self._gate = gate
+        self._readiness = readiness
         self._claims = claims
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
@@ -43,7 +43,7 @@ class NodeMetrics(Collector):
             "ready",
             "1 while claims can be served, 0 otherwise.",
             [],
-            [((), float(self._gate.is_open))],
+            [((), float(self._readiness.is_open))],
         )
         yield from _of_gpus(gpus)
         yield from self._of_journal(entries)

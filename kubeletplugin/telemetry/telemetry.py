@@ -11,9 +11,9 @@ from dra.gpu.names import DeviceNameError, MigDevice, parse_device
 from dra.monitoring import WHOLE_GPU
 from dra.monitoring.probes import Probes
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.readiness import Gate
-from kubeletplugin.telemetry.claim_cache import SeenClaims
-from kubeletplugin.telemetry.liveness import Vitals
+from kubeletplugin.readiness import Readiness
+from kubeletplugin.telemetry.claim_cache import ClaimCache
+from kubeletplugin.telemetry.liveness import Liveness
 from kubeletplugin.telemetry.metrics import UNKNOWN, PluginMetrics
 from kubeletplugin.telemetry.nodemetrics import NodeMetrics
 
@@ -26,14 +26,16 @@ class Telemetry:
     ) -> None:
         self.registry = registry or CollectorRegistry()
         self.probes = probes or Probes()
-        self.claims = SeenClaims()
+        self.claims = ClaimCache()
         self.metrics = PluginMetrics(self.registry, self.claims)
-        self.vitals = Vitals(self.probes)
+        self.liveness = Liveness(self.probes)
 
-    def watch(self, gpus: Callable[[], tuple[Gpu, ...]], journal: Journal, gate: Gate) -> None:
+    def watch(
+        self, gpus: Callable[[], tuple[Gpu, ...]], journal: Journal, readiness: Readiness
+    ) -> None:
         """Show what there is on the node, too."""
         self.metrics.profile_of = lambda device: _profile(device, gpus())
-        self.registry.register(NodeMetrics(gpus, journal, gate, self.claims))
+        self.registry.register(NodeMetrics(gpus, journal, readiness, self.claims))
 
 
 def _profile(device: str, gpus: tuple[Gpu, ...]) -> str:

@@ -18,7 +18,7 @@ from dra.monitoring.apirequests import ApiRequests
 from dra.monitoring.events import CountingRecorder
 from dra.monitoring.registry import daemon_registry
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.readiness import Gate
+from kubeletplugin.readiness import Readiness
 from kubeletplugin.telemetry.observer import Action
 from kubeletplugin.telemetry.telemetry import Telemetry
 from tests.docs.test_events import PAGE as EVENTS
@@ -42,8 +42,8 @@ def of_controller() -> CollectorRegistry:
 
 def of_plugin(folder: Path) -> CollectorRegistry:
     telemetry = Telemetry()
-    gate = Gate(on_change=lambda: None)
-    telemetry.watch(lambda: (), Journal(folder / "journal.json"), gate)
+    readiness = Readiness(on_change=lambda: None)
+    telemetry.watch(lambda: (), Journal(folder / "journal.json"), readiness)
     return telemetry.registry
 
 

@@ -112,13 +112,13 @@ class Rig:
         self._thread.start()
         wait_for("the registration socket", self.registration_socket.exists)
         if ready:
-            wait_for("the gate to open", lambda: self.gate_is_open)
+            wait_for("readiness", lambda: self.is_ready)
             wait_for("claim statuses", self.statuses_idle)
             wait_for("the MigNode", self.published)
 
     @property
-    def gate_is_open(self) -> bool:
-        return self.daemon is not None and self.daemon._gate.is_open
+    def is_ready(self) -> bool:
+        return self.daemon is not None and self.daemon._readiness.is_open
 
     def stop(self) -> None:
         if self._thread is not None:

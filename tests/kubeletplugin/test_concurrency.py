@@ -1,4 +1,4 @@
-"""Order and joining: the lock of a GPU, the work of a claim, the gate."""
+"""Order and joining: the lock of a GPU, the work of a claim, readiness."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ import threading
 
 import pytest
 
-from kubeletplugin.claims.claim_tasks import ClaimWorks
+from kubeletplugin.claims.claim_tasks import ClaimTasks
 from kubeletplugin.errors import DeadlineError, StartingError
 from kubeletplugin.gpus.locks import FifoLock
-from kubeletplugin.readiness import Gate
+from kubeletplugin.readiness import Readiness
 from tests.waiting import PATIENCE, wait_for
 
 SOON, IN_TIME = 0.01, PATIENCE
 """Deadlines by a clock that stands still."""
 
 
-def claim_works() -> ClaimWorks:
-    return ClaimWorks(clock=lambda: 0.0)
+def claim_tasks() -> ClaimTasks:
+    return ClaimTasks(clock=lambda: 0.0)
 
 
-def release_once_joined(works: ClaimWorks, release: threading.Event) -> None:
+def release_once_joined(tasks: ClaimTasks, release: threading.Event) -> None:
     """Let the work of claim "u" end as soon as somebody waits for it."""
-    _, under_way = works._running["u"]
+    _, under_way = tasks._running["u"]
 
     def wait() -> None:
         wait_for("somebody who joins", lambda: under_way._waiters)
@@ -68,7 +68,7 @@ def test_the_lock_is_given_back_after_an_error() -> None:
 
 
 def test_a_repeated_call_joins_the_work_that_is_under_way() -> None:
-    works, release, runs = claim_works(), threading.Event(), list[int]()
+    tasks, release, runs = claim_tasks(), threading.Event(), list[int]()
 
     def work() -> str:
         runs.append(1)
@@ -76,59 +76,59 @@ def test_a_repeated_call_joins_the_work_that_is_under_way() -> None:
         return "done"
 
     with pytest.raises(DeadlineError, match="prepare is still under way"):
-        works.run("u", "prepare", work, deadline=SOON)
-    assert not works.idle("u")
-    release_once_joined(works, release)
-    assert works.run("u", "prepare", work, deadline=IN_TIME) == "done"
+        tasks.run("u", "prepare", work, deadline=SOON)
+    assert not tasks.idle("u")
+    release_once_joined(tasks, release)
+    assert tasks.run("u", "prepare", work, deadline=IN_TIME) == "done"
     assert runs == [1]
-    assert works.idle("u")
+    assert tasks.idle("u")
 
 
 def test_other_work_for_the_same_claim_waits_and_for_another_claim_does_not() -> None:
-    works, release, order = claim_works(), threading.Event(), list[str]()
+    tasks, release, order = claim_tasks(), threading.Event(), list[str]()
 
     def prepare() -> None:
         assert release.wait(PATIENCE)
         order.append("prepare")
 
     with pytest.raises(DeadlineError):
-        works.run("u", "prepare", prepare, deadline=SOON)
-    works.run("other", "unprepare", lambda: order.append("other"), deadline=IN_TIME)
-    release_once_joined(works, release)
-    works.run("u", "unprepare", lambda: order.append("unprepare"), deadline=IN_TIME)
+        tasks.run("u", "prepare", prepare, deadline=SOON)
+    tasks.run("other", "unprepare", lambda: order.append("other"), deadline=IN_TIME)
+    release_once_joined(tasks, release)
+    tasks.run("u", "unprepare", lambda: order.append("unprepare"), deadline=IN_TIME)
     assert order == ["other", "prepare", "unprepare"]
 
 
 def test_an_error_reaches_everybody_who_joined_and_the_next_call_starts_afresh() -> None:
-    works, release = claim_works(), threading.Event()
+    tasks, release = claim_tasks(), threading.Event()
 
     def fail() -> None:
         assert release.wait(PATIENCE)
         raise KeyError("lost")
 
     with pytest.raises(DeadlineError):
-        works.run("u", "prepare", fail, deadline=SOON)
-    release_once_joined(works, release)
+        tasks.run("u", "prepare", fail, deadline=SOON)
+    release_once_joined(tasks, release)
     with pytest.raises(KeyError):
-        works.run("u", "prepare", fail, deadline=IN_TIME)
-    assert works.run("u", "prepare", lambda: 7, deadline=IN_TIME) == 7
+        tasks.run("u", "prepare", fail, deadline=IN_TIME)
+    assert tasks.run("u", "prepare", lambda: 7, deadline=IN_TIME) == 7
 
 
 def test_nothing_is_begun_when_the_time_is_up() -> None:
     ran: list[int] = []
     with pytest.raises(DeadlineError, match="no time left"):
-        claim_works().run("u", "prepare", lambda: ran.append(1), deadline=-1.0)
+        claim_tasks().run("u", "prepare", lambda: ran.append(1), deadline=-1.0)
     assert ran == []
 
 
 def test_the_gate_makes_callers_wait_for_a_start_but_not_for_a_reason() -> None:
     changes: list[int] = []
-    gate = Gate(on_change=lambda: changes.append(1))
+    readiness = Readiness(on_change=lambda: changes.append(1))
     with pytest.raises(StartingError, match="still looking"):
-        gate.enter(0.01)
-    threading.Timer(0.05, gate.open).start()
-    gate.enter(PATIENCE)
-    gate.close("no driver")
+        readiness.enter(0.01)
+    threading.Timer(0.05, readiness.open).start()
+    readiness.enter(PATIENCE)
+    readiness.close("no driver")
     with pytest.raises(StartingError, match="no driver"):
-        gate.enter(threading.TIMEOUT_MAX)
+        readiness.enter(threading.TIMEOUT_MAX)
     assert len(changes) == 2

@@ -88,7 +88,7 @@ def test_claims_on_other_gpus_are_prepared_unprepared_and_healthy(
         assert rig.unprepare(other) == ""
         assert rig.prepared(on_second)
         assert not gpus(rig)["gpu-1"].get("reason")
-        assert rig.gate_is_open
+        assert rig.is_ready
         [condition] = rig.claim_status(on_second)[0]["conditions"]
         assert condition["status"] == "True"
         assert {e.claim: e.state for e in rig.journal()} == dict.fromkeys(

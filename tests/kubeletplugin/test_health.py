@@ -14,7 +14,12 @@ from dra.common.resources import EVENTS, Obj
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef, Gpu, Instance, InstanceState
 from kubeletplugin.gpus import hardwareloop
-from kubeletplugin.gpus.health.gpu_problems import QUIET_SECONDS, Ailment, Ailments, has_passed
+from kubeletplugin.gpus.health.gpu_problems import (
+    QUIET_SECONDS,
+    GpuProblem,
+    GpuProblems,
+    has_passed,
+)
 from kubeletplugin.nvml.xids import APPLICATION_XIDS, RESET_XIDS, Scope, XidRules, read_rules
 from sim.nvml.faults import Fault
 from tests.kubeletplugin.impatience import give_up_hanging_calls
@@ -280,14 +285,14 @@ def test_ignored_xids_are_added_to_the_defaults_and_all_means_all_but_the_fatal_
         read_rules(ignore="63,7x")
 
 
-# -- how an ailment passes
+# -- how a problem passes
 
 SLICE = Instance(
     Placement(4, 1), InstanceState.PREPARED, gpu_instance_id=11, uuid="MIG-1", profile_id=19
 )
 GPU = Gpu(0, "GPU-1", mig_enabled=True, mig_pending=True, instances=(SLICE,))
-OF_SLICE = Ailment("GPU-1", "XidError", "XID 63", 100.0, gi_id=11, beside=frozenset({"MIG-1"}))
-OF_GPU = Ailment(
+OF_SLICE = GpuProblem("GPU-1", "XidError", "XID 63", 100.0, gi_id=11, beside=frozenset({"MIG-1"}))
+OF_GPU = GpuProblem(
     "GPU-1", "XidError", "XID 48", 100.0, needs_reset=True, beside=frozenset({"MIG-1"})
 )
 
@@ -311,27 +316,27 @@ def test_a_slice_that_was_unprepared_is_no_sign_of_a_reset_and_one_that_was_lost
 
 
 def test_another_slice_with_the_same_id_is_not_the_sick_one() -> None:
-    ailments = Ailments()
-    ailments.add(OF_SLICE)
+    problems = GpuProblems()
+    problems.add(OF_SLICE)
     fresh = replace(SLICE, uuid="MIG-2")
-    assert ailments.shown(on(SLICE)).instances[0].unhealthy == "XID 63"
-    assert ailments.shown(on(fresh)).instances[0].unhealthy == ""
+    assert problems.shown(on(SLICE)).instances[0].unhealthy == "XID 63"
+    assert problems.shown(on(fresh)).instances[0].unhealthy == ""
     assert has_passed(OF_SLICE, on(fresh), now=101)
 
 
 def test_a_gpu_that_was_lost_and_is_back_was_reset() -> None:
-    ailments = Ailments()
-    ailments.add(OF_GPU)
+    problems = GpuProblems()
+    problems.add(OF_GPU)
     lost = replace(GPU, reason="GpuLost", unavailable="lost")
-    assert ailments.review([lost], now=101) == ()
-    assert ailments.shown(lost) == lost
-    assert len(ailments.review([GPU], now=102)) == 1
-    assert ailments.shown(GPU) == GPU
+    assert problems.review([lost], now=101) == ()
+    assert problems.shown(lost) == lost
+    assert len(problems.review([GPU], now=102)) == 1
+    assert problems.shown(GPU) == GPU
 
 
 def test_the_same_xid_again_renews_the_time_and_is_no_news() -> None:
-    ailments = Ailments()
-    assert ailments.add(OF_SLICE)
-    assert not ailments.add(replace(OF_SLICE, at=200.0))
-    assert ailments.review([GPU], now=100.0 + QUIET_SECONDS) == ()
-    assert len(ailments.review([GPU], now=200.0 + QUIET_SECONDS)) == 1
+    problems = GpuProblems()
+    assert problems.add(OF_SLICE)
+    assert not problems.add(replace(OF_SLICE, at=200.0))
+    assert problems.review([GPU], now=100.0 + QUIET_SECONDS) == ()
+    assert len(problems.review([GPU], now=200.0 + QUIET_SECONDS)) == 1

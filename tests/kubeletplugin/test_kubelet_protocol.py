@@ -40,7 +40,7 @@ def test_kubelet_learns_name_type_socket_and_services_even_while_a_gpu_hangs(
         stub = registration_grpc.RegistrationStub(channel)
         info = stub.GetInfo(registration.InfoRequest(), timeout=PATIENCE)
         stub.NotifyRegistrationStatus(registration.RegistrationStatus(plugin_registered=True))
-    assert not rig.gate_is_open
+    assert not rig.is_ready
     assert (info.type, info.name) == ("DRAPlugin", DRIVER)
     assert info.endpoint == str(rig.service_socket)
     assert list(info.supported_versions)[:2] == ["v1.DRAPlugin", "v1beta1.DRAPlugin"]

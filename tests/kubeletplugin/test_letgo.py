@@ -130,7 +130,7 @@ def test_a_drained_node_lets_go_of_the_driver(rig: Rig) -> None:
     assert rig.machine.ask_mig_mode(0, enabled=False) == Return.SUCCESS
     rig.machine.reload_driver()
     assert f"kubectl mig resume {rig.node}" in rig.refused(rig.claim(FIRST))
-    assert rig.gate_is_open
+    assert rig.is_ready
     resume(rig)
     wait_for("the GPUs", lambda: reasons(rig) == ["MIGDisabled", ""])
     assert rig.prepared(rig.claim(SECOND))
@@ -203,7 +203,7 @@ def test_a_plugin_that_starts_on_a_drained_node_does_not_open_the_driver(rig: Ri
     let_go(rig, 0, 1)
     rig.stop()
     rig.start(ready=False)
-    wait_for("the reason", lambda: rig.daemon is not None and rig.daemon._gate.reason)
+    wait_for("the reason", lambda: rig.daemon is not None and rig.daemon._readiness.reason)
     assert "let go of" in rig.refused(rig.claim(FIRST))
     assert held(rig) == []
     wait_for("the MigNode", rig.published)
@@ -289,7 +289,7 @@ def test_a_plugin_that_starts_on_a_paused_node_offers_nothing(rig: Rig) -> None:
     rig.stop()
     label(rig, {CLIENT: UPGRADE})
     rig.start(ready=False)
-    wait_for("the reason", lambda: rig.daemon is not None and rig.daemon._gate.reason)
+    wait_for("the reason", lambda: rig.daemon is not None and rig.daemon._readiness.reason)
     assert held(rig) == []
     wait_for("the MigNode", rig.published)
     assert reasons(rig) == [LET_GO, LET_GO]

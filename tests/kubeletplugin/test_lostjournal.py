@@ -31,7 +31,7 @@ def lost(rig: Rig, *, down: bool = False) -> None:
     lose_journal(rig)
     rig.http.down = down
     rig.start(ready=False)
-    wait_for("the gate", lambda: rig.gate_is_open)
+    wait_for("readiness", lambda: rig.is_ready)
 
 
 def unread_gpu(rig: Rig) -> None:

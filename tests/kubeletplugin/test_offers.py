@@ -11,7 +11,7 @@ import pynvml
 import pytest
 
 from dra.gpu.geometry import Geometry, Placement, Profile
-from dra.kube import retry_schedule as secondtry
+from dra.kube import retry_schedule
 from kubeletplugin.gpus.offers import Offers
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
@@ -101,7 +101,7 @@ def test_a_slice_that_cannot_be_had_is_made_once_said_and_leaves_the_others_alon
 def test_after_a_while_a_profile_is_tried_again(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(secondtry, "FIRST_SECONDS", 0.0)
+    monkeypatch.setattr(retry_schedule, "FIRST_SECONDS", 0.0)
     rig = make_rig(GpuSpec(H100))
     rig.start()
     rig.machine.inject(

@@ -110,7 +110,7 @@ def test_unprepare_needs_no_api_server_and_no_claim(rig: Rig) -> None:
     rig.stop()
     rig.http.down = True
     rig.start(ready=False)
-    wait_for("recovery", lambda: rig.daemon and rig.daemon._gate.is_open)
+    wait_for("recovery", lambda: rig.daemon and rig.daemon._readiness.is_open)
     assert rig.unprepare(ref) == ""
     assert rig.clean()
 

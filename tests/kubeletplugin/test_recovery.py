@@ -266,7 +266,7 @@ def test_no_answer_from_the_api_server_is_no_sign_that_a_claim_is_gone(rig: Rig)
     rig.http.down = True
     rig.start(ready=False)
     assert rig.daemon is not None
-    wait_for("recovery", lambda: rig.daemon and rig.daemon._gate.is_open)
+    wait_for("recovery", lambda: rig.daemon and rig.daemon._readiness.is_open)
     rig.daemon._janitor.tend()
     assert rig.slices() == [(0, "1g.5gb", 4, True)]
     assert len(rig.specs()) == 1

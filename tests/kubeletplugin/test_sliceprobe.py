@@ -17,7 +17,7 @@ from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError
 from dra.resourceslices.resourceslices import Features
 from kubeletplugin.publishing.slices.sliceprobe import probe
-from kubeletplugin.publishing.unaccounted import SETTLE_SECONDS, Blocking
+from kubeletplugin.publishing.unaccounted import SETTLE_SECONDS, Unaccounted
 from tests.dra.gpus import sliced_gpu
 
 INVENTORY = Inventory("node-a", "node-a", "mig.dra.dev")
@@ -96,29 +96,29 @@ def on_gpu(state: InstanceState, *, start: int = 4) -> Instance:
 @pytest.mark.parametrize("state", [InstanceState.RECLAIMING, InstanceState.ORPHAN])
 def test_what_goes_is_withheld_once_it_takes_too_long(state: InstanceState) -> None:
     clock = HandClock()
-    blocking = Blocking(clock)
+    unaccounted = Unaccounted(clock)
     gpu = sliced_gpu(0)
     going = [_with(gpu, on_gpu(state))]
-    assert blocking.look(going) == {}
-    assert blocking.due() == SETTLE_SECONDS
+    assert unaccounted.look(going) == {}
+    assert unaccounted.due() == SETTLE_SECONDS
     clock.time += SETTLE_SECONDS - 1
-    assert blocking.look(going) == {}
-    assert blocking.due() == 1
+    assert unaccounted.look(going) == {}
+    assert unaccounted.due() == 1
     clock.time += 1
-    assert blocking.look(going) == {"GPU-0": (Occupant(Placement(4, 4), 9),)}
-    assert blocking.due() is None
-    assert blocking.look([gpu]) == {}
-    assert blocking.look(going) == {}, "another that goes has its own time"
+    assert unaccounted.look(going) == {"GPU-0": (Occupant(Placement(4, 4), 9),)}
+    assert unaccounted.due() is None
+    assert unaccounted.look([gpu]) == {}
+    assert unaccounted.look(going) == {}, "another that goes has its own time"
 
 
 def test_what_is_another_s_is_withheld_at_once_and_what_claims_hold_never() -> None:
-    blocking = Blocking(HandClock())
+    unaccounted = Unaccounted(HandClock())
     held = [s for s in InstanceState if s.value in {"preparing", "prepared", "lost"}]
     assert len(held) == 3
     for state in held:
-        assert blocking.look([_with(sliced_gpu(0), on_gpu(state))]) == {}
-        assert blocking.due() is None
-    found = blocking.look([_with(sliced_gpu(0), on_gpu(InstanceState.FOREIGN, start=0))])
+        assert unaccounted.look([_with(sliced_gpu(0), on_gpu(state))]) == {}
+        assert unaccounted.due() is None
+    found = unaccounted.look([_with(sliced_gpu(0), on_gpu(InstanceState.FOREIGN, start=0))])
     assert found == {"GPU-0": (Occupant(Placement(0, 4), 9),)}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from dra.common.resources import RESOURCE_SLICES, Obj
 from dra.gpu.inventory import Allocator
-from dra.kube import retry_schedule as secondtry
+from dra.kube import retry_schedule
 from dra.kube.errors import ForbiddenError, KubeError
 from tests.kube.clocks import FakeClock
 from tests.kubeletplugin.publishedslices import SLICES, condition, devices, published, slices
@@ -56,7 +56,7 @@ def fallen_back(rig: Rig, gate: Gate) -> None:
 def test_once_the_gate_is_on_the_node_is_handed_back_to_kube_scheduler(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(secondtry, "FIRST_SECONDS", 0.2)
+    monkeypatch.setattr(retry_schedule, "FIRST_SECONDS", 0.2)
     rig = make_rig()
     gate = Gate(rig, monkeypatch)
     rig.allocator = Allocator.SCHEDULER
@@ -95,13 +95,13 @@ def test_a_gate_that_is_off_is_seldom_asked_for(
         publisher.notify()
         wait_for("a look", lambda: not publisher._wake.is_set())
     assert gate.order.count("probe") == asked
-    assert publisher._second_try.due() > 500
+    assert publisher._retry_schedule.due() > 500
 
 
 def test_what_is_refused_while_the_gate_is_asked_for_changes_nothing(
     make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(secondtry, "FIRST_SECONDS", 0.2)
+    monkeypatch.setattr(retry_schedule, "FIRST_SECONDS", 0.2)
     rig = make_rig()
     gate = Gate(rig, monkeypatch)
     gate.on = False
@@ -129,7 +129,7 @@ def test_what_is_refused_while_the_gate_is_asked_for_changes_nothing(
 
 def test_what_goes_back_and_forth_is_tried_ever_more_seldom() -> None:
     clock = FakeClock()
-    tries = secondtry.SecondTry(clock)
+    tries = retry_schedule.RetrySchedule(clock)
     pauses = []
     for _ in range(8):
         tries.gave_up()

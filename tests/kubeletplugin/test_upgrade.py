@@ -181,7 +181,7 @@ def test_a_mismatch_without_a_newer_library_ends_as_the_message_says(rig: Rig) -
     assert "reload the kernel module" in text
     assert rig.machine.clients() == [], "the plugin is not in the way"
     rig.machine.upgrade_driver(NEW)
-    wait_for("the gate to open", lambda: rig.gate_is_open)
+    wait_for("readiness", lambda: rig.is_ready)
     assert rig.prepared(rig.claim(SLICE))
 
 

@@ -53,7 +53,7 @@ class Prepared:
 
 
 class Preparer:
-    """Prepares claims; one call per claim at a time (see ClaimWorks)."""
+    """Prepares claims; one call per claim at a time (see ClaimTasks)."""
 
     def __init__(  # noqa: PLR0913 - the parts that a transaction joins
         self,

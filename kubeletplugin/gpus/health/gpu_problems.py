@@ -19,7 +19,7 @@ _THERE = frozenset({InstanceState.PREPARED, InstanceState.PREPARING})
 
 
 @dataclass(frozen=True, slots=True)
-class Ailment:
+class GpuProblem:
     """One reason for which a GPU (``gi_id`` None) or a slice on it is not healthy.
 
     ``at`` is the monotonic time of its last sign. ``needs_reset``: no quiet time heals it.
@@ -38,19 +38,19 @@ class Ailment:
     away: bool = False
 
 
-class Ailments:
+class GpuProblems:
     """All of them. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._known: dict[tuple[str, int | None, str], Ailment] = {}
+        self._known: dict[tuple[str, int | None, str], GpuProblem] = {}
 
-    def add(self, ailment: Ailment) -> bool:
+    def add(self, problem: GpuProblem) -> bool:
         """One more sign; False if the same was known, which keeps its words."""
-        key = (ailment.gpu, ailment.gi_id, ailment.message)
+        key = (problem.gpu, problem.gi_id, problem.message)
         with self._lock:
             known = self._known.get(key)
-            self._known[key] = ailment if known is None else replace(known, at=ailment.at)
+            self._known[key] = problem if known is None else replace(known, at=problem.at)
             return known is None
 
     def drop(self, gpu: str, *, reason: str) -> bool:
@@ -61,32 +61,32 @@ class Ailments:
                 del self._known[key]
             return bool(gone)
 
-    def forget(self, gpu: str) -> tuple[Ailment, ...]:
+    def forget(self, gpu: str) -> tuple[GpuProblem, ...]:
         """Forget what concerns a GPU as a whole or slices on it; returns it."""
         with self._lock:
             gone = [k for k, a in self._known.items() if a.gpu == gpu]
             return tuple(self._known.pop(key) for key in gone)
 
-    def review(self, gpus: Iterable[Gpu], *, now: float) -> tuple[Ailment, ...]:
+    def review(self, gpus: Iterable[Gpu], *, now: float) -> tuple[GpuProblem, ...]:
         """Forget what has passed, judged by what was last seen of the GPUs; returns it."""
         by_uuid = {g.uuid: g for g in gpus}
         with self._lock:
-            healed: list[Ailment] = []
-            for key, ailment in list(self._known.items()):
-                gpu = by_uuid.get(ailment.gpu)
+            healed: list[GpuProblem] = []
+            for key, problem in list(self._known.items()):
+                gpu = by_uuid.get(problem.gpu)
                 if gpu is None or gpu.reason == GPU_LOST:
-                    self._known[key] = replace(ailment, away=True)
-                elif has_passed(ailment, gpu, now=now):
+                    self._known[key] = replace(problem, away=True)
+                elif has_passed(problem, gpu, now=now):
                     healed.append(self._known.pop(key))
             return tuple(healed)
 
-    def of_gpu(self, gpu: str) -> Ailment | None:
+    def of_gpu(self, gpu: str) -> GpuProblem | None:
         """What makes a GPU as a whole unhealthy, the gravest first."""
         with self._lock:
             found = [a for a in self._known.values() if a.gpu == gpu and a.gi_id is None]
         return max(found, key=lambda a: (a.blocks, a.needs_reset), default=None)
 
-    def of_slice(self, gpu: str, instance: Instance) -> Ailment | None:
+    def of_slice(self, gpu: str, instance: Instance) -> GpuProblem | None:
         """What makes one slice unhealthy, beside what its GPU has."""
         with self._lock:
             return next((a for a in self._known.values() if _is_about(a, gpu, instance)), None)
@@ -94,8 +94,8 @@ class Ailments:
     def shown(self, gpu: Gpu) -> Gpu:
         """A GPU as last seen, with what ails it; what NVML itself says of it comes first."""
         instances = tuple(
-            replace(i, unhealthy=ailment.message)
-            if (ailment := self.of_slice(gpu.uuid, i)) is not None
+            replace(i, unhealthy=problem.message)
+            if (problem := self.of_slice(gpu.uuid, i)) is not None
             else i
             for i in gpu.instances
         )
@@ -105,8 +105,8 @@ class Ailments:
         return replace(gpu, instances=instances, unavailable=whole.message, reason=whole.reason)
 
 
-def has_passed(ailment: Ailment, gpu: Gpu, *, now: float) -> bool:
-    """Whether an ailment is over, as the GPU was last seen, which is not lost.
+def has_passed(problem: GpuProblem, gpu: Gpu, *, now: float) -> bool:
+    """Whether a problem is over, as the GPU was last seen, which is not lost.
 
     A slice is well again when it has been removed: what is made next is another. A GPU is when it
     was lost and is back, or when the slices that were on it are gone without an Unprepare: both
@@ -115,16 +115,16 @@ def has_passed(ailment: Ailment, gpu: Gpu, *, now: float) -> bool:
     """
     if gpu.unavailable:
         return False
-    if ailment.away:
+    if problem.away:
         return True
     there = {i.uuid for i in gpu.instances if i.state in _THERE and i.uuid}
     lost = {i.uuid for i in gpu.instances if i.state is InstanceState.LOST}
-    if ailment.gi_id is not None and not ailment.beside & there:
+    if problem.gi_id is not None and not problem.beside & there:
         return True
-    if ailment.beside & lost and not ailment.beside & there:
+    if problem.beside & lost and not problem.beside & there:
         return True
-    return not ailment.needs_reset and now - ailment.at >= QUIET_SECONDS
+    return not problem.needs_reset and now - problem.at >= QUIET_SECONDS
 
 
-def _is_about(ailment: Ailment, gpu: str, instance: Instance) -> bool:
-    return ailment.gpu == gpu and ailment.gi_id is not None and instance.uuid in ailment.beside
+def _is_about(problem: GpuProblem, gpu: str, instance: Instance) -> bool:
+    return problem.gpu == gpu and problem.gi_id is not None and instance.uuid in problem.beside

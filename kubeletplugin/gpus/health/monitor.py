@@ -23,7 +23,7 @@ from kubeletplugin.gpus.health.device_health import (
     device_health,
     device_problem,
 )
-from kubeletplugin.gpus.health.gpu_problems import Ailment, Ailments
+from kubeletplugin.gpus.health.gpu_problems import GpuProblem, GpuProblems
 from kubeletplugin.gpus.health.xidwatch import XidWatch
 from kubeletplugin.journal.entries import HELD, Entry
 from kubeletplugin.journal.journal import Journal
@@ -68,7 +68,7 @@ class HealthMonitor:
         self._on_change = on_change
         self._on_instances = on_instances
         self._clock = clock or SystemClock()
-        self._ailments = Ailments()
+        self._gpu_problems = GpuProblems()
         self._review_lock = threading.Lock()
         self._told: dict[tuple[str, str], Problem] = {}
         self._lost: frozenset[str] = frozenset()
@@ -99,7 +99,7 @@ class HealthMonitor:
 
     def gpus(self) -> tuple[Gpu, ...]:
         """All GPUs as last seen, with what ails them."""
-        return tuple(self._ailments.shown(g) for g in self._hardware.gpus())
+        return tuple(self._gpu_problems.shown(g) for g in self._hardware.gpus())
 
     def devices(self) -> tuple[DeviceHealth, ...]:
         """The health of every device that a pod may use; none while the GPUs cannot be asked."""
@@ -119,30 +119,30 @@ class HealthMonitor:
             _log.info("XID %d is not about the hardware", xid.number, extra={"gpu_uuid": gpu})
             return
         remedy = reset(unit.uuid, node=self._reports.node_name, gpu=unit.name)
-        ailment = _of_xid(unit, xid, scope, at=self._clock.monotonic(), remedy=remedy)
-        if self._ailments.add(ailment):
-            _log.error("%s", ailment.message, extra={"gpu": unit.name, "gpu_uuid": gpu})
-            self._reports.node(NodeReason.XID_ERROR, ailment.message, warning=True)
+        problem = _of_xid(unit, xid, scope, at=self._clock.monotonic(), remedy=remedy)
+        if self._gpu_problems.add(problem):
+            _log.error("%s", problem.message, extra={"gpu": unit.name, "gpu_uuid": gpu})
+            self._reports.node(NodeReason.XID_ERROR, problem.message, warning=True)
         self.review()
 
     def denied(self, gpu: str, message: str) -> None:
         """NVML does not let this program change a GPU; what it offers cannot be delivered."""
         now = self._clock.monotonic()
         text = f"the last slice could not be made here for want of permission: {message}"
-        ailment = Ailment(gpu, NO_PERMISSION, text, now, needs_reset=True, blocks=False)
-        if self._ailments.of_gpu(gpu) is None and self._ailments.add(ailment):
+        problem = GpuProblem(gpu, NO_PERMISSION, text, now, needs_reset=True, blocks=False)
+        if self._gpu_problems.of_gpu(gpu) is None and self._gpu_problems.add(problem):
             self._reports.node(NodeReason.NO_PERMISSION, text, warning=True)
             self._on_change()
 
     def permitted(self, gpu: str) -> None:
         """A GPU could be changed."""
-        if self._ailments.drop(gpu, reason=NO_PERMISSION):
+        if self._gpu_problems.drop(gpu, reason=NO_PERMISSION):
             self._on_change()
 
     def taken_up(self, gpu: str) -> None:
         """A GPU that was let go of is back: whoever had it so has mended it, or sees it again."""
-        for ailment in self._ailments.forget(gpu):
-            _log.info("over, as the GPU was let go of: %s", ailment.message)
+        for problem in self._gpu_problems.forget(gpu):
+            _log.info("over, as the GPU was let go of: %s", problem.message)
         self.review()
 
     def review(self) -> None:
@@ -151,13 +151,13 @@ class HealthMonitor:
             return
         with self._review_lock:
             seen = self._hardware.gpus()
-            healed = self._ailments.review(seen, now=self._clock.monotonic())
-            for ailment in healed:
-                _log.info("passed: %s", ailment.message)
-                self._reports.node(NodeReason.RECOVERED, f"healthy again: {ailment.message}")
+            healed = self._gpu_problems.review(seen, now=self._clock.monotonic())
+            for problem in healed:
+                _log.info("passed: %s", problem.message)
+                self._reports.node(NodeReason.RECOVERED, f"healthy again: {problem.message}")
             before = {u.uuid: u.sick for u in self._hardware.units()}
             for unit in self._hardware.units():
-                whole = self._ailments.of_gpu(unit.uuid)
+                whole = self._gpu_problems.of_gpu(unit.uuid)
                 unit.sick = whole.message if whole is not None and whole.blocks else ""
             self._tell_of_gpus(seen)
             told = self._tell_of_devices()
@@ -239,7 +239,7 @@ class HealthMonitor:
         self._reports.node(NodeReason.XIDS_UNSUPPORTED, text)
 
 
-def _of_xid(unit: GpuUnit, xid: Xid, scope: Scope, *, at: float, remedy: str) -> Ailment:
+def _of_xid(unit: GpuUnit, xid: Xid, scope: Scope, *, at: float, remedy: str) -> GpuProblem:
     needs_reset = xid.number in RESET_XIDS
     instances = unit.seen.instances if unit.seen is not None else ()
     if scope is Scope.SLICE:
@@ -248,9 +248,9 @@ def _of_xid(unit: GpuUnit, xid: Xid, scope: Scope, *, at: float, remedy: str) ->
             "as healthy once it is made anew, or after 5 minutes without another"
         )
         own = frozenset(i.uuid for i in instances if i.gpu_instance_id == xid.gi_id and i.uuid)
-        return Ailment(unit.uuid, XID_ERROR, message, at, gi_id=xid.gi_id, beside=own)
+        return GpuProblem(unit.uuid, XID_ERROR, message, at, gi_id=xid.gi_id, beside=own)
     if not needs_reset:
         remedy = "it counts as healthy after 5 minutes without another"
     message = f"XID {xid.number} on {unit.name} ({unit.uuid}): {remedy}"
     beside = frozenset(i.uuid for i in instances if i.uuid)
-    return Ailment(unit.uuid, XID_ERROR, message, at, needs_reset=needs_reset, beside=beside)
+    return GpuProblem(unit.uuid, XID_ERROR, message, at, needs_reset=needs_reset, beside=beside)

@@ -16,7 +16,7 @@ from dra.gpu.inventory import Allocator, Inventory, Publication
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ForbiddenError, KubeError, NotFoundError
 from dra.kube.mirror.reflector import Change, Reflector
-from dra.kube.retry_schedule import SecondTry
+from dra.kube.retry_schedule import RetrySchedule
 from dra.kube.timing import Clock
 from dra.resourceslices.partitions import Offered, offered
 from dra.resourceslices.resourceslices import Features, LayoutError, SliceLayout
@@ -26,7 +26,7 @@ from kubeletplugin.publishing.mignode_publisher import node_owner
 from kubeletplugin.publishing.republisher import Republisher
 from kubeletplugin.publishing.slices.sliceprobe import probe
 from kubeletplugin.publishing.slices.slicewriter import DroppedFieldsError, SliceWriter
-from kubeletplugin.publishing.unaccounted import Blocking
+from kubeletplugin.publishing.unaccounted import Unaccounted
 from kubeletplugin.telemetry.reports import Reports
 
 _log = logging.getLogger(__name__)
@@ -79,7 +79,7 @@ class SlicePublisher(Republisher):
         self._mode = mode
         self._inventory = inventory
         self._reports = reports
-        self._blocking = Blocking(self._clock)
+        self._unaccounted = Unaccounted(self._clock)
         self._writer = SliceWriter(
             api,
             driver=options.driver_name,
@@ -93,7 +93,7 @@ class SlicePublisher(Republisher):
         self._last: Offered | None = None
         self._disturbed = False
         self._given_up: Publication | None = None
-        self._second_try = SecondTry(self._clock)
+        self._retry_schedule = RetrySchedule(self._clock)
 
     def _changed(self, change: Change) -> None:
         if change.new is None or not self._writer.is_own(change.new):
@@ -106,8 +106,8 @@ class SlicePublisher(Republisher):
                 self._withdraw()
             if self._given_up is None:
                 return None
-            if self._second_try.due() or not self._resume():
-                return self._second_try.due()
+            if self._retry_schedule.due() or not self._resume():
+                return self._retry_schedule.due()
         inventory = self._inventory()
         if inventory is None:
             return None
@@ -118,7 +118,7 @@ class SlicePublisher(Republisher):
         except KubeError as error:
             self._mode.report(Publication(done=False, reason="WriteFailed", message=str(error)))
             raise
-        return self._blocking.due()
+        return self._unaccounted.due()
 
     def _resume(self) -> bool:
         """Whether what was given up is possible after all; if so, the controller is told.
@@ -126,7 +126,7 @@ class SlicePublisher(Republisher):
         It is handed over as by a plugin that is restarted with another mode: what the controller
         allocated is among the devices that are published, and counts.
         """
-        self._second_try.later()
+        self._retry_schedule.later()
         inventory = self._inventory()
         if inventory is None:
             return False
@@ -190,7 +190,7 @@ class SlicePublisher(Republisher):
         self._mode.report(Publication(done=True, reason="Published"))
 
     def _offered(self, inventory: Inventory, features: Features) -> Offered:
-        blocked = self._blocking.look(inventory.gpus)
+        blocked = self._unaccounted.look(inventory.gpus)
         return offered(inventory, blocked, taints=features.taints)
 
     def _give_up(self, reason: str, message: str) -> None:
@@ -198,7 +198,7 @@ class SlicePublisher(Republisher):
         text = f"{message}. Until then the controller allocates this node's GPUs"
         _log.error("--allocator=scheduler is not possible: %s", text)
         self._reports.node(NodeReason.NO_SLICES, text, warning=True)
-        self._second_try.gave_up()
+        self._retry_schedule.gave_up()
         self._given_up = Publication(done=False, reason=reason, message=text)
         self._mode.report(self._given_up)
         self._withdraw()

@@ -84,7 +84,7 @@ def test_a_thread_that_has_ended_makes_it_dead(rig: Rig) -> None:
 def test_a_loop_that_is_stuck_makes_it_dead(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
     wait_for("readiness", lambda: not unready(rig))
     assert rig.daemon is not None
-    monkeypatch.setattr(rig.telemetry.vitals.hardware, "_clock", lambda: time.monotonic() + 1801)
+    monkeypatch.setattr(rig.telemetry.liveness.hardware, "_clock", lambda: time.monotonic() + 1801)
     [problem] = dead(rig)
     assert problem.startswith("hardware loop: nothing has been done for 18")
 
