@@ -23,7 +23,7 @@ from kubeletplugin.claims.prepare.lookup import read_devices
 from kubeletplugin.claims.prepare.occupancy import Occupancy
 from kubeletplugin.claims.prepare.prepare import Preparer
 from kubeletplugin.claims.prepare.removal import Removal
-from kubeletplugin.claims.prepare.rollback import Undo
+from kubeletplugin.claims.prepare.rollback import Rollback
 from kubeletplugin.claims.prepare.slices import Slices
 from kubeletplugin.claims.prepare.specs import Specs
 from kubeletplugin.claims.rebuild import Rebuild, claims_of
@@ -106,7 +106,7 @@ class Daemon:
         slices = Slices(session, self._journal, occupancy, removal, identity, boot_id=boot)
         search = DriverSearch(roots, directories=options.library_directories, hook=options.cdi_hook)
         specs = Specs(driver, self._hardware, roots=roots, search=search)
-        undo = Undo(self._hardware, self._journal, removal, specs, reports=reports)
+        rollback = Rollback(self._hardware, self._journal, removal, specs, reports=reports)
         self._statuses = ClaimStatuses(api, driver, problem=self._problem, seen=seen)
         self._monitor = HealthMonitor(
             self._hardware,
@@ -123,7 +123,7 @@ class Daemon:
             self._journal,
             slices,
             specs,
-            undo,
+            rollback,
             read_devices=partial(read_devices, api, driver=driver, pool=options.pool, seen=seen),
         )
         self._recovery = Recovery(
@@ -131,7 +131,7 @@ class Daemon:
             self._journal,
             slices,
             specs,
-            undo,
+            rollback,
             fate=fate,
             finish=preparer.prepare,
             reports=reports,
@@ -150,7 +150,7 @@ class Daemon:
             readiness=self._readiness,
             journal=self._journal,
             preparer=preparer,
-            undo=undo,
+            rollback=rollback,
             tasks=self._tasks,
             statuses=self._statuses,
             recovery=self._recovery,

@@ -1,32 +1,32 @@
-"""When to find out again whether what was given up is possible after all."""
+"""Schedule of retries for a feature that something outside this program did not support."""
 
 from __future__ import annotations
 
 from dra.kube.timing import Clock
 
 FIRST_SECONDS = 600.0
-"""Feature gates change with a restart of the API server: that is seldom, and nothing is urgent."""
+"""First pause. Feature gates change with a restart of the API server, seldom and not urgently."""
 
 _LONGEST_SECONDS = 4 * 3600.0
 
 
 class RetrySchedule:
-    """Ever more seldom: where several API servers disagree, it would go back and forth for ever."""
+    """Growing pauses: where API servers disagree, even ones would switch back and forth for ever."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._pause = 0.0
         self._at = 0.0
 
-    def gave_up(self) -> None:
-        """It turned out impossible: it is left alone for twice as long as the time before."""
+    def give_up(self) -> None:
+        """Records that the feature turned out unsupported: the next pause is twice the last one."""
         self._pause = min(max(FIRST_SECONDS, 2 * self._pause), _LONGEST_SECONDS)
-        self.later()
+        self.postpone()
 
-    def later(self) -> None:
-        """It still is impossible."""
+    def postpone(self) -> None:
+        """Records that the feature is still unsupported: the same pause begins again."""
         self._at = self._clock.monotonic() + self._pause
 
     def due(self) -> float:
-        """Seconds until it is to be tried again."""
+        """Seconds until the next retry is due."""
         return max(0.0, self._at - self._clock.monotonic())

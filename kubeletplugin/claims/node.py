@@ -14,7 +14,7 @@ from typing import TypeVar
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.claim_tasks import ClaimTasks
 from kubeletplugin.claims.prepare.prepare import Prepared, Preparer
-from kubeletplugin.claims.prepare.rollback import Undo
+from kubeletplugin.claims.prepare.rollback import Rollback
 from kubeletplugin.claims.rebuild import Rebuild
 from kubeletplugin.claims.recovery import Recovery
 from kubeletplugin.errors import HardwareError, PluginError, StartingError
@@ -51,7 +51,7 @@ class Node:
         readiness: Readiness,
         journal: Journal,
         preparer: Preparer,
-        undo: Undo,
+        rollback: Rollback,
         tasks: ClaimTasks,
         statuses: ClaimStatuses,
         recovery: Recovery,
@@ -64,7 +64,7 @@ class Node:
         self._readiness = readiness
         self._journal = journal
         self._preparer = preparer
-        self._undo = undo
+        self._rollback = rollback
         self._tasks = tasks
         self._statuses = statuses
         self._recovery = recovery
@@ -119,7 +119,7 @@ class Node:
                 "the API server or a GPU does not answer; it is tried again"
             )
         known = self._journal.of_claim(ref.uid)
-        left = self._undo.everything(ref.uid, patience=_UNPREPARE_PATIENCE)
+        left = self._rollback.remove_all(ref.uid, patience=_UNPREPARE_PATIENCE)
         if left.failed:
             raise HardwareError(str(left))
         if known:
@@ -136,7 +136,7 @@ class Node:
         """Try once more to remove what is left of a claim, unless something is done for it."""
 
         def work() -> None:
-            if not str(self._undo.leaving(ref.uid)):
+            if not str(self._rollback.retry_removal(ref.uid)):
                 self._observer.acted(Action.RECLAIMED)
                 _log.info("reclaimed", extra=about(ref))
 
@@ -154,7 +154,7 @@ class Node:
 
     def processes(self, ref: ClaimRef) -> tuple[int, ...]:
         """Processes in the slices of a claim, as far as NVML tells."""
-        return self._undo.processes(ref.uid)
+        return self._rollback.processes(ref.uid)
 
     def rebuild(self) -> None:
         """Look for what a lost journal leaves out, if that is still to be done."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.claim_fate import ClaimFate
-from kubeletplugin.claims.prepare.rollback import Undo
+from kubeletplugin.claims.prepare.rollback import Rollback
 from kubeletplugin.claims.prepare.slices import Slices
 from kubeletplugin.claims.prepare.specs import Specs
 from kubeletplugin.errors import IncompleteError, PluginError
@@ -38,7 +38,7 @@ class Recovery:
         journal: Journal,
         slices: Slices,
         specs: Specs,
-        undo: Undo,
+        rollback: Rollback,
         *,
         fate: Callable[[ClaimRef], ClaimFate],
         finish: Callable[[ClaimRef], object],
@@ -50,7 +50,7 @@ class Recovery:
         self._journal = journal
         self._slices = slices
         self._specs = specs
-        self._undo = undo
+        self._rollback = rollback
         self._fate = fate
         self._finish = finish
         self._reports = reports
@@ -166,7 +166,7 @@ class Recovery:
     def _unfinished(self, ref: ClaimRef) -> None:
         entries = self._journal.of_claim(ref.uid)
         if any(e.state in LEAVING for e in entries):
-            self._undo.leaving(ref.uid)
+            self._rollback.retry_removal(ref.uid)
         if not any(e.state in ARRIVING for e in entries):
             return
         if self._fate(ref) is ClaimFate.HERE:
@@ -180,7 +180,7 @@ class Recovery:
                 return
         _log.info("left half done, to be undone", extra=about(ref))
         self._observer.acted(Action.UNDONE)
-        self._undo.unfinished(ref.uid)
+        self._rollback.remove_unfinished(ref.uid)
 
     def _seen(self, entry: Entry) -> bool | None:
         """Whether an entry's slice is there; None if that cannot be told."""

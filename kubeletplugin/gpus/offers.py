@@ -42,7 +42,7 @@ class Offers:
             self._multiprocessors[profile_id] = multiprocessors
             return
         again, _ = self._struck.get(profile_id, (RetrySchedule(self._clock), ""))
-        again.gave_up()
+        again.give_up()
         self._struck[profile_id] = (again, why)
 
     def struck(self, profile_id: int) -> str:

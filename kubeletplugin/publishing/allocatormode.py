@@ -47,15 +47,15 @@ class AllocatorMode:
             self._publication = publication
         self._on_change()
 
-    def resumed(self) -> None:
+    def resume(self) -> None:
         """Slices are to be published after all: the controller is to allocate no more."""
         with self._mutex:
             self._withdrawn = False
             self._publication = Publication(done=None, reason="Pending")
         self._on_change()
 
-    def withdrawn(self) -> None:
-        """No slice is there, and none will be before ``resumed``: the controller may allocate."""
+    def withdraw(self) -> None:
+        """No slice is there, and none will be before ``resume``: the controller may allocate."""
         with self._mutex:
             self._withdrawn = True
         self._on_change()

@@ -56,7 +56,7 @@ CASES = {
     "only meant to be made": case(HALF, None, state=State.INTENT, has_gi_id=False),
     "its compute instance destroyed by us": case(HALF, None, state=State.CI_DESTROYED),
     "its compute instance destroyed by us, not recorded": case(
-        PREPARED, None, inside=Inside.NONE, halved=True
+        PREPARED, None, inside=Inside.NONE, has_no_compute_instance=True
     ),
     "its compute instance destroyed by somebody": case(PREPARED, Doubt.BARE, inside=Inside.NONE),
     "a compute instance that this program may have made last": case(

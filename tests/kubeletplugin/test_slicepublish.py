@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dra.common.resources import NODES, RESOURCE_SLICES
+from kubeletplugin.publishing import unaccounted
 from sim.nvml.faults import Fault
 from tests.kubeletplugin.publishedslices import (
     SLICES,

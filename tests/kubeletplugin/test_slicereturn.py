@@ -132,11 +132,11 @@ def test_what_goes_back_and_forth_is_tried_ever_more_seldom() -> None:
     tries = retry_schedule.RetrySchedule(clock)
     pauses = []
     for _ in range(8):
-        tries.gave_up()
+        tries.give_up()
         first = tries.due()
         clock.at += first
         assert tries.due() == 0
-        tries.later()
+        tries.postpone()
         pauses.append((first, tries.due()))
         clock.at += tries.due()
     assert pauses[:3] == [(600, 600), (1200, 1200), (2400, 2400)]

@@ -9,7 +9,7 @@ from dra.gpu.geometry import Placement
 from kubeletplugin.claims.prepare.removal import Removal
 from kubeletplugin.errors import BusyError
 from kubeletplugin.gpus.gpuunit import GpuUnit
-from kubeletplugin.gpus.ownership.identity import Identity, Sighting, how_to_remove
+from kubeletplugin.gpus.ownership.identity import FoundInstance, Identity, how_to_remove
 from kubeletplugin.journal.entries import LEAVING, Entry
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.errors import NvmlError
@@ -83,7 +83,7 @@ class Occupancy:
     ) -> None:
         # What is not on record was never made: an instance in its place is another's.
         recorded = self._journal.get(entry)
-        seen = self._identity.sight(recorded) if recorded else Sighting()
+        seen = self._identity.find_own_instance(recorded) if recorded else FoundInstance()
         ids = {seen.own.id if seen.own else None, reusable.gi_id if reusable else None}
         for gi in self._on(unit):
             if gi.id not in ids and gi.placement.overlaps(placement):

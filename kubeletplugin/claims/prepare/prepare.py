@@ -18,7 +18,7 @@ from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef
 from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.claims.prepare.lookup import ClaimUnreadableError, resolve
-from kubeletplugin.claims.prepare.rollback import Undo
+from kubeletplugin.claims.prepare.rollback import Rollback
 from kubeletplugin.claims.prepare.slices import Slices, check_withheld
 from kubeletplugin.claims.prepare.specs import Specs
 from kubeletplugin.errors import (
@@ -39,7 +39,7 @@ _log = logging.getLogger(__name__)
 _PATIENCE = 8.0
 _FIRST_DELAY = 0.1
 _LONGEST_DELAY = 2.0
-_UNDO_PATIENCE = 2.0
+_ROLLBACK_PATIENCE = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class Preparer:
         journal: Journal,
         slices: Slices,
         specs: Specs,
-        undo: Undo,
+        rollback: Rollback,
         *,
         read_devices: Callable[[ClaimRef], tuple[AllocatedDevice, ...]],
         clock: Clock | None = None,
@@ -70,7 +70,7 @@ class Preparer:
         self._journal = journal
         self._slices = slices
         self._specs = specs
-        self._undo = undo
+        self._rollback = rollback
         self._read_devices = read_devices
         self._clock = clock or SystemClock()
 
@@ -105,7 +105,9 @@ class Preparer:
                     self._journal.put(*done)
         except (PluginError, NvmlError) as error:
             held = [e for _, group in entries for e in group if e.state in HELD]
-            left = str(self._undo.unfinished(ref.uid, held=held, patience=_UNDO_PATIENCE))
+            left = str(
+                self._rollback.remove_unfinished(ref.uid, held=held, patience=_ROLLBACK_PATIENCE)
+            )
             text = f"{error}; undoing it failed too: {left}" if left else str(error)
             kind = type(error) if isinstance(error, PluginError) else HardwareError
             raise kind(text, passing=error.passing) from error
@@ -131,7 +133,7 @@ class Preparer:
                     f"the claim is prepared with {_names(e.device for e in known)} but was given "
                     f"{_names(names)} since; end the pods that use it first"
                 )
-            if left := str(self._undo.everything(ref.uid, patience=_UNDO_PATIENCE)):
+            if left := str(self._rollback.remove_all(ref.uid, patience=_ROLLBACK_PATIENCE)):
                 raise HardwareError(f"what an earlier allocation left cannot be removed: {left}")
             known = ()
         by_device = {e.device: e for e in known}

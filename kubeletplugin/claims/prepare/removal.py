@@ -24,7 +24,7 @@ class Removal:
         self._session = session
         self._journal = journal
         self._identity = identity
-        self._halved: set[tuple[str, str]] = set()
+        self._without_compute_instance: set[tuple[str, str]] = set()
 
     def remove(self, entry: Entry, before: Entry | None = None) -> str:
         """Destroy what is left of an entry's slice and forget the entry; the GPU's lock is held.
@@ -37,14 +37,16 @@ class Removal:
             NvmlError: something is left, InUseError if processes hold it.
             HostError: the journal cannot be written; the entry stays.
         """
-        halved = entry.key in self._halved
-        seen = self._identity.sight(entry, halved=halved)
+        has_no_compute_instance = entry.key in self._without_compute_instance
+        seen = self._identity.find_own_instance(
+            entry, has_no_compute_instance=has_no_compute_instance
+        )
         if seen.own is not None:
             gi_id = seen.own.id
             if entry.state not in LEAVING or entry.ci_id is not None or entry.quarantined:
                 self._mark(entry, entry.at(State.DESTROYING, gi_id=gi_id, ci_id=None))
             destroy_compute_instances(self._session, entry.gpu, gi_id)
-            self._halved.add(entry.key)
+            self._without_compute_instance.add(entry.key)
             if entry.state is not State.CI_DESTROYED:
                 bare = entry.at(State.CI_DESTROYED, gi_id=gi_id, ci_id=None, mig_uuid="")
                 self._note(bare)
@@ -53,7 +55,7 @@ class Removal:
             self._journal.remove(entry)
         else:
             self._journal.put(before)
-        self._halved.discard(entry.key)
+        self._without_compute_instance.discard(entry.key)
         if not seen.other:
             return ""
         return f"{seen.other}; it may be another's and is left alone: if it is not, {seen.remedy}"
@@ -95,7 +97,7 @@ class Removal:
     def _note(self, entry: Entry) -> None:
         """Record a step; on a full disk the next is taken all the same, as the entry stays.
 
-        That it was taken this process knows by itself, in ``_halved``.
+        ``_without_compute_instance`` remembers in this process that it was taken.
         """
         try:
             self._journal.put(entry)

@@ -32,8 +32,11 @@ _LEAST_PATIENCE = 0.1
 
 
 @dataclass(slots=True)
-class Left:
-    """What is left. ``withheld``: it stands in the journal as such; ``failed``: it does not."""
+class Remainder:
+    """Devices that could not be removed, as texts with the reason.
+
+    ``withheld``: recorded in the journal; ``failed``: not even that.
+    """
 
     withheld: list[str] = field(default_factory=list)
     failed: list[str] = field(default_factory=list)
@@ -46,7 +49,7 @@ class _AbsentError(HardwareError):
     """The GPU is not in the node now."""
 
 
-class Undo:
+class Rollback:
     """Removes what the journal lists. No method raises PluginError or NvmlError."""
 
     def __init__(  # noqa: PLR0913 - the parts that it joins
@@ -66,15 +69,15 @@ class Undo:
         self._reports = reports
         self._clock = clock or SystemClock()
 
-    def everything(
+    def remove_all(
         self, uid: str, *, patience: float = 0.0, otherwise: State = State.RECLAIMING
-    ) -> Left:
+    ) -> Remainder:
         """Remove all devices of a claim, and its CDI spec.
 
         What passes is tried again for ``patience`` seconds. What is left then is put into the state
         ``otherwise``, or in that which tells more.
         """
-        left = Left()
+        left = Remainder()
         try:
             # First, so that no container gets what is about to go.
             self._specs.remove(uid)
@@ -84,7 +87,9 @@ class Undo:
         self._entries(self._journal.of_claim(uid), left, patience, otherwise)
         return left
 
-    def unfinished(self, uid: str, *, held: Iterable[Entry] = (), patience: float = 0.0) -> Left:
+    def remove_unfinished(
+        self, uid: str, *, held: Iterable[Entry] = (), patience: float = 0.0
+    ) -> Remainder:
         """Remove the devices of a claim that kubelet was not told of; the spec goes if all do.
 
         ``held`` are entries as they were before their slices were to be made again: they are put
@@ -93,15 +98,15 @@ class Undo:
         before = {e.key: e for e in held}
         entries = self._journal.of_claim(uid)
         if not before and not any(e.state in HELD for e in entries):
-            return self.everything(uid, patience=patience, otherwise=State.ORPHAN)
-        left = Left()
+            return self.remove_all(uid, patience=patience, otherwise=State.ORPHAN)
+        left = Remainder()
         rest = [e for e in entries if e.state not in HELD]
         self._entries(rest, left, patience, State.ORPHAN, before)
         return left
 
-    def leaving(self, uid: str) -> Left:
+    def retry_removal(self, uid: str) -> Remainder:
         """Try once more to remove what is on its way out."""
-        left = Left()
+        left = Remainder()
         rest = [e for e in self._journal.of_claim(uid) if e.state in LEAVING and not e.quarantined]
         self._entries(rest, left, 0.0, State.RECLAIMING)
         return left
@@ -120,7 +125,7 @@ class Undo:
     def _entries(
         self,
         entries: Iterable[Entry],
-        left: Left,
+        left: Remainder,
         patience: float,
         otherwise: State,
         before: Mapping[Key, Entry] | None = None,
@@ -176,7 +181,7 @@ class Undo:
                 unit.lock.leave()
 
     def _keep(
-        self, entry: Entry, error: PluginError | NvmlError, left: Left, otherwise: State
+        self, entry: Entry, error: PluginError | NvmlError, left: Remainder, otherwise: State
     ) -> None:
         """Record that what could not be removed is to go, and why it did not."""
         text = f"{entry.device}: {error}"

@@ -44,8 +44,8 @@ class Evidence:
 
     ``state``, ``has_gi_id``, ``has_ci_id`` and ``has_uuid`` are the entry's. ``gpu_instance`` and
     ``compute_instance`` say whether they were removed since they were made. ``unique``: no driver
-    gives such a UUID twice. ``halved``: this process has destroyed the compute instance. ``busy``:
-    processes are seen in it. ``blind``: processes cannot be seen here.
+    gives such a UUID twice. ``has_no_compute_instance``: this process has destroyed the compute
+    instance. ``busy``: processes are seen in it. ``blind``: processes cannot be seen here.
     """
 
     state: State
@@ -56,7 +56,7 @@ class Evidence:
     gpu_instance: Continuity = Continuity.UNKNOWN
     compute_instance: Continuity = Continuity.UNKNOWN
     unique: bool = False
-    halved: bool = False
+    has_no_compute_instance: bool = False
     busy: bool = False
     blind: bool = False
 
@@ -108,7 +108,7 @@ def _bare(known: Evidence) -> Doubt | None:
     # Its id is taken off the record before it is destroyed, but for what is half made.
     expected = not known.has_ci_id and known.state not in HELD
     left = known.state in {State.CI_DESTROYED, *ARRIVING}
-    return None if expected or left or known.halved else Doubt.BARE
+    return None if expected or left or known.has_no_compute_instance else Doubt.BARE
 
 
 def _strange(known: Evidence) -> Doubt | None:

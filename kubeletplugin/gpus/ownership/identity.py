@@ -27,7 +27,7 @@ from kubeletplugin.nvml.session.session import Session
 
 
 @dataclass(frozen=True, slots=True)
-class Sighting:
+class FoundInstance:
     """What lies where an entry's slice was made: its ``own`` instance, or in words somebody's.
 
     ``whole``: its own compute instance is in it. ``remedy`` is what an administrator can do about
@@ -54,34 +54,38 @@ class Identity:
 
     def own_instance(self, entry: Entry) -> GpuInstance | None:
         """The GPU instance that this entry made, if it is there and known to be no other's."""
-        return self.sight(entry).own
+        return self.find_own_instance(entry).own
 
     def is_whole(self, entry: Entry) -> bool:
         """Whether an entry's slice is there: both instances, and the same UUID."""
-        return entry.ci_id is not None and bool(entry.mig_uuid) and self.sight(entry).whole
+        is_recorded = entry.ci_id is not None and bool(entry.mig_uuid)
+        return is_recorded and self.find_own_instance(entry).whole
 
-    def sight(self, entry: Entry, *, halved: bool = False) -> Sighting:
+    def find_own_instance(
+        self, entry: Entry, *, has_no_compute_instance: bool = False
+    ) -> FoundInstance:
         """Look for the GPU instance that this entry made.
 
-        ``halved``: this process has destroyed its compute instance and could not record it.
+        ``has_no_compute_instance``: this process has destroyed the compute instance of the entry
+        and could not record that.
         """
         if entry.boot_id != self._boot_id or entry.placement is None or entry.profile_id is None:
-            return Sighting()
+            return FoundInstance()
         try:
             found = self._candidate(entry)
             if found is None:
-                return Sighting()
-            why, inside = self._judge(entry, found, halved=halved)
+                return FoundInstance()
+            why, inside = self._judge(entry, found, has_no_compute_instance=has_no_compute_instance)
         except NotSupportedError:
             mode = mig_mode(self._session, self._session.device(entry.gpu), gpu=entry.gpu)
             # A GPU on which a slice was made has MIG, whatever it says now.
             if mode is None or mode[0]:
                 raise
-            return Sighting()  # without MIG mode there are no instances
+            return FoundInstance()  # without MIG mode there are no instances
         if why is None:
-            return Sighting(found, whole=entry.mig_uuid in {c.uuid for c in inside})
+            return FoundInstance(found, whole=entry.mig_uuid in {c.uuid for c in inside})
         contents = ", ".join(c.uuid for c in inside) or "no compute instance"
-        return Sighting(
+        return FoundInstance(
             other=f"GPU instance {found.id} of GPU {entry.gpu} (with {contents}) lies where "
             f"{entry.device} of claim {entry.claim} was made"
             f"{' with ' + entry.mig_uuid if entry.mig_uuid else ''}, but {why.value}",
@@ -115,13 +119,13 @@ class Identity:
 
     def _is_doubtful(self, entry: Entry, gi: GpuInstance) -> bool:
         try:
-            why, _ = self._judge(entry, gi, halved=False)
+            why, _ = self._judge(entry, gi, has_no_compute_instance=False)
         except NotFoundError:
             return True  # destroyed by someone else since it was listed
         return why is not None
 
     def _judge(
-        self, entry: Entry, gi: GpuInstance, *, halved: bool
+        self, entry: Entry, gi: GpuInstance, *, has_no_compute_instance: bool
     ) -> tuple[Doubt | None, tuple[ComputeInstance, ...]]:
         gpu_instance, compute_instance = self._watch.tell(entry)
         # Before the UUID is read: what is held from now on is then what was read.
@@ -138,7 +142,7 @@ class Identity:
             gpu_instance=gpu_instance,
             compute_instance=compute_instance,
             unique=is_unique(entry.mig_uuid),
-            halved=halved,
+            has_no_compute_instance=has_no_compute_instance,
             busy=nameless and self._is_busy(entry, gi),
             blind=not self._session.names_processes,
         )

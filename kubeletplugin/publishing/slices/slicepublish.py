@@ -126,7 +126,7 @@ class SlicePublisher(Republisher):
         It is handed over as by a plugin that is restarted with another mode: what the controller
         allocated is among the devices that are published, and counts.
         """
-        self._retry_schedule.later()
+        self._retry_schedule.postpone()
         inventory = self._inventory()
         if inventory is None:
             return False
@@ -142,7 +142,7 @@ class SlicePublisher(Republisher):
         self._features = features
         self._given_up = self._last = None
         self._announced, self._was_controllers = False, True
-        self._mode.resumed()
+        self._mode.resume()
         return True
 
     def _announce(self) -> bool:
@@ -198,7 +198,7 @@ class SlicePublisher(Republisher):
         text = f"{message}. Until then the controller allocates this node's GPUs"
         _log.error("--allocator=scheduler is not possible: %s", text)
         self._reports.node(NodeReason.NO_SLICES, text, warning=True)
-        self._retry_schedule.gave_up()
+        self._retry_schedule.give_up()
         self._given_up = Publication(done=False, reason=reason, message=text)
         self._mode.report(self._given_up)
         self._withdraw()
@@ -212,4 +212,4 @@ class SlicePublisher(Republisher):
             count = 0
         if count:
             _log.info("%d ResourceSlices withdrawn: the controller allocates", count)
-        self._mode.withdrawn()
+        self._mode.withdraw()
