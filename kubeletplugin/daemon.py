@@ -32,7 +32,7 @@ from kubeletplugin.errors import PluginError, denied_gpu, is_permanent
 from kubeletplugin.gpus.gpu_names import GpuNames, used_names
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.hardwareloop import HardwareLoop
-from kubeletplugin.gpus.health.device_health import Problem
+from kubeletplugin.gpus.health.device_health import DeviceProblem
 from kubeletplugin.gpus.health.monitor import HealthMonitor
 from kubeletplugin.gpus.lifecycle.driverlibrary import DriverLibrary
 from kubeletplugin.gpus.lifecycle.letgo import LettingGo
@@ -311,7 +311,7 @@ class Daemon:
     def _recover(self) -> None:
         for problem in self._journal.problems:
             _log.error("journal: %s", problem)
-            self._reports.node(NodeReason.CORRUPTED, f"journal: {problem}", warning=True)
+            self._reports.report_node(NodeReason.CORRUPTED, f"journal: {problem}", warning=True)
         self._node_watch.look()
         self._rebuild.run()
         self._recovery.run()
@@ -321,7 +321,7 @@ class Daemon:
     def _instances_changed(self) -> None:
         self._janitor.check_soon()
 
-    def _problem(self, entry: Entry) -> Problem | None:
+    def _problem(self, entry: Entry) -> DeviceProblem | None:
         return self._monitor.problem(entry)
 
     def _prepare_settled(self, ref: ClaimRef, error: PluginError | None) -> None:
@@ -335,7 +335,7 @@ class Daemon:
         held = any(e.state in HELD for e in self._journal.of_claim(ref.uid))
         if is_permanent(error, held=held):
             self._statuses.failed(ref, str(error), pool=self._options.pool)
-            self._reports.claim(ref, NodeReason.PREPARE_FAILED, str(error), warning=True)
+            self._reports.report_claim(ref, NodeReason.PREPARE_FAILED, str(error), warning=True)
 
     def _add_registration(self, server: grpc.Server) -> None:
         registration = Registration(self._options.driver_name, self._sockets.service)

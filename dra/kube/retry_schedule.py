@@ -11,7 +11,7 @@ _LONGEST_SECONDS = 4 * 3600.0
 
 
 class RetrySchedule:
-    """Growing pauses: where API servers disagree, even ones would switch back and forth for ever."""
+    """Growing pauses: even ones would switch for ever where several API servers disagree."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock

@@ -161,7 +161,7 @@ class Janitor:
             names = ", ".join(map(str, pids))
             _log.warning("gone, but still in use", extra=about(ref, pids=names))
             message = f"the claim is gone; its slices are kept until processes {names} have ended"
-            self._reports.claim(ref, NodeReason.IN_USE, message, warning=True)
+            self._reports.report_claim(ref, NodeReason.IN_USE, message, warning=True)
             self._next_claims = min(self._next_claims, self._clock.monotonic() + CHECK_SECONDS)
             return
         _log.info("gone, its slices are removed", extra=about(ref, reason=fate.name.lower()))

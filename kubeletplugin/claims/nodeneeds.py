@@ -58,7 +58,7 @@ class NodeNeeds:
         self._hardware.withhold(Conflict(reason, missing) if missing else None, source=_SOURCE)
         if missing:
             _log.error("no slice can be used on this node: %s", missing)
-            self._reports.node(reason, missing, warning=True)
+            self._reports.report_node(reason, missing, warning=True)
         else:
             _log.info("nothing is missing on this node any more")
 

@@ -123,7 +123,7 @@ class Rebuild:
             names = ", ".join(f"{e.device} of claim {e.claim}" for e in self._found) or "nothing"
             message = f"found on the hardware and in this node's claims: {names}"
             _log.warning("journal rebuilt: %s", message)
-            self._reports.node(NodeReason.REBUILT, message)
+            self._reports.report_node(NodeReason.REBUILT, message)
         return True
 
     def _look(self) -> list[str]:

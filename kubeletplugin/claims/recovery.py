@@ -148,7 +148,7 @@ class Recovery:
         )
         self._observer.acted(Action.RESTORED)
         _log.warning("slices made again", extra=about(ref, detail=message))
-        self._reports.claim(ref, NodeReason.RESTORED, message)
+        self._reports.report_claim(ref, NodeReason.RESTORED, message)
         return True
 
     def _say_why(self, lost: Iterable[Entry], why: str) -> None:
@@ -222,7 +222,7 @@ class Recovery:
                 "pod if it runs on"
             )
             _log.warning("slice lost", extra=device(entry, detail=message))
-            self._reports.claim(entry.claim, NodeReason.LOST, message, warning=True)
+            self._reports.report_claim(entry.claim, NodeReason.LOST, message, warning=True)
         else:
             _log.info("slice found again", extra=device(entry))
         self._hardware.look(entry.gpu)

@@ -9,8 +9,8 @@ import pynvml
 
 from dra.gpu.geometry import Placement, Profile
 from kubeletplugin.nvml.errors import (
+    InstanceNotFoundError,
     InUseError,
-    NotFoundError,
     NotSupportedError,
     NvmlError,
     ReadBackError,
@@ -75,7 +75,7 @@ def destroy_compute_instances(session: Session, gpu: str, gi_id: int) -> None:
         for handle in handles:
             _destroy(session, pynvml.nvmlComputeInstanceDestroy, handle, gpu=gpu, gi_id=gi_id)
         left = compute_handles(session, gi, gpu=gpu) if handles else []
-    except NotFoundError:
+    except InstanceNotFoundError:
         return
     if left:
         raise ReadBackError(
@@ -98,7 +98,7 @@ def destroy_gpu_instance(session: Session, gpu: str, gi_id: int) -> None:
         gi = session.call(pynvml.nvmlDeviceGetGpuInstanceById, device, gi_id, gpu=gpu)
         _destroy(session, pynvml.nvmlGpuInstanceDestroy, gi, gpu=gpu, gi_id=gi_id)
         session.call(pynvml.nvmlDeviceGetGpuInstanceById, device, gi_id, gpu=gpu)
-    except NotFoundError:
+    except InstanceNotFoundError:
         return
     raise ReadBackError(
         "nvmlGpuInstanceDestroy", gpu=gpu, detail=f"GPU instance {gi_id} is still there"
@@ -108,7 +108,7 @@ def destroy_gpu_instance(session: Session, gpu: str, gi_id: int) -> None:
 def _destroy(session: Session, function: Any, handle: Any, *, gpu: str, gi_id: int) -> None:
     try:
         session.call(function, handle, gpu=gpu)
-    except NotFoundError:
+    except InstanceNotFoundError:
         return
     except InUseError as error:
         raise InUseError(

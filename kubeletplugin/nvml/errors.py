@@ -5,7 +5,7 @@
     NvmlError
      +-- DriverUnavailableError      no library, no driver, or versions that do not match
      +-- PermissionDeniedError       not root and no CAP_SYS_ADMIN
-     +-- NotFoundError               no such instance or GPU
+     +-- InstanceNotFoundError       no such instance or GPU
      +-- NotSupportedError           the GPU, its driver or its MIG mode cannot do this
      +-- InUseError                  processes hold the instance; ``pids`` names them
      +-- InsufficientResourcesError  the placement is taken, or engines are used up
@@ -92,7 +92,7 @@ class PermissionDeniedError(NvmlError):
     """Not root and no CAP_SYS_ADMIN."""
 
 
-class NotFoundError(NvmlError):
+class InstanceNotFoundError(NvmlError):
     """No such instance or GPU."""
 
 
@@ -212,7 +212,7 @@ _KINDS: dict[int, type[NvmlError]] = {
     pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH: DriverUnavailableError,
     pynvml.NVML_ERROR_NO_PERMISSION: PermissionDeniedError,
     pynvml.NVML_ERROR_OPERATING_SYSTEM: PermissionDeniedError,
-    pynvml.NVML_ERROR_NOT_FOUND: NotFoundError,
+    pynvml.NVML_ERROR_NOT_FOUND: InstanceNotFoundError,
     pynvml.NVML_ERROR_NOT_SUPPORTED: NotSupportedError,
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: NotSupportedError,
     pynvml.NVML_ERROR_IN_USE: InUseError,

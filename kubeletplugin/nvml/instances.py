@@ -14,7 +14,7 @@ from typing import Any
 import pynvml
 
 from dra.gpu.geometry import Geometry, Placement
-from kubeletplugin.nvml.errors import NotFoundError, NotSupportedError, NvmlError
+from kubeletplugin.nvml.errors import InstanceNotFoundError, NotSupportedError, NvmlError
 from kubeletplugin.nvml.session.session import Session, together
 from kubeletplugin.nvml.versions import newest_form
 
@@ -59,7 +59,7 @@ def list_gpu_instances(session: Session, gpu: str, geometry: Geometry) -> tuple[
         for handle in buffer[: count.value]:
             try:
                 instance = read_gpu_instance(session, handle, gpu=gpu)
-            except NotFoundError:
+            except InstanceNotFoundError:
                 continue  # destroyed by someone else since it was listed
             found[instance.id] = instance
     return tuple(sorted(found.values(), key=lambda i: (i.placement, i.id)))
@@ -70,7 +70,7 @@ def list_compute_instances(session: Session, gpu: str, gi_id: int) -> tuple[Comp
     """Every compute instance in a GPU instance.
 
     Raises:
-        NotFoundError: there is no such GPU instance.
+        InstanceNotFoundError: there is no such GPU instance.
     """
     gi = session.call(pynvml.nvmlDeviceGetGpuInstanceById, session.device(gpu), gi_id, gpu=gpu)
     return tuple(
@@ -87,7 +87,7 @@ def find_gpu_instance(session: Session, gpu: str, gi_id: int) -> GpuInstance | N
             pynvml.nvmlDeviceGetGpuInstanceById, session.device(gpu), gi_id, gpu=gpu
         )
         return read_gpu_instance(session, handle, gpu=gpu)
-    except NotFoundError:
+    except InstanceNotFoundError:
         return None
 
 
@@ -100,7 +100,7 @@ def find_compute_instance(
         gi = session.call(pynvml.nvmlDeviceGetGpuInstanceById, session.device(gpu), gi_id, gpu=gpu)
         handle = session.call(pynvml.nvmlGpuInstanceGetComputeInstanceById, gi, ci_id, gpu=gpu)
         return read_compute_instance(session, handle, gpu=gpu)
-    except NotFoundError:
+    except InstanceNotFoundError:
         return None
 
 

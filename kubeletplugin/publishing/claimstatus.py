@@ -19,7 +19,7 @@ from dra.gpu.inventory import ClaimRef
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ConflictError, KubeError, NotFoundError
 from dra.kube.timing import Backoff, Clock, SystemClock, rfc3339
-from kubeletplugin.gpus.health.device_health import Problem
+from kubeletplugin.gpus.health.device_health import DeviceProblem
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.telemetry.logfields import about
 
@@ -41,7 +41,7 @@ class ClaimStatuses:
         api: KubeApi,
         driver: str,
         *,
-        problem: Callable[[Entry], Problem | None] = lambda _: None,
+        problem: Callable[[Entry], DeviceProblem | None] = lambda _: None,
         clock: Clock | None = None,
         first_delay: float = 0.2,
         seen: Callable[[Claim], None] = lambda _: None,

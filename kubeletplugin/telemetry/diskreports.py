@@ -28,6 +28,6 @@ class DiskReports:
         if failure:
             _log.error("%s", failure)
             text = f"{failure}; until then no claim can be prepared"
-            self._reports.node(NodeReason.UNWRITABLE, text, warning=True)
+            self._reports.report_node(NodeReason.UNWRITABLE, text, warning=True)
         else:
-            self._reports.node(NodeReason.WRITABLE, "the journal can be written again")
+            self._reports.report_node(NodeReason.WRITABLE, "the journal can be written again")

@@ -29,11 +29,11 @@ class Reports:
             "metadata": {"name": node_name, "uid": node_name},
         }
 
-    def node(self, reason: NodeReason, message: str, *, warning: bool = False) -> None:
+    def report_node(self, reason: NodeReason, message: str, *, warning: bool = False) -> None:
         """An event of this node."""
         self._recorder.emit(self._node, reason.value, message, warning=warning)
 
-    def claim(
+    def report_claim(
         self, ref: ClaimRef, reason: NodeReason, message: str, *, warning: bool = False
     ) -> None:
         """An event of a claim."""

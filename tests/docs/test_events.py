@@ -44,7 +44,7 @@ def test_a_row_says_type_object_meaning_and_remedy(title: str) -> None:
 
 
 _MEMBER = re.compile(r"NodeReason\.([A-Z_]+)")
-_ABOUT = {"node": "Node", "claim": "ResourceClaim"}
+_ABOUT = {"report_node": "Node", "report_claim": "ResourceClaim"}
 
 
 def emitted() -> Iterator[tuple[str, str, str]]:

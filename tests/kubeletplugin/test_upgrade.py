@@ -75,7 +75,7 @@ class Site:
     def monotonic(self) -> float:
         return self.now
 
-    def node(self, _reason: str, message: str, *, warning: bool = False) -> None:
+    def report_node(self, _reason: str, message: str, *, warning: bool = False) -> None:
         assert not warning
         self.events.append(message)
 

@@ -9,7 +9,7 @@ from kubeletplugin.gpus.ownership.identity import Identity
 from kubeletplugin.journal.entries import ARRIVING, LEAVING, Entry, State
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.changes import destroy_compute_instances, destroy_gpu_instance
-from kubeletplugin.nvml.errors import NotFoundError
+from kubeletplugin.nvml.errors import InstanceNotFoundError
 from kubeletplugin.nvml.instances import list_compute_instances, processes
 from kubeletplugin.nvml.session.session import Session
 from kubeletplugin.telemetry.logfields import device
@@ -80,7 +80,7 @@ class Removal:
             return False
         try:
             return not list_compute_instances(self._session, entry.gpu, found.id)
-        except NotFoundError:
+        except InstanceNotFoundError:
             return False
 
     def _mark(self, entry: Entry, marked: Entry) -> None:

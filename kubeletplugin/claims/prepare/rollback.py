@@ -173,7 +173,7 @@ class Rollback:
             current = self._journal.get(entry)
             if current is not None and (other := self._removal.remove(current, before)):
                 _log.warning("%s", other)
-                self._reports.node(NodeReason.FOREIGN, other, warning=True)
+                self._reports.report_node(NodeReason.FOREIGN, other, warning=True)
         finally:
             try:
                 self._hardware.observe(unit)
@@ -202,7 +202,7 @@ class Rollback:
         left.withheld.append(text)
         _log.warning("withheld", extra=device(current, error=str(error)))
         reason = NodeReason.IN_USE if isinstance(error, InUseError) else NodeReason.WITHHELD
-        self._reports.claim(
+        self._reports.report_claim(
             entry.claim, reason, f"{entry.device} cannot be removed yet: {error}", warning=True
         )
         self._hardware.look(entry.gpu)

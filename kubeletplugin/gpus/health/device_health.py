@@ -15,7 +15,7 @@ _ILL = frozenset({XID_ERROR, GPU_LOST, NodeReason.NVML_ERROR, NodeReason.NVML_HA
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class DeviceProblem:
     """Why a device is not healthy: a word for programs, and words for people."""
 
     reason: str
@@ -43,21 +43,21 @@ def device_health(entries: Iterable[Entry], gpus: Iterable[Gpu]) -> tuple[Device
     return tuple(found)
 
 
-def device_problem(entry: Entry, gpu: Gpu | None) -> Problem | None:
+def device_problem(entry: Entry, gpu: Gpu | None) -> DeviceProblem | None:
     """What is wrong with a device; ``gpu`` is None if the node has not got it."""
     if gpu is None:
-        return Problem(GPU_LOST, f"GPU {entry.gpu} is not in the node")
+        return DeviceProblem(GPU_LOST, f"GPU {entry.gpu} is not in the node")
     if gpu.reason in _ILL and gpu.unavailable:
-        return Problem(gpu.reason, gpu.unavailable)
+        return DeviceProblem(gpu.reason, gpu.unavailable)
     if entry.state is State.LOST:
-        return Problem(INSTANCE_LOST, entry.note or "the slice is gone from the GPU")
+        return DeviceProblem(INSTANCE_LOST, entry.note or "the slice is gone from the GPU")
     for instance in gpu.instances:
         if instance.claim is None or instance.claim.uid != entry.claim.uid:
             continue
         if instance.placement != entry.placement:
             continue
         if instance.state is InstanceState.LOST:
-            return Problem(INSTANCE_LOST, "the slice is gone from the GPU")
+            return DeviceProblem(INSTANCE_LOST, "the slice is gone from the GPU")
         if instance.unhealthy:
-            return Problem(XID_ERROR, instance.unhealthy)
+            return DeviceProblem(XID_ERROR, instance.unhealthy)
     return None

@@ -19,7 +19,7 @@ from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.health.device_health import (
     DeviceHealth,
-    Problem,
+    DeviceProblem,
     device_health,
     device_problem,
 )
@@ -70,7 +70,7 @@ class HealthMonitor:
         self._clock = clock or SystemClock()
         self._gpu_problems = GpuProblems()
         self._review_lock = threading.Lock()
-        self._told: dict[tuple[str, str], Problem] = {}
+        self._told: dict[tuple[str, str], DeviceProblem] = {}
         self._lost: frozenset[str] = frozenset()
         self._watches: dict[str, XidWatch] = {}
         self._unsupported = False
@@ -105,13 +105,13 @@ class HealthMonitor:
         """The health of every device that a pod may use; none while the GPUs cannot be asked."""
         return device_health(self._journal.entries(), self.gpus()) if self._ready() else ()
 
-    def problem(self, entry: Entry) -> Problem | None:
+    def problem(self, entry: Entry) -> DeviceProblem | None:
         """What is wrong with one device now; None while the GPUs cannot be asked."""
         if not self._ready():
             return None
         return device_problem(entry, {g.uuid: g for g in self.gpus()}.get(entry.gpu))
 
-    def xid(self, gpu: str, xid: Xid) -> None:
+    def take_xid(self, gpu: str, xid: Xid) -> None:
         """An XID has come."""
         unit = self._hardware.unit(gpu)
         scope = self._rules.scope(xid.number, gi_id=xid.gi_id)
@@ -122,7 +122,7 @@ class HealthMonitor:
         problem = _of_xid(unit, xid, scope, at=self._clock.monotonic(), remedy=remedy)
         if self._gpu_problems.add(problem):
             _log.error("%s", problem.message, extra={"gpu": unit.name, "gpu_uuid": gpu})
-            self._reports.node(NodeReason.XID_ERROR, problem.message, warning=True)
+            self._reports.report_node(NodeReason.XID_ERROR, problem.message, warning=True)
         self.review()
 
     def denied(self, gpu: str, message: str) -> None:
@@ -131,7 +131,7 @@ class HealthMonitor:
         text = f"the last slice could not be made here for want of permission: {message}"
         problem = GpuProblem(gpu, NO_PERMISSION, text, now, needs_reset=True, blocks=False)
         if self._gpu_problems.of_gpu(gpu) is None and self._gpu_problems.add(problem):
-            self._reports.node(NodeReason.NO_PERMISSION, text, warning=True)
+            self._reports.report_node(NodeReason.NO_PERMISSION, text, warning=True)
             self._on_change()
 
     def permitted(self, gpu: str) -> None:
@@ -154,7 +154,7 @@ class HealthMonitor:
             healed = self._gpu_problems.review(seen, now=self._clock.monotonic())
             for problem in healed:
                 _log.info("passed: %s", problem.message)
-                self._reports.node(NodeReason.RECOVERED, f"healthy again: {problem.message}")
+                self._reports.report_node(NodeReason.RECOVERED, f"healthy again: {problem.message}")
             before = {u.uuid: u.sick for u in self._hardware.units()}
             for unit in self._hardware.units():
                 whole = self._gpu_problems.of_gpu(unit.uuid)
@@ -168,10 +168,12 @@ class HealthMonitor:
         lost = {g.uuid: g for g in seen if g.reason == GPU_LOST}
         for uuid in lost.keys() - self._lost:
             gpu = lost[uuid]
-            self._reports.node(NodeReason.GPU_LOST, f"{gpu.name}: {gpu.unavailable}", warning=True)
+            self._reports.report_node(
+                NodeReason.GPU_LOST, f"{gpu.name}: {gpu.unavailable}", warning=True
+            )
         silent = self._lost & {g.uuid for g in seen if g.reason == LET_GO}
         for uuid in self._lost - lost.keys() - silent:
-            self._reports.node(NodeReason.RECOVERED, f"GPU {uuid} answers again")
+            self._reports.report_node(NodeReason.RECOVERED, f"GPU {uuid} answers again")
         self._lost = frozenset(lost) | silent
 
     def _tell_of_devices(self) -> bool:
@@ -191,7 +193,9 @@ class HealthMonitor:
             self._told[key] = problem
             if problem.reason != INSTANCE_LOST:  # which has an event of its own
                 text = f"{entry.device}: {problem.message}"
-                self._reports.claim(entry.claim, NodeReason(problem.reason), text, warning=True)
+                self._reports.report_claim(
+                    entry.claim, NodeReason(problem.reason), text, warning=True
+                )
         for ref in changed.values():
             self._statuses.refresh(ref, lambda uid=ref.uid: self._held(uid))  # type: ignore[misc]
         return bool(changed)
@@ -219,7 +223,7 @@ class HealthMonitor:
             self._watches[uuid] = XidWatch(
                 self._hardware.session,
                 uuid,
-                on_xid=lambda xid, uuid=uuid: self.xid(uuid, xid),  # type: ignore[misc]
+                on_xid=lambda xid, uuid=uuid: self.take_xid(uuid, xid),  # type: ignore[misc]
                 on_instances=lambda uuid=uuid: self._instances_changed(uuid),  # type: ignore[misc]
                 on_lost=lambda uuid=uuid: self._hardware.look(uuid),  # type: ignore[misc]
                 on_unsupported=self._say_unsupported,
@@ -236,7 +240,7 @@ class HealthMonitor:
         self._unsupported = True
         text = f"XIDs are not heard on this node, lost GPUs are still noticed: {message}"
         _log.warning("%s", text)
-        self._reports.node(NodeReason.XIDS_UNSUPPORTED, text)
+        self._reports.report_node(NodeReason.XIDS_UNSUPPORTED, text)
 
 
 def _of_xid(unit: GpuUnit, xid: Xid, scope: Scope, *, at: float, remedy: str) -> GpuProblem:

@@ -92,7 +92,7 @@ class DriverLibrary:
         self._ended = now
         message = f"{self._why}; this plugin ends, to be started with the new library"
         _log.warning("%s", message)
-        self._reports.node(NodeReason.LIBRARY_REPLACED, message)
+        self._reports.report_node(NodeReason.LIBRARY_REPLACED, message)
         self._end()
 
     def overdue(self) -> str:

@@ -180,7 +180,7 @@ class LettingGo:
         for unit in free:
             _log.info("%s: %s", unit.name, unit.let_go)
             text = f"{unit.name} ({unit.uuid}): {unit.let_go}"
-            self._reports.node(NodeReason.LET_GO, text)
+            self._reports.report_node(NodeReason.LET_GO, text)
 
     def _take_up(self, units: list[GpuUnit]) -> None:
         self._resting.clear()
@@ -193,7 +193,9 @@ class LettingGo:
             self._said.clear()
         for unit in units:
             self._on_taken_up(unit.uuid)
-            self._reports.node(NodeReason.TAKEN_UP, f"{unit.name} ({unit.uuid}) is in use again")
+            self._reports.report_node(
+                NodeReason.TAKEN_UP, f"{unit.name} ({unit.uuid}) is in use again"
+            )
 
     def _text(self, unit: GpuUnit, why: str, *, alone: bool) -> str:
         if not alone:

@@ -67,9 +67,11 @@ class MigMode:
         )
         # Success of the call says nothing: the mode may be waiting for a reset.
         if mig_mode(session, session.device(gpu), gpu=gpu) == (True, True):
-            self._reports.node(NodeReason.MIG_ENABLED, f"MIG mode of {unit.name} ({gpu}) turned on")
+            self._reports.report_node(
+                NodeReason.MIG_ENABLED, f"MIG mode of {unit.name} ({gpu}) turned on"
+            )
         else:
-            self._reports.node(
+            self._reports.report_node(
                 NodeReason.MIG_PENDING,
                 f"MIG mode of {unit.name} ({gpu}) was asked for and is not on "
                 f"(activation status {status}); "
@@ -107,4 +109,4 @@ class MigMode:
             f"processes use the GPU; {SEE_PROCESSES}, or {enable_mig(unit.uuid, gpu=unit.name)}"
         )
         _log.warning("%s", text)
-        self._reports.node(NodeReason.MIG_LEFT_OFF, text, warning=True)
+        self._reports.report_node(NodeReason.MIG_LEFT_OFF, text, warning=True)

@@ -108,4 +108,4 @@ class NodeWatch:
             _log.info("no other program manages this node's GPUs any more")
             return
         _log.warning("GPUs are withheld: %s", found.problem)
-        self._reports.node(found.reason, f"GPUs are withheld: {found.problem}", warning=True)
+        self._reports.report_node(found.reason, f"GPUs are withheld: {found.problem}", warning=True)

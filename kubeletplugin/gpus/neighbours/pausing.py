@@ -80,4 +80,4 @@ class Pauses:
             _log.info("GPU clients of this node are not to pause any more")
         elif before is None:
             _log.warning("%s", pause.conflict.problem)
-            self._reports.node(NodeReason.PAUSED, pause.conflict.problem)
+            self._reports.report_node(NodeReason.PAUSED, pause.conflict.problem)

@@ -14,7 +14,7 @@ from kubeletplugin.gpus.ownership.belonging import Doubt, Evidence, Inside, doub
 from kubeletplugin.gpus.ownership.entrywatch import EntryWatch
 from kubeletplugin.journal.entries import Entry
 from kubeletplugin.nvml.discovery import mig_mode
-from kubeletplugin.nvml.errors import NotFoundError, NotSupportedError
+from kubeletplugin.nvml.errors import InstanceNotFoundError, NotSupportedError
 from kubeletplugin.nvml.instances import (
     ComputeInstance,
     GpuInstance,
@@ -120,7 +120,7 @@ class Identity:
     def _is_doubtful(self, entry: Entry, gi: GpuInstance) -> bool:
         try:
             why, _ = self._judge(entry, gi, has_no_compute_instance=False)
-        except NotFoundError:
+        except InstanceNotFoundError:
             return True  # destroyed by someone else since it was listed
         return why is not None
 

@@ -15,8 +15,8 @@ import pynvml
 from kubeletplugin.nvml.errors import (
     DriverUnavailableError,
     GpuLostError,
+    InstanceNotFoundError,
     LetGoError,
-    NotFoundError,
     NvmlError,
     translate,
 )
@@ -101,7 +101,7 @@ class Session(Library):
             try:
                 handle = self.call(by_address, address.encode(), gpu=uuid)
                 found = self._verified(handle, label=uuid)
-            except NotFoundError as error:
+            except InstanceNotFoundError as error:
                 # Not to be taken for an instance that is not found, and so is gone for good.
                 raise _absent(uuid, f"nothing is at its PCI address {address}") from error
             if found.uuid != uuid:

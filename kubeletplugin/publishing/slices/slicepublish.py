@@ -197,7 +197,7 @@ class SlicePublisher(Republisher):
         """Publish nothing until further notice; the controller is to allocate."""
         text = f"{message}. Until then the controller allocates this node's GPUs"
         _log.error("--allocator=scheduler is not possible: %s", text)
-        self._reports.node(NodeReason.NO_SLICES, text, warning=True)
+        self._reports.report_node(NodeReason.NO_SLICES, text, warning=True)
         self._retry_schedule.give_up()
         self._given_up = Publication(done=False, reason=reason, message=text)
         self._mode.report(self._given_up)
