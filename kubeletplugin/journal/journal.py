@@ -10,7 +10,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +31,10 @@ class Journal:
     Raises HostError from every change that could not be written; the entries are then as before.
     ``problems`` says in words which files or records could not be used, ``failure`` why the last
     change could not be written; it is empty when it was.
+
+    ``on_change`` is called after each change, and when writing begins to fail, by the thread that
+    made the change and without the journal's lock: it may ask the journal. Whoever made the change
+    may hold other locks, that of a GPU for example, so that it must wait for nothing.
     """
 
     def __init__(self, path: Path, *, on_change: Callable[[], None] | None = None) -> None:
@@ -72,17 +77,17 @@ class Journal:
 
     def put(self, *entries: Entry) -> None:
         """Add or replace entries, all of them or none."""
-        with self._lock:
+        with self._changing():
             self._write(self._entries | {e.key: e for e in entries})
 
     def exchange(self, old: Entry, new: Entry) -> None:
         """Forget one entry and put another, in one write."""
-        with self._lock:
+        with self._changing():
             self._write({k: e for k, e in self._entries.items() if k != old.key} | {new.key: new})
 
     def alter(self, old: Entry, new: Entry) -> bool:
         """Replace an entry if it is still as given; False if somebody changed it meanwhile."""
-        with self._lock:
+        with self._changing():
             if self._entries.get(old.key) != old:
                 return False
             if new != old:
@@ -92,13 +97,13 @@ class Journal:
     def remove(self, *entries: Entry) -> None:
         """Forget entries; those that are not there are fine."""
         gone = {e.key for e in entries}
-        with self._lock:
+        with self._changing():
             if gone & self._entries.keys():
                 self._write({k: e for k, e in self._entries.items() if k not in gone})
 
     def forget_unread(self, uid: str) -> None:
         """Forget the unreadable records of a claim."""
-        with self._lock:
+        with self._changing():
             kept = tuple(
                 r for r in self._contents.unread if not isinstance(r, dict) or r.get("uid") != uid
             )
@@ -111,12 +116,12 @@ class Journal:
         Written even when nothing was found: a node without a journal is one that has lost it, where
         another's instance may be taken for a claim's.
         """
-        with self._lock:
+        with self._changing():
             self._write(self._entries, replace(self._contents, rebuild=False))
 
     def retry(self) -> None:
         """Write again what could not be written, so that it is known when that is over."""
-        with self._lock:
+        with self._changing():
             if self.failure:
                 try:
                     self._write(self._entries)
@@ -139,6 +144,21 @@ class Journal:
         except OSError as error:
             raise HostError(f"cannot sweep {folder}: {error.strerror or error}") from error
 
+    @contextmanager
+    def _changing(self) -> Iterator[None]:
+        """Hold the lock; the listener hears of a change once the lock is free again."""
+        changed = False
+        try:
+            with self._lock:
+                before = self._contents.generation, self.failure
+                try:
+                    yield
+                finally:
+                    changed = before != (self._contents.generation, self.failure)
+        finally:
+            if changed and self._on_change is not None:
+                self._on_change()
+
     def _write(self, entries: dict[Key, Entry], contents: Contents | None = None) -> None:
         contents = replace(
             contents or self._contents,
@@ -155,15 +175,10 @@ class Journal:
                 f"cannot write the journal {self._path}: {error.strerror or error}; "
                 "free space there or make it writable"
             )
-            if failure != self.failure:
-                self.failure = failure
-                if self._on_change is not None:
-                    self._on_change()
+            self.failure = failure
             raise HostError(failure) from error
         self.failure = ""
         self._contents, self._entries = contents, entries
-        if self._on_change is not None:
-            self._on_change()
 
 
 def previous(path: Path) -> Path:
