@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
-import msgspec
 import yaml
 
 from api.errors import InvalidObjectError
@@ -29,6 +28,7 @@ from sim.cluster.processes import ClusterError, Supervisor
 from sim.kubelet.record import is_registered
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import Product, load_product
+from sim.nvml.strictjson import ContentError
 
 DRIVER_NAMESPACE = "mig-dra-driver"
 API_SERVER = "apiserver"
@@ -204,11 +204,8 @@ def read_product(name: str) -> Product:
         product = load_product(Path(name) if name.endswith(".json") else name)
     except (LookupError, OSError) as error:
         raise ClusterError(str(error)) from error
-    except msgspec.MsgspecError as error:
-        raise ClusterError(
-            f"{name} is no file of a GPU product: {error}. "
-            "Take one of sim/nvml/fixtures as pattern."
-        ) from error
+    except ContentError as error:
+        raise ClusterError(f"{error}. Take one of sim/nvml/fixtures as pattern.") from error
     if not product.gi_profiles:
         raise ClusterError(f"{name} has no MIG profiles: there is nothing to cut")
     return product

@@ -15,6 +15,7 @@ from sim.nvml.latencies import read_latencies
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import product_names
 from sim.nvml.state import WHOLE_GPU, HostPart
+from sim.nvml.strictjson import ContentError
 
 _state = click.option(
     "--state",
@@ -58,7 +59,7 @@ def init(  # noqa: PLR0913 - the flags
     try:
         measured = read_latencies(latencies) if latencies else {}
         machine = Machine.create(state, specs, host_root=host_root, driver_version=driver_version)
-    except (FileExistsError, LookupError) as error:
+    except (FileExistsError, LookupError, ContentError) as error:
         raise click.ClickException(str(error)) from error
     machine.configure(latencies=measured)
 

@@ -9,12 +9,18 @@ from sim.nvml.cabi import integer, put_int, put_text, put_uint, structure, versi
 from sim.nvml.clients import clients
 from sim.nvml.codes import RefusedError, Return
 from sim.nvml.library import exported
+from sim.nvml.products import Architecture, Brand
 from sim.nvml.session import Session
 
 _MIB = 1024 * 1024
-_ARCHITECTURES = {"ampere": 7, "ada": 8, "hopper": 9, "blackwell": 10}
-_UNKNOWN_ARCHITECTURE = 0xFFFFFFFF
-_BRANDS = {"tesla": 2, "nvidia-rtx": 13, "nvidia": 14}
+_ARCHITECTURES: dict[Architecture, int] = {
+    "ampere": 7,
+    "ada": 8,
+    "hopper": 9,
+    "blackwell": 10,
+    "unknown": 0xFFFFFFFF,
+}
+_BRANDS: dict[Brand, int] = {"tesla": 2, "nvidia-rtx": 13, "nvidia": 14}
 
 
 @exported("nvmlDeviceGetName")
@@ -81,14 +87,14 @@ def pci_info(session: Session, device: Any, info: Any) -> None:
 @exported("nvmlDeviceGetBrand")
 def brand(session: Session, device: Any, kind: Any) -> None:
     """Brand as NVML numbers it."""
-    put_uint(kind, _BRANDS.get(session.device(device)[1].brand, 0))
+    put_uint(kind, _BRANDS[session.device(device)[1].brand])
 
 
 @exported("nvmlDeviceGetArchitecture")
 def architecture(session: Session, device: Any, kind: Any) -> None:
-    """Architecture as NVML numbers it; the unknown one for a product that NVML does not know."""
+    """Architecture as NVML numbers it."""
     _, product = session.device(device)
-    put_uint(kind, _ARCHITECTURES.get(product.architecture, _UNKNOWN_ARCHITECTURE))
+    put_uint(kind, _ARCHITECTURES[product.architecture])
 
 
 @exported("nvmlDeviceGetCudaComputeCapability")
