@@ -3,6 +3,7 @@
 # make kubectl-mig   kubectl's plugin, and what to add to PATH
 # make wheel  the Python package, into dist/; make krew: kubectl's plugin as krew takes it
 # make cluster   a real Kubernetes on this machine, as root, from its binaries; make cluster-down ends it
+# make fmt    what ruff mends by itself, and the format
 # make test   everything that CI runs: lint, types, layers, tests
 # make docs   the handbook, into site/
 # make soak   the node under random failures for as long as it takes
@@ -16,7 +17,7 @@ PLUGINS := $(VENV)/plugins
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 WORKERS ?= auto
 
-.PHONY: demo up cluster cluster-down kubectl-mig wheel krew test lint types unit soak test-cluster protos constraints docs clean
+.PHONY: demo up cluster cluster-down kubectl-mig wheel krew fmt test lint types unit soak test-cluster protos constraints docs clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python -m sim demo
@@ -42,6 +43,10 @@ wheel: $(VENV)/.runtime
 
 krew: $(VENV)/.dev wheel
 	$(BIN)/python -m hack.krew --wheel-dir dist
+
+fmt: $(VENV)/.dev
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 test: lint types unit
 

@@ -16,7 +16,7 @@ from dra.gpu.geometry import EMPTY, Geometry, Occupant, Placement, Profile, Usag
 from sim.nvml.products import load_product
 
 KUBE = "kube"
-NAMES = (KUBE, "first-fit", "best-fit", "mfi", "sws")
+NAMES = (KUBE, *POLICIES)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 import msgspec
@@ -18,6 +19,19 @@ from tests.docs.blocks import PAGES, ROOT, Block, blocks
 SHELL = [b for page in PAGES for b in blocks(page) if b.language in {"sh", "bash", "shell"}]
 MANIFESTS = [b for page in PAGES for b in blocks(page) if b.language == "yaml"]
 SHORTEST_REASON = 15
+
+
+def words(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, str]]:
+    """The paths of a struct's fields with each word of those that take words of a list."""
+    for field in msgspec.structs.fields(struct):
+        path = f"{prefix}{field.encode_name}"
+        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
+            yield from words(field.type, f"{path}.")
+        else:
+            kind = msgspec.inspect.type_info(field.type)
+            inner = getattr(kind, "item_type", kind)
+            for value in getattr(inner, "values", ()):
+                yield path, str(value)
 
 
 def fields(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[str]:
@@ -61,3 +75,20 @@ def test_every_field_of_the_configuration_is_documented() -> None:
     page = (ROOT / "docs/configuration.md").read_text()
     missing = [f for f in fields(MigDeviceConfig) if f"`{f}`" not in page]
     assert sorted(missing) == ["apiVersion", "kind"]
+
+
+WORDS = [w for w in words(MigDeviceConfig) if w[0] not in {"apiVersion", "kind"}]
+
+
+@pytest.mark.parametrize(("field", "word"), WORDS)
+def test_every_word_that_a_field_of_the_configuration_takes_is_documented(
+    field: str, word: str
+) -> None:
+    page = (ROOT / "docs/configuration.md").read_text()
+    _, found, rest = page.partition(f"\n| `{field}` |")
+    own, *others = (found + rest).partition("\n\n")[0].strip().splitlines()
+    rows = [own, *takewhile(lambda line: line.startswith("| | "), others)]
+    assert any(f"`{word}`" in row.split("|")[2] for row in rows), (
+        f"docs/configuration.md says nothing of {field}: {word}; give it a row below `{field}`:\n"
+        f"| | `{word}` | ... |"
+    )

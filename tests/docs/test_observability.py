@@ -26,6 +26,11 @@ from tests.docs.test_events import PAGE as EVENTS
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs/observability.md"
 PACKAGES = ("controller", "kubeletplugin", "dra")
+MODULES = {
+    "controller": "controller/reporting/metrics.py",
+    "plugin": "kubeletplugin/telemetry/metrics.py or nodemetrics.py",
+    "both": "dra/monitoring",
+}
 Described = dict[str, tuple[str, frozenset[str]]]
 
 
@@ -73,6 +78,12 @@ def rows(title: str) -> Iterator[list[str]]:
             yield [cell.strip() for cell in line.strip("|").split("|")]
 
 
+def row_of(name: str, described: tuple[str, frozenset[str]]) -> str:
+    """The row for a metric, but for its meaning."""
+    kind, labels = described
+    return f"| `{name}` | {kind} | {', '.join(f'`{label}`' for label in sorted(labels))} | ... |"
+
+
 def documented(title: str) -> Described:
     return {
         name.strip("`"): (kind, frozenset(re.findall(r"`(\w+)`", labels)))
@@ -89,7 +100,19 @@ def test_every_metric_is_documented_with_its_type_and_labels_and_no_other(
         "plugin": (of_plugin(tmp_path), "Metrics of the plugin"),
         "both": (of_both(), "Metrics of both"),
     }[title]
-    assert documented(heading) == exported(registry)
+    found, written = exported(registry), documented(heading)
+    lacking = [
+        f"docs/observability.md, table '{heading}', lacks this row (say what it means): "
+        f"{row_of(name, found[name])}"
+        for name in sorted(found)
+        if written.get(name) != found[name]
+    ]
+    strange = [
+        f"docs/observability.md, table '{heading}', has a row for {name}, which is not registered "
+        f"in {MODULES[title]}: take the row away"
+        for name in sorted(set(written) - set(found))
+    ]
+    assert not [*lacking, *strange], "\n".join([*lacking, *strange])
 
 
 def test_every_example_asks_for_metrics_and_values_that_exist(tmp_path: Path) -> None:

@@ -154,7 +154,10 @@ def test_every_policy_that_the_configuration_names_exists() -> None:
 
     from api.config import PlacementPolicy
 
-    assert set(POLICIES) == set(get_args(PlacementPolicy))
+    assert set(POLICIES) == set(get_args(PlacementPolicy)), (
+        "POLICIES in dra/allocator/scoring/score.py and PlacementPolicy in api/config.py have to "
+        "name the same policies: add the one that is missing"
+    )
 
 
 def test_demand_starts_uniform_over_sizes_and_learns() -> None:

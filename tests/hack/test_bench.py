@@ -9,6 +9,7 @@ from click.testing import CliRunner
 
 from controller.cluster.cluster import Cluster
 from dra.allocator.scoring.moves import MoveTable
+from dra.allocator.scoring.score import POLICIES
 from dra.cel.cel import Selectors
 from dra.cel.kinds import Kinds
 from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS
@@ -32,6 +33,11 @@ def test_every_policy_has_a_row_in_every_placement_table(
     assert result.exit_code == 0
     rows = [line.split()[0] for line in result.output.splitlines() if line.startswith(NAMES)]
     assert rows == list(NAMES)
+
+
+def test_every_policy_is_benchmarked() -> None:
+    left_out = sorted(set(POLICIES) - set(NAMES))
+    assert not left_out, f"hack/bench/fleet.py leaves out {left_out}: take its NAMES from POLICIES"
 
 
 def test_the_order_of_devices_is_compared_for_both_kinds_of_requests() -> None:
