@@ -1,4 +1,4 @@
-"""The program as a whole: what is started in which order, and stopped in which."""
+"""The program as a whole: the order in which its parts are started and stopped."""
 
 from __future__ import annotations
 

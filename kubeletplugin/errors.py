@@ -1,4 +1,4 @@
-"""What a claim's Prepare or Unprepare can end in; the text goes to kubelet and into pod events.
+"""Errors of a claim's Prepare or Unprepare; their text goes to kubelet and into pod events.
 
 ::
 

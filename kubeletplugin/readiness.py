@@ -1,4 +1,4 @@
-"""Whether claims can be served, and why not."""
+"""Readiness of the plugin to serve claims, and the reason while it is not ready."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from kubeletplugin.errors import StartingError
 class Readiness:
     """Closed until hardware is known and recovered; thread-safe.
 
-    While it is closed for no reason but that the plugin is starting, callers wait for it: kubelet
+    While the plugin starts, readiness is closed without a reason, and callers wait for it: kubelet
     repeats a failed call only after a minute or more.
     """
 
@@ -22,14 +22,14 @@ class Readiness:
         self._reason = ""
 
     def open(self) -> None:
-        """Let everybody through."""
+        """Let all callers through."""
         with self._condition:
             self._open, self._reason = True, ""
             self._condition.notify_all()
         self._on_change()
 
     def close(self, reason: str) -> None:
-        """Turn everybody away with ``reason``."""
+        """Turn all callers away with ``reason``."""
         with self._condition:
             self._open, self._reason = False, reason
             self._condition.notify_all()
@@ -37,7 +37,7 @@ class Readiness:
 
     @property
     def reason(self) -> str:
-        """Why it is closed; empty when it is open or the plugin has only just started."""
+        """Reason for being closed; empty when open, or while the plugin starts."""
         with self._condition:
             return self._reason
 
@@ -48,7 +48,7 @@ class Readiness:
             return self._open
 
     def wait_decided(self, timeout: float) -> bool:
-        """Wait until it is open or has a reason to be closed; False if neither came in time."""
+        """Wait until it is open, or closed with a reason; False if neither came in time."""
         with self._condition:
             return self._condition.wait_for(lambda: self._open or bool(self._reason), timeout)
 

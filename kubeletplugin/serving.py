@@ -1,4 +1,4 @@
-"""One program per node: a second one stands by until the first has ended."""
+"""Serving of a node by one program: a second one stands by until the first has ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a check cannot go on."""
+"""Errors that end a check before it is complete."""
 
 from __future__ import annotations
 

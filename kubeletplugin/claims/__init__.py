@@ -1,1 +1,1 @@
-"""Claims on this node: who works on one, and when."""
+"""Claims on this node: the work on each, and its timing."""

@@ -1,4 +1,4 @@
-"""What has become of a claim, as far as the API server can be asked."""
+"""State of a claim in the API server, as far as the API server can be asked."""
 
 from __future__ import annotations
 

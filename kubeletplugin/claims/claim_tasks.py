@@ -1,4 +1,4 @@
-"""One piece of work per claim at a time; whoever asks again for the same joins it.
+"""Tasks of claims, one per claim at a time: a caller that asks for a running task joins it.
 
 Work runs in a thread of its own and is never abandoned: a caller whose time is up leaves, the work
 goes on, and kubelet's next call for the claim finds it under way or done.

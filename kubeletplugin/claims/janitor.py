@@ -1,4 +1,4 @@
-"""What nobody asks for: claims gone without an Unprepare, slices left half removed, or lost.
+"""Cleaning up without a call of kubelet: claims that are gone, slices half removed, slices lost.
 
 Kubelet unprepares claims of pods that it knows; a pod that was force-deleted while kubelet and
 plugin were down it does not know any more.

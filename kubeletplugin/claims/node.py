@@ -1,4 +1,4 @@
-"""What kubelet asks of the node, whatever the version of its protocol: prepare and unprepare.
+"""The node's answers to kubelet, the same for every version of its protocol: prepare and unprepare.
 
 The only place where a claim's work gets its deadline and its errors their context.
 """

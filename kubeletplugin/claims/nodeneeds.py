@@ -1,4 +1,4 @@
-"""Needs of containers that this node cannot meet: found before any slice is cut, said once."""
+"""Needs of containers that this node cannot meet: found before any slice is cut, reported once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A journal that was lost or damaged, found again from the hardware and this node's claims.
+"""Rebuilding of a lost or damaged journal from the hardware and this node's claims.
 
 An instance that lies exactly where a reserved claim of this node was given one is taken for that
 claim's. Every other instance that no record explains is another's, and left alone. It is over when

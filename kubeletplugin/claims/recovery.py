@@ -1,4 +1,4 @@
-"""Making journal, hardware and CDI specs agree: at start, and while the plugin runs.
+"""Reconciliation of journal, hardware and CDI specs: at start, and while the plugin runs.
 
 What kubelet was told is kept. What it was not told is finished if the claim is still to run here,
 and undone if not. Nothing is removed because something could not be asked.

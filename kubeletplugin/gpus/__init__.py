@@ -1,1 +1,1 @@
-"""The GPUs of this node: what is on them, and whose it is."""
+"""The GPUs of this node: their state, the instances on them, and the owners of those."""

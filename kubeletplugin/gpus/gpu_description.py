@@ -1,4 +1,4 @@
-"""What is published of a GPU: its description, joined with what is on it and who holds that."""
+"""Description of a GPU for publishing, joined with the instances on it and their holders."""
 
 from __future__ import annotations
 

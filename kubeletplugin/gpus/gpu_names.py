@@ -1,4 +1,4 @@
-"""Which GPU is called ``gpu-<n>``: decided when the plugin first sees it, kept on disk.
+"""Names of GPUs, ``gpu-<n>``: given when the plugin first sees a GPU, and kept on disk.
 
 The number is the minor number of that moment. Minors shift when cards are swapped or enumerated in
 another order; the names that allocations refer to must not.

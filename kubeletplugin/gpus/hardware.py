@@ -1,4 +1,4 @@
-"""The node's GPUs as this program knows them: name, lock, description, what was last seen on each.
+"""The node's GPUs as this program knows them: name, lock, description, last observation.
 
 What is published comes from the last look at each GPU, so that a GPU that hangs holds up no other.
 """

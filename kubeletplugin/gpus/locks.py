@@ -1,4 +1,4 @@
-"""A lock that is handed on in the order in which it was asked for."""
+"""Lock that is handed on in the order in which it was asked for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeping the process small: it runs on every GPU node, mostly idle, with a few dozen threads."""
+"""Memory of the process, kept small: it runs on every GPU node, mostly idle, with many threads."""
 
 from __future__ import annotations
 

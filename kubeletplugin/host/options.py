@@ -1,4 +1,4 @@
-"""What the command line says."""
+"""Options of the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether this process is in the pid namespace of the node's first process.
+"""The pid namespace of this process, compared with that of the node's first process.
 
 NVML names only processes that have a number in its caller's pid namespace; from any other namespace
 than the node's, its lists of who uses a GPU are empty, or not complete.

@@ -1,4 +1,4 @@
-"""Where the host's files are, as this program sees them and as container runtimes do."""
+"""Roots of the host's files, as this program sees them and as container runtimes do."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where this plugin's sockets are, and which are left from others of its kind.
+"""Paths of this plugin's sockets, and removal of sockets that ended plugins have left behind.
 
 During an update two processes are there at once: their sockets carry their instance, so that
 kubelet knows both and neither takes away the other's.

@@ -1,4 +1,4 @@
-"""One device of one claim, and how far it has come."""
+"""Entries of the journal: one device of one claim, and the step that it has reached."""
 
 from __future__ import annotations
 

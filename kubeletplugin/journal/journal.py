@@ -1,4 +1,4 @@
-"""What this plugin has made on the hardware, for which claim: on disk before the hardware changes.
+"""The journal of slices made on the hardware, by claim: on disk before the hardware changes.
 
 One file, replaced atomically; the generation before it stays beside it. A journal that cannot be
 read is set aside, never overwritten, and the one before it is used. Either way something may be

@@ -1,4 +1,4 @@
-"""How kubelet finds this plugin: the Registration service on a socket in plugins_registry."""
+"""Registration with kubelet: the Registration service on a socket in plugins_registry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making and destroying instances: every success is read back before it counts."""
+"""Creation and destruction of instances: every success is read back before it counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What NVML refused, in terms that an operator can act on.
+"""Refusals of NVML, in terms that an operator can act on.
 
 ::
 

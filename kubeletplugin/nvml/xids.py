@@ -1,4 +1,4 @@
-"""What an XID, an error number of NVIDIA's kernel driver, says of a GPU or a slice.
+"""XIDs, the error numbers of NVIDIA's kernel driver, and their meaning for a GPU or a slice.
 
 Numbers and actions: https://docs.nvidia.com/deploy/xid-errors.
 """

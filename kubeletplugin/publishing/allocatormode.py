@@ -1,4 +1,4 @@
-"""Who allocates this node's GPUs at the moment: what was asked for may not be possible."""
+"""The allocator of this node's GPUs at the moment: the wanted one may not be possible."""
 
 from __future__ import annotations
 

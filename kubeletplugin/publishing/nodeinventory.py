@@ -1,4 +1,4 @@
-"""What the program knows of its node: the state that MigNode and ResourceSlices are to show."""
+"""Inventory of the node: the state that its MigNode and ResourceSlices are to show."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A thread that makes the API server say what is true: when that changes, and after failures."""
+"""Thread that brings the API server up to date: after changes, and again after failures."""
 
 from __future__ import annotations
 

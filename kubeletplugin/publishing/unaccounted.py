@@ -1,4 +1,4 @@
-"""What is on the GPUs that no claim's allocation accounts for, so that it is not offered."""
+"""Instances on GPUs that no claim's allocation accounts for, so that their room is not offered."""
 
 from __future__ import annotations
 

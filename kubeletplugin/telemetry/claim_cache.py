@@ -1,4 +1,4 @@
-"""What the API server last showed of claims: kubelet names a claim, and tells of no pod.
+"""Cache of claims as the API server last showed them: kubelet names a claim, but not its pods.
 
 For metrics and logs only. It may be out of date, and nothing is decided by it.
 """

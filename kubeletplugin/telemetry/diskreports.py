@@ -1,4 +1,4 @@
-"""Says on the Node when the journal cannot be written: without it no claim is prepared."""
+"""Reports on the Node that the journal cannot be written: without it no claim is prepared."""
 
 from __future__ import annotations
 

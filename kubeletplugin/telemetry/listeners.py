@@ -1,4 +1,4 @@
-"""Who wants to know that something of this node may have changed."""
+"""Listeners that are told when something of this node may have changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the plugin is alive, and ready: what kubelet's probes are told.
+"""Liveness and readiness of the plugin, as kubelet's probes are told.
 
 Alive is a plugin that kubelet can call and whose threads run: only what a restart would mend makes
 it dead. Ready is one that serves claims, or that stands by while another serves them: during an
@@ -25,8 +25,9 @@ from kubeletplugin.readiness import Readiness
 STUCK_SECONDS = 1800.0
 """More than a round of any loop takes, with every GPU hanging and no API server."""
 _THREADS = ("hardware", "janitor", "health", "MigNode", "ResourceSlices", "claim status")
-"""How their names begin."""
+"""Beginnings of the names of the threads that must run."""
 _ANSWER_SECONDS = 4.0
+_STARTING = "the GPUs are still being looked at"
 
 
 class Liveness:
@@ -60,11 +61,7 @@ class Liveness:
         live.add("end", overdue)
         self._probes.ready.add(
             "claims",
-            lambda: (
-                ""
-                if readiness.is_open
-                else readiness.reason or "the GPUs are still being looked at"
-            ),
+            lambda: "" if readiness.is_open else readiness.reason or _STARTING,
         )
 
     def end(self) -> None:

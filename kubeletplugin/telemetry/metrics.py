@@ -1,4 +1,4 @@
-"""What the node program does, as metrics for Prometheus: calls, waits, actions, latencies."""
+"""Metrics of the node program's work for Prometheus: calls, waits, actions, latencies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What there is on the node, as metrics for Prometheus: read when they are asked for.
+"""Metrics of the node's state for Prometheus, read when they are asked for.
 
 Nothing is kept here, so a slice that is gone has no series, and there are never more series than
 slices, GPUs and profiles.

@@ -1,4 +1,4 @@
-"""What watches the plugin from outside of its work: metrics, probes, what is known for logs."""
+"""Telemetry of the plugin: metrics, probes, and the claims known for logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether slices may be made and removed on a GPU: only where nobody else has anything on it."""
+"""Permission to make and remove slices on a GPU: only where nobody else has anything on it."""
 
 from __future__ import annotations
 

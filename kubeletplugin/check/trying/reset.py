@@ -1,4 +1,4 @@
-"""A lost GPU that a person resets: whether it is back in the NVML session that saw it lost."""
+"""Reset of a lost GPU by a person, and its return to the NVML session that saw it lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Answers to what no source settles, from what an experiment has seen."""
+"""Answers to questions that no source settles, drawn from the observations of an experiment."""
 
 from __future__ import annotations
 

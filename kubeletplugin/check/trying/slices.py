@@ -1,4 +1,4 @@
-"""One slice that is made to be looked at and removed: what was made, and what NVML says of it."""
+"""One slice that is made for an experiment, observed and removed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Witnesses that a slice is gone: its capability's entry in /proc and the directory of that."""
+"""Witnesses that a slice is gone: its capability's entry in /proc and the directory around it."""
 
 from __future__ import annotations
 

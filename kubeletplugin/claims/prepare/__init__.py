@@ -1,1 +1,1 @@
-"""The transaction that makes a claim's slices, and its undoing."""
+"""The transaction that makes a claim's slices, and its rollback."""

@@ -1,4 +1,4 @@
-"""From the claim that kubelet names to the devices that it was given on this node.
+"""Lookup of the devices on this node that the claim named by kubelet was given.
 
 The claim is read from the API server each time: kubelet passes namespace, name and UID only.
 """

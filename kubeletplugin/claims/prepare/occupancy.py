@@ -1,4 +1,4 @@
-"""Who has a placement: by physical interval, from the journal and from the hardware."""
+"""Holders of a placement, by physical interval, from the journal and from the hardware."""
 
 from __future__ import annotations
 

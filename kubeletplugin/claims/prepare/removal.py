@@ -1,4 +1,4 @@
-"""Taking one entry's slice off the hardware, step by step, each in the journal."""
+"""Removal of one entry's slice from the hardware, step by step, each recorded in the journal."""
 
 from __future__ import annotations
 

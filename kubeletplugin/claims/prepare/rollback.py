@@ -1,4 +1,4 @@
-"""Taking a claim's devices off the node: for Unprepare, for rollback, in the background.
+"""Removal of a claim's devices from the node: for Unprepare, for rollback, in the background.
 
 What cannot be removed on the spot stays in the journal, and its placement withheld: kubelet gets
 its answer, and the pod can end.

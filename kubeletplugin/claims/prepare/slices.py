@@ -1,4 +1,4 @@
-"""Making the slice that one journal entry stands for.
+"""Creation of the slice of one journal entry.
 
 Every method is called with the lock of the entry's GPU held.
 """

@@ -1,4 +1,4 @@
-"""The CDI spec of a claim, from what its journal entries say was made."""
+"""CDI specs of claims, built from their journal entries."""
 
 from __future__ import annotations
 

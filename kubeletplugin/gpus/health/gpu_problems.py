@@ -1,4 +1,4 @@
-"""What makes GPUs and slices unhealthy although NVML answers: XIDs, and missing permission.
+"""Problems of GPUs and slices that NVML answers for nevertheless: XIDs, and missing permission.
 
 Kept in memory only: what was said of a GPU before the plugin's start is not known to it.
 """
@@ -13,7 +13,7 @@ from dra.claims.conditions import GPU_LOST
 from dra.gpu.inventory import Gpu, Instance, InstanceState
 
 QUIET_SECONDS = 300.0
-"""So long after its last XID a GPU or slice that answers counts as healthy again."""
+"""Time after the last XID at which a GPU or slice that answers counts as healthy again."""
 
 _THERE = frozenset({InstanceState.PREPARED, InstanceState.PREPARING})
 
@@ -22,9 +22,9 @@ _THERE = frozenset({InstanceState.PREPARED, InstanceState.PREPARING})
 class GpuProblem:
     """One reason for which a GPU (``gi_id`` None) or a slice on it is not healthy.
 
-    ``at`` is the monotonic time of its last sign. ``needs_reset``: no quiet time heals it.
-    ``blocks``: no slice is made on the GPU. ``beside`` are the UUIDs of the MIG devices that were
-    on the GPU, of a slice its own; ``away``: the GPU was lost since.
+    ``at``: monotonic time of its last sign. ``needs_reset``: no quiet time heals it. ``blocks``: no
+    slice is made on the GPU. ``beside``: UUIDs of the MIG devices present at the time (for a slice,
+    its own). ``away``: the GPU has been lost since.
     """
 
     gpu: str
@@ -39,7 +39,7 @@ class GpuProblem:
 
 
 class GpuProblems:
-    """All of them. Thread-safe."""
+    """All problems of the node's GPUs. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

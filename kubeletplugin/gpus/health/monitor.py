@@ -1,4 +1,4 @@
-"""The health of GPUs and slices: what is heard and seen of them, told to all who show it.
+"""Monitor of GPUs and slices: their health, gathered from events and looks, for all who show it.
 
 An XID or a lost GPU becomes the reason in the MigNode, UNHEALTHY in kubelet's health stream, a
 False Ready condition of the claims that are concerned, and an event for each of them and the node.

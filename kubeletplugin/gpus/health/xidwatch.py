@@ -1,4 +1,4 @@
-"""Listens to a GPU's events in a thread of its own: what hangs there holds up nobody else."""
+"""Watch for a GPU's events, in a thread of its own: a hanging GPU delays no other."""
 
 from __future__ import annotations
 

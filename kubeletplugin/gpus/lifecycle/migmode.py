@@ -1,4 +1,4 @@
-"""Turning MIG mode on: only where the administrator opted in, and only where it disturbs nothing.
+"""MIG mode, turned on only where the administrator opted in and nothing is disturbed.
 
 From Hopper on the mode is lost with the driver, so at each boot, and needs no GPU reset. Before
 Hopper it needs one, and stays in the GPU: there it is never changed.

@@ -17,7 +17,7 @@ _log = logging.getLogger(__name__)
 FIRST_SECONDS = 30.0
 _LONGEST_SECONDS = 600.0
 _DRAIN_SECONDS = 2.0
-"""So long other GPUs' calls are waited for, and new ones wait."""
+"""Longest wait for running calls of other GPUs, during which new calls wait too."""
 
 
 class Regaining:

@@ -1,4 +1,4 @@
-"""What the API server keeps of partitionable devices: tried out, since versions do not tell.
+"""Probe of the API server for partitionable devices: tried out, since versions do not tell.
 
 A gate may be on or off in any version, and a managed cluster calls its versions as it likes. The
 server drops fields that it does not serve without a word, so that a slice is sent for a dry run and

@@ -1,4 +1,4 @@
-"""Making the ResourceSlices in the API server those of a layout, with the fewest writes.
+"""Writer that makes the ResourceSlices in the API server those of a layout, with few writes.
 
 Consumers use only the slices of a pool's highest generation, and only when all of them are there. A
 change within one slice is atomic, so that it keeps the generation; any other writes all slices of
