@@ -1,1 +1,1 @@
-"""What others see: opaque configuration, the MigNode resource, kubelet's plugin protocols."""
+"""Interfaces to others: opaque configuration, the MigNode resource, kubelet's plugin protocols."""

@@ -1,4 +1,4 @@
-"""What the decoders of this package raise."""
+"""Errors that the decoders of this package raise."""
 
 from __future__ import annotations
 

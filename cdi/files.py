@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all, whenever the power goes."""
+"""Files that are written whole or not at all, even when the power fails."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The allocation controller: which node, which GPU, which placement."""
+"""The allocation controller, which chooses node, GPU and placement of every claim."""

@@ -1,1 +1,1 @@
-"""What both programs share: MIG geometry, devices, claims, placement, Kubernetes transport."""
+"""Code of both programs: MIG geometry, devices, claims, placement, Kubernetes transport."""

@@ -1,1 +1,1 @@
-"""What could be wrong with an installation, and how it would be seen from the cluster's objects."""
+"""Diagnosis of an installation from the cluster's objects: possible faults and their signs."""

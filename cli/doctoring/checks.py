@@ -1,4 +1,4 @@
-"""A check: what was looked at, how it is, and what to do."""
+"""Checks as values: the thing looked at, its state, and the remedy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of claims that hold slices for nobody, and of slices that nobody's claim holds."""
+"""Checks of claims that hold slices without a user, and of slices that no claim holds."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What can be told of manifests without a cluster."""
+"""Findings in manifests that need no cluster."""

@@ -1,4 +1,4 @@
-"""Looking into manifests that may be anything: what is not as expected is absent."""
+"""Fields of manifests with any content: an unexpected value counts as absent."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command line: what can be said, and the help about it."""
+"""Arguments of the command line, and their help texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``kubectl_complete-mig``: what kubectl's shell completion offers after ``kubectl mig``.
+"""Completion of shell commands after ``kubectl mig``, through ``kubectl_complete-mig``.
 
 kubectl (1.26 and newer) runs the program of this name on the PATH with the words of the command
 line, the last one unfinished, and reads candidates a line each and a directive from it.

@@ -1,4 +1,4 @@
-"""From a kubeconfig's access to a pool of authenticated connections."""
+"""Connection pool that is authenticated by a kubeconfig's access."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command writes: text for people, or JSON for programs."""
+"""Output of a command: text for people, or JSON for programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One run of a command: connect, do it, and turn what went wrong into an exit code."""
+"""Run of a command: connection, the work, and an exit code for every error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every command is given: the cluster, the namespace, and where to write."""
+"""Session that every command is given: the cluster, the namespace, and the output."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``MigNode.spec.drain``: what it is to become, and writing it."""
+"""Draining of nodes: the wanted ``MigNode.spec.drain``, and its write."""
 
 from __future__ import annotations
 

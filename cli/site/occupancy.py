@@ -1,4 +1,4 @@
-"""Who holds what of every GPU: instances as the nodes show them, and claims that wait for theirs.
+"""Occupancy of every GPU: instances as the nodes show them, and claims that wait for theirs.
 
 Pure: MigNodes and ResourceClaims in, values out.
 """

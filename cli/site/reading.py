@@ -1,4 +1,4 @@
-"""Objects of the cluster as values; what is missing there is said in the words of the remedy."""
+"""Readers of the cluster's objects as values; a missing object is reported with its remedy."""
 
 from __future__ import annotations
 

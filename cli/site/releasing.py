@@ -1,4 +1,4 @@
-"""Whether anything still holds a claim that has our finalizer. Pure."""
+"""Release of claims with our finalizer: the check that nothing holds one any more. Pure."""
 
 from __future__ import annotations
 

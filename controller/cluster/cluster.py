@@ -1,4 +1,4 @@
-"""The cluster as the controller knows it: indexes over what the API server reported.
+"""The cluster as the controller knows it: indexes over the objects of the API server.
 
 Owned by one thread. Every change leaves in :class:`Effects` what it may have consequences for.
 """

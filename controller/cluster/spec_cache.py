@@ -1,4 +1,4 @@
-"""What many pods and claims ask for alike is read once and kept once."""
+"""Cache of parsed pod and claim specs: equal specs are parsed once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is kept of the objects that the controller mirrors: 40,000 pods as they come are gigabytes.
+"""Trimming of the objects that the controller mirrors: 40,000 whole pods would be gigabytes.
 
 What many have in common, such as the resources of the pods of a Job, is kept once, and so are the
 names and UIDs by which objects refer to each other. Nothing is kept of what is for other drivers;

@@ -1,1 +1,1 @@
-"""Events become work while this process leads."""
+"""The engine, which turns events into work while this process leads."""

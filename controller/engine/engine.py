@@ -1,4 +1,4 @@
-"""Decides and acts: one pod or claim at a time, on what the cluster index knows.
+"""Engine that decides and acts: one pod or claim at a time, on the state in the cluster index.
 
 No threads, no waiting: the loop around it feeds changes in and calls it. What is written goes to
 an outbox, and its answer comes back with the changes.

@@ -1,4 +1,4 @@
-"""What has to be evaluated before pods can be decided for, asked of the sandbox in a fair order.
+"""Evaluations of CEL that decisions need, asked of the sandbox in a fair order.
 
 CEL is never evaluated in this process. A decision that needs an answer which is not there yet is
 put off; its pod is looked at again when the answers have come. One question is under way at a time,

@@ -1,4 +1,4 @@
-"""Where the reflectors' threads leave changes for the thread that owns the cluster index."""
+"""Inbox of changes, from the reflectors' threads to the thread that owns the cluster index."""
 
 from __future__ import annotations
 

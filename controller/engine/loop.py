@@ -1,4 +1,4 @@
-"""Runs the engine while this controller leads: mirrors the cluster, feeds changes in, works.
+"""Loop of a leading controller: mirrors the cluster, feeds changes to the engine, lets it work.
 
 The mirrors start with leadership and list anew, so that a new leader knows every write of the one
 before it.

@@ -1,4 +1,4 @@
-"""What becomes of work that failed: it is tried again after growing pauses, and pods are told."""
+"""Retries of failed work after growing pauses, of which the pods are told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes decisions: finalizers, allocations, and the pod's gate last.
+"""Writes of a decision: finalizers, allocations, and the pod's gate last.
 
 A write whose answer got lost may have been made: its allocation counts until the claim's next state
 is known, and the same is written again, so that either is right.

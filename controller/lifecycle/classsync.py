@@ -1,4 +1,4 @@
-"""Keeps the generated DeviceClasses as they should be, and writes only what differs.
+"""Synchronisation of the generated DeviceClasses, which writes only differences.
 
 None is ever deleted: claims and templates refer to them, and nodes come back. A class carries its
 extended resource while kube-scheduler allocates some node, as nobody else serves it, and takes it

@@ -1,4 +1,4 @@
-"""When a claim's allocation ends, and when our finalizer goes."""
+"""Cleanup of claims: the end of an allocation, and the removal of our finalizer."""
 
 from __future__ import annotations
 

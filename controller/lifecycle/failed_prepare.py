@@ -1,4 +1,4 @@
-"""Claims whose node says that it will never prepare them: moved where nobody holds them.
+"""Claims that their node will never prepare: their allocation is moved where no pod holds them.
 
 A pod that is bound cannot be moved, and kubelet goes on trying: whoever can delete it is told to.
 Its claim keeps its place, so nobody else is sent there; what the node cannot do, it takes out of

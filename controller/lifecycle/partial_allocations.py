@@ -1,4 +1,4 @@
-"""Gives allocations up that keep a pod from being served as a whole.
+"""Partial allocations, given up where they keep a pod from being served as a whole.
 
 A pod with several claims may hold some on a node that has no room for the rest: after a write that
 failed half-way, or when the scheduler took back only one of them.

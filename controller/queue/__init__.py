@@ -1,1 +1,1 @@
-"""Waiting claims and pods: who is served next, who rests."""
+"""Queue of waiting claims and pods: the next to be served, and those that rest."""

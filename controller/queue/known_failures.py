@@ -1,4 +1,4 @@
-"""What did not fit is not tried again for an equal pod until something becomes free.
+"""Requests that did not fit; equal pods are not searched again until something becomes free.
 
 A search that was given up took long, and all other pods waited for it: it is not tried again for
 many times as long, whatever becomes free.

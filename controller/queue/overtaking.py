@@ -1,4 +1,4 @@
-"""Keeps pods from being overtaken without end, and tells those for whom slices are held back."""
+"""Overtaking of pods, kept within bounds by slices that are held back for the overtaken."""
 
 from __future__ import annotations
 

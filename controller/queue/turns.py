@@ -1,4 +1,4 @@
-"""Bounded overtaking: who waits, how often others were served first, and what is held back.
+"""Bounded overtaking: the waiting pods, the overtakings of each, and the slices held back.
 
 Slices that suit a pod which asks for little are taken as soon as they are free; a pod that asks for
 much may never find enough of them together. Overtaken too often, it is next in line: the slices

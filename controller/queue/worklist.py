@@ -1,4 +1,4 @@
-"""What to look at next: each key once, the most urgent first, failures after a pause."""
+"""Work list: each key once, the most urgent first, failures after a pause."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the controller does, as metrics for Prometheus."""
+"""Metrics of the controller's work for Prometheus."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who may listen to what the controller does; the base class hears it all and says nothing."""
+"""Observer of the controller's work: the base class takes every notice and does nothing."""
 
 from __future__ import annotations
 

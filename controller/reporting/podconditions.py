@@ -1,4 +1,4 @@
-"""The condition of pods whose claims wait: why, for whoever asks the pod and not its events.
+"""Condition of pods whose claims wait: the reason, for readers of the pod and not of its events.
 
 A ResourceClaim has no conditions of its own (its status has them per allocated device only), so the
 pod carries it: ``kubectl wait --for=condition=mig.dra.dev/ClaimsAllocated pod/...`` works. Few pods

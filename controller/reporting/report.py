@@ -1,4 +1,4 @@
-"""What the controller tells people: a log line for every decision, events and pod conditions.
+"""Reports for people: a log line for every decision, events and pod conditions.
 
 A reason is repeated only when it changes, and its details not more often than every few seconds: a
 cluster at rest says nothing, and a busy one not the same in ever new words.

@@ -1,1 +1,1 @@
-"""An optional program that refuses claims and classes whose configuration we could not read."""
+"""Optional program that refuses claims and classes with a configuration that we cannot read."""

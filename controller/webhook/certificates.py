@@ -1,4 +1,4 @@
-"""Certificates that nobody has to renew: a short-lived authority for each.
+"""Certificates without renewal by hand: each is signed by a short-lived authority of its own.
 
 The key of the authority is thrown away once it has signed, so that nothing but the certificate
 that is served can ever be presented under it.

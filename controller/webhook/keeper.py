@@ -1,4 +1,4 @@
-"""Keeps the certificate in a Secret that all replicas share, and its authorities in the webhook."""
+"""Keeper of the certificate in a Secret that all replicas share, and of its authorities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Judges the opaque configuration in claims, claim templates and classes."""
+"""Review of the opaque configuration in claims, claim templates and classes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a leader leaves to the next: a Lease that says whether an allocation may still arrive.
+"""Handover to the next leader: a Lease that says whether an allocation may still arrive.
 
 Most leaders end cleanly, by SIGTERM. They wait for the answers to what they have sent; if all came,
 the next leader needs no fence (``controller.engine.fence``) around the claims that wait, which may

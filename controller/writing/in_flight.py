@@ -1,4 +1,4 @@
-"""Writes under way: which claims they concern, and what came of them.
+"""Writes in flight: the claims that they concern, and their results.
 
 One thread decides, others make the requests. What was decided counts from the start, so that the
 next decision knows it; what was answered comes back to the thread that decides. While a claim is

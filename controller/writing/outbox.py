@@ -1,4 +1,4 @@
-"""The threads that make requests to the API server, so that a slow answer holds up nobody else."""
+"""Threads that make requests to the API server, so that a slow answer delays no other work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the controller writes on claims, pods and classes, and nothing else does.
+"""Writer of the controller's changes to claims, pods and classes; no other module makes any.
 
 The finalizer goes first, by a patch of the object: a status update carries no metadata. Every
 write to a claim that was decided names the resourceVersion that the decision was made on, so that

@@ -1,4 +1,4 @@
-"""Optionals that functions of ours could be handed inside a list or a map.
+"""Optionals inside a list or a map that functions of ours may be handed.
 
 The CEL runtime of this process does not know how to hand them to Python: it ends the process, or
 calls with garbage. So an expression that both puts an optional into a list, a map or a ``dyn``, and

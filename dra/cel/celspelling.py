@@ -1,4 +1,4 @@
-"""Expressions as Kubernetes spells them, put so that the CEL runtime of this process reads them.
+"""Spelling of CEL expressions: Kubernetes' own, rewritten for the CEL runtime of this process.
 
 The runtime takes no overloads besides its own and no macros of ours, no optional comes out of a
 function of ours, and nothing can be inserted into maps. What is missing is put in other words,

@@ -1,4 +1,4 @@
-"""Declares functions to the CEL runtime."""
+"""Declaration of functions to the CEL runtime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What selectors that tell GPUs apart select of each GPU, in a byte for each."""
+"""Table of the answers to selectors that tell GPUs apart, with one byte for each GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kinds of GPU: what can be had of one, before asking which.
+"""Kinds of GPU: the devices that one offers, before a particular GPU is chosen.
 
 Selectors are evaluated once per kind, unless they look at what tells one GPU from another:
 ``questions.GpuIdentity``.

@@ -1,4 +1,4 @@
-"""Questions about selectors and their answers, as they travel to whoever evaluates CEL."""
+"""Questions about selectors and their answers, in the form sent to the evaluator of CEL."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""Claims: what they ask for, what they were given, and why one waits."""
+"""Claims: their requests, their allocations, and the reasons why one waits."""

@@ -1,4 +1,4 @@
-"""``firstAvailable``: which alternatives of the requests of a pod to try, in which order."""
+"""Alternatives of requests (``firstAvailable``), in the order in which to try them for a pod."""
 
 from __future__ import annotations
 

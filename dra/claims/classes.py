@@ -1,4 +1,4 @@
-"""DeviceClasses: which are ours, and those that we generate from what the nodes offer."""
+"""DeviceClasses: those of this driver, and those that it generates from the nodes' offers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Extended resources of DeviceClasses: of those with one name, kube-scheduler uses one.
+"""Extended resources of DeviceClasses, and the class that kube-scheduler takes of several.
 
 It takes the newest, and of two of the same second the first by name. In Kubernetes 1.36 it forgets
 a name altogether when a class gives it up, until another class that has it is written again.

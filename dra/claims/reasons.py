@@ -1,4 +1,4 @@
-"""The reasons of all events, of the controller and of the node. They are for machines: keep them.
+"""Reasons of all events, of the controller and of the node. Programs read them: keep them.
 
 docs/events.md has each of them, with its remedy.
 """

@@ -1,4 +1,4 @@
-"""What a claim wants of us, once its classes and configurations are understood."""
+"""Requests of a claim for this driver, once its classes and configurations are understood."""
 
 from __future__ import annotations
 

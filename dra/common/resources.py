@@ -1,4 +1,4 @@
-"""Which resources the driver talks to, and where they live in the API."""
+"""Table of the Kubernetes resources that the driver uses, and their paths in the API."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -1,1 +1,1 @@
-"""The GPUs of one node as values: geometry, names, inventory, what is held of them."""
+"""The GPUs of one node as values: geometry, names, inventory, holdings."""

@@ -1,4 +1,4 @@
-"""What fits on a GPU: profiles, placements and the room that is left.
+"""Geometry of a GPU: profiles, placements and the room that is left.
 
 Every number comes from NVML at run time (nvmlDeviceGetGpuInstanceProfileInfoV,
 nvmlDeviceGetGpuInstancePossiblePlacements_v2); nothing here knows a product. Starts and sizes are

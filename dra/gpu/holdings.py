@@ -1,4 +1,4 @@
-"""What of a GPU is held, by whom, and why nothing of it can be given out. Pure."""
+"""Holdings of a GPU: the held parts, their holders, and reasons to give nothing of it out. Pure."""
 
 from __future__ import annotations
 

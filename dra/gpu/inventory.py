@@ -1,4 +1,4 @@
-"""What a node has: GPUs, their geometry, the instances on them and who holds them."""
+"""Inventory of a node: GPUs, their geometry, the instances on them and the holders of those."""
 
 from __future__ import annotations
 

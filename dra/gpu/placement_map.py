@@ -1,4 +1,4 @@
-"""A drawing of what sits where on a GPU, one column per memory slice. Pure."""
+"""Drawing of the instances on a GPU, one column per memory slice. Pure."""
 
 from __future__ import annotations
 

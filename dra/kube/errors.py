@@ -1,4 +1,4 @@
-"""What the Kubernetes API answered when it refused, and what happened when it did not answer.
+"""Errors of the Kubernetes API: refusals, and requests that were never answered.
 
 The whole tree, in one place::
 

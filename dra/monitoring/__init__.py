@@ -1,4 +1,4 @@
-"""What a daemon shows of itself over HTTP: metrics for Prometheus, probes for kubelet."""
+"""Monitoring of a daemon over HTTP: metrics for Prometheus, probes for kubelet."""
 
 PREFIX = "mig_dra_"
 """Begins the name of every metric of ours."""

@@ -1,4 +1,4 @@
-"""Probes: whether a daemon works at all (``live``), and whether it can do its work now (``ready``).
+"""Probes: a daemon that works at all is ``live``, one that can do its work now is ``ready``.
 
 Kubelet kills a daemon that is not live, so ``live`` holds only checks that a restart would mend: a
 thread that has ended, a server that does not answer. A GPU or an API server that is away is none.

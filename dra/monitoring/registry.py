@@ -1,4 +1,4 @@
-"""Where a daemon's metrics are kept."""
+"""Registry of a daemon's metrics."""
 
 from __future__ import annotations
 

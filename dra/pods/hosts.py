@@ -1,4 +1,4 @@
-"""Nodes and what is taken of them: by pods that run there, and by pods that are to."""
+"""Nodes and the parts of them that are taken, by pods that run there or are about to."""
 
 from __future__ import annotations
 

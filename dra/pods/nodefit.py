@@ -1,4 +1,4 @@
-"""Whether a pod can run on a node, as far as can be told without being kube-scheduler.
+"""Fit of a pod on a node, as far as it can be told without being kube-scheduler.
 
 What is not checked here (volumes, spreading, affinity between pods) the scheduler answers by
 taking the allocation back.

@@ -1,4 +1,4 @@
-"""What a pod asks of a node: resources, tolerations, selectors.
+"""Needs of a pod that a node has to meet: resources, tolerations, selectors.
 
 Amounts are whole numbers: ``cpu`` in thousandths of a core, everything else in its own unit,
 rounded up, as kube-scheduler counts them.

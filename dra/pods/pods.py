@@ -1,4 +1,4 @@
-"""Pods as the controller needs them."""
+"""Pods as values, with the fields that the controller needs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""ResourceSlices: what is published where kube-scheduler allocates."""
+"""ResourceSlices, published where kube-scheduler allocates."""

@@ -1,4 +1,4 @@
-"""What devices share on a GPU, as the counters of partitionable devices (KEP-4815).
+"""Counters of partitionable devices (KEP-4815) for the parts of a GPU that devices share.
 
 One counter set per GPU, called as in NVIDIA's DRA driver: its capacities with hyphens, since a
 counter's name is a DNS label, and one counter per memory slice. Together they say exactly what

@@ -1,4 +1,4 @@
-"""In which order a first-fit allocator should meet the placements of a GPU.
+"""Order in which a first-fit allocator should meet the placements of a GPU.
 
 kube-scheduler takes the first device of a list that fits and scores none, so that the order of the
 list is the whole placement policy. This is the static form of what ``dra.allocator.scoring.score``

@@ -1,4 +1,4 @@
-"""What of a node kube-scheduler may allocate, in the order in which it should try.
+"""Partitions of a node that kube-scheduler may allocate, in the order in which it should try.
 
 A claim's allocation accounts for what its device takes. What no allocation accounts for, such as an
 instance that somebody else made, is ``blocked``: it is taken off the counters, and devices that do

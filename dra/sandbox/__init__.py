@@ -1,1 +1,1 @@
-"""A process of its own for what tenants wrote: CEL that may want more memory than there is."""
+"""Sandbox for tenants' CEL: a process of its own, as CEL may want more memory than there is."""

@@ -1,4 +1,4 @@
-"""What evaluating selectors may take."""
+"""Limits on the memory and time that the evaluation of selectors may take."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ MEBIBYTES = 64
 """Memory for one question, besides what the evaluating process takes at its start."""
 
 KEPT_MEBIBYTES = 24
-"""A worker that has grown by so much is replaced: compiled expressions stay in it, and the runtime
-leaks a little."""
+"""Growth of a worker's memory at which the worker is replaced: compiled expressions stay in it, and
+the runtime leaks a little."""
 
 NICENESS = 10
-"""Whoever decides goes first."""
+"""Niceness of the workers: the process that decides goes first."""

@@ -1,4 +1,4 @@
-"""Messages between whoever asks and the process that evaluates: frames with JSON on two pipes."""
+"""Messages between a caller and the process that evaluates: frames with JSON on two pipes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The process that evaluates selectors, for whoever has questions."""
+"""Process that evaluates selectors, as its callers see it."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""How kubelet asks a DRA plugin to prepare and unprepare claims."""
+"""Kubelet's protocol with DRA plugins: claims prepared and unprepared."""

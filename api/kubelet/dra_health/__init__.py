@@ -1,1 +1,1 @@
-"""How kubelet learns of the health of devices."""
+"""Kubelet's protocol for the health of devices."""

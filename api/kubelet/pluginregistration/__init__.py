@@ -1,1 +1,1 @@
-"""How kubelet learns of a plugin."""
+"""Kubelet's protocol for the registration of plugins."""

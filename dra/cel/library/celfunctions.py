@@ -1,4 +1,4 @@
-"""What Kubernetes adds to CEL, for the CEL runtime of this process: quantities, versions and so on.
+"""Kubernetes' functions for the CEL runtime of this process: quantities, versions and so on.
 
 ``opaque`` says how values travel for which the runtime has no type. Signatures follow
 k8s.io/apiserver/pkg/cel/library (quantity, semver).

@@ -1,4 +1,4 @@
-"""Whether the API server has what the driver cannot do without."""
+"""Check that the API server serves everything that the driver needs."""
 
 import contextlib
 import logging

@@ -1,4 +1,4 @@
-"""From a kubeconfig to an authenticated HTTP connection pool.
+"""Connection pool that is authenticated by a kubeconfig.
 
 ``kubernetes.config`` brings kubeconfig parsing, client certificates, exec credentials and the
 renewal of tokens; ``kubernetes.client.ApiClient`` brings TLS, proxies and the urllib3 pool. Both
@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 _DEFAULT_KUBECONFIG = "~/.kube/config"
 _GOOD_SECONDS = 1.0
-"""So long credentials are used again: asking for them takes as long as a request, and
+"""Time for which credentials are used again: asking for them takes as long as a request, and
 ``kubernetes.config`` renews them minutes before they expire."""
 
 

@@ -1,4 +1,4 @@
-"""What HTTP needs to know of a cluster."""
+"""Connection to a cluster, as HTTP needs it."""
 
 from typing import Protocol
 

@@ -1,4 +1,4 @@
-"""From a pod's service account to an authenticated HTTP connection pool.
+"""Connection pool that is authenticated by a pod's service account.
 
 A daemon on every node needs no more than this; the ``kubernetes`` package, with what it imports for
 kubeconfigs, costs 17 MiB.

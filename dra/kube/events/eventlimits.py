@@ -1,4 +1,4 @@
-"""How much may be said about one object, and what has been said already."""
+"""Limits on events about one object, and the events that were sent already."""
 
 import hashlib
 from collections import OrderedDict
