@@ -1,4 +1,4 @@
-"""What the stand-ins' processes share: logging, and a life that ends with a signal."""
+"""Daemon code that the stand-ins share: logging, and a life that ends with a signal."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From requests to responses: discovery, the verbs, watches. Knows nothing of sockets."""
+"""The API between requests and responses: discovery, the verbs, watches. It knows no sockets."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bodies in and out: which form a client wants, and what kind of patch it sends."""
+"""Bodies in and out: the form that a client wants, and the kind of patch that it sends."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is wrong with a field: the causes of a 422, worded as k8s.io/apimachinery `field.Error`."""
+"""Causes of a 422, one for each wrong field, worded as k8s.io/apimachinery `field.Error`."""
 
 from __future__ import annotations
 

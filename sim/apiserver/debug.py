@@ -1,4 +1,4 @@
-"""For tests: counters of writes, and faults to inject. None of this exists in Kubernetes."""
+"""Tools for tests: counters of writes, and faults to inject. None of this exists in Kubernetes."""
 
 from __future__ import annotations
 

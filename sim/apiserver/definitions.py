@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions take effect: the part of the control plane inside kube-apiserver."""
+"""CustomResourceDefinitions and their effect: a part of the control plane in kube-apiserver."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a write request is about, and its body in the form in which objects are kept."""
+"""Incoming writes: the object that is meant, and the body in the form in which objects are kept."""
 
 from __future__ import annotations
 

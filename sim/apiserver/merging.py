@@ -1,4 +1,4 @@
-"""The two halves of server-side apply: merge a configuration in, prune what it gave up."""
+"""Merging for server-side apply: adds a configuration, prunes the fields that it gave up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bring an incoming object into the form in which the API server keeps it.
+"""Normal form of objects: incoming ones are brought into the form that the API server keeps.
 
 Unknown fields of closed structs go (as they do in typed decoding), and so do nulls and empty lists
 and maps of known fields; quantities and times become canonical; a wrong JSON type is a 400.

@@ -1,4 +1,4 @@
-"""What a URL asks for: the resource, the object, the subresource, the verb."""
+"""Requests, parsed from their URL: the resource, the object, the subresource, the verb."""
 
 from __future__ import annotations
 

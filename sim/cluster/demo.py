@@ -1,4 +1,4 @@
-"""The tour: pods get slices, one waits for its own, and nothing is left in the end."""
+"""Tour of the simulated cluster: pods get slices, one waits, and nothing is left in the end."""
 
 from __future__ import annotations
 

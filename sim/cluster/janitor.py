@@ -1,4 +1,4 @@
-"""Ends processes and removes directories when the process that asked for it dies without doing so.
+"""Janitor that ends processes and removes directories if the process that needed them dies.
 
 Run as a program in a session of its own, with orders on standard input, one per line: ``watch
 <pid>``, ``done``. At the end of the input (the asker is gone, however it went) it kills and removes

@@ -1,4 +1,4 @@
-"""Follows the pods and claims of a namespace, and waits for what they should become."""
+"""Observer of a namespace's pods and claims, which waits for a wanted state."""
 
 from __future__ import annotations
 

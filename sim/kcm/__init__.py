@@ -1,1 +1,1 @@
-"""What kube-controller-manager's resourceclaim controller does, as of Kubernetes 1.36."""
+"""Stand-in for kube-controller-manager's resourceclaim controller, as of Kubernetes 1.36."""

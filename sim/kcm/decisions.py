@@ -1,4 +1,4 @@
-"""What a pod's claims and a claim's consumers call for. Pure."""
+"""Decisions that a pod's claims and a claim's consumers call for. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What kubelet remembers of prepared claims: ``<kubelet root>/dra_manager_state``."""
+"""Checkpoint of kubelet's prepared claims: ``<kubelet root>/dra_manager_state``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a container would see, had a runtime created it."""
+"""Containers as they would look from inside, had a runtime created them."""
 
 from __future__ import annotations
 

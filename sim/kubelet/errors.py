@@ -1,4 +1,4 @@
-"""What keeps a pod from starting or ending on the simulated node.
+"""Errors that keep a pod from starting or ending on the simulated node.
 
 KubeletError
  +-- RegistrationError   a plugin's answer to GetInfo is not acceptable

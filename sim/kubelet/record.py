@@ -1,4 +1,4 @@
-"""Which DRA drivers are registered, as a file below kubelet's root, for who waits for one."""
+"""Record of the registered DRA drivers: a file below kubelet's root, read by waiting programs."""
 
 from __future__ import annotations
 

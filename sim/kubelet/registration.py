@@ -1,4 +1,4 @@
-"""The registration dance: sockets in plugins_registry appear and go, plugins with them."""
+"""Registration of plugins: their sockets in plugins_registry appear and go, and they with them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kubelet's habit of deleting the node's ResourceSlices when their driver is not there."""
+"""ResourceSlices of the node, which kubelet deletes when their driver is not there."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is done to a machine as a whole or to a whole GPU: resets, MIG modes, drivers, boots.
+"""Administration of a whole machine or a whole GPU: resets, MIG modes, drivers, boots.
 
 What a tool of the driver does is refused while a client holds what it is about; power, firmware and
 hypervisors ask nobody.

@@ -1,4 +1,4 @@
-"""The C calling convention, seen from a Python function that stands where a C function stood.
+"""The C calling convention, seen from a Python function that replaces a C function.
 
 Arguments arrive as ctypes would pass them to C: numbers or ctypes integers, handles as opaque
 pointers, out-parameters as `byref()` objects, pointers or arrays, NULL as None.

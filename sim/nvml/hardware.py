@@ -1,4 +1,4 @@
-"""What MIG hardware allows: placing, counting and removing instances on one GPU's state.
+"""Hardware rules of MIG: placing, counting and removing instances on one GPU's state.
 
 Pure apart from changing the state it is given. Refusals carry NVML's return code. Placements are
 memory-slice intervals; beside them the engines of the whole-GPU profile are shared out, which

@@ -1,4 +1,4 @@
-"""A simulated machine from the outside: what its administrator, its users and its fate do to it.
+"""A simulated machine from the outside, as administrators, users and accidents change it.
 
 Everything here goes past NVML, straight to the shared state, so a test or another process can act
 as a foreign client while the plugin runs.

@@ -1,4 +1,4 @@
-"""The library file that a process has mapped: it keeps the one that it began with."""
+"""The library file that a process has mapped: a process keeps the file with which it began."""
 
 import mmap
 from pathlib import Path

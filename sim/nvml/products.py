@@ -1,4 +1,4 @@
-"""What a GPU product offers, read from JSON: fixtures of real products, or any invented one.
+"""Products, read from JSON: fixtures of real GPUs, or any invented one.
 
 No code knows a product: a machine keeps copies of its products beside its state. In the fixtures
 `assumed` names each value that no published print confirms and says how it was filled in;

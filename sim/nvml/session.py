@@ -1,4 +1,4 @@
-"""What one process holds of the simulated library: initialisation, handles, event sets.
+"""Session of one process with the simulated library: initialisation, handles, event sets.
 
 Handles are opaque addresses, as in C. They end with the last nvmlShutdown; a handle whose instance
 is gone stays known, so that using it answers NOT_FOUND, while a made-up one is INVALID_ARGUMENT.

@@ -1,4 +1,4 @@
-"""Variants of NVIDIA's driver: what no source settles, or what a version or a product decides.
+"""Variants of NVIDIA's driver: behaviour that no source settles, or that versions or products vary.
 
 A machine behaves in one way of each; tests run under all of them. Each belief that the node program
 has of the driver, with its sources, is a row of docs/hardware.md, which names the variant here that

@@ -1,4 +1,4 @@
-"""Whether a node suits a pod, in the words of kube-scheduler. Pure."""
+"""Fit of a pod on a node, in the words of kube-scheduler. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the scheduler writes: reservations, bindings, erased allocations, and why a pod waits."""
+"""Writes of the scheduler: reservations, bindings, erased allocations, reasons why a pod waits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a device selector is CEL at all; without a CEL runtime every text passes.
+"""Syntax check of device selectors in CEL; without a CEL runtime every text passes.
 
 The functions that Kubernetes adds to CEL are not declared here, so only what is certainly wrong is
 refused: bad syntax, unknown variables, and results that are no boolean.

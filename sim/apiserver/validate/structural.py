@@ -1,4 +1,4 @@
-"""Whether a custom resource's object fits its OpenAPI v3 schema."""
+"""Structural check of a custom resource's object against its OpenAPI v3 schema."""
 
 from __future__ import annotations
 

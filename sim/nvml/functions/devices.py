@@ -1,4 +1,4 @@
-"""Facts about one GPU, and its MIG mode. What a MIG device handle answers too is said there."""
+"""Facts about one GPU, and its MIG mode, some of which MIG device handles answer too."""
 
 from typing import Any
 
