@@ -1,0 +1,109 @@
+"""The pages for developers name files, functions and rooms that exist, and leave out no room."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ARCHITECTURE = ROOT / "docs/architecture.md"
+PAGES = (ARCHITECTURE, ROOT / "docs/developing.md")
+TOP = ("api", "cdi", "dra", "controller", "kubeletplugin", "cli", "sim", "hack")
+TOPS = {*TOP, "tests", "deploy"}
+_SPAN = re.compile(r"`([\w.-]+/[\w./-]*)(?::([\w.]+))?`")
+_FILE = re.compile(r"`([\w-]+\.(?:toml|md|yml|txt))`")
+
+
+def tracked() -> list[Path]:
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    if listed.returncode == 0:
+        return [Path(line) for line in listed.stdout.splitlines() if (ROOT / line).exists()]
+    return [path.relative_to(ROOT) for top in TOP for path in (ROOT / top).rglob("*.py")]
+
+
+def rooms() -> list[Path]:
+    """The packages, but for the versions of kubelet's protocols."""
+    packages = {path.parent for path in tracked() if path.name == "__init__.py"}
+    return sorted(
+        p
+        for p in packages
+        if p.parts[0] in TOP and p != Path("hack") and p.parts[:2] != ("api", "kubelet")
+    )
+
+
+def places(page: Path) -> list[tuple[str, str]]:
+    """Path and name within the file, empty without, of each that a page names.
+
+    In a room's row a name with a slash behind it, such as ``scoring/``, is of a room within.
+    """
+    found = set()
+    for line in page.read_text().splitlines():
+        room = re.match(r"\| `([\w/-]+)/` \|", line)
+        for path, name in _SPAN.findall(line):
+            inner = room and path.endswith("/") and path.count("/") == 1 and path[:-1] not in TOPS
+            found.add((f"{room[1]}/{path}" if room and inner else path, name))
+        found |= {(name, "") for name in _FILE.findall(line)}
+    return sorted(found)
+
+
+def defined(path: Path) -> set[str]:
+    """The classes and functions of a module, members as ``Class.member``."""
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef):
+            found.add(node.name)
+            for member in node.body if isinstance(node, ast.ClassDef) else ():
+                if isinstance(member, ast.FunctionDef):
+                    found.add(f"{node.name}.{member.name}")
+        elif isinstance(node, ast.Assign | ast.AnnAssign):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {t.id for t in targets if isinstance(t, ast.Name)}
+    return found
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_path_and_name_that_a_page_gives_exists(page: Path) -> None:
+    named = places(page)
+    assert len(named) > 10
+    wrong = []
+    for path, name in named:
+        if not (ROOT / path).exists():
+            wrong.append(f"docs/{page.name} names {path}, which does not exist: correct the page")
+        elif name and name not in defined(ROOT / path):
+            wrong.append(f"docs/{page.name} names {name}, which {path} does not define: correct it")
+    assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.parametrize("room", rooms(), ids=str)
+def test_every_room_has_its_line(room: Path) -> None:
+    rows = [line for line in ARCHITECTURE.read_text().splitlines() if line.startswith("| `")]
+    if len(room.parts) <= 2:
+        remedy = f"give it a row in 'Rooms and floors' of docs/architecture.md: | `{room}/` | ... |"
+        assert any(f"`{room}/`" in row.split("|")[1] for row in rows), (
+            f"{room} has no row: {remedy}"
+        )
+    else:
+        holder, inner = Path(*room.parts[:2]), room.parts[2]
+        row = next((row for row in rows if f"`{holder}/`" in row.split("|")[1]), "")
+        remedy = f"name `{inner}/` in the row of `{holder}/` of docs/architecture.md"
+        assert f"`{inner}/`" in row, f"{room} is not named: {remedy}"
+
+
+def test_the_table_of_the_readme_names_files_that_exist() -> None:
+    table = (ROOT / "README.md").read_text().partition("## Where to read on")[2]
+    links = re.findall(r"\]\(([^)#:]+)", table)
+    assert len(links) > 20
+    missing = [link for link in links if not (ROOT / link).exists()]
+    assert not missing, f"README.md, 'Where to read on', links to what does not exist: {missing}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("index", ["README.md", "docs/index.md", "mkdocs.yml"])
+def test_the_pages_are_linked(page: Path, index: str) -> None:
+    assert page.name in (ROOT / index).read_text(), f"{index} lacks a link to docs/{page.name}"
