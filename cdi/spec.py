@@ -69,7 +69,7 @@ class Hook:
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """What is changed in a container: ``env`` are ``NAME=value`` strings.
+    """Changes of a container: ``env`` are ``NAME=value`` strings.
 
     ``gids`` are groups that the container's process gets besides its own.
     """

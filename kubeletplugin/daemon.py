@@ -300,7 +300,7 @@ class Daemon:
         self._ending.set()
 
     def _look(self) -> Inventory | None:
-        """What is asked of this node, before its GPUs are opened for the first time."""
+        """Read what others ask of this node, before its GPUs are opened for the first time."""
         self._node_watch.look()
         return self._publisher.look()
 

@@ -50,7 +50,7 @@ class ModeError(DeviceError):
 
 
 class BusyError(PluginError):
-    """What the claim was given is held by somebody else; names the holder."""
+    """The allocated placement is held by another; the text names the holder."""
 
 
 class HardwareError(PluginError):
@@ -66,7 +66,7 @@ class IncompleteError(HostError):
 
 
 class DeadlineError(PluginError):
-    """Not done in time; the work goes on, and a repeated call joins it."""
+    """The work was not done in time; it goes on, and a repeated call joins it."""
 
 
 # A failure lasts by what this node, its GPU or the device that was given says; a mistake in the

@@ -7,14 +7,14 @@ from kubeletplugin.check.report import Finding, Mark
 
 
 class Notebook:
-    """What was found so far, in order."""
+    """Findings and facts so far, in order."""
 
     def __init__(self) -> None:
         self.findings: list[Finding] = []
         self.facts: dict[Item, tuple[str, ...]] = {}
 
     def ok(self, item: Item, text: str) -> None:
-        """It is as slices need it."""
+        """Record that an item is as slices need it."""
         self.findings.append(Finding(item=item, mark=Mark.OK, text=text))
 
     def note(self, item: Item, text: str, remedy: str = "") -> None:

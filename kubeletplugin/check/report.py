@@ -16,7 +16,7 @@ SCHEMA = 1
 
 
 class Mark(StrEnum):
-    """What an item means for slices on this node."""
+    """Meaning of an item for slices on this node."""
 
     OK = "ok"
     NOTE = "note"
@@ -28,7 +28,7 @@ class _Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
 
 class Finding(_Record, frozen=True, kw_only=True):
-    """What is so, and what to do about it where something is missing."""
+    """One observation, and the remedy where something is missing."""
 
     item: Item
     mark: Mark
@@ -122,7 +122,7 @@ class Gpu(_Record, frozen=True, kw_only=True):
 
 
 class Belief(_Record, frozen=True, kw_only=True):
-    """What was found out; ``answer`` is ``open`` where it could not be."""
+    """Answer of this node to an open question; ``answer`` is ``open`` where it could not be."""
 
     item: Item
     answer: str
@@ -152,7 +152,7 @@ class Trial(_Record, frozen=True, kw_only=True):
 
 
 class Times(_Record, frozen=True, kw_only=True):
-    """How long the calls of one function took, in milliseconds."""
+    """Durations of the calls of one function, in milliseconds."""
 
     calls: int
     min: float

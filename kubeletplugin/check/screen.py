@@ -13,7 +13,7 @@ _MARKS = {Mark.OK: "ok", Mark.NOTE: "note", Mark.MISSING: "MISSING"}
 
 
 def draw(report: Report) -> str:
-    """What is there and what is missing, each missing thing with its remedy."""
+    """The report as text: present parts, and missing ones, each with its remedy."""
     missing = [f for f in report.findings if f.mark is Mark.MISSING]
     where = f" on {report.node}" if report.node else ""
     verdict = (

@@ -35,7 +35,7 @@ _CLOSED_SECONDS = 0.5
 
 @dataclass(slots=True)
 class _Reclaiming:
-    """When to try again to remove what is left of a claim."""
+    """Schedule of attempts to remove the remaining slices of one claim."""
 
     at: float
     backoff: Backoff = field(

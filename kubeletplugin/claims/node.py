@@ -73,7 +73,7 @@ class Node:
         self._clock = clock
 
     def deadline(self) -> float:
-        """When a call that begins now has to be answered."""
+        """Time by which a call that begins now has to be answered."""
         return self._clock() + RPC_SECONDS
 
     def prepare(self, ref: ClaimRef, *, deadline: float) -> Outcome:

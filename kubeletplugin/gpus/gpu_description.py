@@ -21,7 +21,7 @@ _ABSENT = _PRESENT | {State.PREPARED: InstanceState.LOST}
 
 
 class Described(Protocol):
-    """What is known of a GPU before looking at it."""
+    """Facts about a GPU that are known before it is looked at."""
 
     @property
     def number(self) -> int: ...  # noqa: D102

@@ -53,5 +53,5 @@ class GpuUnit:
 
     @property
     def geometry(self) -> Geometry | None:
-        """What can be cut from it: without profiles that could not be had as advertised."""
+        """Geometry of the GPU without profiles that could not be delivered as advertised."""
         return self.offers.of(self.card.geometry)

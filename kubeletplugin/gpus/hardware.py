@@ -91,7 +91,7 @@ class Hardware:
         raise DeviceError(f"this node has no GPU called {name}; it has: {present}")
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """What was last seen on every GPU."""
+        """Last observation of every GPU."""
         return tuple(u.seen for u in self.units() if u.seen is not None)
 
     def discover(self) -> None:
@@ -230,7 +230,7 @@ class Hardware:
         return found[0] if found else None
 
     def _addresses(self) -> list[str] | None:
-        """Where to look for GPUs while some are let go of; None: by index, which touches all."""
+        """PCI addresses of the GPUs that are not let go of; None: by index, which touches all."""
         units = self.units()
         gone = {u.card.pci_bus_id for u in units if u.let_go}
         if not gone:

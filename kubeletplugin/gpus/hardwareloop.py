@@ -21,11 +21,11 @@ from kubeletplugin.readiness import Readiness
 _log = logging.getLogger(__name__)
 POLL_SECONDS = 10.0
 AGAIN_SECONDS = 5.0
-"""The longest pause while it is open whether only a new process helps."""
+"""The longest pause while only a new process may help."""
 
 
 class Holding(Protocol):
-    """Which GPUs are to be held open."""
+    """Decision which GPUs are held open."""
 
     @property
     def pending(self) -> bool:
@@ -35,7 +35,7 @@ class Holding(Protocol):
         """Let go of some, or take them up again; False: NVML is to be left alone."""
 
     def reason(self) -> str:
-        """Why nothing was looked at so far; empty if something was."""
+        """Reason why no GPU was looked at so far; empty if one was."""
 
 
 class Library(Protocol):
@@ -46,10 +46,10 @@ class Library(Protocol):
         """Whether it may be that only a new process helps."""
 
     def matches(self) -> None:
-        """It has answered."""
+        """NVML has answered."""
 
     def failed(self, error: Exception) -> None:
-        """It has not."""
+        """NVML has failed."""
 
     def explain(self, error: Exception) -> str:
         """The error in words."""

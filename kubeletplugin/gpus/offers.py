@@ -14,7 +14,7 @@ from dra.kube.timing import Clock
 
 
 class Offers:
-    """What was learnt by making slices, by profile id. For one thread at a time."""
+    """Profiles that could not be delivered, by id. For one thread at a time."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
@@ -22,7 +22,7 @@ class Offers:
         self._multiprocessors: dict[int, int] = {}
 
     def of(self, geometry: Geometry | None) -> Geometry | None:
-        """What is offered now of what the driver reports."""
+        """The profiles offered now, of those that the driver reports."""
         if geometry is None or not (self._struck or self._multiprocessors):
             return geometry
         return Geometry(
@@ -46,7 +46,7 @@ class Offers:
         self._struck[profile_id] = (again, why)
 
     def struck(self, profile_id: int) -> str:
-        """Why a profile is not offered now, and for how long; empty if it is."""
+        """Text with reason and time for which a profile is not offered; empty if it is offered."""
         again, why = self._struck.get(profile_id, (None, ""))
         if again is None or not (seconds := again.due()):
             return ""

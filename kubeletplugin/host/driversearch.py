@@ -98,7 +98,7 @@ class DriverSearch:
 
 
 def missing_libraries(files: DriverFiles, directories: Iterable[str]) -> str:
-    """Why a container would find no driver, and what to do; empty if it would find it."""
+    """Reason why a container would find no driver, with the remedy; empty if it finds one."""
     if files.cuda is not None:
         return ""
     return (
@@ -142,7 +142,7 @@ def _programs(root: Path) -> dict[str, str]:
 
 
 def _marks(paths: Iterable[Path]) -> list[tuple[int, int] | None]:
-    """What changes when something in a directory, or a file, has changed."""
+    """Marks that change when something in a directory, or a file, changes."""
     marks: list[tuple[int, int] | None] = []
     for path in paths:
         try:

@@ -9,7 +9,7 @@ _REGISTRY = "plugins_registry"
 _PLUGINS = "plugins"
 _AUTO = Path("auto")
 _DRIVER_CONTAINER = Path("/run/nvidia/driver")
-"""Where the GPU operator mounts the root of its driver container."""
+"""Directory where the GPU operator mounts the root of its driver container."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dra.gpu.inventory import ClaimRef
 
 
 class State(StrEnum):
-    """How far a device has come, and how far it has gone again.
+    """Step that a device has reached, while it is made or removed.
 
     On the way in: ``intent`` (nothing on the hardware yet, or nothing known of it), ``gi-created``,
     ``ci-created``, ``cdi-written``, ``prepared`` (kubelet has been told, or may be). ``lost``: it
@@ -98,7 +98,7 @@ class Entry:
         return replace(self, state=state, note=note, quarantined="", **changes)
 
     def holder(self) -> str:
-        """Who holds the placement, in words for an error."""
+        """Holder of the placement, in words for an error."""
         why = f": {self.note}" if self.note else ""
         return f"claim {self.claim} (UID {self.claim.uid}, {self.device}, {self.state.value}{why})"
 

@@ -111,7 +111,7 @@ class Journal:
                 self._write(self._entries, replace(self._contents, unread=kept))
 
     def rebuilt(self) -> None:
-        """Nothing is missing any more.
+        """Record that no entry is missing any more.
 
         Written even when nothing was found: a node without a journal is one that has lost it, where
         another's instance may be taken for a claim's.
@@ -182,7 +182,7 @@ class Journal:
 
 
 def previous(path: Path) -> Path:
-    """Where the generation before the current one is kept."""
+    """Path of the generation before the current one."""
     return path.with_name(path.name + ".previous")
 
 

@@ -93,7 +93,7 @@ def encode(contents: Contents) -> bytes:
 
 
 def decode(data: bytes) -> Contents:
-    """What the bytes say.
+    """Read a journal from its bytes.
 
     Raises:
         ValueError: not a journal, of a version too far away, or a wrong checksum.

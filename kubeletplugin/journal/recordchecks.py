@@ -17,7 +17,7 @@ _SHOWN = 80
 
 
 def unusable(entry: Entry) -> str:
-    """Why nothing at all can be done with a record, not even withhold its placement; else empty."""
+    """Reason why a record is useless, even to withhold its placement; empty if it is not."""
     claim = entry.claim
     texts = [claim.uid, claim.name, claim.namespace, entry.device, entry.gpu, entry.mig_uuid]
     texts += [entry.profile, entry.boot_id, entry.pool, entry.note, *entry.requests]
@@ -47,7 +47,7 @@ def _no_number(entry: Entry) -> str:
 
 
 def inconsistent(entry: Entry) -> str:
-    """Why a record cannot be acted on, although it says what it withholds; empty if it can."""
+    """Reason why a record only withholds its placement and cannot be acted on; empty if it can."""
     try:
         device = parse_device(entry.device)
     except DeviceNameError as error:

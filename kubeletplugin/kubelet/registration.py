@@ -18,7 +18,7 @@ SERVICES = (
     "v1.DRAResourceHealth",
     "v1alpha1.DRAResourceHealth",
 )
-"""What the service socket serves; kubelet takes the first that it knows."""
+"""Services on the service socket; kubelet takes the first that it knows."""
 
 
 class Registration(api_pb2_grpc.RegistrationServicer):
@@ -33,7 +33,7 @@ class Registration(api_pb2_grpc.RegistrationServicer):
         request: pb.InfoRequest,  # noqa: ARG002 - the protocol's signature
         context: grpc.ServicerContext,  # noqa: ARG002 - the protocol's signature
     ) -> pb.PluginInfo:
-        """Who we are and where the services are."""
+        """Name of this driver, and the address of its services."""
         return pb.PluginInfo(
             type="DRAPlugin",
             name=self._driver,

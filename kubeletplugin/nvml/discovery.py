@@ -59,7 +59,7 @@ class Card:
 
 @dataclass(frozen=True, slots=True)
 class Discovery:
-    """What was found; ``problems`` tells of GPUs that would not even say who they are."""
+    """GPUs that were found; ``problems`` lists those that did not even give their UUID."""
 
     driver_version: str
     cuda_version: str

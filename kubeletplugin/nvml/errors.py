@@ -173,7 +173,7 @@ class LetGoError(NvmlError):
 
     @property
     def passing(self) -> bool:
-        """Not by itself: somebody is at work on the GPU."""
+        """False: somebody works on the GPU, which does not end by itself."""
         return False
 
 
@@ -192,7 +192,7 @@ class HangError(NvmlError):
 
     @property
     def passing(self) -> bool:
-        """Not within a moment: it has been waited for already."""
+        """False: the program has waited for the call already."""
         return False
 
 

@@ -113,14 +113,14 @@ def processes(session: Session, gpu: str, gi_id: int | None = None) -> tuple[int
 
 
 def read_gpu_instance(session: Session, handle: Any, *, gpu: str) -> GpuInstance:
-    """What NVML says of a GPU instance's handle."""
+    """Read a GPU instance from its handle."""
     info = session.call(pynvml.nvmlGpuInstanceGetInfo, handle, gpu=gpu)
     placement = Placement(info.placement.start, info.placement.size)
     return GpuInstance(info.id, info.profileId, placement)
 
 
 def read_compute_instance(session: Session, handle: Any, *, gpu: str) -> ComputeInstance:
-    """What NVML says of a compute instance's handle."""
+    """Read a compute instance from its handle."""
     # The info's device is the MIG device's handle: no enumeration by index is needed.
     info = session.call(pynvml.nvmlComputeInstanceGetInfo_v2, handle, gpu=gpu)
     return ComputeInstance(info.id, session.call(pynvml.nvmlDeviceGetUUID, info.device, gpu=gpu))

@@ -20,7 +20,7 @@ They concern the whole GPU, whichever slice the driver names.
 
 
 class Scope(Enum):
-    """What an XID makes unhealthy."""
+    """Part of the node that an XID makes unhealthy."""
 
     NOTHING = auto()
     SLICE = auto()
@@ -39,7 +39,7 @@ class XidRules:
     every: bool = False
 
     def scope(self, xid: int, *, gi_id: int | None) -> Scope:
-        """What an XID concerns; ``gi_id`` None is the whole GPU."""
+        """Scope of an XID; ``gi_id`` None is the whole GPU."""
         if xid not in self.fatal and (self.every or xid in self.ignored):
             return Scope.NOTHING
         return Scope.GPU if gi_id is None or xid in RESET_XIDS else Scope.SLICE

@@ -9,7 +9,7 @@ from dra.gpu.inventory import Allocator, Publication
 
 
 class AllocatorMode:
-    """The allocator, and how it stands with the node's ResourceSlices. Thread-safe.
+    """The allocator, and the publication of the node's ResourceSlices. Thread-safe.
 
     Nothing in Kubernetes keeps two allocators from giving the same device away twice, so that the
     order of a change matters: the MigNode says ``scheduler`` before a slice is published, and says
@@ -27,7 +27,7 @@ class AllocatorMode:
 
     @property
     def allocator(self) -> Allocator | None:
-        """What the MigNode is to say; None while slices of an earlier run may be there."""
+        """Allocator for the MigNode; None while slices of an earlier run may be there."""
         with self._mutex:
             if self._withdrawn:
                 return Allocator.CONTROLLER
@@ -35,12 +35,12 @@ class AllocatorMode:
 
     @property
     def publication(self) -> Publication | None:
-        """What the MigNode says of the slices; None where they are not wanted."""
+        """State of the slices for the MigNode; None where they are not wanted."""
         with self._mutex:
             return self._publication
 
     def report(self, publication: Publication) -> None:
-        """It stands otherwise with the slices now, perhaps."""
+        """Records the state of publication; listeners are called if it changed."""
         with self._mutex:
             if publication == self._publication:
                 return
@@ -48,14 +48,14 @@ class AllocatorMode:
         self._on_change()
 
     def resume(self) -> None:
-        """Slices are to be published after all: the controller is to allocate no more."""
+        """Publish slices after all: from now on the controller allocates no more."""
         with self._mutex:
             self._withdrawn = False
             self._publication = Publication(done=None, reason="Pending")
         self._on_change()
 
     def withdraw(self) -> None:
-        """No slice is there, and none will be before ``resume``: the controller may allocate."""
+        """Let the controller allocate: no slice is there, and none will be before ``resume``."""
         with self._mutex:
             self._withdrawn = True
         self._on_change()

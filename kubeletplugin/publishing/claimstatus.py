@@ -199,7 +199,7 @@ def _timed(device: Obj, shown: Obj | None, moment: str) -> Obj:
 
 
 def device_data(entry: Entry) -> dict[str, Any]:
-    """What the status tells of a device beside its name; placement in memory slices."""
+    """Data of a device in the status, beside its name; placement in memory slices."""
     if entry.placement is None:
         return {"uuid": entry.gpu}
     return {

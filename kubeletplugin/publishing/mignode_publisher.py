@@ -56,7 +56,7 @@ class MigNodePublisher(Republisher):
         self.drain: Drain | None = None
 
     def look(self) -> Inventory | None:
-        """What the MigNode says now, drains included; None if there is none, or no answer."""
+        """Read the MigNode, drains included; None if there is none, or no answer."""
         try:
             found = self._api.get(MIG_NODES, self._node_name)
             inventory = from_mignode(found)

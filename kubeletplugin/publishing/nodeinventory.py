@@ -49,11 +49,11 @@ class NodeInventory:
         self._cdi_hook = cdi_hook
 
     def of_mignode(self) -> Inventory | None:
-        """What the MigNode is to say; None also while it is open who allocates."""
+        """Inventory for the MigNode; None also while the allocator is not decided."""
         return None if self._mode.allocator is None else self.known()
 
     def known(self) -> Inventory | None:
-        """What is known; None until the first look at the GPUs has ended, well or not."""
+        """Known inventory; None until the first look at the GPUs has ended, well or not."""
         hardware, is_open, reason = self._hardware, self._readiness.is_open, self._readiness.reason
         if not is_open and not reason:
             return None
@@ -78,7 +78,7 @@ class NodeInventory:
         )
 
     def _gpus_before(self) -> tuple[Gpu, ...]:
-        """Those of the last run, if this one may not look at them."""
+        """GPUs as the last run knew them, if this one may not look at them."""
         reason, before = self._unseen(), self._before()
         if not reason or before is None:
             return ()

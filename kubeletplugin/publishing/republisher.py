@@ -50,7 +50,7 @@ class Republisher(ABC):
             self._thread.join(timeout=5.0)
 
     def notify(self) -> None:
-        """What is true may have changed."""
+        """Ask for a publication, since the state may have changed."""
         self._wake.set()
 
     @abstractmethod

@@ -18,7 +18,7 @@ _MOST = 1024
 
 @dataclass(frozen=True, slots=True)
 class ClaimFacts:
-    """When a claim was created (RFC 3339), its pods by name, and its allocated devices."""
+    """Facts about a claim: its creation (RFC 3339), its pods by name, its allocated devices."""
 
     created: str
     pods: tuple[str, ...]
@@ -36,7 +36,7 @@ class ClaimCache:
         self._facts: OrderedDict[str, ClaimFacts] = OrderedDict()
 
     def see(self, claim: Claim) -> None:
-        """The API server showed a claim."""
+        """Take a claim that the API server showed."""
         devices = claim.allocation.devices if claim.allocation else ()
         pods = tuple(c.name for c in claim.reserved_for if c.resource == "pods" and not c.api_group)
         facts = ClaimFacts(claim.created, pods, tuple(d.device for d in devices))
@@ -47,7 +47,7 @@ class ClaimCache:
                 self._facts.popitem(last=False)
 
     def of(self, uid: str) -> ClaimFacts:
-        """What is known of a claim; everything empty if it was not seen."""
+        """Known facts about a claim; all empty if it was not seen."""
         with self._lock:
             return self._facts.get(uid, _NOTHING)
 

@@ -11,7 +11,7 @@ from kubeletplugin.journal.entries import Entry
 
 
 class Action(StrEnum):
-    """What the node did without having been asked to.
+    """Deed of the node without a call of kubelet.
 
     ``finished`` and ``undone``: a claim that was left half done. ``lost`` and ``found``: a prepared
     slice went from the hardware, or came back. ``restored``: what a claim lost by a reset was made

@@ -10,14 +10,14 @@ from dra.gpu.inventory import ClaimRef
 
 
 class Recorder(Protocol):
-    """What is needed of dra.kube.events.events.EventRecorder."""
+    """The part of dra.kube.events.events.EventRecorder that is needed here."""
 
     def emit(self, regarding: Obj, reason: str, message: str, *, warning: bool = False) -> None:
         """Report about an object; never blocks or raises."""
 
 
 class Reports:
-    """Says what happened, to whom it concerns."""
+    """Sends events of this node and of its claims."""
 
     def __init__(self, recorder: Recorder, node_name: str) -> None:
         self._recorder = recorder
@@ -30,13 +30,13 @@ class Reports:
         }
 
     def report_node(self, reason: NodeReason, message: str, *, warning: bool = False) -> None:
-        """An event of this node."""
+        """Send an event of this node."""
         self._recorder.emit(self._node, reason.value, message, warning=warning)
 
     def report_claim(
         self, ref: ClaimRef, reason: NodeReason, message: str, *, warning: bool = False
     ) -> None:
-        """An event of a claim."""
+        """Send an event of a claim."""
         regarding = {
             "apiVersion": RESOURCE_CLAIMS.api_version,
             "kind": RESOURCE_CLAIMS.kind,

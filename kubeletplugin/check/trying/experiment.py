@@ -30,7 +30,7 @@ ROUNDS = 2
 
 @dataclass(slots=True)
 class Observations:
-    """What was seen. Words are empty where nothing was tried; codes are NVML's names."""
+    """Facts observed. Words are empty where nothing was tried; codes are NVML's names."""
 
     trials: list[Trial] = field(default_factory=list)
     taken: str = ""
@@ -126,7 +126,7 @@ class Experiment:
             self._seen.trials.append(replace(trial, refused=code_name(error.code)))
 
     def _look_once(self, gi: GpuInstance, trial: Trial) -> None:
-        """What one slice can tell for all; ends without the compute instance."""
+        """Observe what one slice tells for all; ends without the compute instance."""
         seen = self._seen
         if seen.taken:
             return

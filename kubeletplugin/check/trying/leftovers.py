@@ -38,7 +38,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     @property
     def placement(self) -> Placement:
-        """Where it is."""
+        """Placement of the slice."""
         return Placement(self.start, self.size)
 
 
@@ -49,7 +49,7 @@ class RecordFile:
         self.path = state / "check.json"
 
     def read(self) -> Record | None:
-        """What a check has left; None if nothing.
+        """Read the record of a slice that a check has left; None if there is none.
 
         Raises:
             CheckError: the file cannot be read.
@@ -125,7 +125,7 @@ def _until_free(work: Callable[[], None], pause: Callable[[float], None]) -> int
 
 
 def advice(record: Record, error: NvmlError) -> str:
-    """What to do about a slice that could not be removed."""
+    """The remedy for a slice that could not be removed."""
     return (
         f"the slice {record.profile} at {record.placement} of GPU {record.gpu} may be left: "
         f"{error}; run {CLEAN_UP} once that is over"

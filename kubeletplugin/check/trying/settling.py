@@ -75,7 +75,7 @@ def _delivered(made: Sequence[Trial]) -> Belief:
 
 
 def _full_compute(trials: Sequence[Trial]) -> Belief:
-    """What becomes of the compute-instance profiles beside the plain ones."""
+    """The answer about the compute-instance profiles beside the plain ones."""
     tried = {(t.profile, t.enum): t.refused for t in trials if t.enum >= _BESIDE}
     alike: dict[tuple[int, str], list[str]] = {}
     for (profile, enum), refused in tried.items():

@@ -25,7 +25,7 @@ class Stopwatch:
                 self._seconds.setdefault(name, []).append(seconds)
 
     def times(self) -> dict[str, Times]:
-        """What was taken down, by name."""
+        """Recorded times, by function name."""
         with self._lock:
             taken = {name: sorted(values) for name, values in self._seconds.items()}
         return {name: _times(values) for name, values in sorted(taken.items())}

@@ -73,7 +73,7 @@ class Occupancy:
         return any(e.state in LEAVING for e in self._journal.of_gpu(unit.uuid))
 
     def describe(self, unit: GpuUnit) -> str:
-        """What is on a GPU, for an error: placements with their holders."""
+        """Text for an error: the placements taken on a GPU, with their holders."""
         present = self._on(unit)
         known = self._journal.of_gpu(unit.uuid)
         return describe_occupants(present, self._identity.owners(present, known))

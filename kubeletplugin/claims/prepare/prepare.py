@@ -44,7 +44,7 @@ _ROLLBACK_PATIENCE = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """What kubelet is told of one device."""
+    """Answer to kubelet about one device."""
 
     requests: tuple[str, ...]
     pool: str
@@ -118,7 +118,7 @@ class Preparer:
         )
 
     def _entries(self, ref: ClaimRef) -> list[tuple[GpuUnit, list[Entry]]]:
-        """What is to be there in the end, by GPU: journal entries, new ones as intents."""
+        """Journal entries of all devices of a claim, by GPU; new ones are intents."""
         known = self._known(ref)
         try:
             devices = self._read_devices(ref)

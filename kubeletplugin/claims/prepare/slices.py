@@ -133,7 +133,7 @@ class Slices:
         return bare
 
     def _put_back(self, entry: Entry, before: Entry | None) -> None:
-        """Nothing was made, so nothing is to be looked for: what lies there is another's."""
+        """Undo the record of a slice that was not made: an instance at its place is another's."""
         if before is None:
             self._journal.remove(entry)
         else:
@@ -204,7 +204,7 @@ def check_mig(unit: GpuUnit) -> None:
 
 
 def mode_is_off(unit: GpuUnit) -> ModeError:
-    """That no slice can be made on a GPU before its MIG mode is on, and how to turn it on."""
+    """The error of a GPU without MIG mode, with the way to turn it on."""
     return ModeError(
         f"MIG mode of {unit.name} ({unit.uuid}) is off; {enable_mig(unit.uuid, gpu=unit.name)}"
     )

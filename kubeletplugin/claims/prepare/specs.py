@@ -98,7 +98,7 @@ class Specs:
             raise HostError(str(error)) from error
 
     def found(self) -> object:
-        """What specs are built from; another object when files of the driver have changed."""
+        """The driver's files for specs; another object when the files have changed."""
         return self._files()
 
     def hook(self) -> str:

@@ -16,7 +16,7 @@ _ILL = frozenset({XID_ERROR, GPU_LOST, NodeReason.NVML_ERROR, NodeReason.NVML_HA
 
 @dataclass(frozen=True, slots=True)
 class DeviceProblem:
-    """Why a device is not healthy: a word for programs, and words for people."""
+    """Problem of a device: a reason for programs, and a message for people."""
 
     reason: str
     message: str
@@ -44,7 +44,7 @@ def device_health(entries: Iterable[Entry], gpus: Iterable[Gpu]) -> tuple[Device
 
 
 def device_problem(entry: Entry, gpu: Gpu | None) -> DeviceProblem | None:
-    """What is wrong with a device; ``gpu`` is None if the node has not got it."""
+    """The problem of a device, if it has one; ``gpu`` is None if the node has not got it."""
     if gpu is None:
         return DeviceProblem(GPU_LOST, f"GPU {entry.gpu} is not in the node")
     if gpu.reason in _ILL and gpu.unavailable:

@@ -81,18 +81,18 @@ class GpuProblems:
             return tuple(healed)
 
     def of_gpu(self, gpu: str) -> GpuProblem | None:
-        """What makes a GPU as a whole unhealthy, the gravest first."""
+        """The gravest problem of a GPU as a whole."""
         with self._lock:
             found = [a for a in self._known.values() if a.gpu == gpu and a.gi_id is None]
         return max(found, key=lambda a: (a.blocks, a.needs_reset), default=None)
 
     def of_slice(self, gpu: str, instance: Instance) -> GpuProblem | None:
-        """What makes one slice unhealthy, beside what its GPU has."""
+        """The problem of one slice, beside those of its GPU."""
         with self._lock:
             return next((a for a in self._known.values() if _is_about(a, gpu, instance)), None)
 
     def shown(self, gpu: Gpu) -> Gpu:
-        """A GPU as last seen, with what ails it; what NVML itself says of it comes first."""
+        """A GPU as last seen, with its problems; NVML's own verdict on it comes first."""
         instances = tuple(
             replace(i, unhealthy=problem.message)
             if (problem := self.of_slice(gpu.uuid, i)) is not None

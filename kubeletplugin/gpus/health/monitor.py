@@ -37,7 +37,7 @@ REVIEW_SECONDS = 2.0
 
 
 class Statuses(Protocol):
-    """What is needed of ClaimStatuses."""
+    """The part of ClaimStatuses that is needed here."""
 
     def refresh(self, ref: ClaimRef, read: Callable[[], Iterable[Entry]]) -> None:
         """Show these devices as they are at the time of writing."""
@@ -106,13 +106,13 @@ class HealthMonitor:
         return device_health(self._journal.entries(), self.gpus()) if self._ready() else ()
 
     def problem(self, entry: Entry) -> DeviceProblem | None:
-        """What is wrong with one device now; None while the GPUs cannot be asked."""
+        """The problem of one device now, if any; None while the GPUs cannot be asked."""
         if not self._ready():
             return None
         return device_problem(entry, {g.uuid: g for g in self.gpus()}.get(entry.gpu))
 
     def take_xid(self, gpu: str, xid: Xid) -> None:
-        """An XID has come."""
+        """Take note of an XID."""
         unit = self._hardware.unit(gpu)
         scope = self._rules.scope(xid.number, gi_id=xid.gi_id)
         if unit is None or scope is Scope.NOTHING:

@@ -96,7 +96,7 @@ class DriverLibrary:
         self._end()
 
     def overdue(self) -> str:
-        """For liveness: why this process should have ended by now; empty if it should not."""
+        """Reason for liveness why this process should have ended by now; empty if none."""
         if self._ended is None or self._clock.monotonic() - self._ended < OVERDUE_SECONDS:
             return ""
         return f"{self._why}; this process has not ended"
@@ -114,7 +114,7 @@ class DriverLibrary:
         return compare(self._roots, self._directories, found)
 
     def _reason(self) -> str:
-        """Why a new process would map another library than this one has; empty if none would."""
+        """Reason why a new process would map another library than this; empty if none."""
         found = mapped_library()
         if found is None:
             return ""

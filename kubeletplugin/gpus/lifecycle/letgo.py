@@ -101,7 +101,7 @@ class LettingGo:
         return not self.rests
 
     def _at_start(self) -> bool:
-        """Nothing is known yet: a node that is to rest is not looked at for a beginning."""
+        """Decide before the first look: a node that is to rest is not looked at."""
         why = self._why_node()
         if why and not self._unknown and not any(_uses(e) for e in self._journal.entries()):
             if not self.rests:
@@ -113,7 +113,7 @@ class LettingGo:
         return not self.rests
 
     def _why(self, unit: GpuUnit) -> str:
-        """Who wants a GPU to be let go of, in words; empty if nobody does."""
+        """Text that says who wants a GPU to be let go of; empty if nobody does."""
         pause, drain = self._pause(), self._drain()
         if pause is not None:
             return f"label {pause.label}"
@@ -135,7 +135,7 @@ class LettingGo:
         return LET_GO if self.rests else "NVMLError"
 
     def reason(self) -> str:
-        """What to say of a node that was not looked at because it rests; empty otherwise."""
+        """Text about a node that was not looked at because it rests; empty otherwise."""
         if not self.rests:
             return ""
         return f"{_words(self._why_node() or 'drained', whole=True)}; {self._back()}"

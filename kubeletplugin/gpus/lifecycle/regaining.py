@@ -21,7 +21,7 @@ _DRAIN_SECONDS = 2.0
 
 
 class Regaining:
-    """For the thread that looks at the hardware."""
+    """Attempts to regain lost GPUs. Only the thread that looks at the hardware uses it."""
 
     def __init__(self, hardware: Hardware, *, clock: Clock) -> None:
         self._hardware = hardware

@@ -20,9 +20,9 @@ _SLICES = "nvidia.com/mig-"
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """Why no GPU of the node is offered.
+    """Reason for which no GPU of the node is offered.
 
-    ``frozen``: nothing may be destroyed either. ``passing``: it ends without anybody's doing.
+    ``frozen``: nothing may be destroyed either. ``passing``: the conflict ends by itself.
     """
 
     reason: NodeReason
@@ -34,7 +34,7 @@ class Conflict:
 def conflict(
     node: Mapping[str, Any], summaries: Iterable[Mapping[str, Any]] = ()
 ) -> Conflict | None:
-    """Who else manages the GPUs of a Node (core/v1, as JSON); of several the most dangerous.
+    """Find another manager of a Node's GPUs (core/v1, as JSON); of several the most dangerous.
 
     ``summaries`` are those of the ResourceSlices that NVIDIA's DRA driver has for it.
     """
@@ -42,7 +42,7 @@ def conflict(
 
 
 def _mig_manager(node: Mapping[str, Any]) -> Conflict | None:
-    """It works while its label ``nvidia.com/mig.config`` is set and the state is no success."""
+    """MIG manager, at work while ``nvidia.com/mig.config`` is set and the state is no success."""
     labels = node.get("metadata", {}).get("labels") or {}
     state = labels.get(_STATE, "")
     if not labels.get(_CONFIG) or state == "success":
@@ -73,7 +73,7 @@ _GIVES_OUT = "it gives out GPUs, and the MIG devices that it finds when it start
 
 
 def _dra_driver(node: Mapping[str, Any], summaries: Iterable[Mapping[str, Any]]) -> Conflict | None:
-    """Where it makes MIG devices, one at the place of ours may be its own: all are left alone."""
+    """Where the driver makes MIG devices, one at our place may be its own: all are left alone."""
     found = dra_driver(node, summaries)
     if found is None:
         return None
@@ -88,7 +88,7 @@ def _dra_driver(node: Mapping[str, Any], summaries: Iterable[Mapping[str, Any]])
 
 
 def _device_plugin(node: Mapping[str, Any]) -> Conflict | None:
-    """It shows what it gives out in ``status.allocatable``."""
+    """The device plugin shows its devices in ``status.allocatable``."""
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     given = sorted(
         f"{name}: {count}"

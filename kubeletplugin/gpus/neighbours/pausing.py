@@ -33,7 +33,7 @@ class Pause:
 
     @property
     def conflict(self) -> Conflict:
-        """Why nothing is made on the node's GPUs meanwhile."""
+        """Reason why no slice is made on the node's GPUs meanwhile."""
         return Conflict(
             NodeReason.PAUSED,
             f"GPU clients of this node are to pause (label {self.label}): nothing new is prepared "
@@ -69,7 +69,7 @@ class Pauses:
         self.current: Pause | None = None
 
     def see(self, node: Mapping[str, Any]) -> None:
-        """This node's Node as it is now."""
+        """Take note of this node's Node as it is now."""
         with self._lock:
             pause = pause_of(node, self._keys)
             before, self.current = self.current, pause

@@ -18,7 +18,7 @@ from kubeletplugin.journal.entries import ARRIVING, HELD, State
 
 
 class Continuity(Enum):
-    """Whether an instance is the one that was made: ``SAME``, ``OTHER``, or not known."""
+    """Identity of an instance with the one that was made: ``SAME``, ``OTHER``, or not known."""
 
     SAME = auto()
     OTHER = auto()
@@ -40,7 +40,7 @@ class Inside(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What is known of an instance whose place and ids are those of an entry.
+    """Facts about an instance whose place and ids are those of an entry.
 
     ``state``, ``has_gi_id``, ``has_ci_id`` and ``has_uuid`` are the entry's. ``gpu_instance`` and
     ``compute_instance`` say whether they were removed since they were made. ``unique``: no driver
@@ -62,7 +62,7 @@ class Evidence:
 
 
 class Doubt(Enum):
-    """Why an instance may be another's; the value is put behind "but"."""
+    """Reasons why an instance may be another's; a message puts the value after "but"."""
 
     REMADE = "it was removed and made anew since"
     ANYBODYS = (
@@ -84,7 +84,7 @@ _UNHELD = frozenset({State.RECLAIMING, State.ORPHAN, State.TOMBSTONE})
 
 
 def doubt(known: Evidence) -> Doubt | None:
-    """Why the instance may be another's; None if it counts as the entry's."""
+    """The reason why the instance may be another's; None if it counts as the entry's."""
     if known.gpu_instance is Continuity.OTHER:
         return Doubt.REMADE
     if known.inside is Inside.RECORDED:

@@ -84,7 +84,7 @@ class EntryWatch:
                 _log.debug("%s cannot be marked: %s", path, error)
 
     def tell(self, entry: Entry) -> tuple[Continuity, Continuity]:
-        """What the directories of an entry's GPU instance and compute instance tell."""
+        """Evidence of the directories of an entry's GPU instance and compute instance."""
         if self._generation() != self._held_in:
             self._held_in = self._generation()
             self.keep_only(())

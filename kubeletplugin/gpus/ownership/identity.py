@@ -28,7 +28,7 @@ from kubeletplugin.nvml.session.session import Session
 
 @dataclass(frozen=True, slots=True)
 class FoundInstance:
-    """What lies where an entry's slice was made: its ``own`` instance, or in words somebody's.
+    """Instance found where an entry's slice was made: its ``own`` instance, or in words somebody's.
 
     ``whole``: its own compute instance is in it. ``remedy`` is what an administrator can do about
     somebody's.
@@ -174,7 +174,7 @@ def belongs(instance: GpuInstance, entry: Entry, boot_id: str) -> bool:
 
 
 def how_to_remove(gpu: str, gi_id: int) -> str:
-    """What an administrator does with an instance that this program leaves alone."""
+    """Remedy for administrators: removal of an instance that this program leaves alone."""
     return (
         f"remove it with nvidia-smi mig -i {gpu} -dci -gi {gi_id} and "
         f"nvidia-smi mig -i {gpu} -dgi -gi {gi_id}"

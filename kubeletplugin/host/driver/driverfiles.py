@@ -24,7 +24,7 @@ _ENV = ("NVIDIA_VISIBLE_DEVICES=void",)
 
 @dataclass(frozen=True, slots=True)
 class DriverFiles:
-    """What was found. ``directories`` are those that are there, ``driver_root`` is the host's view.
+    """Files found. ``directories`` are those that exist, ``driver_root`` is the host's view.
 
     ``opencl`` and ``programs`` (name to path) are paths below the driver's root.
     """
@@ -45,7 +45,7 @@ class DriverFiles:
         return next((library for library in self.libraries if library.stem == "libcuda"), None)
 
     def common(self) -> Edits:
-        """What every container gets, whatever its device: compute and utilities."""
+        """Libraries that every container gets, whatever its device: compute and utilities."""
         programs = (self._mount(path, f"/usr/bin/{n}") for n, path in self.programs.items())
         opencl = [self._mount(self.opencl, f"/etc/{OPENCL}")] if self.opencl else []
         base = self._of(Role.COMPUTE)

@@ -77,7 +77,7 @@ class Library:
 
     @property
     def generation(self) -> int:
-        """How often the library was initialised: what it gave out before is not valid any more."""
+        """Number of initialisations: handles of an earlier generation are not valid any more."""
         return self._generation
 
     def open(self) -> None:
@@ -148,7 +148,7 @@ class Library:
             yield
 
     def hangs(self, gpu: str) -> str:
-        """Which call for a GPU has not come back in its time and since when; empty if none."""
+        """The call for a GPU that has not come back in time, and since when; empty if none."""
         return self._calls.hangs(gpu)
 
     def _initialise(self) -> None:

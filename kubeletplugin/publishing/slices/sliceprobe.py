@@ -20,7 +20,7 @@ _COUNTERS = {"probe": {"value": "1"}}
 
 
 def probe(api: KubeApi, inventory: Inventory, *, field_manager: str) -> Features | None:
-    """How to write the node's slices; None where partitionable devices are not served.
+    """Find the form of the node's slices; None where partitionable devices are not served.
 
     Kubernetes 1.34 takes counter sets and devices in one slice, later versions refuse that.
 

@@ -35,7 +35,7 @@ QUIET_SECONDS = 1.0
 """Kubelet deletes slices one after another: they are written again once it is through."""
 
 HANDOVER_SECONDS = 2.0
-"""How long the controller may take to hear that it does not allocate here any more."""
+"""Time for the controller to hear that it does not allocate here any more."""
 
 _ANNOUNCE_SECONDS = 0.2
 _GATE_OFF = (

@@ -24,6 +24,6 @@ ARCHITECTURES = (
 
 
 def this_architecture(name: str = "") -> Architecture:
-    """That of the machine on which this program runs, or the one called ``name``."""
+    """Architecture of the machine on which this program runs, or the one called ``name``."""
     name = name or platform.machine()
     return next((a for a in ARCHITECTURES if a.name == name), ARCHITECTURES[0])

@@ -46,7 +46,7 @@ class _Segment:
 
 
 def read_library(path: Path) -> SharedLibrary | None:
-    """What a library's header says; None of a file that is no 64-bit library, or is damaged."""
+    """Read a library's header; None for a file that is no 64-bit library, or is damaged."""
     try:
         with path.open("rb") as file:
             return _read(file)
@@ -90,7 +90,7 @@ def _segments(file: BinaryIO, table: int, *, size: int, count: int) -> Iterator[
 
 
 def _offset(segments: list[_Segment], address: int) -> int:
-    """Where in the file an address of the loaded library comes from."""
+    """Offset in the file of an address of the loaded library."""
     for segment in segments:
         if segment.kind == _LOAD and segment.address <= address < segment.address + segment.size:
             return address - segment.address + segment.offset

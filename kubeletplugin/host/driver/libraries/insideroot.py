@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path, PurePosixPath
 
 _MOST_LINKS = 40
-"""As many as Linux follows in one path."""
+"""Limit of Linux on the links followed in one path."""
 
 
 def inside(root: Path, path: str) -> Path:

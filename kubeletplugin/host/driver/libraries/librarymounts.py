@@ -25,7 +25,7 @@ _ALSO = {
 
 
 def container_directories(architecture: Architecture) -> tuple[str, ...]:
-    """Where libraries are mounted in a container."""
+    """Directories in a container under which libraries are mounted."""
     return ("/usr/lib64", f"/usr/lib/{architecture.multiarch}")
 
 
