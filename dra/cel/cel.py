@@ -46,7 +46,7 @@ _TYPE_NAME = re.compile(r"undeclared reference to '(?:net|kubernetes)\.\w+'")
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a selector selects a device; ``error`` says why it could not be told."""
+    """Answer of a selector about a device; ``error`` says why it could not be told."""
 
     selected: bool
     error: str = ""

@@ -18,7 +18,7 @@ _IDENTITY_NAMES = tuple(name.rpartition("/")[2] for name in _IDENTITY)
 _ITERATION = re.compile(
     r"\.\s*(?:exists|exists_one|existsOne|all|map|filter|transform\w+|format)\s*\("
 )
-"""What may get at an attribute without its name: by going through them, or by printing them."""
+"""Operations that reach an attribute without its name, by iterating over all or printing them."""
 
 _LITERAL_INDEX = re.compile(r"""\[\s*\??\s*(?:"([^"\\]*)"|'([^'\\]*)')\s*\]""")
 _DOMAIN_TEST = re.compile(

@@ -141,7 +141,7 @@ def _edits(expression: str) -> list[_Edit]:
 
 
 def _called(before: list[_Token], bracket: _Token) -> _Call:
-    """What stands before a bracket; ``before`` are the last four tokens."""
+    """Function called before a bracket; ``before`` are the last four tokens."""
     nothing = _Token("", bracket.start, bracket.start)
     if bracket.text != "(" or not before or not _WORD.fullmatch(before[-1].text):
         return _Call("", bracket.start, nothing, [bracket.start])

@@ -13,7 +13,7 @@ MAP = cel.Type.Map(cel.Type.STRING, cel.Type.DYN)
 LIST = cel.Type.List(cel.Type.DYN)
 
 OWN = "own:"
-"""How the ids of overloads of ours begin."""
+"""Beginning of the ids of our own overloads."""
 
 Overload = Callable[[str], Any]
 

@@ -44,7 +44,7 @@ _AT_ONCE = 128
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
-    """What a kind offers: a profile, or the whole GPU (``profile`` None).
+    """Offer of a kind: a profile, or the whole GPU (``profile`` None).
 
     ``size`` ranks the profiles that would do: by memory (to the GiB, so that the same profile of
     two products ranks alike), then compute slices, then plain before variants (``+me``).
@@ -85,7 +85,7 @@ class Match:
 
 @dataclass(frozen=True, slots=True)
 class _Costed(Generic[T]):
-    """What is known, and the seconds of CPU time that it took."""
+    """An answer, and the seconds of CPU time that it took."""
 
     value: T
     cost: float
@@ -108,17 +108,17 @@ class Question:
 
     @property
     def key(self) -> Hashable:
-        """What tells it from others."""
+        """Identity of the question among others."""
         return self.expressions, self.kind, self.gpus
 
     @property
     def job(self) -> Job:
-        """For an evaluator."""
+        """The question as a job for an evaluator."""
         return Job(self.expressions, self.kind.devices if self.kind else (), self.gpus)
 
 
 class UnansweredError(Exception):
-    """What has to be evaluated first; nothing was decided."""
+    """Questions have to be evaluated first; nothing was decided."""
 
     def __init__(self, question: Question) -> None:
         super().__init__(f"not evaluated yet: {', '.join(map(shortened, question.expressions))}")
@@ -183,7 +183,7 @@ class Kinds:
         return any(self._facts_of(e).per_gpu for e in expressions)
 
     def match(self, expressions: Expressions, kind: GpuKind, gpu: Gpu) -> Match:
-        """What of ``gpu``, which is of ``kind``, all ``expressions`` select.
+        """Offers of ``gpu``, which is of ``kind``, that all ``expressions`` select.
 
         Raises:
             SelectorError: an expression does not compile.
@@ -200,7 +200,7 @@ class Kinds:
         return found
 
     def match_kind(self, expressions: Expressions, kind: GpuKind) -> Match:
-        """What of any GPU of ``kind`` all ``expressions``, which tell none apart, select.
+        """Offers of any GPU of ``kind`` that all ``expressions``, which tell none apart, select.
 
         Raises:
             SelectorError: an expression does not compile.
@@ -224,7 +224,7 @@ class Kinds:
     def missing(
         self, expressions: Expressions, gpus: Iterable[tuple[GpuKind, Gpu]]
     ) -> Iterator[Question]:
-        """What is still to be asked before ``expressions`` are matched to any of ``gpus``."""
+        """Questions that have to be asked before ``expressions`` are matched to any of ``gpus``."""
         facts = {e: self._facts.find(e) for e in expressions}
         unknown = [e for e, found in facts.items() if found is None]
         if unknown or any(found.error for found in facts.values() if found is not None):

@@ -16,7 +16,7 @@ class CostlySelectorError(SelectorError):
 
 
 class GpuIdentity(msgspec.Struct, frozen=True, array_like=True):
-    """What tells one GPU from another of the same kind."""
+    """Identity of a GPU among others of the same kind."""
 
     uuid: str = ""
     pci_bus_id: str = ""
@@ -59,13 +59,13 @@ class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Evaluator(Protocol):
-    """Whoever evaluates selectors."""
+    """Evaluator of selectors."""
 
     def answer(self, job: Job) -> Answer:
         """Do ``job``. May raise instead, when there is no answer now."""
 
 
 def shortened(expression: str) -> str:
-    """As much of an expression as a message has room for."""
+    """Beginning of an expression, cut to the room of a message."""
     limit = 120
     return expression if len(expression) <= limit else expression[: limit - 3] + "..."

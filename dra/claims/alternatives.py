@@ -30,7 +30,7 @@ def choices(claims: Sequence[ClaimWants]) -> Iterator[tuple[ClaimWants, ...]]:
 
 
 def _devices(claim: ClaimWants) -> int:
-    """How many devices a claim wants at least."""
+    """Least number of devices that a claim wants."""
     return sum(1 if want.everything else want.count for want in claim.wants)
 
 

@@ -47,7 +47,7 @@ class Request:
 
     @property
     def choices(self) -> tuple[Request, ...]:
-        """What would serve it, best first: its alternatives, or itself."""
+        """Choices that serve the request, best first: its alternatives, or itself."""
         return self.alternatives or (self,)
 
 

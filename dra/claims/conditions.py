@@ -32,7 +32,7 @@ def claims_allocated(driver: str) -> str:
 
 
 def failed_prepare(claim: Mapping[str, Any], *, driver: str) -> str:
-    """Why a claim's node cannot prepare it for good, in words; empty if the node did not say so.
+    """Reason why a claim's node can never prepare it, in words; empty if the node did not say so.
 
     ``claim`` is the object as JSON. Only devices that are allocated to it now count.
     """

@@ -69,7 +69,7 @@ class NodeReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why something cannot be done, for machines and for people."""
+    """Reason and message of what cannot be done, for machines and for people."""
 
     reason: Reason
     message: str

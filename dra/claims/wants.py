@@ -103,7 +103,7 @@ class ClaimWants:
 
 
 class Checker(Protocol):
-    """Who knows of expressions whether they compile."""
+    """Checker that tells whether an expression compiles."""
 
     def check(self, expression: str) -> None:
         """Raise SelectorError unless ``expression`` compiles to a boolean."""
@@ -124,7 +124,7 @@ class Reader:
         self._known_of: Mapping[str, DeviceClass] = {}
 
     def read(self, claim: Claim) -> ClaimWants | Obstacle | None:
-        """What ``claim`` wants, why we cannot tell, or None when it is none of our business."""
+        """Wants of ``claim``, the obstacle to reading them, or None for other drivers' claims."""
         if self._known_of != self._classes:
             self._known, self._known_of = _specs(), dict(self._classes)
         spec = msgspec.json.encode((claim.requests, claim.constraints, claim.config))

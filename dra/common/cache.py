@@ -31,7 +31,7 @@ class BoundedCache(Generic[K, V]):
 
     @property
     def weight(self) -> int:
-        """What the results weigh that are remembered."""
+        """Weight of all remembered results."""
         return self._weight
 
     def values(self) -> Iterator[V]:

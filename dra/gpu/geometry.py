@@ -99,7 +99,7 @@ class Occupant:
 
 
 class Usage(NamedTuple):
-    """What the occupants of one GPU take together; the whole state that decides what still fits.
+    """Slices and engines that occupants of one GPU take; the whole state that decides what fits.
 
     A tuple, because it is looked up hundreds of times for every decision.
     """
@@ -170,7 +170,7 @@ class Geometry:
         )
 
     def usage(self, occupants: Iterable[Occupant]) -> Usage:
-        """What ``occupants`` take together."""
+        """Slices and engines that ``occupants`` take together."""
         total = EMPTY
         for occupant in occupants:
             total = self.add(total, occupant)

@@ -14,7 +14,7 @@ Device = GpuDevice | MigDevice
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """What one holder takes of a GPU; ``occupant`` None is the whole GPU.
+    """Part of a GPU that one holder takes; ``occupant`` None is the whole GPU.
 
     ``holder`` is what people are told: a claim's name, with what is the matter if its slice is not
     in use, or an instance that nobody claims, whose ``claim_uid`` is empty. ``namespace`` is the
@@ -28,7 +28,7 @@ class Holding:
 
 
 def why_blocked(gpu: Gpu, inventory: Inventory) -> str:
-    """Why nothing of ``gpu`` can be given out now, in a few words; empty when something can."""
+    """Short reason why nothing of ``gpu`` can be given out now; empty if something can."""
     if inventory.drain is not None and inventory.is_drained(gpu.name):
         why = f": {inventory.drain.reason}" if inventory.drain.reason else ""
         return f"drained{why} (kubectl mig resume {inventory.node})"
@@ -72,7 +72,7 @@ def _holder(instance: Instance, *, ended: bool) -> str:
 
 
 def occupant_of(device: Device, geometry: Geometry | None) -> Occupant | None:
-    """What an allocated device takes; a profile that the GPU lacks takes all from its start on."""
+    """Occupant of an allocated device; a profile that the GPU lacks takes all from its start."""
     if isinstance(device, GpuDevice) or geometry is None:
         return None
     profile = geometry.by_id(device.profile_id)

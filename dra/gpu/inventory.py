@@ -55,7 +55,7 @@ class Instance:
 
     @property
     def occupant(self) -> Occupant:
-        """What it takes from the GPU."""
+        """Part of the GPU that the instance takes."""
         return Occupant(self.placement, self.profile_id)
 
 
@@ -92,14 +92,14 @@ class Gpu:
 
     @property
     def usage(self) -> Usage:
-        """What its instances take together."""
+        """Slices and engines that the GPU's instances take together."""
         if self.geometry is None:
             return Usage()
         return self.geometry.usage(i.occupant for i in self.instances)
 
 
 class Allocator(StrEnum):
-    """Who allocates the GPUs of a node."""
+    """Program that allocates the GPUs of a node."""
 
     CONTROLLER = "controller"
     SCHEDULER = "scheduler"
@@ -107,7 +107,7 @@ class Allocator(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """How it stands with a node's ResourceSlices: whether they are there, and in words why not.
+    """State of a node's ResourceSlices: whether they are there, and in words why not.
 
     ``done`` is None as long as that is not known.
     """
@@ -119,7 +119,7 @@ class Publication:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """What an administrator has taken out of service: no new claim is placed there.
+    """GPUs that an administrator has taken out of service: no new claim is placed there.
 
     No ``gpus`` means all of the node. ``since`` is RFC 3339.
     """

@@ -21,7 +21,7 @@ from dra.gpu.names import DeviceNameError, GpuDevice, parse_device
 
 READY = "Ready"
 SLICES_PUBLISHED = "SlicesPublished"
-"""Whether the node's ResourceSlices are there, where kube-scheduler is to allocate."""
+"""Condition that the node's ResourceSlices are published, where kube-scheduler allocates."""
 _STATUS = {True: "True", False: "False", None: "Unknown"}
 
 

@@ -29,14 +29,14 @@ _NOT_USABLE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Style:
-    """How to draw. ``color`` uses terminal escapes; ``ascii_only`` no character beyond ASCII."""
+    """Drawing style. ``color`` uses terminal escapes; ``ascii_only`` no character beyond ASCII."""
 
     color: bool = False
     ascii_only: bool = False
 
     @classmethod
     def of(cls, stream: TextIO, environ: Mapping[str, str]) -> Style:
-        """What suits a stream: colour on a terminal, unless NO_COLOR is set or TERM is dumb."""
+        """Style for a stream: colour on a terminal, unless NO_COLOR is set or TERM is dumb."""
         encoding = (getattr(stream, "encoding", None) or "ascii").lower()
         return cls(
             color=stream.isatty() and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb",
@@ -161,7 +161,7 @@ def paint(text: str, width: int, color: int, style: Style) -> str:
 
 
 def compute_slices(gpu: Gpu, profile_id: int | None) -> int:
-    """Those of a profile of the GPU; 0 for one that it does not have."""
+    """Compute slices of a profile of the GPU; 0 for a profile that it lacks."""
     if gpu.geometry is None or profile_id is None:
         return 0
     profile = gpu.geometry.by_id(profile_id)

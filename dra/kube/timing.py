@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Clock(Protocol):
-    """Where loops take their time from."""
+    """Source of time for loops."""
 
     def monotonic(self) -> float:
         """Seconds that never go back; only differences mean something."""

@@ -11,7 +11,7 @@ from dra.monitoring import PREFIX
 
 
 class Recorder(Protocol):
-    """What is needed of dra.kube.events.events.EventRecorder."""
+    """The part of dra.kube.events.events.EventRecorder that is needed here."""
 
     def emit(self, regarding: Obj, reason: str, message: str, *, warning: bool = False) -> None:
         """Report about an object."""

@@ -49,7 +49,7 @@ class Checks:
 
 
 class Probes:
-    """What ``/healthz`` (``live``) and ``/readyz`` (``ready``) ask."""
+    """Checks behind ``/healthz`` (``live``) and ``/readyz`` (``ready``)."""
 
     def __init__(self) -> None:
         self.live = Checks("live")
@@ -57,7 +57,7 @@ class Probes:
 
 
 class Pulse:
-    """Whether a loop still turns. Thread-safe; as a Check it fails ``limit`` seconds after a beat.
+    """Sign of life of a loop. Thread-safe; as a Check it fails ``limit`` seconds after a beat.
 
     Before the first beat, and after ``rest``, nothing is expected of the loop.
     """

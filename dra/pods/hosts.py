@@ -34,7 +34,7 @@ class Hosts:
         self._facts.pop(name, None)
 
     def used(self, node: str, *, without: Key | None = None) -> Amounts:
-        """What pods take of ``node`` together, ``without`` the charge of one of them."""
+        """Resources that pods take of ``node`` together, ``without`` the charge of one of them."""
         used = self._used.get(node, {})
         charge = self._charged.get(without) if without is not None else None
         if charge is None or charge[0] != node:

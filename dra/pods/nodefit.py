@@ -52,7 +52,7 @@ def read_node(obj: Mapping[str, Any]) -> NodeFacts:
 
 
 class MisfitReason(StrEnum):
-    """Why a pod cannot run on a node, for machines: keep them."""
+    """Reasons why a pod cannot run on a node. Programs read them: keep them."""
 
     NOT_READY = "NodeNotReady"
     UNSCHEDULABLE = "NodeUnschedulable"
@@ -64,7 +64,7 @@ class MisfitReason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Misfit:
-    """Why a pod cannot run on a node, for machines and in a few words."""
+    """Misfit of a pod and a node: the reason for programs, and a few words for people."""
 
     reason: MisfitReason
     message: str
@@ -73,7 +73,7 @@ class Misfit:
 def misfit(
     pod: PodNeeds, node: NodeFacts, used: Amounts, *, delegated: AbstractSet[str] = frozenset()
 ) -> str:
-    """Why ``pod`` cannot run on ``node`` in a few words; empty when it can."""
+    """Reason why ``pod`` cannot run on ``node``, in a few words; empty if it can."""
     found = find_misfit(pod, node, used, delegated=delegated)
     return found.message if found else ""
 
@@ -102,7 +102,7 @@ def find_misfit(
 
 
 def _barred(pod: PodNeeds, node: NodeFacts) -> Misfit | None:
-    """What the node has against the pod."""
+    """Check the node's state and taints: the first that bars the pod."""
     if not node.ready:
         return Misfit(MisfitReason.NOT_READY, "node not ready")
     if node.unschedulable and not tolerates(pod.tolerations, _UNSCHEDULABLE):
@@ -115,7 +115,7 @@ def _barred(pod: PodNeeds, node: NodeFacts) -> Misfit | None:
 
 
 def _deselected(pod: PodNeeds, node: NodeFacts) -> Misfit | None:
-    """What the pod has against the node."""
+    """Check the pod's selectors: the first that the node does not match."""
     for key, value in pod.node_selector.items():
         if node.labels.get(key) != value:
             return Misfit(MisfitReason.SELECTOR, f"nodeSelector {key}={value} does not match")

@@ -53,7 +53,7 @@ def read_needs(spec: Mapping[str, Any]) -> PodNeeds:
 
 
 def effective_request(spec: Mapping[str, Any]) -> dict[str, int]:
-    """What the scheduler reserves for a pod.
+    """Resources that the scheduler reserves for a pod.
 
     The larger of what the containers take together and what the init containers take in their
     order, sidecars (init containers with restartPolicy Always) counting in both; pod-level

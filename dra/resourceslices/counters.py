@@ -56,7 +56,7 @@ class CounterModel:
         return counters
 
     def consumed(self, profile: Profile, placement: Placement) -> Counters:
-        """What an instance of ``profile`` at ``placement`` takes of them; nothing is left out."""
+        """Counters that an instance of ``profile`` at ``placement`` takes; none is left out."""
         amounts = {name: _AMOUNTS[name](profile) for name in self._totals}
         counters: Counters = {n: _value(n, amount) for n, amount in amounts.items() if amount}
         for index in range(placement.start, placement.start + placement.size):

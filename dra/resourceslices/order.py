@@ -56,7 +56,7 @@ def placements_in_order(geometry: Geometry, profile: Profile) -> tuple[Placement
 
 
 def _value(geometry: Geometry, usage: Usage) -> int:
-    """What could still be placed, in memory slices: every placement of every profile counts."""
+    """Memory slices of all placements still possible: every placement of every profile counts."""
     return sum(
         placement.size
         for profile in geometry.profiles

@@ -105,7 +105,7 @@ def _whole(gpus: Iterable[Gpu], inventory: Inventory) -> Iterator[Partition]:
 
 
 def _trouble(gpu: Gpu, profile: Profile, placement: Placement) -> str:
-    """What ails the slice that a claim holds there, in a word."""
+    """Problem of the slice that a claim holds there, in a word."""
     for instance in gpu.instances:
         here = (instance.profile_id, instance.placement) == (profile.id, placement)
         if here and instance.claim is not None:
@@ -116,7 +116,7 @@ def _trouble(gpu: Gpu, profile: Profile, placement: Placement) -> str:
 
 
 def _out_of_service(gpu: Gpu, inventory: Inventory) -> str:
-    """Why nothing of a GPU is to be allocated; "" if it may."""
+    """Reason why nothing of a GPU is to be allocated; "" if there is none."""
     if not inventory.ready:
         return _NOT_READY
     if inventory.is_drained(gpu.name):

@@ -28,7 +28,7 @@ MAX_COUNTER_SETS = 8
 MAX_COUNTERS = 32
 MAX_DEVICES = 128
 MAX_DEVICES_WITH_FEATURES = 64
-"""Where a device has taints or consumes counters."""
+"""Limit on the devices of a slice where one has taints or consumes counters."""
 
 _MAX_DEVICE_COUNTERS = 1024
 """Counters that the devices of one slice may consume together: Kubernetes 1.34 only."""
@@ -46,7 +46,7 @@ class LayoutError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """What the API server keeps of a slice. ``separate``: counter sets in slices of their own."""
+    """Fields that the API server keeps. ``separate``: counter sets in slices of their own."""
 
     separate: bool = True
     taints: bool = True
@@ -54,7 +54,7 @@ class Features:
 
 @dataclass(frozen=True, slots=True)
 class SliceContent:
-    """What is in one slice."""
+    """Content of one slice."""
 
     counters_of: tuple[Gpu, ...] = ()
     partitions: tuple[Partition, ...] = ()

@@ -36,7 +36,7 @@ _ELEMENTS = (
 _UNRETURNABLE = {datetime: "timestamps", timedelta: "durations", bytearray: "bytes"}
 
 _ATTRIBUTES = (INT, STRING, BOOL, MAP)
-"""What an attribute may be; a version is a map."""
+"""Types that an attribute may have; a version is a map."""
 
 _ANY_MAP = cel.Type.Map(DYN, DYN)
 

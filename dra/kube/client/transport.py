@@ -19,7 +19,7 @@ from dra.kube.errors import GoneError
 
 _FIRST_PAGE, LARGEST_PAGE = 25, 250
 _PAGE_BYTES = 4 * 2**20
-"""What was more than that is followed by a smaller page."""
+"""Size of a page beyond which the next page is made smaller."""
 
 PatchContent = Literal["merge", "json", "strategic"]
 

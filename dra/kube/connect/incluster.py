@@ -13,7 +13,7 @@ import urllib3
 from dra.kube.errors import KubeConfigError
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-"""Where kubelet puts a pod's token and the API server's certificate authority."""
+"""Directory where kubelet puts a pod's token and the API server's certificate authority."""
 
 
 class InClusterConnection:

@@ -55,7 +55,7 @@ class Occurrence:
 
     @property
     def namespace(self) -> str:
-        """Where the event lives: with its object; ``default`` for cluster-scoped objects."""
+        """Namespace of the event: that of its object; ``default`` for cluster-scoped objects."""
         return self.involved.get("namespace") or "default"
 
     def event_name(self, first: datetime, source: str) -> str:

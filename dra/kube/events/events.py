@@ -61,7 +61,7 @@ class _Sent:
 
 @dataclass(frozen=True, slots=True)
 class EventLimits:
-    """How much a recorder says.
+    """Limits on the events of a recorder.
 
     Equal events within ``window_seconds`` of the last one are counted up instead of repeated. At
     most ``pending`` different ones wait to be sent; the oldest is dropped. An object may have
@@ -118,7 +118,7 @@ class EventRecorder:
 
     @property
     def dropped(self) -> int:
-        """How many events were given up: too many at once, refused, or no server."""
+        """Number of events given up: too many at once, refused, or no server."""
         with self._changed:
             return self._dropped
 

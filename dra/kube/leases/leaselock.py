@@ -99,7 +99,7 @@ class LeaseLock:
 
     @property
     def holder(self) -> str:
-        """Who held the lease when it was last seen; "" for nobody."""
+        """Holder of the lease when it was last seen; "" for nobody."""
         return "" if self._lease is None else str(_spec(self._lease).get("holderIdentity") or "")
 
     @property

@@ -10,7 +10,7 @@ from dra.common.resources import Obj
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What happened to one object.
+    """Change of one object.
 
     ``added`` has only ``new``, ``deleted`` only ``old`` (the last known state), ``modified`` both.
     """
