@@ -48,7 +48,7 @@ def check_arguments(hardware: Path, program: Options) -> list[str]:
 
 
 class SimulatedTools:
-    """What a check does beside NVML, on a machine that runs no programs."""
+    """Tools of a check beside NVML, for a machine that runs no programs."""
 
     def __init__(self, hardware: Path) -> None:
         self._hardware = hardware

@@ -108,7 +108,7 @@ def require_manager(manager: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How a client wants objects: whole, as a Table, or as metadata only."""
+    """Form in which a client wants objects: whole, as a Table, or as metadata only."""
 
     kind: str = ""
     include: str = "Metadata"

@@ -33,7 +33,7 @@ _RETURNS_OBJECT = {
 
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
-    """What a delete request asks for; None means the kind's own way."""
+    """Options of a delete request; None means the kind's own way."""
 
     uid: str = ""
     resource_version: str = ""

@@ -17,7 +17,7 @@ Obj = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Who writes and how: field manager, dry run, and whether unknown fields are refused."""
+    """Options of a write: field manager, dry run, and whether unknown fields are refused."""
 
     manager: str = "unknown"
     dry_run: bool = False
@@ -26,7 +26,7 @@ class WriteOptions:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a request is about."""
+    """Target of a request."""
 
     resource: ResourceType
     namespace: str

@@ -38,7 +38,7 @@ DEFAULT_GATES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Environment:
-    """What rules may look at beside the object: the clock, the gates, other objects."""
+    """Surroundings of an object that rules may look at: the clock, the gates, other objects."""
 
     now: Callable[[], datetime]
     store: Store

@@ -20,7 +20,7 @@ Obj = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Upstream:
-    """What a kubelet is to be asked, and where it listens."""
+    """Path to ask of a kubelet, and the address at which it listens."""
 
     host: str
     port: int

@@ -35,7 +35,7 @@ _MANAGERS_KEPT_FOR_UPDATES = 10
 
 @dataclass(frozen=True, slots=True, order=True)
 class Manager:
-    """Who wrote: two entries of one object never share all four."""
+    """Writer of fields: two entries of one object never share all four."""
 
     operation: str
     name: str
@@ -45,7 +45,7 @@ class Manager:
 
 @dataclass(frozen=True, slots=True)
 class Ownership:
-    """What one manager owns, and since when (RFC 3339)."""
+    """Fields that one manager owns, and the time of its last change (RFC 3339)."""
 
     fields: FieldSet
     time: str

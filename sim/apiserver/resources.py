@@ -59,7 +59,7 @@ class ResourceType:
 
     @property
     def family(self) -> Family:
-        """Where its objects are stored."""
+        """Family under which the resource's objects are stored."""
         return self.storage or (self.group, self.plural)
 
 

@@ -47,7 +47,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which objects a list or watch is about; an empty selection takes all."""
+    """Selection of objects by a list or watch; an empty selection takes all."""
 
     labels: tuple[Requirement, ...] = ()
     fields: tuple[Requirement, ...] = ()

@@ -43,7 +43,7 @@ _START_SECONDS = 180.0
 
 @dataclass(frozen=True, slots=True)
 class NodePlace:
-    """Where a node's things are."""
+    """Directories and files of a node."""
 
     name: str
     directory: Path
@@ -76,7 +76,7 @@ class NodePlace:
 
 @dataclass(frozen=True, slots=True)
 class ClusterShape:
-    """How many nodes, with which GPUs each (product names, see ``python -m sim nvml products``)."""
+    """Number of nodes, and the GPUs of each (products of ``python -m sim nvml products``)."""
 
     nodes: int = 2
     gpus: tuple[str, ...] = ("A100-SXM4-40GB", "A100-SXM4-40GB")
@@ -94,7 +94,7 @@ class Cluster:
 
     @property
     def kubeconfig(self) -> Path:
-        """For kubectl and other clients."""
+        """Path of the kubeconfig for kubectl and other clients."""
         return self.supervisor.directory / "kubeconfig"
 
     def inventories(self) -> list[Inventory]:
@@ -103,7 +103,7 @@ class Cluster:
         return sorted((from_mignode(obj) for obj in objects), key=lambda i: i.node)
 
     def unready(self) -> str:
-        """What is still missing; "" when pods can get slices."""
+        """Text about missing parts; "" when pods can get slices."""
         names = [place.name for place in self.places]
         nodes = {obj["metadata"]["name"] for obj in self.api.list(NODES).items}
         if missing := [name for name in names if name not in nodes]:
@@ -228,7 +228,7 @@ def _build_machine(place: NodePlace, shape: ClusterShape) -> None:
 
 
 def _install(api: KubeApi) -> None:
-    """What an administrator installs: the custom resource and the driver's namespace."""
+    """Install, as an administrator does, the custom resource and the driver's namespace."""
     crd = yaml.safe_load((files("api") / "crds" / "mignodes.yaml").read_text())
     namespace = {"metadata": {"name": DRIVER_NAMESPACE}}
     for resource, body in ((CUSTOM_RESOURCE_DEFINITIONS, crd), (NAMESPACES, namespace)):

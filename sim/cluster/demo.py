@@ -200,7 +200,7 @@ def _manifest(name: str) -> Iterator[Obj]:
 
 
 def introduce(terminal: Terminal) -> None:
-    """What is real here and what is not."""
+    """Say what is real here and what is not."""
     terminal.heading("MIG slices on demand: a tour on a simulated cluster")
     terminal.line()
     terminal.term(
@@ -216,7 +216,7 @@ def introduce(terminal: Terminal) -> None:
 
 
 def conclude(terminal: Terminal, slices: int, started: float) -> None:
-    """How it went."""
+    """Say how the tour went."""
     terminal.line()
     terminal.line(
         f"{slices} slices were made and removed in {time.monotonic() - started:.1f} s. "

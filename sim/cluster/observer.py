@@ -20,7 +20,7 @@ _LOOK_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a running pod's slices are."""
+    """Place of a running pod's slices."""
 
     pod: str
     node: str
@@ -85,7 +85,7 @@ class Observer:
         return ", ".join(user["name"] for user in users) or claim.name
 
     def reason(self, pod_name: str, component: str) -> str:
-        """What a component last said in a warning about the pod or its claim; "" for nothing."""
+        """Last warning of a component about the pod or its claim; "" for none."""
         claim = self.claim_of(pod_name)
         names = {pod_name, claim["metadata"]["name"] if claim else ""}
         found = [

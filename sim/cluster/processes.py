@@ -52,7 +52,7 @@ class Child:
         return "    (no log)"
 
     def epitaph(self) -> str:
-        """How it ended, with the end of its log."""
+        """Text about the end of the process, with the end of its log."""
         code = self.exit_code
         how = f"was killed by signal {-code}" if code and code < 0 else f"exited with {code}"
         return f"{self.name} {how}. The end of its log:\n{self.tail()}"

@@ -21,7 +21,7 @@ def cdi_excerpt(spec: Mapping[str, Any]) -> str:
 
 
 def container_excerpt(view: Mapping[str, Any]) -> str:
-    """What a container sees, in few lines; ``view`` is the kubelet stand-in's file."""
+    """View of a container in few lines; ``view`` is the kubelet stand-in's file."""
     edits = {
         "env": [f"{name}={value}" for name, value in view["env"].items()],
         "deviceNodes": view["devices"],

@@ -18,7 +18,7 @@ _TERMINAL = frozenset({"Succeeded", "Failed"})
 
 @dataclass(frozen=True, slots=True)
 class ClaimChange:
-    """What to do with a claim.
+    """Change of a claim.
 
     ``status`` is the new status or None, ``release`` asks to drop the delete-protection finalizer,
     ``delete`` to delete the claim; in this order.
@@ -61,7 +61,7 @@ def owner_pod(claim: Obj) -> tuple[str, str]:
 
 
 def template_claims(pod: Obj, owned: Iterable[Obj]) -> PodClaimNames:
-    """Which template claims of the pod exist among the claims that it owns."""
+    """Template claims of the pod that exist among the claims that it owns."""
     by_pod_claim = {
         claim["metadata"].get("annotations", {}).get(POD_CLAIM): claim["metadata"]["name"]
         for claim in owned
@@ -124,7 +124,7 @@ def reservation(pod: Obj, claim: Obj) -> Obj | None:
 
 
 def claim_change(claim: Obj, find_pod: Callable[[str], Obj | None]) -> ClaimChange:
-    """What to do with a claim, given a look-up of the pods of its namespace by name.
+    """Decide on a claim, given a look-up of the pods of its namespace by name.
 
     Reservations of pods that are done, gone or replaced end; consumers of other kinds stay. With
     the last reservation an allocation ends only under the delete-protection finalizer: a claim

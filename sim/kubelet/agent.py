@@ -18,7 +18,7 @@ from sim.kubelet.slices import WIPING_SECONDS, SliceWiper
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Where the node's files are (``root`` is /var/lib/kubelet) and how patient kubelet is."""
+    """Places of the node's files (``root`` is /var/lib/kubelet) and how patient kubelet is."""
 
     root: Path
     cdi_root: Path

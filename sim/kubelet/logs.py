@@ -56,7 +56,7 @@ class LogServer:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Port on which the server listens."""
         return self._server.server_port
 
     def start(self) -> None:

@@ -18,7 +18,7 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 
 @dataclass(frozen=True, slots=True)
 class NodeShape:
-    """What the node offers and how it is marked. Taints are ``{key, value, effect}``."""
+    """Resources and marks of the node. Taints are ``{key, value, effect}``."""
 
     name: str
     cpu: str = "8"

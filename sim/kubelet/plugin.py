@@ -18,7 +18,7 @@ from dra.gpu.inventory import ClaimRef
 from sim.kubelet.errors import ClaimError
 
 CALL_SECONDS = 45.0
-"""What kubelet gives each call (defaultClientCallTimeout)."""
+"""Time limit of kubelet for each call (defaultClientCallTimeout)."""
 
 SERVICES = {"v1.DRAPlugin": (v1, v1_grpc), "v1beta1.DRAPlugin": (v1beta1, v1beta1_grpc)}
 """Supported version string to message and stub modules (servicesSupportedByKubelet)."""

@@ -35,7 +35,7 @@ _QUICK_RETRY_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """How long kubelet waits before it tries again.
+    """Pauses of kubelet before it tries again.
 
     ``prepare`` seconds after a failed NodePrepareResources, ``quick`` after a failed
     NodeUnprepareResources or container; both are lengthened by up to a half, at random.

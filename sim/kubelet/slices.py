@@ -15,7 +15,7 @@ from sim.kubelet.registry import PluginRegistry
 _log = logging.getLogger(__name__)
 
 WIPING_SECONDS = 30.0
-"""How long kubelet waits for a driver that went away (defaultWipingDelay)."""
+"""Time that kubelet waits for a driver that went away (defaultWipingDelay)."""
 
 
 class SliceWiper:

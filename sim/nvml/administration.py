@@ -99,7 +99,7 @@ class Administration:
             host.sync_missing(Path(state.host_root), state)
 
     def bring_back(self, *parts: HostPart) -> None:
-        """What was taken away is there again; without arguments all of it."""
+        """Bring back what was taken away; without arguments all of it."""
         with self.store.change() as state:
             state.missing = [p for p in state.missing if parts and p not in parts]
             host.sync_missing(Path(state.host_root), state)
@@ -146,6 +146,6 @@ def find(state: MachineState, gpu: str | int) -> Gpu:
 
 
 def reset(gpu: Gpu) -> None:
-    """What was on a GPU is gone."""
+    """Reset a GPU: all that was on it is gone."""
     gpu.gpu_instances = []
     gpu.processes = []

@@ -42,7 +42,7 @@ class HeldError(RefusedError):
 
 
 class Client:
-    """What this process holds of the machine in ``directory``. Not thread-safe."""
+    """This process as a client of the machine in ``directory``. Not thread-safe."""
 
     def __init__(self, directory: Path) -> None:
         self._folder = directory / "clients"

@@ -83,7 +83,7 @@ class Faults:
             self._write(keep)
 
     def seen(self, identifier: str) -> int:
-        """How many calls have matched the rule since it was added."""
+        """Number of calls that have matched the rule since it was added."""
         return self._read_counts().get(identifier, 0)
 
     def due(self, function: str, gpu: tuple[str, int] | None) -> list[Fault]:

@@ -84,7 +84,7 @@ class Machine(Administration):
 
     @property
     def host_root(self) -> Path:
-        """Where the host's /proc, /dev and /usr are."""
+        """Directory with the host's /proc, /dev and /usr."""
         return Path(self.state().host_root)
 
     def state(self) -> MachineState:

@@ -28,7 +28,7 @@ _ADDRESS_STEP = 0x40
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a handle points to: a GPU, or by key one of its instances."""
+    """Target of a handle: a GPU, or by key one of its instances."""
 
     kind: Kind
     gpu: str
@@ -139,7 +139,7 @@ class Session:
             del self._addresses[self._targets.pop(old)]
 
     def target(self, handle: Any, *kinds: Kind) -> Target:
-        """What the handle points to; INVALID_ARGUMENT unless it is of one of the kinds."""
+        """Target of a handle; INVALID_ARGUMENT unless it is of one of the kinds."""
         target = self._targets.get(cabi.address(handle))
         if target is None or (kinds and target.kind not in kinds):
             raise RefusedError(Return.INVALID_ARGUMENT)

@@ -28,13 +28,13 @@ class NodeView:
 
     @property
     def allocatable(self) -> Amounts:
-        """What the node can give to pods."""
+        """Resources that the node can give to pods."""
         offered = self.node.get("status", {}).get("allocatable", {})
         return {name: parse(str(amount)) for name, amount in offered.items()}
 
 
 def requests(pod: Obj) -> Amounts:
-    """What a pod asks for: its containers and sidecars together, or its largest init container.
+    """Requests of a pod: its containers and sidecars together, or its largest init container.
 
     ``pods`` is 1.
     """
