@@ -121,7 +121,7 @@ class Site:
 
     @property
     def gpus(self) -> tuple[GpuView, ...]:
-        """Those of all nodes."""
+        """Occupancy of the GPUs of all nodes."""
         return tuple(g for n in self.nodes for g in n.gpus)
 
     def instances_of(self, claim_uid: str) -> list[tuple[GpuView, Slot]]:

@@ -60,10 +60,10 @@ class Entry:
     the claim has on this node. ``boot_id`` is that of the boot in which the instance was made: ids
     mean nothing in another. ``note`` says why the entry is in its state. An ``adopted`` entry was
     rebuilt from what was found, without a record. A ``view`` looks at a whole GPU and holds nothing
-    of it (adminAccess). ``wiped`` is set of a lost one that went with everything else on its GPU,
-    by a reset or a driver reload and by nobody's hand. ``quarantined`` says why the record could
-    not be understood, and is empty for all others. ``extra`` is what a newer version wrote beside
-    all this; of a quarantined entry, the whole record.
+    of it (adminAccess). ``wiped``: lost to a GPU reset or driver reload, together with everything
+    else on the GPU. ``quarantined`` says why the record could not be understood, and is empty for
+    all others. ``extra`` holds the fields that a newer version wrote besides; for a quarantined
+    entry, the whole record.
     """
 
     claim: ClaimRef

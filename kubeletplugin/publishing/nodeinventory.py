@@ -16,7 +16,7 @@ from kubeletplugin.readiness import Readiness
 class NodeInventory:
     """Puts it together anew whenever it is asked. Thread-safe.
 
-    ``gpus`` are all GPUs with what ails them, ``drain`` is what an administrator drains,
+    ``gpus`` are all GPUs with their problems, ``drain`` is what an administrator drains,
     ``missing`` says what the node lacks for containers, ``cdi_hook`` is their hook program.
     ``unseen`` is the reason of GPUs of which only is known what the MigNode said ``before``.
     """

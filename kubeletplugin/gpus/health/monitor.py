@@ -98,7 +98,7 @@ class HealthMonitor:
         self._wake.set()
 
     def gpus(self) -> tuple[Gpu, ...]:
-        """All GPUs as last seen, with what ails them."""
+        """All GPUs as last seen, with their problems."""
         return tuple(self._gpu_problems.shown(g) for g in self._hardware.gpus())
 
     def devices(self) -> tuple[DeviceHealth, ...]:
