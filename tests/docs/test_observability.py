@@ -115,6 +115,22 @@ def test_every_metric_is_documented_with_its_type_and_labels_and_no_other(
     assert not [*lacking, *strange], "\n".join([*lacking, *strange])
 
 
+def test_every_metric_that_the_code_names_is_among_those_that_are_compared(
+    tmp_path: Path,
+) -> None:
+    known = {n for r in (of_controller(), of_plugin(tmp_path), of_both()) for n in exported(r)}
+    pattern = re.compile(r'f"\{PREFIX\}([\w{}]+)"')
+    for package in PACKAGES:
+        for path in (ROOT / package).rglob("*.py"):
+            for name in pattern.findall(path.read_text()):
+                wanted = re.compile("mig_dra_" + re.sub(r"\{\w+\}", r"\\w+", name))
+                assert any(wanted.fullmatch(each) for each in known), (
+                    f"{path.relative_to(ROOT)} makes mig_dra_{name}, which nobody compares with "
+                    "docs/observability.md: register it where of_controller, of_plugin or of_both "
+                    "of tests/docs/test_observability.py finds it"
+                )
+
+
 def test_every_example_asks_for_metrics_and_values_that_exist(tmp_path: Path) -> None:
     names = {
         f"{name}{suffix}"
