@@ -32,9 +32,10 @@ def percent(tallies: list[Tally]) -> tuple[float, float]:
 def show(title: str, table: Table) -> None:
     """Print one table: a row per policy."""
     columns = list(next(iter(table.values())))
-    click.echo(f"\n{title}\n{'policy':10}" + "".join(f"{c:>22}" for c in columns))
+    width = max(map(len, ("policy", *table))) + 1
+    click.echo(f"\n{title}\n{'policy':{width}}" + "".join(f"{c:>22}" for c in columns))
     for policy, row in table.items():
-        click.echo(f"{policy:10}" + "".join(f"{row[c]:>22.2f}" for c in columns))
+        click.echo(f"{policy:{width}}" + "".join(f"{row[c]:>22.2f}" for c in columns))
 
 
 def run_fill(table: MoveTable, *, gpus: int, replications: int) -> Table:

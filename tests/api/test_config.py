@@ -1,10 +1,19 @@
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from api.config import API_VERSION, DEFAULT, KIND, PlacementConfig, decode, encode, overlay
+from api.config import (
+    API_VERSION,
+    DEFAULT,
+    KIND,
+    PlacementConfig,
+    PlacementPolicy,
+    decode,
+    encode,
+    overlay,
+)
 from api.errors import InvalidObjectError
 
 HEAD = {"apiVersion": API_VERSION, "kind": KIND}
@@ -24,8 +33,8 @@ def test_a_configuration_says_only_what_differs_from_the_default() -> None:
 @pytest.mark.parametrize(
     ("parameters", "allowed"),
     [
-        ({"placement": {"policy": "random"}}, "sws, best-fit, first-fit, mfi, spread"),
-        ({"placement": {"policy": 3}}, "sws, best-fit, first-fit, mfi, spread"),
+        ({"placement": {"policy": "random"}}, ", ".join(get_args(PlacementPolicy))),
+        ({"placement": {"policy": 3}}, ", ".join(get_args(PlacementPolicy))),
         (
             {"placement": {"nodes": {"policy": "spread", "by": ["gpu"]}}},
             "gpu-memory, cpu, memory",

@@ -87,6 +87,7 @@ def test_a_wrong_file_is_refused_by_field_with_what_is_allowed(name: str, tmp_pa
     file.write_text(json.dumps(body))
     with pytest.raises(ContentError) as refused:
         load_product(file)
+    assert ("assumed" in str(refused.value)) is ("unknown field" in name)
     for words in (f"{file} is no file of a GPU product: ", *says):
         assert words in str(refused.value)
     made = CliRunner().invoke(main, ["init", "--state", str(tmp_path / "hw"), "--gpu", str(file)])
