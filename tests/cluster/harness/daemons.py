@@ -60,12 +60,18 @@ class Hardware:
         subprocess.run(command, check=True, capture_output=True, cwd=REPOSITORY, timeout=60)
 
     def contents(self) -> dict[str, bytes]:
-        """Every file of the state and of the host's tree: equal means that nothing changed."""
+        """Every file of the state and of the host's tree: equal means that nothing changed.
+
+        Without the list of processes that have NVML open, which any new process is on.
+        """
+        clients = self.state / "clients"
         files = [
             path
             for top in (self.state, self.host_root)
             for path in sorted(top.rglob("*"))
-            if path.is_file() and path.suffix not in {".lock", ".sock"}
+            if path.is_file()
+            and path.suffix not in {".lock", ".sock"}
+            and not path.is_relative_to(clients)
         ]
         return {str(path): path.read_bytes() for path in files}
 
