@@ -30,7 +30,14 @@ def rows(title: str) -> list[list[str]]:
 @pytest.mark.parametrize("title", PARTS)
 def test_every_reason_of_the_code_has_one_row_and_every_row_is_one(title: str) -> None:
     documented = [row[0].strip("`") for row in rows(title)]
-    assert sorted(documented) == sorted(reason.value for reason in PARTS[title])
+    known = {reason.value for reason in PARTS[title]}
+    lacking, strange = sorted(known - set(documented)), sorted(set(documented) - known)
+    assert not lacking, f"docs/events.md, '{title}', lacks a row for {lacking}: add it"
+    assert not strange, (
+        f"docs/events.md, '{title}', has rows for {strange}, which are not in "
+        f"{PARTS[title].__name__} of dra/claims/reasons.py: take them away"
+    )
+    assert len(documented) == len(known), f"docs/events.md, '{title}', has two rows for one reason"
 
 
 @pytest.mark.parametrize("title", PARTS)
