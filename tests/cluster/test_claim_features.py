@@ -354,3 +354,61 @@ def test_a_selector_that_only_kubernetes_supports_is_named(
     assert "request 'r'" in message
     served.delete("Pod", name, grace=0)
     served.delete("ResourceClaim", name)
+
+
+GIGABYTE = f"'{'a' * 1000}'.replace('a', '{'b' * 1000}').replace('b', '{'c' * 1000}').size() > 0"
+"""The server admits it, and it makes a text of 1 GB."""
+
+
+def test_a_selector_that_wants_a_gigabyte_stops_nobody(served: Api, serve: Serve) -> None:
+    names = [f"gigabyte-{number}" for number in range(3)]
+    for number, name in enumerate(names):
+        selectors = [{"cel": {"expression": f"{GIGABYTE} && {number} == {number}"}}]
+        spec = {"devices": {"requests": [exactly("r", "mig-1g.5gb", selectors=selectors)]}}
+        served.create(_claim(name, spec))
+        served.create(pod(name, SLEEPING, claims={"gpu": {"resourceClaimName": name}}))
+    assert serve("beside", exactly("r", "mig-1g.5gb"))
+
+    def told() -> set[str]:
+        events = served.list("Event")
+        return {e["involvedObject"]["name"] for e in events if e["reason"] == "SelectorTooCostly"}
+
+    wait_for("the reasons", lambda: told() >= {*names})
+    for name in names:
+        served.delete("Pod", name, grace=0)
+        served.delete("ResourceClaim", name)
+
+
+def test_a_finalizer_of_kube_scheduler_that_a_user_sets_changes_nothing(
+    served: Api, serve: Serve
+) -> None:
+    body = _claim("protected", {"devices": {"requests": [exactly("r", "mig-1g.5gb")]}})
+    body["metadata"]["finalizers"] = ["resource.kubernetes.io/delete-protection"]
+    served.create(body)
+    selector = {"test/features": "yes"}
+    claims = {"gpu": {"resourceClaimName": "protected"}}
+    served.create(pod("protected", SLEEPING, claims=claims, nodeSelector=selector))
+    wait_for("binding", lambda: served.get("Pod", "protected")["spec"].get("nodeName", ""))
+    claim = served.get("ResourceClaim", "protected")
+    managers = [
+        entry["manager"]
+        for entry in claim["metadata"]["managedFields"]
+        if "f:allocation" in entry["fieldsV1"].get("f:status", {})
+    ]
+    assert managers == ["mig.dra.dev/controller"], "it is ours by what the server says"
+    assert serve("meanwhile", exactly("r", "mig-1g.5gb"))
+    again = served.get("ResourceClaim", "protected")
+    assert again["status"]["allocation"] == claim["status"]["allocation"]
+    assert "mig.dra.dev/allocation" in again["metadata"]["finalizers"]
+    served.delete("Pod", "protected", grace=0)
+    served.delete("ResourceClaim", "protected")
+    wait_for("end of the claim", lambda: served.find("ResourceClaim", "protected") is None)
+
+
+def _claim(name: str, spec: Obj) -> Obj:
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": name, "namespace": "default"},
+        "spec": spec,
+    }
