@@ -7,13 +7,16 @@ from collections.abc import Sequence
 from typing import Any
 
 from cli.commands.map import slot_json
+from cli.explaining.blockers import slots_of, text_of
 from cli.explaining.explain import Explainer
 from cli.explaining.facts import Facts, read_facts
-from cli.explaining.model import Explanation, GpuAnswer, NodeAnswer, Seat, State, Why
+from cli.explaining.model import Explanation, Seat, State
 from cli.shell.evaluating import evaluator, missing_module
 from cli.shell.exits import CliError, Exit
 from cli.shell.output import Output
 from cli.shell.session import Session
+from cli.site.occupancy import Site
+from dra.allocator.explain.answers import AnswerReason, GpuAnswer, NodeAnswer
 from dra.pods.pods import Key, read_pod
 
 _SHOWN_NODES = 12
@@ -111,29 +114,31 @@ def _show(found: Explanation, facts: Facts, out: Output) -> None:
         out.line()
         if found.wanted:
             out.line(f"wanted: {', '.join(found.wanted)}")
-    nodes = found.nodes if out.form == "wide" else found.nodes[:_SHOWN_NODES]
-    for node in nodes:
-        _show_node(node, out)
+    most = None if out.form == "wide" else _SHOWN_NODES
+    nodes = [*found.nodes.items()][:most]
+    for name, node in nodes:
+        _show_node(name, node, facts.site, out)
     if len(found.nodes) > len(nodes):
         out.line(out.dim(f"and {len(found.nodes) - len(nodes)} more nodes (-o wide)"))
     if facts.unread:
         out.line(out.odd(f"not allowed to read, so left out: {', '.join(facts.unread)}"))
 
 
-def _show_node(node: NodeAnswer, out: Output) -> None:
+def _show_node(name: str, node: NodeAnswer, site: Site, out: Output) -> None:
     paint = out.good if node.fits else out.bold
     message = f": {node.message}" if node.message else ""
-    out.line(f"  {paint(node.name)}  {node.reason}{message}")
+    out.line(f"  {paint(name)}  {node.reason}{message}")
     texts: dict[str, list[str]] = {}
     for gpu in node.gpus:
-        texts.setdefault(_said(gpu), []).append(gpu.name)
+        texts.setdefault(_said(gpu, name, site), []).append(gpu.name)
     for text, names in texts.items():
         out.paragraph("    ", f"{', '.join(names)}  ", text)
 
 
-def _said(gpu: GpuAnswer) -> str:
-    known = gpu.reason in set(Why) and gpu.reason not in (Why.WITHHELD, Why.NOT_READY)
-    return gpu.message if known else f"{gpu.reason}: {gpu.message}"
+def _said(gpu: GpuAnswer, node: str, site: Site) -> str:
+    text = text_of(site, node, gpu)
+    told = set(AnswerReason) - {AnswerReason.WITHHELD, AnswerReason.NOT_READY}
+    return text if gpu.reason in told else f"{gpu.reason}: {text}"
 
 
 def _seat(seat: Seat) -> str:
@@ -167,24 +172,25 @@ def _json(found: Explanation, facts: Facts) -> dict[str, Any]:
         ],
         "nodes": [
             {
-                "name": n.name,
-                "reason": n.reason,
-                "message": n.message,
-                "gpus": [
-                    {
-                        "name": g.name,
-                        "reason": g.reason,
-                        "message": g.message,
-                        "blockers": [slot_json(s) for s in g.blockers],
-                    }
-                    for g in n.gpus
-                ],
+                "name": name,
+                "reason": node.reason,
+                "message": node.message,
+                "gpus": [_gpu_json(gpu, name, facts.site) for gpu in node.gpus],
             }
-            for n in found.nodes
+            for name, node in found.nodes.items()
         ],
         "events": [
             {"source": t.source, "reason": t.reason, "message": t.message, "at": t.at}
             for t in found.told
         ],
         "unread": list(facts.unread),
+    }
+
+
+def _gpu_json(gpu: GpuAnswer, node: str, site: Site) -> dict[str, Any]:
+    return {
+        "name": gpu.name,
+        "reason": gpu.reason,
+        "message": text_of(site, node, gpu),
+        "blockers": [slot_json(s) for s in slots_of(site, node, gpu)],
     }

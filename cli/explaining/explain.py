@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 
 from cli.explaining.facts import Facts, KnownClaim
+from cli.explaining.judging import Judge, pod_of
 from cli.explaining.limits import about_limits, asked_by_limits, with_extended
-from cli.explaining.model import Explanation, Finding, NodeAnswer, Seat, State, Told, Why
-from cli.explaining.nodes import Problem, answer_nodes
+from cli.explaining.model import Explanation, Finding, Seat, State, Told, Why
 from cli.explaining.remedies import REMEDIES
-from cli.explaining.room import Room
 from cli.explaining.seats import find_seated, seats_of
 from cli.explaining.waiting import find_waiting, finding
+from dra.allocator.admin_access import LOOKS_AND_HOLDS, find_mixture
+from dra.allocator.explain.answers import AnswerReason, NodeAnswer
+from dra.allocator.problem import Problem
 from dra.cel.kinds import Kinds
 from dra.cel.questions import Evaluator, SelectorError
 from dra.claims.reasons import Obstacle, Reason
@@ -31,7 +34,7 @@ class Verdict:
 
     state: State
     findings: tuple[Finding, ...] = ()
-    nodes: tuple[NodeAnswer, ...] = ()
+    nodes: Mapping[str, NodeAnswer] = field(default_factory=dict)
     wanted: tuple[str, ...] = ()
 
 
@@ -41,7 +44,7 @@ class Explainer:
     def __init__(self, facts: Facts, evaluator: Evaluator) -> None:
         self._facts = facts
         kinds = Kinds(evaluator)
-        self._room = Room(kinds)
+        self._judge = Judge(facts, kinds)
         self._reader = Reader(facts.driver, kinds, facts.classes)
 
     def pod(self, pod: Pod) -> Explanation:
@@ -93,10 +96,14 @@ class Explainer:
         if going:
             text = f"claim {', '.join(going)} is being deleted"
             obstacles.append(finding(Why.CLAIM_GOING, text))
+        mixture = find_mixture(wants)
+        if mixture is not None:
+            text = f"claim {mixture}: {LOOKS_AND_HOLDS.message}"
+            obstacles.append(finding(LOOKS_AND_HOLDS.reason, text))
         if obstacles:
             return Verdict(State.WAITING, tuple(obstacles))
         if wants:
-            return self._waiting(Problem(tuple(wants), pod, tuple(pins)), told)
+            return self._waiting(Problem(pod, tuple(wants), tuple(pins)), told)
         if any(self._is_ours(k) for k in made):
             return None
         text = "none of its claims asks for devices of this driver"
@@ -125,23 +132,19 @@ class Explainer:
             ours = obstacles or [finding(Why.NOT_OURS, "it asks for no device of this driver")]
             return Verdict(State.WAITING, tuple(ours))
         consumer = finding(Why.NO_CONSUMER, "no pod refers to it")
-        answers = self._answers(Problem(tuple(wants)))
+        answers: Mapping[str, NodeAnswer] = {}
+        with suppress(SelectorError):
+            answers = self._judge.explain(Problem(pod_of(known.claim), tuple(wants))).nodes
         return Verdict(State.WAITING, (consumer,), answers, _wanted(wants))
 
     def _waiting(self, problem: Problem, told: tuple[Told, ...]) -> Verdict:
-        answers: tuple[NodeAnswer, ...] = ()
+        wanted = _wanted(problem.claims)
         try:
-            answers = answer_nodes(problem, self._facts, self._room)
-            found = find_waiting(problem, self._facts, self._room, answers, told)
+            found = self._judge.explain(problem)
         except SelectorError as error:
-            found = (finding(Reason.BAD_SELECTOR, str(error)),)
-        return Verdict(State.WAITING, found, answers, _wanted(problem.claims))
-
-    def _answers(self, problem: Problem) -> tuple[NodeAnswer, ...]:
-        try:
-            return answer_nodes(problem, self._facts, self._room)
-        except SelectorError:
-            return ()
+            bad = finding(Reason.BAD_SELECTOR, str(error))
+            return Verdict(State.WAITING, (bad,), wanted=wanted)
+        return Verdict(State.WAITING, find_waiting(found, self._facts, told), found.nodes, wanted)
 
     def _read(
         self, made: list[KnownClaim]
@@ -168,7 +171,7 @@ class Explainer:
         gpus = self._facts.site.gpus
         if reason is Reason.NO_SUCH_CLASS and gpus and not any(v.gpu.mig_enabled for v in gpus):
             text += "; no GPU is in MIG mode, and classes of profiles are made once one is"
-            return Finding(str(reason), text, REMEDIES[Why.MIG_OFF])
+            return Finding(str(reason), text, REMEDIES[AnswerReason.MIG_OFF])
         return finding(reason, text)
 
     def _is_ours(self, known: KnownClaim) -> bool:

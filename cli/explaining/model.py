@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 from cli.site.occupancy import Slot
+from dra.allocator.explain.answers import NodeAnswer
 from dra.gpu.inventory import ClaimRef
 
 
@@ -20,23 +22,8 @@ class State(StrEnum):
 
 
 class Why(StrEnum):
-    """Reasons of findings, nodes and GPUs beside those of controller, node fit and MigNode."""
+    """Reasons of findings and nodes beside those of the controller, its answers, and node fit."""
 
-    FITS = "Fits"
-    NO_ROOM = "NoRoom"
-    NO_ROOM_TOGETHER = "NoRoomTogether"
-    FOREIGN = "ForeignInstance"
-    RECLAIMING = "Reclaiming"
-    HELD_WHOLE = "HeldWhole"
-    NO_SUCH_DEVICE = "NoSuchDevice"
-    MIG_OFF = "MIGDisabled"
-    MODE_PENDING = "MIGModePending"
-    DRAINED = "Drained"
-    NOT_READY = "DriverNotReady"
-    WITHHELD = "Withheld"
-    ELSEWHERE = "AllocatedElsewhere"
-    BOUND = "BoundElsewhere"
-    NO_NODE = "NoSuchNode"
     BY_SCHEDULER = "AllocatedByScheduler"
     NO_MIGNODE = "NoMigNode"
     NOT_LEADING = "ControllerNotRunning"
@@ -63,35 +50,6 @@ class Finding:
     reason: str
     message: str
     remedy: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class GpuAnswer:
-    """Whether a GPU could serve a request now, and if not why and because of whom.
-
-    ``cost`` grows with what would have to go for the request to fit.
-    """
-
-    name: str
-    reason: str
-    message: str
-    blockers: tuple[Slot, ...] = ()
-    cost: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class NodeAnswer:
-    """Whether a node could serve all requests now. A misfit of the node itself goes first."""
-
-    name: str
-    reason: str
-    message: str
-    gpus: tuple[GpuAnswer, ...] = ()
-
-    @property
-    def fits(self) -> bool:
-        """Whether nothing of this node stands in the way."""
-        return self.reason == Why.FITS
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +84,6 @@ class Explanation:
     state: State
     findings: tuple[Finding, ...] = ()
     seats: tuple[Seat, ...] = ()
-    nodes: tuple[NodeAnswer, ...] = ()
+    nodes: Mapping[str, NodeAnswer] = field(default_factory=dict)
     told: tuple[Told, ...] = ()
     wanted: tuple[str, ...] = ()

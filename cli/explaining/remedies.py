@@ -5,27 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cli.explaining.model import Why
+from dra.allocator.explain.answers import AnswerReason
 from dra.claims.conditions import PREPARE_FAILED
 from dra.claims.reasons import Reason
 from dra.pods.nodefit import MisfitReason
 
 REMEDIES: Mapping[str, str] = {
-    Why.NO_ROOM: "it is served when one of the claims in the way ends; or ask for a smaller "
-    "profile (kubectl mig profiles shows what could be had now)",
-    Why.NO_ROOM_TOGETHER: "all devices of a pod are on one node: ask for fewer or smaller ones, or "
-    "put them into several pods",
-    Why.HELD_WHOLE: "it is served when the claim that holds the whole GPU ends",
-    Why.FOREIGN: "somebody made the instance by hand and this driver leaves it alone: remove it on "
-    "the node (nvidia-smi mig -dci, then -dgi)",
-    Why.RECLAIMING: "a process still uses the slice, so that it cannot be removed: end it on the "
-    "node; a monitoring agent that holds it may have to be restarted",
-    Why.MIG_OFF: "switch MIG mode on (nvidia-smi -i <gpu> -mig 1; before Hopper kubectl mig drain "
-    "it first, so that the plugin lets go of it), or let the plugin do it where its option allows "
-    "that",
-    Why.MODE_PENDING: "drain the GPU and reset it (nvidia-smi -r), or reboot the node, so that the "
-    "pending MIG mode takes effect",
-    Why.DRAINED: "kubectl mig resume, when the work on it is done",
-    Why.NOT_READY: "look at the plugin's pod and its log on that node (kubectl mig doctor)",
+    AnswerReason.NO_ROOM: "it is served when one of the claims in the way ends; or ask for a "
+    "smaller profile (kubectl mig profiles shows what could be had now)",
+    AnswerReason.NO_ROOM_TOGETHER: "all devices of a pod are on one node: ask for fewer or smaller "
+    "ones, or put them into several pods",
+    AnswerReason.HELD_WHOLE: "it is served when the claim that holds the whole GPU ends",
+    AnswerReason.FOREIGN: "somebody made the instance by hand and this driver leaves it alone: "
+    "remove it on the node (nvidia-smi mig -dci, then -dgi)",
+    AnswerReason.RECLAIMING: "a process still uses the slice, so that it cannot be removed: end it "
+    "on the node; a monitoring agent that holds it may have to be restarted",
+    AnswerReason.MIG_OFF: "switch MIG mode on (nvidia-smi -i <gpu> -mig 1; before Hopper kubectl "
+    "mig drain it first, so that the plugin lets go of it), or let the plugin do it where its "
+    "option allows that",
+    AnswerReason.MODE_PENDING: "drain the GPU and reset it (nvidia-smi -r), or reboot the node, so "
+    "that the pending MIG mode takes effect",
+    AnswerReason.DRAINED: "kubectl mig resume, when the work on it is done",
+    AnswerReason.NOT_READY: "look at the plugin's pod and its log on that node (kubectl mig "
+    "doctor)",
     Why.PLUGIN_GONE: "look at the plugin's DaemonSet and its pod on that node (kubectl mig doctor)",
     Why.NO_MIGNODE: "see that the plugin runs on the GPU nodes (kubectl mig doctor)",
     Why.NOT_LEADING: "see that the controller's Deployment runs (kubectl mig doctor)",

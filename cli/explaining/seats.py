@@ -8,6 +8,7 @@ from cli.explaining.facts import Facts, KnownClaim
 from cli.explaining.model import Finding, Seat, State, Told, Why
 from cli.explaining.waiting import finding
 from cli.site.occupancy import Slot
+from dra.allocator.explain.answers import AnswerReason
 from dra.claims.conditions import READY
 from dra.gpu.names import DeviceNameError, GpuDevice, finalizer, parse_device
 from dra.pods.pods import Pod
@@ -66,7 +67,7 @@ def _starting(pod: Pod, facts: Facts, told: Sequence[Told]) -> Finding:
     node = facts.site.node(pod.node)
     if node is not None and not node.inventory.ready:
         text = node.inventory.message or "the driver is not ready"
-        return finding(Why.NOT_READY, f"node {pod.node}: {text}")
+        return finding(AnswerReason.NOT_READY, f"node {pod.node}: {text}")
     said = next((t for t in told if "DynamicResources" in t.reason or t.source == "kubelet"), None)
     message = f"{said.reason}: {said.message}" if said else "no event says that anything failed"
     return finding(Why.PREPARING, f"kubelet on {pod.node} starts it; {message}")

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 
+from cli.explaining.blockers import text_of
 from cli.explaining.facts import Facts
-from cli.explaining.model import Finding, GpuAnswer, NodeAnswer, Told, Why
-from cli.explaining.nodes import Problem
+from cli.explaining.judging import is_able, is_possible
+from cli.explaining.model import Finding, Told, Why
 from cli.explaining.remedies import REMEDIES
-from cli.explaining.room import Room
+from cli.site.occupancy import Site
+from dra.allocator.explain.answers import AnswerReason, Explanation, GpuAnswer, NodeAnswer
+from dra.allocator.explain.message import as_obstacle
 from dra.claims.reasons import Reason
-from dra.claims.wants import Want
-from dra.gpu.inventory import Allocator
+from dra.pods.nodefit import MisfitReason
 
 _NAMED = 4
-_OF_THE_NODE = frozenset({Why.BOUND, Why.ELSEWHERE, Why.NO_NODE, Why.BY_SCHEDULER})
+_OF_THE_NODE = frozenset(
+    {MisfitReason.BOUND, MisfitReason.ELSEWHERE, MisfitReason.NO_NODE, Why.BY_SCHEDULER}
+)
 _SAYS_MORE = frozenset(
     {Reason.TAKEN_BACK, Reason.REFUSED, Reason.NEXT_IN_LINE, Reason.PREPARE_FAILED}
 )
@@ -27,32 +31,28 @@ def finding(reason: str, message: str) -> Finding:
 
 
 def find_waiting(
-    problem: Problem,
-    facts: Facts,
-    room: Room,
-    answers: Sequence[NodeAnswer],
-    told: Iterable[Told],
+    explanation: Explanation, facts: Facts, told: Iterable[Told]
 ) -> tuple[Finding, ...]:
-    """What keeps ``problem`` from being served. Raises SelectorError."""
+    """What keeps a pod's claims from being served."""
     if not facts.site.nodes:
         missing = "no MigNode exists" if facts.installed else "the cluster knows no MigNodes"
         return (finding(Why.NO_MIGNODE, f"{missing}: no node offers GPUs"),)
-    impossible = _impossible(problem, facts, room)
+    impossible = _impossible(explanation)
     if impossible is not None:
         return (impossible,)
-    lead = _lead(facts)
-    if any(a.fits for a in answers):
+    lead, answers = _lead(facts), explanation.nodes
+    if explanation.fits:
         if lead is not None:
             return (lead,)
         said = next((t for t in told if t.reason in _SAYS_MORE), None)
         if said is not None:
             return (finding(said.reason, said.message),)
-        names = ", ".join([a.name for a in answers if a.fits][:_NAMED])
+        names = ", ".join([name for name, a in answers.items() if a.fits][:_NAMED])
         return (finding(Why.SOON, f"it fits on {names}: the controller is about to allocate it"),)
-    groups: dict[str, list[NodeAnswer]] = {}
-    for answer in answers:
-        groups.setdefault(answer.reason, []).append(answer)
-    found = [_about(reason, group) for reason, group in groups.items()]
+    groups: dict[str, dict[str, NodeAnswer]] = {}
+    for name, answer in answers.items():
+        groups.setdefault(answer.reason, {})[name] = answer
+    found = [_about(reason, group, facts.site) for reason, group in groups.items()]
     order = {f.reason: _weight(f.reason, groups[f.reason]) for f in found}
     found.sort(key=lambda f: order[f.reason])
     return (*found, lead) if lead is not None else tuple(found)
@@ -68,60 +68,42 @@ def _lead(facts: Facts) -> Finding | None:
     )
 
 
-def _weight(reason: str, group: list[NodeAnswer]) -> tuple[bool, bool, int]:
+def _weight(reason: str, group: Mapping[str, NodeAnswer]) -> tuple[bool, bool, int]:
     """Nodes that never can go last; what most nodes say goes first."""
-    return reason == Why.NO_SUCH_DEVICE, reason in _OF_THE_NODE, -len(group)
+    return reason == AnswerReason.NO_SUCH_DEVICE, reason in _OF_THE_NODE, -len(group)
 
 
-def _impossible(problem: Problem, facts: Facts, room: Room) -> Finding | None:
-    """The first want that no GPU could ever serve."""
-    views = [
-        v for n in facts.site.nodes if n.inventory.allocator is Allocator.CONTROLLER for v in n.gpus
-    ]
-    for want in (w for c in problem.claims for w in c.wants) if views else ():
-        answers = [room.on_gpu(want, v) for v in views]
-        if any(a.reason != Why.NO_SUCH_DEVICE for a in answers):
-            continue
-        if any(len(a) > 1 for c in problem.claims for a in c.choices):
-            continue  # another alternative may do
-        failed = (room.matched(want, v) for v in views)
-        error, costly = next(((m.error, m.costly) for m in failed if m.error), ("", False))
-        if error:
-            reason = Reason.COSTLY_SELECTOR if costly else Reason.BAD_SELECTOR
-            return finding(reason, f"request {want.request!r}: {error}")
-        return finding(Reason.NO_SUCH_PROFILE, _offered(want, facts))
-    return None
+def _impossible(explanation: Explanation) -> Finding | None:
+    """What stands in the way on all nodes, in the words of the controller's event.
+
+    Where a GPU has such devices when MIG mode is on, the GPUs say more.
+    """
+    found = as_obstacle(explanation)
+    if explanation.given_up:
+        return finding(found.reason, found.message)
+    if explanation.obstacle is None or found.reason is Reason.WAITING:
+        return None
+    nodes = explanation.nodes.values()
+    if found.reason is Reason.NO_SUCH_PROFILE and any(map(is_possible, nodes)):
+        return None
+    return finding(found.reason, found.message)
 
 
-def _offered(want: Want, facts: Facts) -> str:
-    profiles = {
-        (p.memory_mib, p.name)
-        for v in facts.site.gpus
-        if v.gpu.geometry and v.gpu.mig_enabled
-        for p in v.gpu.geometry.profiles
-        if p.placements
-    }
-    have = ", ".join(name for _, name in sorted(profiles)) or "none, no GPU is in MIG mode"
-    return (
-        f"request {want.request!r} of class {want.class_name!r}: no GPU of any node has such a "
-        f"device, however empty; profiles are: {have}"
-    )
-
-
-def _about(reason: str, group: list[NodeAnswer]) -> Finding:
-    names = ", ".join(a.name for a in group[:_NAMED])
+def _about(reason: str, group: Mapping[str, NodeAnswer], site: Site) -> Finding:
+    names = ", ".join([*group][:_NAMED])
     more = f" and {len(group) - _NAMED} more" if len(group) > _NAMED else ""
     closest = _closest(reason, group)
     if closest is not None:
         node, gpu = closest
-        others = sum(g.reason != Why.NO_SUCH_DEVICE for a in group for g in a.gpus) - 1
+        others = sum(is_able(g) for a in group.values() for g in a.gpus) - 1
         tail = f" ({others} more GPUs on {names}{more} cannot either)" if others > 0 else ""
-        return finding(reason, f"{node} {gpu.name}: {gpu.message}{tail}")
-    texts = dict.fromkeys(a.message for a in group if a.message)
-    return finding(reason, f"{names}{more}: {'; '.join(list(texts)[:_NAMED]) or reason}")
+        return finding(reason, f"{node} {gpu.name}: {text_of(site, node, gpu)}{tail}")
+    texts = dict.fromkeys(a.message for a in group.values() if a.message)
+    told = "; ".join([*texts][:_NAMED]) or "has no such device"
+    return finding(reason, f"{names}{more}: {told}")
 
 
-def _closest(reason: str, group: list[NodeAnswer]) -> tuple[str, GpuAnswer] | None:
+def _closest(reason: str, group: Mapping[str, NodeAnswer]) -> tuple[str, GpuAnswer] | None:
     """Of the GPUs with this reason the one that least is in the way of."""
-    found = [(a.name, g) for a in group for g in a.gpus if g.reason == reason]
+    found = [(name, g) for name, a in group.items() for g in a.gpus if g.reason == reason]
     return min(found, key=lambda f: (f[1].cost, f[0], f[1].name)) if found else None

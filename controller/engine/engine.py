@@ -30,7 +30,8 @@ from controller.writing.outbox import Outbox
 from controller.writing.writer import Writer
 from dra.allocator.admin_access import decide
 from dra.allocator.allocate import Allocator
-from dra.allocator.explain import explain
+from dra.allocator.explain.judge import explain
+from dra.allocator.explain.message import as_obstacle
 from dra.allocator.problem import Decision, Problem
 from dra.cel.kinds import UnansweredError
 from dra.claims.reasons import Obstacle, Reason
@@ -256,7 +257,9 @@ class Engine:
             if decision is None and obstacle is None:
                 if self._mover.move(pod, problem, self._delegated):
                     return
-                obstacle = explain(problem, self._allocator, self._cluster.fleet, self._delegated)
+                fleet = self._cluster.fleet
+                found = explain(problem, self._allocator, fleet, self._delegated)
+                obstacle = as_obstacle(found)
                 self._failures.add(problem, obstacle)
                 if self._allocator.gave_ups > gave_ups:
                     self._failures.rest(problem, obstacle, seconds=self._now() - began)

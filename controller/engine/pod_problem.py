@@ -6,15 +6,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from controller.cluster.cluster import Cluster, KnownClaim
+from dra.allocator.admin_access import LOOKS_AND_HOLDS, find_mixture
 from dra.allocator.problem import Problem
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.wants import ClaimWants, Reader
 from dra.pods.pods import Key, Pod
-
-_LOOKS_AND_HOLDS = Obstacle(
-    Reason.UNSUPPORTED,
-    "a claim with adminAccess and one without cannot be allocated for the same pod; use two pods",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,11 +93,8 @@ def _unasked(known: list[KnownClaim], cluster: Cluster) -> Blocked:
 
 
 def _mixture(to_do: list[ClaimWants]) -> Blocked | None:
-    """The claim that only looks, where others hold."""
-    looks = [wants.claim.ref for wants in to_do if wants.views]
-    if not looks or len(looks) == len(to_do):
-        return None
-    return Blocked((looks[0].namespace, looks[0].name), _LOOKS_AND_HOLDS)
+    ref = find_mixture(to_do)
+    return None if ref is None else Blocked((ref.namespace, ref.name), LOOKS_AND_HOLDS)
 
 
 def without_nodes(problem: Problem, excluded: dict[str, str]) -> Problem:

@@ -7,6 +7,7 @@ always room.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
 from dra.allocator.allocate import Allocator
@@ -15,9 +16,21 @@ from dra.allocator.problem import Decision, Pick, Problem
 from dra.cel.kinds import Kinds
 from dra.claims.allocation import MAX_RESULTS
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.wants import Want
-from dra.gpu.inventory import Gpu
+from dra.claims.wants import ClaimWants, Want
+from dra.gpu.inventory import ClaimRef, Gpu
 from dra.gpu.names import gpu_name
+
+LOOKS_AND_HOLDS = Obstacle(
+    Reason.UNSUPPORTED,
+    "a claim with adminAccess and one without cannot be allocated for the same pod; use two pods",
+)
+
+
+def find_mixture(claims: Iterable[ClaimWants]) -> ClaimRef | None:
+    """The claim that only looks, where others hold: ``LOOKS_AND_HOLDS`` is in its way."""
+    every = list(claims)
+    looks = [wants.claim.ref for wants in every if wants.views]
+    return looks[0] if looks and len(looks) < len(every) else None
 
 
 def is_view(problem: Problem) -> bool:
@@ -40,31 +53,14 @@ def _decide_view(
     """The preferred node with GPUs that all claims may look at, and where the pod fits."""
     for name in allocator.preferred(problem):
         node = fleet.nodes[name]
-        picks = _picks(problem, node, fleet.kinds)
-        if picks is not None and not allocator.node_misfit(problem, name, delegated):
+        picks = picks_on(problem, node, fleet.kinds)
+        if picks is not None and allocator.find_misfit(problem, name, delegated) is None:
             return Decision(name, node.inventory.pool, picks)
     return None
 
 
-def explain_view(
-    problem: Problem, allocator: Allocator, fleet: Fleet, delegated: AbstractSet[str]
-) -> Obstacle:
-    """Why there is no node to look at, for a problem that was not decided."""
-    texts = [
-        f"{name}: {allocator.node_misfit(problem, name, delegated)}"
-        for name in sorted(fleet.nodes)
-        if _picks(problem, fleet.nodes[name], fleet.kinds) is not None
-    ]
-    if texts:
-        return Obstacle(Reason.NOTHING_TO_SEE, "; ".join(texts)[:1000])
-    return Obstacle(
-        Reason.NOTHING_TO_SEE,
-        "adminAccess looks at whole GPUs, through which their slices are seen, and no node has as "
-        "many as are asked for; use class gpu.dra.dev, and allocationMode All or a smaller count",
-    )
-
-
-def _picks(problem: Problem, node: NodeGpus, kinds: Kinds) -> tuple[Pick, ...] | None:
+def picks_on(problem: Problem, node: NodeGpus, kinds: Kinds) -> tuple[Pick, ...] | None:
+    """The GPUs of ``node`` that all claims may look at; None where there are too few."""
     picks: list[Pick] = []
     for claim in problem.claims:
         free = {state.gpu.name: state.gpu for state in node.gpus}

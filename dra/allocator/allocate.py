@@ -16,9 +16,10 @@ from dra.allocator.search.budget import Effort
 from dra.allocator.search.search import Search
 from dra.claims.alternatives import choices
 from dra.pods.hosts import Hosts
-from dra.pods.nodefit import misfit
+from dra.pods.nodefit import Misfit, MisfitReason, find_misfit
 from dra.pods.nodeselector import matches_selector
 
+_BOUND = Misfit(MisfitReason.BOUND, "pod is bound to another node")
 _REMEMBERED = 1000
 MANY = 64
 """So many nodes that do not fit are met before the candidates of those that do are looked for."""
@@ -34,20 +35,22 @@ class Allocator:
         self.gave_ups = 0
         """How many searches were given up so far."""
 
-    def node_misfit(self, problem: Problem, node: str, delegated: AbstractSet[str]) -> str:
-        """Why the pod cannot go to ``node`` whatever its GPUs; empty when it can."""
+    def find_misfit(
+        self, problem: Problem, node: str, delegated: AbstractSet[str]
+    ) -> Misfit | None:
+        """Why the pod cannot go to ``node`` whatever its GPUs; None when it can."""
         pod = problem.pod
         facts = self._hosts.facts.get(node)
         if facts is None:
-            return "no such Node"
+            return Misfit(MisfitReason.NO_NODE, "no such Node")
         if pod.node:
-            return "" if pod.node == node else "pod is bound to another node"
+            return None if pod.node == node else _BOUND
         if not all(matches_selector(p, facts.labels, node) for p in problem.pins):
-            return "claims of the pod are allocated elsewhere"
+            return Misfit(MisfitReason.ELSEWHERE, "claims of the pod are allocated elsewhere")
         if node in problem.excluded:
-            return problem.excluded[node]
+            return Misfit(MisfitReason.LEFT_OUT, problem.excluded[node])
         used = self._hosts.used(node, without=pod.key)
-        return misfit(pod.needs, facts, used, delegated=delegated)
+        return find_misfit(pod.needs, facts, used, delegated=delegated)
 
     def preferred(self, problem: Problem) -> Iterator[str]:
         """The names of the nodes, those first that the claims prefer, then by name."""
@@ -111,7 +114,7 @@ class Allocator:
         for candidate in stock.candidates(want.expressions, policy, weights):
             name = candidate.state.inventory.node
             if name not in misfits:
-                misfits[name] = bool(self.node_misfit(problem, name, delegated))
+                misfits[name] = self.find_misfit(problem, name, delegated) is not None
             if not misfits[name]:
                 found = candidate
                 break
@@ -131,7 +134,7 @@ class Allocator:
     ) -> Iterator[GpuState]:
         """The GPUs of all nodes where the pod fits, which is known for some."""
         for name, node in self._fleet.nodes.items():
-            if name not in misfits and not self.node_misfit(problem, name, delegated):
+            if name not in misfits and self.find_misfit(problem, name, delegated) is None:
                 yield from node.gpus
 
     def _decide_jointly(
@@ -139,7 +142,7 @@ class Allocator:
     ) -> Decision | None:
         for alike in self._groups(search, problem):
             for name in search.ranked(alike):
-                if not self.node_misfit(problem, name, delegated):
+                if self.find_misfit(problem, name, delegated) is None:
                     return search.decision(self._fleet.nodes[name])
         return None
 

@@ -46,7 +46,7 @@ def plan(
                 found = Plan(decision, _blocked(decision, node))
                 if best is not None and found.blocked >= best.blocked:
                     continue
-                if allocator.node_misfit(chosen, name, delegated):
+                if allocator.find_misfit(chosen, name, delegated) is not None:
                     break
                 best = found
         if best is not None:

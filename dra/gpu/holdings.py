@@ -10,6 +10,7 @@ from dra.gpu.inventory import ClaimRef, Gpu, Instance, InstanceState, Inventory
 from dra.gpu.names import GpuDevice, MigDevice
 
 Device = GpuDevice | MigDevice
+_LEAVING = (InstanceState.RECLAIMING, InstanceState.ORPHAN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +19,14 @@ class Holding:
 
     ``holder`` is what people are told: a claim's name, with what is the matter if its slice is not
     in use, or an instance that nobody claims, whose ``claim_uid`` is empty. ``namespace`` is the
-    claim's: whoever may not look into it is not told its name.
+    claim's: whoever may not look into it is not told its name. ``leaving``: it is on its way out.
     """
 
     holder: str
     claim_uid: str
     occupant: Occupant | None
     namespace: str = ""
+    leaving: bool = False
 
 
 def why_blocked(gpu: Gpu, inventory: Inventory) -> str:
@@ -52,7 +54,8 @@ def holdings(gpu: Gpu, claims: Mapping[tuple[str, Device], ClaimRef]) -> Iterabl
         seen.add((uid, instance.placement))
         namespace = instance.claim.namespace if instance.claim else ""
         told = _holder(instance, ended=uid not in known)
-        yield Holding(told, uid, instance.occupant, namespace)
+        leaving = instance.state in _LEAVING
+        yield Holding(told, uid, instance.occupant, namespace, leaving)
     for (_, device), claim in claims.items():
         occupant = occupant_of(device, gpu.geometry)
         if occupant is None or (claim.uid, occupant.placement) not in seen:

@@ -60,6 +60,10 @@ class MisfitReason(StrEnum):
     SELECTOR = "NodeSelectorMismatch"
     AFFINITY = "NodeAffinityMismatch"
     RESOURCES = "InsufficientResources"
+    NO_NODE = "NoSuchNode"
+    BOUND = "BoundElsewhere"
+    ELSEWHERE = "AllocatedElsewhere"
+    LEFT_OUT = "NodeLeftOut"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +72,6 @@ class Misfit:
 
     reason: MisfitReason
     message: str
-
-
-def misfit(
-    pod: PodNeeds, node: NodeFacts, used: Amounts, *, delegated: AbstractSet[str] = frozenset()
-) -> str:
-    """Reason why ``pod`` cannot run on ``node``, in a few words; empty if it can."""
-    found = find_misfit(pod, node, used, delegated=delegated)
-    return found.message if found else ""
 
 
 def find_misfit(

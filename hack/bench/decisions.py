@@ -12,7 +12,8 @@ from controller.cluster.cluster import Cluster
 from controller.cluster.trimming import Trimmer, remembering
 from controller.engine.pod_problem import examine
 from dra.allocator.allocate import Allocator
-from dra.allocator.explain import explain
+from dra.allocator.explain.judge import explain
+from dra.allocator.explain.message import as_obstacle
 from dra.allocator.problem import Decision, Problem
 from dra.cel.cel import Selectors
 from dra.cel.kinds import Kinds
@@ -77,7 +78,7 @@ class Bench:
             raise TypeError(f"the benchmark's pod is no problem: {found}")
         decision = self._allocator.decide(found)
         if decision is None:
-            explain(found, self._allocator, self.cluster.fleet)
+            as_obstacle(explain(found, self._allocator, self.cluster.fleet))
         timed = Timed(
             wall=1000 * (time.perf_counter() - started),
             cpu=1000 * (time.thread_time() - began),

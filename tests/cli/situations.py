@@ -294,7 +294,7 @@ SITUATIONS = [
         ("gpu-1", "default/small of pod notebook (1g.5gb at 2:1)"),
     ),
     Situation("memory is free, compute is not", compute_slices_lack, "NoRoom", ("default/c0",)),
-    Situation("MIG off", mig_off, "MIGDisabled", ("node-a gpu-0", "MIG mode is off")),
+    Situation("MIG off", mig_off, "MIGDisabled", ("node-a gpu-0", "MIG is off")),
     Situation("MIG mode pending", mode_pending, "MIGModePending", ("node-a gpu-0",)),
     Situation("foreign", foreign, "ForeignInstance", ("gpu-0", "foreign", "7g.40gb at 0:8")),
     Situation("mig-manager", mig_manager, "MIGManagerActive", ("mig-manager",)),
@@ -321,7 +321,9 @@ SITUATIONS = [
     Situation("claim missing", claim_missing, "ClaimMissing", ("default/wanted",)),
     Situation("mixed drivers", mixed, "MixedDrivers", ("nic.example.com",)),
     Situation("not together", not_together, "NoRoomTogether", ("node-a",)),
-    Situation("too many of one", too_many_of_one, "NoRoomTogether", ("3 x mig-3g.20gb",)),
+    Situation(
+        "too many of one", too_many_of_one, "NoRoomTogether", ("no room for 3 x 3g.20gb together",)
+    ),
     Situation("the scheduler allocates", by_scheduler, "AllocatedByScheduler", ("node-a",)),
     Situation("no MigNode", no_mignode, "NoMigNode", ("no MigNode exists",)),
     Situation("taken back", taken_back, "AllocationTakenBack", ("node node-a was taken back",)),

@@ -71,7 +71,7 @@ def test_text_names_blockers_per_gpu_and_the_remedy(classes: World, mig: Mig) ->
         "pod default/waiting waits\n  NoRoom: node-a gpu-0: no room for 3g.20gb"
     )
     assert "kubectl mig profiles" in shown
-    assert "gpu-0  no room for 3g.20gb beside claim default/first of pod trainer-1" in shown
+    assert "gpu-0  no room for 3g.20gb (blocked by claim default/first of pod trainer-1" in shown
 
 
 def test_a_claim_without_a_pod_waits_for_one(classes: World, mig: Mig) -> None:

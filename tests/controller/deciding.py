@@ -7,7 +7,8 @@ from typing import Any
 from controller.cluster.cluster import Cluster
 from controller.engine.pod_problem import examine
 from dra.allocator.allocate import Allocator
-from dra.allocator.explain import explain
+from dra.allocator.explain.judge import explain
+from dra.allocator.explain.message import as_obstacle
 from dra.allocator.problem import Decision, Problem
 from dra.claims.classes import generated_classes
 from dra.claims.reasons import Obstacle
@@ -47,4 +48,4 @@ def why(known: Cluster, *claims: Obj, **spec: Any) -> Obstacle:
     found = problem(known, *claims, **spec)
     allocator = Allocator(known.fleet, known.hosts)
     assert allocator.decide(found) is None
-    return explain(found, allocator, known.fleet)
+    return as_obstacle(explain(found, allocator, known.fleet))

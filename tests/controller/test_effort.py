@@ -8,7 +8,8 @@ import pytest
 
 from controller.queue.known_failures import REST
 from dra.allocator.allocate import Allocator
-from dra.allocator.explain import explain
+from dra.allocator.explain.judge import explain
+from dra.allocator.explain.message import as_obstacle
 from dra.allocator.problem import Decision, Problem
 from dra.allocator.search import budget as effort
 from dra.claims.alternatives import MAX_CHOICES
@@ -30,7 +31,7 @@ def test_it_is_given_up_and_said_and_found_with_more_effort(
         patch.setattr(effort, "MOST_STEPS", 50)
         assert allocator.decide(found) is None
     assert allocator.gave_up(found)
-    obstacle = explain(found, allocator, known.fleet)
+    obstacle = as_obstacle(explain(found, allocator, known.fleet))
     assert obstacle.reason is Reason.UNSUPPORTED
     assert "4 requests together was given up" in obstacle.message
     assert "name one profile in each" in obstacle.message
@@ -45,7 +46,7 @@ def test_what_is_searched_to_the_end_is_only_waiting(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(effort, "MOST_STEPS", 50)
     assert allocator.decide(found) is None
     assert not allocator.gave_up(found)
-    assert explain(found, allocator, known.fleet).reason is Reason.WAITING
+    assert as_obstacle(explain(found, allocator, known.fleet)).reason is Reason.WAITING
 
 
 def test_combining_gpus_is_an_effort_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dra.pods.hosts import Hosts
-from dra.pods.nodefit import NodeFacts, misfit, read_node
+from dra.pods.nodefit import NodeFacts, find_misfit, read_node
 from dra.pods.nodeselector import matches_selector, matches_terms
 from dra.pods.podneeds import PodNeeds, effective_request, read_needs
 from tests.controller.objects import node, pod
 
 Obj = dict[str, Any]
+
+
+def misfit(*args: Any, **fields: Any) -> str:
+    found = find_misfit(*args, **fields)
+    return found.message if found is not None else ""
 
 
 def container(cpu: str = "0", memory: str = "0", **fields: Any) -> Obj:

@@ -1,0 +1,97 @@
+"""The allocator's judgement of what one reading of the cluster shows. Pure.
+
+The fleet is built from MigNodes and allocations as the controller builds it, and asked the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from cli.explaining.facts import Facts
+from cli.explaining.model import Why
+from dra.allocator.admin_access import decide
+from dra.allocator.allocate import Allocator
+from dra.allocator.explain.answers import (
+    AnswerReason,
+    Detail,
+    Explanation,
+    GpuAnswer,
+    NodeAnswer,
+)
+from dra.allocator.explain.judge import explain
+from dra.allocator.fleet.fleet import Fleet
+from dra.allocator.problem import Problem
+from dra.allocator.scoring.geometry_index import Markets
+from dra.cel.kinds import Kinds
+from dra.claims.claims import Claim
+from dra.gpu.inventory import Allocator as AllocatorKind
+from dra.pods.nodefit import MisfitReason
+from dra.pods.pods import Pod, read_pod
+
+_BY_SCHEDULER = NodeAnswer(
+    Why.BY_SCHEDULER, "its GPUs are allocated by kube-scheduler, not by the controller"
+)
+_ANYWHERE = {"tolerations": [{"operator": "Exists"}]}
+
+
+def pod_of(claim: Claim) -> Pod:
+    """The pod that could go to any node, for a claim that no pod refers to."""
+    ref = claim.ref
+    metadata = {"namespace": ref.namespace, "name": ref.name, "uid": ""}
+    return read_pod({"metadata": metadata, "spec": _ANYWHERE})
+
+
+class Judge:
+    """Answers for the nodes of ``facts``; ``kinds`` evaluates selectors there and then."""
+
+    def __init__(self, facts: Facts, kinds: Kinds) -> None:
+        self._facts = facts
+        self._fleet = Fleet(facts.driver, kinds, Markets())
+        for node in facts.site.nodes:
+            self._fleet.set_inventory(node.inventory)
+        for known in facts.claims.values():
+            if known.claim.allocation is not None:
+                self._fleet.hold(known.claim.ref, known.claim.allocation)
+        self._allocator = Allocator(self._fleet, facts.hosts)
+
+    def explain(self, problem: Problem) -> Explanation:
+        """The answers of all nodes to ``problem``, also of those that kube-scheduler allocates.
+
+        Raises:
+            SelectorError: a selector does not compile.
+        """
+        # The allocator remembers of its last decision whether the search was given up.
+        decide(problem, self._allocator, self._fleet, self._facts.delegated)
+        found = explain(
+            problem, self._allocator, self._fleet, self._facts.delegated, detail=Detail.FULL
+        )
+        return replace(found, nodes=self._all_nodes(found.nodes))
+
+    def _all_nodes(self, answers: Mapping[str, NodeAnswer]) -> Mapping[str, NodeAnswer]:
+        nodes: dict[str, NodeAnswer] = {}
+        for node in self._facts.site.nodes:
+            if node.inventory.allocator is not AllocatorKind.CONTROLLER:
+                nodes[node.name] = _BY_SCHEDULER
+            elif node.name in answers:
+                nodes[node.name] = self._with_age(node.name, answers[node.name])
+        return nodes
+
+    def _with_age(self, name: str, answer: NodeAnswer) -> NodeAnswer:
+        """The answer, and whether what the node shows may be old."""
+        plugins = self._facts.plugins
+        stale = (plugins or {}).get(name, "no pod of the plugin runs there")
+        if plugins is None or not stale or answer.reason in set(MisfitReason):
+            return answer
+        message = f"{answer.message}; {stale}: what this node shows may be old"
+        return replace(answer, message=message.removeprefix("; "))
+
+
+def is_possible(answer: NodeAnswer) -> bool:
+    """Whether a GPU of the node has what is asked for, if not now."""
+    return any(map(is_able, answer.gpus))
+
+
+def is_able(answer: GpuAnswer) -> bool:
+    """Whether the GPU has what is asked for, if not now."""
+    return answer.reason != AnswerReason.NO_SUCH_DEVICE

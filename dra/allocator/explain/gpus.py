@@ -1,0 +1,100 @@
+"""The answer of one GPU to what it lacks room for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from dra.allocator.explain.answers import AnswerReason, Detail, GpuAnswer
+from dra.allocator.explain.blocking import blocker, cost_of, in_the_way, reason_of, ways
+from dra.allocator.fleet.gpustate import GpuState
+from dra.allocator.search.search import Search
+from dra.cel.kinds import Kinds, Offer
+
+
+def answer_gpu(
+    search: Search, state: GpuState, missing: Sequence[int], *, kinds: Kinds, detail: Detail
+) -> GpuAnswer:
+    """Why a GPU gives nothing for the types ``missing`` of ``search``, with who is in the way."""
+    name, full = state.gpu.name, detail is Detail.FULL
+    if state.blocked:
+        if full and not _possible(search, state, missing or search.indices, kinds):
+            return GpuAnswer(name, AnswerReason.NO_SUCH_DEVICE, "has no such device")
+        return GpuAnswer(name, _blocked_reason(state), state.blocked)
+    if not missing:
+        return GpuAnswer(name, AnswerReason.FITS, _where(search, state) if full else "")
+    offers = _offers(search, state, missing)
+    if not offers:
+        return _without(search, state, missing, kinds=kinds, full=full)
+    message = f"no room for {names(offers)}"
+    if not full:
+        held = in_the_way(state, offers) if detail is Detail.EVENT else ()
+        return GpuAnswer(name, reason_of(state, ()), message, tuple(map(blocker, held)))
+    found = ways(state, offers)
+    least = found[0] if found else []
+    everyone = dict.fromkeys(h for way in [least, *found] for h in way)
+    return GpuAnswer(
+        name,
+        reason_of(state, least),
+        message,
+        tuple(map(blocker, everyone)),
+        least=len(least),
+        cost=cost_of(least),
+    )
+
+
+def names(offers: Iterable[Offer]) -> str:
+    """``1g.5gb or 2g.10gb``, the smallest first."""
+    return " or ".join(dict.fromkeys(o.name for o in sorted(offers, key=lambda o: o.size)))
+
+
+def _offers(search: Search, state: GpuState, indices: Iterable[int]) -> list[Offer]:
+    matching = {i: search.match(state, i).offers for i in indices}
+    return [o for group in matching.values() for o in group]
+
+
+def _without(
+    search: Search, state: GpuState, missing: Sequence[int], *, kinds: Kinds, full: bool
+) -> GpuAnswer:
+    """The answer of a GPU that has no such device, however empty."""
+    reason, message = AnswerReason.NO_SUCH_DEVICE, "has no such device"
+    if not state.gpu.mig_enabled:
+        message += " (MIG is off)"
+        off = state.gpu.reason in ("", AnswerReason.MIG_OFF)
+        if off and (not full or _possible(search, state, missing, kinds)):
+            reason = AnswerReason.MIG_OFF
+    return GpuAnswer(state.gpu.name, reason, message)
+
+
+def _possible(search: Search, state: GpuState, indices: Sequence[int], kinds: Kinds) -> bool:
+    """Whether a GPU has such devices, also where it cannot be used or MIG mode is off.
+
+    Of a GPU that cannot be used the profiles may not be known.
+    """
+    if state.gpu.geometry is None or _offers(search, state, indices):
+        return True
+    gpu = replace(state.gpu, mig_enabled=True, mig_pending=True)
+    kind = kinds.of(gpu, state.inventory)
+    return any(kinds.match(search.types[i].expressions, kind, gpu).offers for i in indices)
+
+
+def _where(search: Search, state: GpuState) -> str:
+    """Where the smallest of what is asked for fits."""
+    geometry = state.gpu.geometry
+    for offer in sorted(_offers(search, state, search.indices), key=lambda o: o.size):
+        if offer.profile is None:
+            return "the whole GPU is free"
+        starts = geometry.free_placements(state.usage, offer.profile) if geometry else ()
+        if starts:
+            return f"{offer.name} fits at {', '.join(map(str, starts))}"
+    return ""
+
+
+def _blocked_reason(state: GpuState) -> str:
+    if state.inventory.is_drained(state.gpu.name):
+        return AnswerReason.DRAINED
+    if not state.inventory.ready:
+        return AnswerReason.NOT_READY
+    if state.gpu.mig_enabled != state.gpu.mig_pending:
+        return AnswerReason.MODE_PENDING
+    return state.gpu.reason or AnswerReason.WITHHELD

@@ -1,0 +1,110 @@
+"""Obstacles that stand in the way on every node, whatever is free there."""
+
+from __future__ import annotations
+
+import re
+
+from dra.allocator.fleet.fleet import Fleet
+from dra.allocator.search.search import Search, all_of
+from dra.cel.kinds import Match
+from dra.claims.allocation import MAX_RESULTS
+from dra.claims.reasons import Obstacle, Reason
+
+_PROFILE = re.compile(r"['\"](\d+g\.\d+gb[\w.+-]*)['\"]")
+
+
+def find_impossible(search: Search, fleet: Fleet) -> Obstacle | None:
+    """Why no node of ``fleet`` could ever serve ``search``; None where one could."""
+    return _unmatched(search, fleet) or _overlapping(search, fleet)
+
+
+def _unmatched(search: Search, fleet: Fleet) -> Obstacle | None:
+    """The first want that no GPU of the fleet could ever serve."""
+    for index, group in enumerate(search.wants):
+        failure = Match(())
+        for state in (s for node in fleet.nodes.values() for s in node.gpus):
+            match = search.match(state, index)
+            if match.offers:
+                break
+            failure = failure if failure.error else match
+        else:
+            return _impossible(search, index, failure, fleet, group[0].want.request)
+    return None
+
+
+def _overlapping(search: Search, fleet: Fleet) -> Obstacle | None:
+    """The first want of everything that no node could ever serve."""
+    for index, kind in enumerate(search.types):
+        if not kind.everything:
+            continue
+        counts = [
+            all_of([search.match(state, index).offers for state in node.gpus])
+            for node in fleet.nodes.values()
+        ]
+        counts = [n for n in counts if n != 0]
+        who = f"request {search.wants[index][0].want.request!r}: allocationMode All"
+        if all(n is None for n in counts):
+            return Obstacle(
+                Reason.UNSUPPORTED,
+                f"{who} of slices that overlap: they cannot all exist at once; ask for one profile "
+                "(such as class mig-1g.5gb), for whole GPUs (class gpu.dra.dev), or for a count",
+            )
+        if all(n is None or n > MAX_RESULTS for n in counts):
+            least = min(n for n in counts if n is not None)
+            return Obstacle(
+                Reason.UNSUPPORTED,
+                f"{who} means {least} devices or more on every node, a claim holds at most "
+                f"{MAX_RESULTS}; ask for a count",
+            )
+    return None
+
+
+def _impossible(search: Search, index: int, failure: Match, fleet: Fleet, request: str) -> Obstacle:
+    offered = sorted(fleet.profiles(), key=_profile_order)
+    have = f"profiles are: {', '.join(offered)}" if offered else "no GPU is in MIG mode"
+    expressions = " ".join(search.types[index].expressions)
+    asked = _PROFILE.findall(expressions)
+    if "memory" in expressions:
+        have += _largest(fleet)
+    unknown = sorted(set(asked) - set(offered))
+    if unknown:
+        message = f"request {request!r}: no node offers profile {', '.join(unknown)}; {have}"
+        return Obstacle(Reason.NO_SUCH_PROFILE, message)
+    if failure.error:
+        message = f"request {request!r}: no device is selected; a selector failed: {failure.error}"
+        reason = Reason.COSTLY_SELECTOR if failure.costly else Reason.BAD_SELECTOR
+        return Obstacle(reason, message)
+    if others := about_schedulers(fleet):
+        return Obstacle(
+            Reason.WAITING,
+            f"request {request!r}: no node that this controller allocates offers a device that its "
+            f"selectors select{others}",
+        )
+    return Obstacle(
+        Reason.NO_SUCH_PROFILE,
+        f"request {request!r}: no node offers a device that its selectors select; {have}",
+    )
+
+
+def about_schedulers(fleet: Fleet) -> str:
+    """``; kube-scheduler allocates the GPUs of node a``; empty where it allocates none."""
+    names = sorted(fleet.schedulers)
+    if not names:
+        return ""
+    who = f"node {names[0]}" if len(names) == 1 else f"{len(names)} nodes"
+    return f"; kube-scheduler allocates the GPUs of {who}"
+
+
+def _largest(fleet: Fleet) -> str:
+    """``; the largest is 7g.40gb with 40192Mi``; empty without profiles."""
+    kinds = {id(s.kind): s.kind for node in fleet.nodes.values() for s in node.gpus}
+    profiles = [o.profile for kind in kinds.values() for o in kind.offers if o.profile is not None]
+    if not profiles:
+        return ""
+    most = max(profiles, key=lambda p: (p.memory_mib, p.name))
+    return f"; the largest is {most.name} with {most.memory_mib}Mi of memory"
+
+
+def _profile_order(profile: str) -> tuple[int, int, str]:
+    numbers = [int(n) for n in re.findall(r"\d+", profile)[:2]]
+    return (numbers[0], numbers[1], profile) if len(numbers) > 1 else (0, 0, profile)

@@ -1,0 +1,141 @@
+"""The judgement why a problem is not solved, for events, conditions and the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from itertools import islice
+from math import prod
+
+from dra.allocator.admin_access import is_view
+from dra.allocator.allocate import Allocator
+from dra.allocator.explain.answers import Detail, Explanation, NodeAnswer
+from dra.allocator.explain.impossible import about_schedulers, find_impossible
+from dra.allocator.explain.nodes import NodeAnswers
+from dra.allocator.explain.views import explain_view
+from dra.allocator.fleet.fleet import Fleet
+from dra.allocator.problem import Problem
+from dra.allocator.search.budget import MOST_STEPS
+from dra.allocator.search.search import Search
+from dra.claims.alternatives import MAX_CHOICES, choices
+from dra.claims.reasons import Obstacle, Reason
+from dra.pods.nodefit import Misfit
+
+_EXPLAINED = 8
+_TOLD_NODES = 8
+"""Nodes of an event that are told GPU by GPU; a message has no room for more."""
+
+
+def explain(
+    problem: Problem,
+    allocator: Allocator,
+    fleet: Fleet,
+    delegated: AbstractSet[str] = frozenset(),
+    *,
+    detail: Detail = Detail.EVENT,
+) -> Explanation:
+    """What keeps ``problem`` from being solved now.
+
+    Of several alternatives the answer is about the first that could be served at another time; in
+    full detail about the first that a node could serve now, if there is one.
+
+    Raises:
+        SelectorError: a selector does not compile.
+        UnansweredError: a selector is still to be evaluated.
+    """
+    namespace = problem.pod.key[0]
+    if not fleet.nodes:
+        others = about_schedulers(fleet) or " (there is no MigNode)"
+        text = f"no node has GPUs that this controller allocates{others}"
+        return Explanation(namespace, Obstacle(Reason.WAITING, text))
+    if is_view(problem):
+        return explain_view(problem, allocator, fleet, delegated)
+    found = _first(_alternatives(problem, allocator, fleet, delegated, detail), detail)
+    if found.fits:
+        return found
+    if allocator.gave_up(problem):
+        return replace(found, given_up=_too_hard(problem))
+    return replace(found, others=_about_others(problem))
+
+
+def _first(found: Iterable[Explanation], detail: Detail) -> Explanation:
+    """The explanation of the alternative that is told of."""
+    first: Explanation | None = None
+    waiting: Explanation | None = None
+    for each in found:
+        if each.fits:
+            return each
+        first = first or each
+        if each.obstacle is None or each.obstacle.reason is Reason.WAITING:
+            waiting = waiting or each
+            if detail is not Detail.FULL:
+                break
+    return waiting or first or Explanation("")
+
+
+def _alternatives(
+    problem: Problem,
+    allocator: Allocator,
+    fleet: Fleet,
+    delegated: AbstractSet[str],
+    detail: Detail,
+) -> Iterable[Explanation]:
+    most = None if detail is Detail.FULL else _EXPLAINED
+    for claims in islice(choices(problem.claims), most):
+        chosen = replace(problem, claims=claims)
+        yield _explain_chosen(chosen, allocator, fleet, delegated, detail)
+
+
+def _about_others(problem: Problem) -> str:
+    number = prod(len(a) for c in problem.claims for a in c.choices)
+    if number == 1:
+        return ""
+    if number > MAX_CHOICES:
+        return (
+            f"of {number} combinations of alternatives the first {MAX_CHOICES} were tried: "
+            "state fewer alternatives, or put requests into claims of other pods"
+        )
+    return "no other alternative fits either"
+
+
+def _too_hard(problem: Problem) -> str:
+    wanted = sum(len(claim.choices) for claim in problem.claims)
+    return (
+        f"the search for devices that serve the pod's {wanted} requests together was given up, "
+        f"after {MOST_STEPS} steps: make the requests more alike (by count), name one profile in "
+        "each, or put those that need not be on one node into claims of other pods"
+    )
+
+
+def _explain_chosen(
+    problem: Problem,
+    allocator: Allocator,
+    fleet: Fleet,
+    delegated: AbstractSet[str],
+    detail: Detail,
+) -> Explanation:
+    namespace, full = problem.pod.key[0], detail is Detail.FULL
+    search = Search(problem, fleet)
+    impossible = find_impossible(search, fleet)
+    if impossible is not None and not full:
+        return Explanation(namespace, impossible)
+    found: dict[str, NodeAnswer] = {}
+    misfits: dict[Misfit, NodeAnswer] = {}
+    answers = NodeAnswers(search, fleet.kinds, detail)
+    told = 0
+    for name in sorted(fleet.nodes):
+        misfit, node = allocator.find_misfit(problem, name, delegated), fleet.nodes[name]
+        if misfit is not None:
+            known = misfits.get(misfit)
+            if known is None:
+                gpus = answers.of(node).gpus if full else ()
+                known = NodeAnswer(misfit.reason, misfit.message, gpus)
+                if not full:
+                    misfits[misfit] = known
+            found[name] = known
+        elif full or told < _TOLD_NODES:
+            found[name], told = answers.of(node), told + 1
+        else:
+            found[name] = answers.brief(node)
+    return Explanation(namespace, impossible, found, schedulers=about_schedulers(fleet))

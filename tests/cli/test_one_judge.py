@@ -1,0 +1,102 @@
+"""``kubectl mig explain`` says of a waiting pod what the controller's event says of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from controller.cluster.cluster import Cluster
+from controller.engine.pod_problem import examine
+from dra.allocator.admin_access import decide
+from dra.allocator.allocate import Allocator
+from dra.allocator.explain.judge import explain
+from dra.allocator.explain.message import as_obstacle
+from dra.allocator.problem import Problem
+from dra.cel.cel import Selectors
+from dra.cel.kinds import Kinds
+from dra.claims.reasons import Obstacle
+from dra.claims.wants import Reader
+from dra.common.resources import (
+    DEVICE_CLASSES,
+    MIG_NODES,
+    NAMESPACES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+)
+from tests.cli.conftest import Mig
+from tests.cli.situations import WAITS, waiting_pod
+from tests.cli.world import World
+from tests.controller.objects import DRIVER, FINALIZER, gpu, request
+
+SAME_GPU = [{"matchAttribute": "mig.dra.dev/parentUUID"}]
+
+
+def one_place_on_each_gpu(world: World) -> None:
+    world.add_node("node-a", gpu(0, "node-a"), gpu(1, "node-a"))
+    world.hold("first", "node-a", "gpu-0-mig-3g20gb-9-0")
+    world.hold("second", "node-a", "gpu-1-mig-3g20gb-9-0")
+    waiting_pod(world, request("r", "mig-3g.20gb", count=2), constraints=SAME_GPU)
+
+
+def all_but_one(world: World) -> None:
+    world.add_node("node-a")
+    world.hold("first", "node-a", "gpu-0-mig-1g5gb-19-0")
+    waiting_pod(world, request("r", "mig-1g.5gb", allocationMode="All"))
+
+
+def two_to_look_at(world: World) -> None:
+    world.add_node("node-a", gpu(0, "node-a", mig=False))
+    waiting_pod(world, request("r", "gpu.dra.dev", count=2, adminAccess=True))
+
+
+@pytest.mark.parametrize(
+    ("build", "reason", "words"),
+    [
+        (
+            one_place_on_each_gpu,
+            "NoRoomTogether",
+            "no room for 2 x 3g.20gb together with the same mig.dra.dev/parentUUID",
+        ),
+        (all_but_one, "NoRoomTogether", "no room for all x 1g.5gb together"),
+        (two_to_look_at, "NothingToLookAt", "no node has as many as are asked for"),
+    ],
+)
+def test_the_command_line_and_the_controller_say_the_same(
+    world: World, mig: Mig, build: Callable[[World], None], reason: str, words: str
+) -> None:
+    world.add_classes("1g.5gb", "3g.20gb")
+    label = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
+    world.api.patch(NAMESPACES, "default", label)
+    build(world)
+    world.lead()
+    event = _event(world)
+    assert event is not None
+    assert words in event.message
+    found = mig("explain", WAITS, "-o", "json").json
+    assert (found["state"], found["reason"]) == ("Waiting", reason), found["findings"]
+    assert words in found["findings"][0]["message"]
+
+
+def _event(world: World) -> Obstacle | None:
+    """What the controller tells of the pod; None where it decides."""
+    kinds = Kinds(Selectors())
+    cluster = Cluster(DRIVER, FINALIZER, kinds)
+    for resource, take in (
+        (DEVICE_CLASSES, cluster.set_class),
+        (NODES, cluster.set_node),
+        (MIG_NODES, cluster.set_mignode),
+        (RESOURCE_CLAIMS, cluster.set_claim),
+        (PODS, cluster.set_pod),
+    ):
+        for obj in world.api.list(resource).items:
+            take(obj)
+    problem = examine(
+        cluster.pods["default", WAITS], cluster, Reader(DRIVER, kinds, cluster.classes)
+    )
+    assert isinstance(problem, Problem), problem
+    allocator = Allocator(cluster.fleet, cluster.hosts)
+    if decide(problem, allocator, cluster.fleet, frozenset()) is not None:
+        return None
+    return as_obstacle(explain(problem, allocator, cluster.fleet))
