@@ -9,12 +9,15 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from controller.cluster.cluster import Cluster
+from dra.allocator.allocate import Allocator
+from dra.allocator.explain.answers import Detail
+from dra.allocator.explain.judge import explain
 from dra.allocator.problem import Decision
 from dra.cel.cel import Selectors
 from dra.cel.kinds import Kinds
 from dra.gpu.geometry import Occupant, Profile
 from dra.gpu.inventory import Gpu
-from tests.controller.deciding import decide
+from tests.controller.deciding import decide, problem
 from tests.controller.objects import (
     DRIVER,
     FINALIZER,
@@ -208,9 +211,14 @@ def test_devices_that_agree_are_found_exactly_when_they_exist(
         }
         for same, attribute, members in bound
     ]
-    decision = decide(known_nodes(fleet), claim("c", *requests, constraints=stated))
+    known = known_nodes(fleet)
+    asked = problem(known, claim("c", *requests, constraints=stated))
+    allocator = Allocator(known.fleet, known.hosts)
+    decision = allocator.decide(asked)
     possible = {name for name, gpus in fleet.items() if fits(gpus, wanted, bound)}
     assert (decision is not None) == bool(possible)
+    told = explain(asked, allocator, known.fleet, detail=Detail.FULL)
+    assert {name for name, answer in told.nodes.items() if answer.fits} == possible
     if decision is not None:
         assert decision.node in possible
         check(decision, fleet[decision.node], bound, wanted)
