@@ -1,1 +1,1 @@
-"""Why a claim waits or where it sits, worked out from the cluster's objects alone."""
+"""Explanations of why a claim waits or where it sits, from the cluster's objects alone."""

@@ -1,4 +1,4 @@
-"""What an explanation is worked out from: one reading of the cluster."""
+"""Facts that an explanation is worked out from: one reading of the cluster."""
 
 from __future__ import annotations
 

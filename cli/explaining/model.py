@@ -1,4 +1,4 @@
-"""What an explanation says, for people and for programs alike."""
+"""Explanations as values, for people and for programs alike."""
 
 from __future__ import annotations
 

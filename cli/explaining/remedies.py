@@ -1,4 +1,4 @@
-"""What can be done about each reason, in a sentence."""
+"""Remedies for each reason, in a sentence."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where allocated claims sit, and why a pod that has them does not run. Pure."""
+"""Allocated claims: where they sit, and why a pod that has them does not run. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why claims that wait are not served: the findings, the heaviest first. Pure."""
+"""Findings about claims that wait and are not served, the heaviest first. Pure."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ TOLD_SECONDS = 5.0
 """After so long a pod is told that it waits for answers."""
 
 REFUSED_SECONDS = 60.0
-"""So long nothing more is asked for a pod whose selectors have taken too much."""
+"""Pause before more is asked for a pod whose selectors have taken too much."""
 
 _HALF_LIFE_SECONDS = 10.0
 _FORGOTTEN = 0.001

@@ -19,7 +19,7 @@ from dra.gpu.inventory import ClaimRef
 from dra.pods.pods import Pod
 
 OVERTAKEN = 20
-"""So often others may be served before a pod that has been waiting longer or is more urgent."""
+"""How often others may be served before a pod that has waited longer or is more urgent."""
 
 PATIENCE_SECONDS = 120.0
 """After so long a single overtaking is enough."""

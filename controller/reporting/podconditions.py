@@ -23,7 +23,7 @@ from dra.pods.pods import Pod
 _log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 2.0
-"""So long a pod waits before that is worth a write."""
+"""A pod that has waited this long gets a condition: before that it is not worth a write."""
 
 DETAILS_SECONDS = 60.0
 GAP_SECONDS = 0.1

@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _SKEW = dt.timedelta(minutes=5)
-"""So much may the clock of an API server be behind ours."""
+"""How far the clock of an API server may be behind ours."""
 
 _REMAINING = 1 / 3
 """A certificate is replaced when this part of its life is left."""

@@ -20,7 +20,7 @@ from dra.pods.pods import Key
 _log = logging.getLogger(__name__)
 
 LIMIT = 2 * SENDERS
-"""So many writes wait or are under way at most: what is decided later is decided on more."""
+"""Upper bound on writes in flight: deciding later means deciding on fresher state."""
 
 Job = Callable[[], Iterator[Obj]]
 """Makes requests one after the other and yields what the API server stored."""

@@ -22,7 +22,7 @@ from dra.pods.nodeselector import matches_selector
 _BOUND = Misfit(MisfitReason.BOUND, "pod is bound to another node")
 _REMEMBERED = 1000
 MANY = 64
-"""So many nodes that do not fit are met before the candidates of those that do are looked for."""
+"""After this many misfits, only the nodes where the pod fits are searched."""
 
 
 class Allocator:

@@ -1,4 +1,4 @@
-"""Where a pod that waits would have to wait least: the slices to hold back for it."""
+"""Slices to hold back for a pod that waits: those where it would have to wait least."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to be decided, and what was: problems and decisions as values."""
+"""Problems and decisions as values: what is to be decided, and what was."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What can be had now: GPUs by market and kind, and single devices, best first.
+"""Candidates that can be had now: GPUs by geometry and kind, and single devices, best first.
 
 Most claims ask for one device. For them the cluster is a few hundred distinct GPU states, not
 thousands of nodes.

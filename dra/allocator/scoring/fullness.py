@@ -1,4 +1,4 @@
-"""How full a node is, and which nodes are to be preferred for that. Pure."""
+"""Fullness of nodes, and the order in which it prefers them. Pure."""
 
 from __future__ import annotations
 

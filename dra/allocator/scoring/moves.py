@@ -1,4 +1,4 @@
-"""What each placement does to a GPU: tables built from its geometry at run time.
+"""Effects of each placement on a GPU: tables built from its geometry at run time.
 
 A ``Move`` makes one instance; it takes placements away from every profile and may leave memory
 slices that no packing can use any more. Both depend on the GPU's ``Usage`` alone, so they are

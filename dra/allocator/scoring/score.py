@@ -1,4 +1,4 @@
-"""Which placement costs the cluster least: the policies of the controller.
+"""Policies of the controller: the cost of a placement for the cluster.
 
 The default, SWS (scarcity-weighted slices), charges a placement for every other placement that it
 makes impossible, each profile's weighted by how likely the cluster is to run out of it, plus a

@@ -1,4 +1,4 @@
-"""How much is tried for one decision: while the controller searches, all other pods wait."""
+"""The budget of one decision: while the controller searches, all other pods wait."""
 
 from __future__ import annotations
 

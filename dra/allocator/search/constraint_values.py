@@ -1,4 +1,4 @@
-"""What devices have in common, where constraints of claims compare it."""
+"""Attribute values that constraints of claims compare between devices."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the constraints of claims leave of the GPUs of one node."""
+"""Constraints of claims, and the GPUs of one node that they leave."""
 
 from __future__ import annotations
 
