@@ -42,7 +42,7 @@ from dra.pods.pods import Key
 _log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 60.0
-"""Longest time for which one claim that keeps failing (by a webhook, say) holds up others."""
+"""How long one claim that keeps failing (by a webhook, say) may hold up others."""
 
 _NO_ANSWER = frozenset({0, 429, 503, 504})
 """HTTP statuses, or none, that say nothing about the claim: the server cannot serve anybody."""

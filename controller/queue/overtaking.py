@@ -17,7 +17,7 @@ from dra.claims.reasons import Obstacle, Reason
 from dra.pods.pods import Pod
 
 ASIDE_SECONDS = 30.0
-"""Time for which a pod is skipped, with all that are alike, when nothing can be held back for it."""
+"""How long a pod is skipped, with all that are alike, when nothing can be held back for it."""
 
 
 class Overtaking:
