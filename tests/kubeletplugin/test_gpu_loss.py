@@ -133,7 +133,16 @@ def test_a_gpu_that_comes_back_serves_again_without_a_restart(
 
 
 @pytest.mark.usefixtures("frequent_looks", "regained_quickly")
-def test_xids_are_heard_again_after_nvml_was_opened_anew(make_rig: Callable[..., Rig]) -> None:
+def test_xids_are_heard_again_after_nvml_was_opened_anew(
+    make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks, look = [], Regaining.look
+
+    def counted(watch: Regaining) -> None:
+        look(watch)
+        looks.append(watch)
+
+    monkeypatch.setattr(Regaining, "look", counted)
     rig = make_rig()
     rig.machine.configure(variants=Variants(after_loss="anew"))
     rig.start()
@@ -154,6 +163,8 @@ def test_xids_are_heard_again_after_nvml_was_opened_anew(make_rig: Callable[...,
         return any(i.get("unhealthy") for i in gpus(rig)["gpu-1"].get("instances", []))
 
     wait_for("the XID", said)
+    heard = len(looks)
+    wait_for("further looks", lambda: len(looks) >= heard + 2)
     assert session.generation == settled, "and it is left alone"
 
 

@@ -126,6 +126,9 @@ def test_a_drained_node_lets_go_of_the_driver(rig: Rig) -> None:
     drain(rig)
     let_go(rig, 0, 1)
     assert held(rig) == []
+    assert rig.daemon is not None
+    calls = rig.daemon._hardware.session._calls
+    wait_for("the library to be empty, waits for events too", lambda: not calls.inside())
     assert "the driver unloaded" in message(rig)
     assert rig.machine.ask_mig_mode(0, enabled=False) == Return.SUCCESS
     rig.machine.reload_driver()

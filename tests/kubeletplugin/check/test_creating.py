@@ -8,7 +8,8 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
@@ -19,10 +20,11 @@ from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.check.items import Item
 from kubeletplugin.check.report import Report
+from kubeletplugin.check.trying.tools import Place
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.journal.ownership import owned_at_once
-from sim.check import main
+from sim.check import SimulatedTools, main
 from sim.nvml.codes import Return
 from sim.nvml.faults import Action, Fault
 from sim.nvml.machine import GpuSpec
@@ -117,6 +119,23 @@ def reset_while_asked(node: Node, index: int) -> Report:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "_asker", lambda *, yes: ask)
         return node.check("--await-reset", str(index)).report
+
+
+def test_a_process_that_nvml_names_by_another_number_is_not_taken_for_ours(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hold, numbers = SimulatedTools.hold, list[int]()
+
+    @contextmanager
+    def numbered_otherwise_here(tools: SimulatedTools, place: Place) -> Iterator[int]:
+        with hold(tools, place) as pid:
+            numbers.append(pid)
+            yield pid + 1
+
+    monkeypatch.setattr(SimulatedTools, "hold", numbered_otherwise_here)
+    report = make_node(A100).check(*CREATE).report
+    (found,) = (b for b in report.beliefs if b.item is Item.PROCESSES)
+    assert (found.answer, found.detail) == ("other pids", str(numbers[0]))
 
 
 def test_every_profile_is_made_twice_and_nothing_is_left(make_node: MakeNode) -> None:
