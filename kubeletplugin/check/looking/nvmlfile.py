@@ -9,12 +9,10 @@ from pathlib import Path
 import pynvml
 
 from kubeletplugin.check.report import Versions
-from kubeletplugin.host.driver.driverversions import installed, kernel_module
+from kubeletplugin.host.driver.driverversions import installed, kernel_module, mapped_library
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.session.session import Session
-
-_LIBRARY = "libnvidia-ml.so"
 
 
 def read_versions(
@@ -47,12 +45,10 @@ def read_versions(
 
 def mapped(maps: Path) -> str:
     """The file of NVML that a process has mapped; `` (deleted)`` ends one that was replaced."""
-    try:
-        lines = maps.read_text().splitlines()
-    except OSError:
+    found = mapped_library(maps)
+    if found is None:
         return ""
-    fields = (line.split(maxsplit=5) for line in lines if _LIBRARY in line)
-    return next((f[5] for f in fields if len(f) > 5), "")  # noqa: PLR2004 - the path is the sixth
+    return f"{found.path} (deleted)" if found.deleted else str(found.path)
 
 
 def _bindings() -> str:
