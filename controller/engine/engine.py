@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from controller.cluster.cluster import Cluster, Effects
+from controller.cluster.cluster import Cluster
+from controller.cluster.effects import Effects
 from controller.engine.evaluations import TOLD_SECONDS, Asked, Evaluations
 from controller.engine.pod_problem import Blocked, Satisfied, examine, without_nodes
 from controller.engine.retries import Retries

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from controller.cluster.cluster import Cluster, KnownClaim
+from controller.cluster.cluster import Cluster
+from controller.cluster.known_claims import KnownClaim
 from dra.allocator.admin_access import LOOKS_AND_HOLDS, find_mixture
 from dra.allocator.problem import Problem
 from dra.claims.reasons import Obstacle, Reason

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from controller.cluster.cluster import Cluster, KnownClaim
+from controller.cluster.cluster import Cluster
+from controller.cluster.known_claims import KnownClaim
 from controller.writing.in_flight import Answer, Flights
 from dra.claims.claims import Claim
 from dra.common.resources import Obj

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from functools import partial
 
-from controller.cluster.cluster import Cluster, KnownClaim
+from controller.cluster.cluster import Cluster
+from controller.cluster.known_claims import KnownClaim
 from controller.lifecycle.claimwrites import ClaimWrites
 from controller.writing.writer import Writer
 from dra.claims.claims import Claim

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from controller.cluster.cluster import Cluster, KnownClaim
+from controller.cluster.cluster import Cluster
+from controller.cluster.known_claims import KnownClaim
 from controller.lifecycle.claimwrites import ClaimWrites
 from controller.queue.exclusions import Exclusions
 from controller.reporting.report import Reporter

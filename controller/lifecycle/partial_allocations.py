@@ -11,7 +11,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 
-from controller.cluster.cluster import Cluster, KnownClaim
+from controller.cluster.cluster import Cluster
+from controller.cluster.known_claims import KnownClaim
 from controller.lifecycle.claimwrites import ClaimWrites
 from controller.writing.writer import Writer
 from dra.allocator.admin_access import is_view

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from controller.cluster.cluster import KnownClaim, newer
+from controller.cluster.known_claims import KnownClaim, newer
 from dra.claims.claims import Claim
 from dra.gpu.inventory import ClaimRef
 from dra.pods.pods import Key

@@ -1,0 +1,40 @@
+"""Effects of changes: what they call for, collected until somebody takes them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from dra.pods.pods import Key
+
+
+@dataclass(frozen=True, slots=True)
+class TakenBack:
+    """An allocation of ours that somebody else removed."""
+
+    claim: Key
+    node: str
+
+
+@dataclass(slots=True)
+class Effects:
+    """Consequences of the changes since the last ``take``.
+
+    ``room``: something that did not fit may fit now. ``classes``: the generated DeviceClasses may
+    be out of date. ``nodes`` are those that kube-scheduler may judge differently now; what is gone
+    is named by UID.
+    """
+
+    pods: set[Key] = field(default_factory=set)
+    claims: set[Key] = field(default_factory=set)
+    nodes: set[str] = field(default_factory=set)
+    gone_pods: set[str] = field(default_factory=set)
+    gone_claims: set[str] = field(default_factory=set)
+    taken_back: list[TakenBack] = field(default_factory=list)
+    room: bool = False
+    classes: bool = False
+
+    def take(self) -> Effects:
+        """All that was collected since the last call."""
+        taken = replace(self)
+        Effects.__init__(self)
+        return taken

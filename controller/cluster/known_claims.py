@@ -1,0 +1,154 @@
+"""Claims of the mirrored cluster, and what they hold in the fleet's books."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from controller.cluster.effects import Effects, TakenBack
+from controller.cluster.spec_cache import Sharing
+from controller.cluster.trimming import Trimmer
+from dra.allocator.fleet.fleet import Fleet
+from dra.claims.allocation import Allocation
+from dra.claims.claims import Claim, read_claim
+from dra.common.resources import RESOURCE_CLAIMS, Obj
+from dra.gpu.inventory import ClaimRef
+from dra.pods.pods import Key
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class KnownClaim:
+    """A claim with the object that it was read from."""
+
+    claim: Claim
+    obj: Obj
+
+
+class KnownClaims:
+    """Claims by name and by UID, and the writes to them that are under way."""
+
+    def __init__(self, fleet: Fleet, finalizer: str, effects: Effects, sharing: Sharing) -> None:
+        self.by_key: dict[Key, KnownClaim] = {}
+        self._fleet = fleet
+        self._finalizer = finalizer
+        self._effects = effects
+        self._sharing = sharing
+        self._trimmer = Trimmer(RESOURCE_CLAIMS, fleet.driver)
+        self._key_of_uid: dict[str, Key] = {}
+        self._writing: dict[str, Allocation | None] = {}
+
+    def set(self, obj: Obj) -> bool:
+        """Take a claim's state; False if it is not newer than the known one."""
+        metadata = obj["metadata"]
+        key = (metadata["namespace"], metadata["name"])
+        known = self.by_key.get(key)
+        if known is not None and known.claim.ref.uid != metadata["uid"]:
+            self.remove(key)
+            known = None
+        if known is not None and not newer(_version(obj), known.claim.resource_version):
+            return False
+        claim = read_claim(obj, self._sharing.requests)
+        self.by_key[key] = KnownClaim(claim, obj)
+        self._key_of_uid[claim.ref.uid] = key
+        self._account(known.claim if known else None, claim)
+        self._effects.claims.add(key)
+        return True
+
+    def remove(self, key: Key) -> bool:
+        """Forget a claim; False if it is not known."""
+        known = self.by_key.pop(key, None)
+        if known is None:
+            return False
+        uid = known.claim.ref.uid
+        self._key_of_uid.pop(uid, None)
+        self._writing.pop(uid, None)
+        self._effects.gone_claims.add(uid)
+        if self._fleet.release(uid):
+            self._effects.room = True
+        return True
+
+    def begin_write(self, claim: ClaimRef, allocation: Allocation | None) -> None:
+        """A write of ours begins; ``allocation`` counts from now on."""
+        self._writing[claim.uid] = allocation
+        if allocation is not None:
+            self._fleet.hold(claim, allocation)
+
+    def end_write(self, claim: ClaimRef) -> bool:
+        """The outcome of a write is known; True if its allocation no longer counts."""
+        allocation = self._writing.pop(claim.uid, None)
+        known = self.by_key.get((claim.namespace, claim.name))
+        if allocation is None or known is None or known.claim.allocation is not None:
+            return False
+        if self._fleet.release(claim.uid):
+            self._effects.room = True
+        return True
+
+    def read(self, obj: Obj) -> Claim:
+        """A claim as it would be known, from an answer of the API server."""
+        return read_claim(self._trimmer(obj), self._sharing.requests)
+
+    def trimmed(self, obj: Obj) -> Obj | None:
+        """The answer to a write of ours as it would be mirrored; None if it is not news."""
+        metadata = obj["metadata"]
+        known = self.by_key.get((metadata["namespace"], metadata["name"]))
+        if known is None or known.claim.ref.uid != metadata["uid"]:
+            return None
+        if not newer(_version(obj), known.claim.resource_version):
+            return None
+        return self._trimmer(obj)
+
+    def node_of(self, keys: Iterable[Key]) -> str:
+        """The node that the first allocated claim is on, or is about to be; empty if none is."""
+        for key in keys:
+            known = self.by_key.get(key)
+            if known is None:
+                continue
+            held = known.claim.allocation or self._writing.get(known.claim.ref.uid)
+            if held is not None and held.node:
+                return held.node
+        return ""
+
+    def touch(self, uids: Iterable[str]) -> None:
+        """Have the claims with these UIDs looked at."""
+        self._effects.claims.update(
+            self._key_of_uid[uid] for uid in uids if uid in self._key_of_uid
+        )
+
+    def latest_allocations(self, count: int) -> list[Allocation]:
+        """The ``count`` youngest allocations, oldest first."""
+        latest = sorted(
+            (known.obj["status"]["allocation"].get("allocationTimestamp") or "", key)
+            for key, known in self.by_key.items()
+            if known.claim.allocation is not None
+        )[-count:]
+        found = (self.by_key[key].claim.allocation for _, key in latest)
+        return [allocation for allocation in found if allocation is not None]
+
+    def _account(self, before: Claim | None, claim: Claim) -> None:
+        """Bring the fleet's books up to a claim's allocation."""
+        allocation, uid, driver = claim.allocation, claim.ref.uid, self._fleet.driver
+        if allocation is not None and allocation.of_driver(driver):
+            if before is None or before.allocation != allocation:
+                self._fleet.hold(claim.ref, allocation)
+            return
+        if self._writing.get(uid) is None and self._fleet.release(uid):
+            self._effects.room = True
+        by_us = uid in self._writing and self._writing[uid] is None
+        held = before.allocation if before is not None else None
+        others = before is not None and before.by_others(driver)
+        if held is None or others or not held.of_driver(driver) or by_us or claim.deleting:
+            return
+        if self._finalizer in claim.finalizers:
+            key = (claim.ref.namespace, claim.ref.name)
+            self._effects.taken_back.append(TakenBack(key, held.node))
+
+
+def newer(version: str, known: str) -> bool:
+    """Whether one resourceVersion of an object is later than another."""
+    if version.isdigit() and known.isdigit():
+        return int(version) > int(known)
+    return version != known
+
+
+def _version(obj: Obj) -> str:
+    return str(obj["metadata"].get("resourceVersion") or "")

@@ -1,0 +1,74 @@
+"""Nodes of the mirrored cluster, and their GPUs as their MigNodes tell."""
+
+from __future__ import annotations
+
+import logging
+
+from api.errors import ApiError
+from controller.cluster.effects import Effects
+from controller.cluster.known_claims import KnownClaims
+from dra.allocator.fleet.fleet import Fleet
+from dra.common.resources import Obj
+from dra.gpu.mignode import from_mignode
+from dra.pods.hosts import Hosts
+from dra.pods.nodefit import read_node
+
+_log = logging.getLogger(__name__)
+
+
+class KnownNodes:
+    """Keeps ``hosts`` and ``fleet`` up to what Nodes and MigNodes say."""
+
+    def __init__(self, fleet: Fleet, hosts: Hosts, claims: KnownClaims, effects: Effects) -> None:
+        self._fleet = fleet
+        self._hosts = hosts
+        self._claims = claims
+        self._effects = effects
+
+    def set_node(self, obj: Obj) -> None:
+        """A Node was added or changed."""
+        facts = read_node(obj)
+        if self._hosts.set_node(facts):
+            self._effects.nodes.add(facts.name)
+            self._effects.room = True
+
+    def remove_node(self, name: str) -> None:
+        """A Node is gone."""
+        self._hosts.drop_node(name)
+        self._claims.touch(self._claims_on(name))
+
+    def set_mignode(self, obj: Obj) -> None:
+        """A MigNode was added or changed; one that cannot be read is as good as gone."""
+        name = obj["metadata"]["name"]
+        try:
+            inventory = from_mignode(obj)
+        except (ApiError, ValueError) as error:
+            _log.warning("MigNode %s is left out: %s", name, error)
+            self.remove_mignode(name)
+            return
+        before, offered = self._fleet.instance_claims(name), self._offered(name)
+        if self._fleet.set_inventory(inventory):
+            self._effects.room = True
+        if self._offered(name) != offered:
+            self._effects.classes = True
+        after = self._fleet.instance_claims(name)
+        if before is None:
+            self._claims.touch(self._fleet.claims_on(name))
+        else:
+            self._claims.touch(before - (after or frozenset()))
+
+    def remove_mignode(self, name: str) -> None:
+        """A MigNode is gone."""
+        touched, offered = self._claims_on(name), self._offered(name)
+        self._fleet.drop_inventory(name)
+        if self._offered(name) != offered:
+            self._effects.classes = True
+        self._claims.touch(touched)
+
+    def _offered(self, name: str) -> tuple[frozenset[str], bool]:
+        """What the generated classes depend on: a node's profiles, and who allocates it."""
+        return self._fleet.profiles_of(name), name in self._fleet.schedulers
+
+    def _claims_on(self, node: str) -> frozenset[str]:
+        """UIDs of the claims that are allocated on a node, or that it has instances of."""
+        return self._fleet.claims_on(node) | (self._fleet.instance_claims(node) or frozenset())

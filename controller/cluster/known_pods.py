@@ -1,0 +1,83 @@
+"""Pods of the mirrored cluster, by name and by claim, charged to the nodes that they go to."""
+
+from __future__ import annotations
+
+from controller.cluster.effects import Effects
+from controller.cluster.known_claims import KnownClaims
+from controller.cluster.spec_cache import Sharing
+from dra.common.resources import Obj
+from dra.pods.hosts import Hosts
+from dra.pods.pods import Key, Pod, read_pod
+
+
+class KnownPods:
+    """Pods by namespace and name. Each is charged to its node in ``hosts``."""
+
+    def __init__(
+        self, hosts: Hosts, claims: KnownClaims, effects: Effects, sharing: Sharing
+    ) -> None:
+        self.by_key: dict[Key, Pod] = {}
+        self._hosts = hosts
+        self._claims = claims
+        self._effects = effects
+        self._sharing = sharing
+        self._of_claim: dict[Key, set[Key]] = {}
+
+    def set(self, obj: Obj) -> None:
+        """A pod was added or changed."""
+        pod = read_pod(obj, self._sharing.needs)
+        before = self.by_key.get(pod.key)
+        if before is not None and before.uid != pod.uid:
+            self.remove(pod.key)
+            before = None
+        self.by_key[pod.key] = pod
+        self._link(pod.key, before.claim_keys if before else (), pod.claim_keys)
+        self._charge(pod, was=before)
+        self._effects.pods.add(pod.key)
+        if before is not None and before.live and not pod.live:
+            self._effects.claims.update(pod.claim_keys)
+
+    def remove(self, key: Key) -> None:
+        """A pod is gone."""
+        pod = self.by_key.pop(key, None)
+        if pod is None:
+            return
+        self._link(key, pod.claim_keys, ())
+        self._made_room(self._hosts.charge(key, "", {}), was=pod)
+        self._effects.claims.update(pod.claim_keys)
+        self._effects.gone_pods.add(pod.uid)
+
+    def of_claim(self, claim: Key) -> list[Pod]:
+        """The pods that refer to a claim."""
+        return [self.by_key[key] for key in self._of_claim.get(claim, ())]
+
+    def touch(self, claim: Key) -> None:
+        """Have the pods of a claim looked at: the claim has changed."""
+        self.recharge(claim)
+        self._effects.pods.update(self._of_claim.get(claim, ()))
+
+    def recharge(self, claim: Key) -> None:
+        """Charge the pods of a claim to where its allocation sends them now."""
+        for key in self._of_claim.get(claim, ()):
+            self._charge(self.by_key[key])
+
+    def _charge(self, pod: Pod, *, was: Pod | None = None) -> None:
+        """Charge a pod to the node where it is, or where our allocation sends it."""
+        node = (pod.node or self._claims.node_of(pod.claim_keys)) if pod.live else ""
+        self._made_room(self._hosts.charge(pod.key, node, pod.needs.requests), was=was)
+
+    def _made_room(self, node: str, *, was: Pod | None) -> None:
+        """A pod left ``node``. If it was bound there, the scheduler may think anew about it."""
+        if node:
+            self._effects.room = True
+        if node and was is not None and was.node == node:
+            self._effects.nodes.add(node)
+
+    def _link(self, pod: Key, before: tuple[Key, ...], after: tuple[Key, ...]) -> None:
+        for claim in before:
+            if claim not in after:
+                self._of_claim[claim].discard(pod)
+                if not self._of_claim[claim]:
+                    del self._of_claim[claim]
+        for claim in after:
+            self._of_claim.setdefault(claim, set()).add(pod)
