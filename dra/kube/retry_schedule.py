@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dra.kube.timing import Clock
+from dra.kube.timing import Backoff, Clock
 
 FIRST_SECONDS = 600.0
 """First pause. Feature gates change with a restart of the API server, seldom and not urgently."""
@@ -15,12 +15,13 @@ class RetrySchedule:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._backoff = Backoff(first=FIRST_SECONDS, limit=_LONGEST_SECONDS, jitter=0.0)
         self._pause = 0.0
         self._at = 0.0
 
     def give_up(self) -> None:
         """Records that the feature turned out unsupported: the next pause is twice the last one."""
-        self._pause = min(max(FIRST_SECONDS, 2 * self._pause), _LONGEST_SECONDS)
+        self._pause = self._backoff.next_delay()
         self.postpone()
 
     def postpone(self) -> None:

@@ -19,6 +19,9 @@ class Clock(Protocol):
     def wait(self, event: threading.Event, seconds: float) -> bool:
         """Sleep until the event is set (True) or the seconds are over (False)."""
 
+    def sleep(self, seconds: float) -> None:
+        """Sleep for these seconds, whatever happens meanwhile."""
+
 
 class SystemClock:
     """The machine's own clock."""
@@ -35,19 +38,33 @@ class SystemClock:
         """Wait on the event itself, so that setting it ends the sleep at once."""
         return event.wait(max(0.0, seconds))
 
+    def sleep(self, seconds: float) -> None:
+        """Sleep as :func:`time.sleep` does."""
+        time.sleep(max(0.0, seconds))
+
 
 class Backoff:
-    """Exponential delays with jitter: the n-th is drawn from [1/2, 1] of ``first * 2**n``.
+    """Exponential delays in seconds: the n-th is ``first * 2**n``, ``limit`` at most.
 
-    Not thread-safe; every loop has its own.
+    ``jitter`` is the part of each delay that is left to chance: with 0 all are exact, with 1/2 each
+    is drawn from its upper half. Not thread-safe; every user has its own.
     """
 
+    __slots__ = ("_first", "_jitter", "_limit", "_rng", "failures")
+
     def __init__(
-        self, *, first: float = 0.2, limit: float = 30.0, rng: random.Random | None = None
+        self,
+        *,
+        first: float = 0.2,
+        limit: float = 30.0,
+        jitter: float = 0.5,
+        rng: random.Random | None = None,
     ) -> None:
         self._first = first
         self._limit = limit
-        self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
+        self._jitter = jitter
+        # A generator weighs 2.5 KB, too much for each of many exact delays.
+        self._rng = rng or (random.Random() if jitter else None)  # noqa: S311 - no secret
         self.failures = 0
 
     def reset(self) -> None:
@@ -57,9 +74,11 @@ class Backoff:
     def next_delay(self, *, at_least: float | None = None) -> float:
         """Count a failure and return the seconds to wait (not less than ``at_least``)."""
         # The exponent is bounded, so that years of failures do not overflow.
-        ceiling = min(self._limit, self._first * 2.0 ** min(self.failures, 32))
+        delay = min(self._limit, self._first * 2.0 ** min(self.failures, 32))
         self.failures += 1
-        return max(at_least or 0.0, self._rng.uniform(ceiling / 2, ceiling))
+        if self._rng is not None:
+            delay = self._rng.uniform(delay * (1 - self._jitter), delay)
+        return max(at_least or 0.0, delay)
 
 
 def rfc3339(moment: datetime) -> str:

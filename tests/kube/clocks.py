@@ -21,3 +21,7 @@ class FakeClock:
         self.waits.append(seconds)
         self.at += seconds
         return event.is_set()
+
+    def sleep(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.at += seconds

@@ -11,13 +11,31 @@ def test_backoff_survives_years_of_failures() -> None:
     assert 15 <= backoff.next_delay() <= 30
 
 
+def test_exact_delays_double_to_the_limit_and_start_over() -> None:
+    backoff = Backoff(first=0.5, limit=3.0, jitter=0.0)
+    assert [backoff.next_delay() for _ in range(4)] == [0.5, 1.0, 2.0, 3.0]
+    assert backoff.failures == 4
+    assert backoff.next_delay(at_least=9.0) == 9.0
+    backoff.reset()
+    assert backoff.next_delay(at_least=None) == 0.5
+
+
+def test_jitter_is_the_part_of_a_delay_that_is_drawn() -> None:
+    backoff = Backoff(first=8.0, limit=8.0, jitter=0.25, rng=random.Random(1))
+    drawn = [backoff.next_delay() for _ in range(200)]
+    assert 6.0 <= min(drawn) < 6.2
+    assert 7.8 < max(drawn) <= 8.0
+
+
 def test_the_system_clock_sleeps_until_the_event_is_set() -> None:
     clock = SystemClock()
     event = threading.Event()
     before = clock.monotonic()
     assert not clock.wait(event, 0.05)
     assert not clock.wait(event, -1)
-    assert clock.monotonic() - before >= 0.05
+    clock.sleep(-1)
+    clock.sleep(0.01)
+    assert clock.monotonic() - before >= 0.06
     threading.Timer(0.05, event.set).start()
     assert clock.wait(event, threading.TIMEOUT_MAX)
     assert datetime.now(UTC) <= clock.now() <= datetime.now(UTC)

@@ -88,6 +88,9 @@ class HandClock:
         self.time += seconds
         return False
 
+    def sleep(self, seconds: float) -> None:
+        self.time += seconds
+
 
 def on_gpu(state: InstanceState, *, start: int = 4) -> Instance:
     return Instance(Placement(start, 4), state, profile_id=9)

@@ -13,6 +13,7 @@ from dra.common.resources import Obj, Resource
 from dra.kube.client.transport import LARGEST_PAGE, KubeApi
 from dra.kube.client.watch import WatchEvent, WatchStream
 from dra.kube.errors import GoneError, KubeError
+from dra.kube.loop import Loop
 from dra.kube.mirror.store import Change, Store
 from dra.kube.timing import Backoff, Clock, SystemClock
 
@@ -21,7 +22,6 @@ __all__ = ["Change", "Reflector", "Store"]
 _log = logging.getLogger(__name__)
 
 _SHORT_WATCH_SECONDS = 1.0
-_JOIN_SECONDS = 5.0
 
 
 class Reflector:
@@ -72,10 +72,14 @@ class Reflector:
         self._clock = clock or SystemClock()
         self._version = ""  # where the next watch starts; "" means list first
         self._synced = threading.Event()
-        self._stopping = threading.Event()
         self._stream_lock = threading.Lock()
         self._stream: WatchStream | None = None
-        self._thread = threading.Thread(target=self._run, name=f"reflector {resource}", daemon=True)
+        self._loop = Loop(
+            f"reflector {resource}",
+            self._turn,
+            backoff=Backoff(rng=self._rng),
+            clock=self._clock,
+        )
 
     @property
     def synced(self) -> bool:
@@ -85,8 +89,7 @@ class Reflector:
     @property
     def has_ended(self) -> bool:
         """True if its thread has ended without having been told to, which no failure excuses."""
-        started = self._thread.ident is not None
-        return started and not self._thread.is_alive() and not self._stopping.is_set()
+        return self._loop.has_ended
 
     def wait_synced(self, timeout: float | None) -> bool:
         """Wait for :attr:`synced`, at most ``timeout`` seconds; returns it."""
@@ -94,30 +97,29 @@ class Reflector:
 
     def start(self) -> None:
         """Start mirroring. A reflector runs once."""
-        self._thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
         """End the running watch and the thread; the store keeps its last state. Idempotent."""
-        self._stopping.set()
+        self._loop.stop()
         with self._stream_lock:
             if self._stream is not None:
                 self._stream.close()
-        if self._thread.is_alive() and self._thread is not threading.current_thread():
-            self._thread.join(_JOIN_SECONDS)
+        self._loop.join()
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            try:
-                if not self._version:
-                    self._list()
-                if not self._stopping.is_set():
-                    self._watch()
-            except KubeError as error:
-                self._recover(error)
-            except Exception:  # noqa: BLE001 - a mirror that dies silently is worse
-                _log.exception("%s: unexpected failure, listing anew", self.resource)
-                self._version = ""
-                self._clock.wait(self._stopping, self._backoff.next_delay())
+    def _turn(self) -> float:
+        """List if that is needed, and follow one watch; continues at once."""
+        try:
+            if not self._version:
+                self._list()
+            if not self._loop.is_stopping():
+                self._watch()
+        except KubeError as error:
+            self._recover(error)
+        except Exception:
+            self._version = ""  # what was taken last may be half of a change
+            raise
+        return 0.0
 
     def _list(self) -> None:
         listed = self._api.list(
@@ -128,7 +130,7 @@ class Reflector:
             page_size=self._page_size,
             keep=self._keep,
         )
-        if self._stopping.is_set():
+        if self._loop.is_stopping():
             return
         self._report(self.store.replace(listed.items))
         self._version = listed.resource_version
@@ -151,7 +153,7 @@ class Reflector:
         with self._stream_lock:
             self._stream = stream
         try:
-            if self._stopping.is_set():
+            if self._loop.is_stopping():
                 return
             progressed = False
             for event in stream:
@@ -162,7 +164,7 @@ class Reflector:
             with self._stream_lock:
                 self._stream = None
             stream.close()
-        if self._stopping.is_set():
+        if self._loop.is_stopping():
             return
         if not progressed and self._clock.monotonic() - started < _SHORT_WATCH_SECONDS:
             raise KubeError("the server ended the watch at once")
@@ -197,7 +199,7 @@ class Reflector:
 
     def _recover(self, error: KubeError) -> None:
         """Decide where to continue, say why, and wait."""
-        if self._stopping.is_set():
+        if self._loop.is_stopping():
             return
         if isinstance(error, GoneError) or error.too_large_resource_version:
             self._version = ""
@@ -214,4 +216,4 @@ class Reflector:
             delay,
             failures,
         )
-        self._clock.wait(self._stopping, delay)
+        self._loop.pause(delay)
