@@ -16,7 +16,6 @@ from prometheus_client import CollectorRegistry
 
 from controller.engine.loop import Controller, Names
 from controller.reporting.metrics import ControllerMetrics
-from controller.reporting.report import Recorder
 from controller.writing.handover import Handover, NoHandover
 from dra.common.logs import configure
 from dra.gpu.names import DEFAULT_DRIVER
@@ -24,10 +23,11 @@ from dra.kube.client.served import check_served
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import KubeConfigError, NotServedError
 from dra.kube.events.events import EventLimits, EventRecorder
+from dra.kube.events.sink import EventSink
 from dra.kube.leases.lease import LeaderElector
 from dra.kube.timing import SystemClock
 from dra.monitoring.apirequests import ApiRequests
-from dra.monitoring.events import CountingRecorder
+from dra.monitoring.events import CountingSink
 from dra.monitoring.probes import Probes
 from dra.monitoring.registry import daemon_registry
 from dra.monitoring.server import AddressError, serving
@@ -113,10 +113,10 @@ def main(  # noqa: PLR0913 - one parameter per flag
     except NotServedError as error:
         raise click.ClickException(str(error)) from error
     events = EventRecorder(api, component=f"{driver_name}/controller", limits=EVENT_LIMITS)
-    recorder = CountingRecorder(events, registry)
+    sink = CountingSink(events, registry)
     program = _Program(
         api,
-        recorder,
+        sink,
         Names(driver_name, finalizer_at_creation=finalizer_at_creation),
         registry=registry,
         probes=probes,
@@ -137,14 +137,14 @@ class _Program:
     def __init__(
         self,
         api: KubeApi,
-        recorder: Recorder,
+        sink: EventSink,
         names: Names,
         *,
         registry: CollectorRegistry,
         probes: Probes,
     ) -> None:
         self._api = api
-        self._recorder = recorder
+        self._sink = sink
         self._names = names
         self._registry = registry
         self._probes = probes
@@ -171,7 +171,7 @@ class _Program:
         metrics = ControllerMetrics(self._registry, leads=leads, now=clock.now)
         return Controller(
             self._api,
-            self._recorder,
+            self._sink,
             self._names,
             clock=clock,
             leads=leads,

@@ -13,7 +13,7 @@ from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef, Inventory
 from dra.kube.client.transport import KubeApi
 from dra.kube.events.events import EventRecorder
-from dra.monitoring.events import CountingRecorder
+from dra.monitoring.events import CountingSink
 from kubeletplugin.claims.claim_fate import claim_fate
 from kubeletplugin.claims.claim_tasks import ClaimTasks
 from kubeletplugin.claims.janitor import Janitor
@@ -82,8 +82,8 @@ class Daemon:
         driver = options.driver_name
         changed = Listeners()
         self._events = EventRecorder(api, component=driver, host=options.node_name)
-        recorder = CountingRecorder(self._events, telemetry.registry)
-        reports = self._reports = Reports(recorder, options.node_name)
+        sink = CountingSink(self._events, telemetry.registry)
+        reports = self._reports = Reports(sink, options.node_name)
         fate = partial(claim_fate, api, driver=driver, pool=options.pool, seen=seen)
         self._readiness = Readiness(on_change=changed)
         self._tasks = ClaimTasks()

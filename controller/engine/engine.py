@@ -24,7 +24,7 @@ from controller.queue.known_failures import Failures
 from controller.queue.overtaking import Overtaking
 from controller.queue.turns import urgency
 from controller.queue.worklist import WorkList
-from controller.reporting.observer import Observer
+from controller.reporting.observer import ControllerObserver
 from controller.reporting.report import Reporter
 from controller.writing.in_flight import Flights
 from controller.writing.outbox import Outbox
@@ -64,7 +64,7 @@ class Engine:
         reporter: Reporter,
         gate: str,
         now: Callable[[], float],
-        observer: Observer | None = None,
+        observer: ControllerObserver | None = None,
         wake: Callable[[], None] = lambda: None,
         finalizer_at_creation: bool = False,
         evaluations: Evaluations | None = None,
@@ -74,7 +74,7 @@ class Engine:
         self._reporter = reporter
         self._gate = gate
         self._now = now
-        self._observer = observer or Observer()
+        self._observer = observer or ControllerObserver()
         self._flights = Flights(outbox, wake)
         self._grants = Grants(cluster, writer, reporter, self._flights, gate=gate)
         writes = ClaimWrites(cluster, self._flights, self._settle_claim)

@@ -20,9 +20,9 @@ from controller.engine.engine import Engine
 from controller.engine.evaluations import Evaluations, evaluating
 from controller.engine.fence import Fence
 from controller.engine.inbox import Inbox
-from controller.reporting.observer import Observer
+from controller.reporting.observer import ControllerObserver
 from controller.reporting.podconditions import PodConditions
-from controller.reporting.report import Recorder, Reporter
+from controller.reporting.report import Reporter
 from controller.writing.handover import Handover, NoHandover
 from controller.writing.in_flight import Flights
 from controller.writing.outbox import Outbox, Senders
@@ -33,6 +33,7 @@ from dra.common.resources import Resource
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import finalizer
 from dra.kube.client.transport import KubeApi
+from dra.kube.events.sink import EventSink
 from dra.kube.mirror.reflector import Change, Reflector
 from dra.kube.timing import Clock, rfc3339
 from dra.monitoring.probes import Probes, Pulse
@@ -71,22 +72,22 @@ class Controller:
     def __init__(  # noqa: PLR0913 - what it acts on, and who listens
         self,
         api: KubeApi,
-        recorder: Recorder,
+        sink: EventSink,
         names: Names,
         *,
         clock: Clock,
         leads: Callable[[], bool] = lambda: True,
         handover: Handover | None = None,
-        observer: Observer | None = None,
+        observer: ControllerObserver | None = None,
         probes: Probes | None = None,
     ) -> None:
         self._api = api
-        self._recorder = recorder
+        self._sink = sink
         self._names = names
         self._clock = clock
         self._leads = leads
         self._handover = handover or NoHandover()
-        self._observer = observer or Observer()
+        self._observer = observer or ControllerObserver()
         self._mirrors: list[Reflector] = []
         self._pulse = Pulse(_STUCK_SECONDS, clock=clock.monotonic)
         if probes is not None:
@@ -276,7 +277,7 @@ class Controller:
             writer=writer,
             outbox=outbox,
             reporter=Reporter(
-                self._recorder,
+                self._sink,
                 PodConditions(writer, outbox, driver=names.driver, now=self._clock.monotonic),
                 self._clock.monotonic,
                 observer=self._observer,

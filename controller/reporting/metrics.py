@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from controller.reporting.observer import Observer
+from controller.reporting.observer import ControllerObserver
 from dra.claims.reasons import Reason
 from dra.common.resources import Obj
 from dra.kube.timing import seconds_since
@@ -22,7 +22,7 @@ _DECISION_SECONDS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25,
 _LATENCY_SECONDS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 900, 3600)
 
 
-class ControllerMetrics(Observer):
+class ControllerMetrics(ControllerObserver):
     """Turns what it hears into metrics. ``leads`` says whether this controller does now."""
 
     def __init__(

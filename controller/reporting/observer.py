@@ -9,7 +9,7 @@ from dra.common.resources import Obj
 from dra.pods.pods import Pod
 
 
-class Observer:
+class ControllerObserver:
     """Called by the controller's one thread, in passing: no method blocks or raises.
 
     Claims are objects as JSON.

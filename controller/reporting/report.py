@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Protocol
 
-from controller.reporting.observer import Observer
+from controller.reporting.observer import ControllerObserver
 from controller.reporting.podconditions import PodConditions
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj, Resource
+from dra.kube.events.sink import EventSink
 from dra.pods.pods import Pod
 
 _log = logging.getLogger(__name__)
@@ -22,28 +22,21 @@ DETAILS_SECONDS = 10.0
 """How long the details of a reason stand before others may be said."""
 
 
-class Recorder(Protocol):
-    """Where events go; EventRecorder is one."""
-
-    def emit(self, regarding: Obj, reason: str, message: str, *, warning: bool = False) -> None:
-        """Report about an object."""
-
-
 class Reporter:
     """Remembers per object what was last said about it. ``now`` gives monotonic seconds."""
 
     def __init__(
         self,
-        recorder: Recorder,
+        sink: EventSink,
         conditions: PodConditions,
         now: Callable[[], float],
         *,
-        observer: Observer | None = None,
+        observer: ControllerObserver | None = None,
     ) -> None:
-        self._recorder = recorder
+        self._sink = sink
         self._conditions = conditions
         self._now = now
-        self._observer = observer or Observer()
+        self._observer = observer or ControllerObserver()
         self._said: dict[tuple[str, str], tuple[Obstacle, float]] = {}
 
     def waiting(self, pod: Pod, obstacle: Obstacle, claims: list[Obj]) -> None:
@@ -64,7 +57,7 @@ class Reporter:
             },
         )
         for regarding in [_typed(pod.obj, PODS), *(_typed(c, RESOURCE_CLAIMS) for c in claims)]:
-            self._recorder.emit(regarding, obstacle.reason.value, obstacle.message, warning=True)
+            self._sink.emit(regarding, obstacle.reason.value, obstacle.message, warning=True)
 
     def served(self, pod: Pod) -> None:
         """Nothing of the pod's claims is left to allocate."""
@@ -92,7 +85,7 @@ class Reporter:
         """A claim of the pod was allocated: its devices' profiles, "" for a whole GPU."""
         self._observer.allocated(claim, profiles)
         for regarding in (_typed(claim, RESOURCE_CLAIMS), _typed(pod.obj, PODS)):
-            self._recorder.emit(regarding, Reason.ALLOCATED.value, message)
+            self._sink.emit(regarding, Reason.ALLOCATED.value, message)
 
     def on_claim(self, claim: Obj, obstacle: Obstacle, *, warning: bool = True) -> None:
         """Something about one claim, said once until something else is."""
@@ -108,7 +101,7 @@ class Reporter:
                 "detail": obstacle.message,
             },
         )
-        self._recorder.emit(
+        self._sink.emit(
             _typed(claim, RESOURCE_CLAIMS), obstacle.reason.value, obstacle.message, warning=warning
         )
 
@@ -121,7 +114,7 @@ class Reporter:
             extra={"pod": str(pod), "reason": obstacle.reason.value, "detail": obstacle.message},
         )
         for regarding in (_typed(pod.obj, PODS), _typed(claim, RESOURCE_CLAIMS)):
-            self._recorder.emit(regarding, obstacle.reason.value, obstacle.message, warning=True)
+            self._sink.emit(regarding, obstacle.reason.value, obstacle.message, warning=True)
 
     def class_conflict(self, device_class: Obj) -> None:
         """A class that we would generate exists and is somebody else's."""
@@ -135,7 +128,7 @@ class Reporter:
         if not self._is_news(key, obstacle):
             return
         _log.warning("DeviceClass left alone", extra={"class": name, "detail": obstacle.message})
-        self._recorder.emit(
+        self._sink.emit(
             _typed(device_class, DEVICE_CLASSES),
             obstacle.reason.value,
             obstacle.message,
@@ -172,7 +165,7 @@ class Reporter:
         if not self._is_news(key, obstacle):
             return
         _log.warning("extended resource taken", extra={"class": name, "detail": obstacle.message})
-        self._recorder.emit(
+        self._sink.emit(
             _typed(device_class, DEVICE_CLASSES),
             obstacle.reason.value,
             obstacle.message,

@@ -18,7 +18,7 @@ from dra.allocator.problem import Pick
 from dra.claims.allocation import AllocatedDevice, write_allocation
 from dra.claims.claims import Claim, field_manager
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj, Resource
-from dra.kube.client.transport import PatchContent
+from dra.kube.client.patch import PatchApi
 from dra.kube.errors import ConflictError, InvalidError, KubeError, NotFoundError
 from dra.kube.timing import rfc3339
 from dra.pods.pods import Pod
@@ -26,21 +26,8 @@ from dra.pods.pods import Pod
 _log = logging.getLogger(__name__)
 
 
-class WriteApi(Protocol):
+class WriteApi(PatchApi, Protocol):
     """The requests that a writer makes; KubeApi has them."""
-
-    def patch(  # noqa: PLR0913 - the API's own parameters
-        self,
-        resource: Resource,
-        name: str,
-        body: Any,
-        *,
-        namespace: str = "",
-        subresource: str = "",
-        content: PatchContent = "merge",
-        field_manager: str = "",
-    ) -> Obj:
-        """Patch one object and return it."""
 
     def apply(
         self,

@@ -1,27 +1,19 @@
-"""Events as metrics: a recorder in front of another one, which counts what it passes on."""
+"""Events as metrics: a sink in front of another one, which counts what it passes on."""
 
 from __future__ import annotations
-
-from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter
 
 from dra.common.resources import Obj
+from dra.kube.events.sink import EventSink
 from dra.monitoring import PREFIX
 
 
-class Recorder(Protocol):
-    """The part of dra.kube.events.events.EventRecorder that is needed here."""
-
-    def emit(self, regarding: Obj, reason: str, message: str, *, warning: bool = False) -> None:
-        """Report about an object."""
-
-
-class CountingRecorder:
+class CountingSink:
     """Counts events by kind, reason and type before they are merged or limited."""
 
-    def __init__(self, recorder: Recorder, registry: CollectorRegistry) -> None:
-        self._recorder = recorder
+    def __init__(self, sink: EventSink, registry: CollectorRegistry) -> None:
+        self._sink = sink
         self._count = Counter(
             f"{PREFIX}events_total",
             "Events that were to be told, before repeated ones are merged.",
@@ -33,4 +25,4 @@ class CountingRecorder:
         """Report about an object."""
         kind = str(regarding.get("kind", ""))
         self._count.labels(kind, reason, "Warning" if warning else "Normal").inc()
-        self._recorder.emit(regarding, reason, message, warning=warning)
+        self._sink.emit(regarding, reason, message, warning=warning)

@@ -22,7 +22,7 @@ from kubeletplugin.journal.entries import HELD, LEAVING
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.readiness import Readiness
 from kubeletplugin.telemetry.logfields import about
-from kubeletplugin.telemetry.observer import Action, Observer
+from kubeletplugin.telemetry.observer import Action, NodeObserver
 from kubeletplugin.telemetry.reports import Reports
 
 _log = logging.getLogger(__name__)
@@ -60,11 +60,11 @@ class Janitor:
         fate: Callable[[ClaimRef], ClaimFate],
         reports: Reports,
         forgotten_seconds: float,
-        observer: Observer | None = None,
+        observer: NodeObserver | None = None,
         beat: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
-        self._observer = observer or Observer()
+        self._observer = observer or NodeObserver()
         self._beat = beat
         self._journal = journal
         self._node = node

@@ -23,7 +23,7 @@ from kubeletplugin.journal.journal import Journal
 from kubeletplugin.publishing.claimstatus import ClaimStatuses
 from kubeletplugin.readiness import Readiness
 from kubeletplugin.telemetry.logfields import about, device
-from kubeletplugin.telemetry.observer import Action, Observer, Served
+from kubeletplugin.telemetry.observer import Action, NodeObserver, Served
 
 T = TypeVar("T")
 _log = logging.getLogger(__name__)
@@ -58,9 +58,9 @@ class Node:
         rebuild: Rebuild,
         settled: Callable[[ClaimRef, PluginError | None], None] = lambda _ref, _error: None,
         clock: Callable[[], float] = time.monotonic,
-        observer: Observer | None = None,
+        observer: NodeObserver | None = None,
     ) -> None:
-        self._observer = observer or Observer()
+        self._observer = observer or NodeObserver()
         self._readiness = readiness
         self._journal = journal
         self._preparer = preparer

@@ -31,7 +31,7 @@ from kubeletplugin.journal.journalfile import Key
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.instances import list_compute_instances, list_gpu_instances
 from kubeletplugin.telemetry.logfields import device as device_fields
-from kubeletplugin.telemetry.observer import Action, Observer
+from kubeletplugin.telemetry.observer import Action, NodeObserver
 from kubeletplugin.telemetry.reports import Reports
 
 _log = logging.getLogger(__name__)
@@ -68,9 +68,9 @@ class Rebuild:
         reports: Reports,
         driver: str,
         pool: str,
-        observer: Observer | None = None,
+        observer: NodeObserver | None = None,
     ) -> None:
-        self._observer = observer or Observer()
+        self._observer = observer or NodeObserver()
         self._hardware = hardware
         self._journal = journal
         self._claims = claims

@@ -21,7 +21,7 @@ from kubeletplugin.journal.entries import ARRIVING, HELD, LEAVING, Entry, State,
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.telemetry.logfields import about, device
-from kubeletplugin.telemetry.observer import Action, Observer
+from kubeletplugin.telemetry.observer import Action, NodeObserver
 from kubeletplugin.telemetry.reports import Reports
 
 _log = logging.getLogger(__name__)
@@ -43,9 +43,9 @@ class Recovery:
         fate: Callable[[ClaimRef], ClaimFate],
         finish: Callable[[ClaimRef], object],
         reports: Reports,
-        observer: Observer | None = None,
+        observer: NodeObserver | None = None,
     ) -> None:
-        self._observer = observer or Observer()
+        self._observer = observer or NodeObserver()
         self._hardware = hardware
         self._journal = journal
         self._slices = slices

@@ -12,7 +12,7 @@ from dra.kube.timing import seconds_since
 from dra.monitoring import PREFIX, WHOLE_GPU
 from kubeletplugin.errors import PluginError, is_permanent
 from kubeletplugin.telemetry.claim_cache import ClaimCache
-from kubeletplugin.telemetry.observer import Action, Observer, Served
+from kubeletplugin.telemetry.observer import Action, NodeObserver, Served
 
 _CALL_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40)
 _NVML_SECONDS = (0.0001, 0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 60)
@@ -23,7 +23,7 @@ SEVERAL, UNKNOWN = "several", "unknown"
 """The label ``profile`` of a claim with different ones, and of a claim that was never seen."""
 
 
-class PluginMetrics(Observer):
+class PluginMetrics(NodeObserver):
     """Turns what it hears into metrics. ``profile_of`` gives the profile of a device's name."""
 
     def __init__(

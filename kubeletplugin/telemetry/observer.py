@@ -47,7 +47,7 @@ class Served:
     error: Exception | None
 
 
-class Observer:
+class NodeObserver:
     """Called in passing, from any thread: no method blocks or raises."""
 
     def served(self, served: Served) -> None:

@@ -2,25 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from dra.claims.reasons import NodeReason
-from dra.common.resources import NODES, RESOURCE_CLAIMS, Obj
+from dra.common.resources import NODES, RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
-
-
-class Recorder(Protocol):
-    """The part of dra.kube.events.events.EventRecorder that is needed here."""
-
-    def emit(self, regarding: Obj, reason: str, message: str, *, warning: bool = False) -> None:
-        """Report about an object; never blocks or raises."""
+from dra.kube.events.sink import EventSink
 
 
 class Reports:
     """Sends events of this node and of its claims."""
 
-    def __init__(self, recorder: Recorder, node_name: str) -> None:
-        self._recorder = recorder
+    def __init__(self, sink: EventSink, node_name: str) -> None:
+        self._sink = sink
         self.node_name = node_name
         # Kubelet's own events name a Node by its name in place of a UID.
         self._node = {
@@ -31,7 +23,7 @@ class Reports:
 
     def report_node(self, reason: NodeReason, message: str, *, warning: bool = False) -> None:
         """Send an event of this node."""
-        self._recorder.emit(self._node, reason.value, message, warning=warning)
+        self._sink.emit(self._node, reason.value, message, warning=warning)
 
     def report_claim(
         self, ref: ClaimRef, reason: NodeReason, message: str, *, warning: bool = False
@@ -42,4 +34,4 @@ class Reports:
             "kind": RESOURCE_CLAIMS.kind,
             "metadata": {"name": ref.name, "namespace": ref.namespace, "uid": ref.uid},
         }
-        self._recorder.emit(regarding, reason.value, message, warning=warning)
+        self._sink.emit(regarding, reason.value, message, warning=warning)

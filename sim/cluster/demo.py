@@ -16,7 +16,7 @@ from dra.gpu.names import DEFAULT_DRIVER
 from dra.gpu.placement_map import draw
 from dra.kube.errors import NotFoundError
 from sim.cluster.cluster import Cluster
-from sim.cluster.observer import Observer, Placement
+from sim.cluster.observer import NamespaceObserver, Placement
 from sim.cluster.processes import ClusterError
 from sim.cluster.terminal import Terminal
 from sim.cluster.views import cdi_excerpt, container_excerpt, device_data
@@ -36,7 +36,7 @@ class Tour:
         self._api = cluster.api
         self._say = terminal
         self._slices = 0
-        self._observer = Observer(cluster, NAMESPACE, self._running)
+        self._observer = NamespaceObserver(cluster, NAMESPACE, self._running)
 
     def run(self) -> int:
         """Take the whole tour; returns how many slices were cut.

@@ -28,7 +28,7 @@ class Placement:
     seconds: float
 
 
-class Observer:
+class NamespaceObserver:
     """Mirrors pods and claims while used as a context manager.
 
     ``on_running`` is called, in the thread that waits, once for each pod that runs.

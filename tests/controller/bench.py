@@ -11,7 +11,7 @@ from controller.cluster.cluster import Cluster
 from controller.engine.engine import Engine
 from controller.engine.evaluations import Evaluations
 from controller.engine.fence import Fence
-from controller.reporting.observer import Observer
+from controller.reporting.observer import ControllerObserver
 from controller.reporting.podconditions import PodConditions
 from controller.reporting.report import Reporter
 from controller.writing.in_flight import Flights
@@ -22,7 +22,7 @@ from dra.cel.kinds import Kinds
 from dra.cel.questions import Evaluator
 from dra.claims.wants import Reader
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Resource
-from dra.kube.client.transport import PatchContent
+from dra.kube.client.patch import PatchContent
 from dra.kube.errors import ConflictError, InvalidError, KubeError, NotFoundError
 from tests.controller.objects import DRIVER, FINALIZER, mignode, node, versioned
 
@@ -175,7 +175,7 @@ def _set_conditions(obj: Obj, entries: list[Obj]) -> None:
     obj["status"]["conditions"] = [*(known | {e["type"]: e for e in entries}).values()]
 
 
-class Recorder:
+class EventList:
     """Keeps events as (kind, name, reason, message)."""
 
     def __init__(self) -> None:
@@ -195,7 +195,7 @@ class Bench:
         self,
         *nodes: str,
         outbox: Outbox | None = None,
-        observer: Observer | None = None,
+        observer: ControllerObserver | None = None,
         api: FakeApi | None = None,
         finalizer_at_creation: bool = False,
         evaluator: Evaluator | None = None,
@@ -205,7 +205,7 @@ class Bench:
         self.outbox = outbox or Inline()
         self.time = 1000.0
         self.api = api or FakeApi()
-        self.recorder = Recorder()
+        self.recorder = EventList()
         self.leads = True
         kinds = Kinds(None if evaluator else Selectors())
         self.cluster = Cluster(DRIVER, FINALIZER, kinds)

@@ -13,7 +13,7 @@ from dra.common.resources import RESOURCE_CLAIMS, Resource
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ForbiddenError, UnavailableError
 from dra.kube.timing import SystemClock
-from tests.controller.bench import Recorder
+from tests.controller.bench import EventList
 from tests.controller.objects import DRIVER, FINALIZER
 from tests.controller.site import Obj, Site
 from tests.waiting import PATIENCE, wait_for
@@ -65,7 +65,7 @@ class Term:
         self._stop = threading.Event()
         controller = Controller(
             cast("KubeApi", self.link),
-            Recorder(),
+            EventList(),
             Names(DRIVER),
             clock=SystemClock(),
             leads=lambda: self.leads,

@@ -16,7 +16,7 @@ from dra.common.resources import MIG_NODES, NODES, Obj, Resource
 from dra.kube.client.transport import KubeApi, ObjectList
 from dra.kube.errors import UnavailableError
 from dra.kube.timing import SystemClock
-from tests.controller.bench import Recorder
+from tests.controller.bench import EventList
 from tests.controller.objects import DRIVER, node, versioned
 from tests.waiting import wait_for
 
@@ -52,7 +52,7 @@ class SlowApi(KubeApi):
 def syncing(api: SlowApi, clock: SystemClock) -> Iterator[None]:
     """A controller that has taken the lead and waits for the last list."""
     stop = threading.Event()
-    controller = Controller(api, Recorder(), Names(DRIVER), clock=clock)
+    controller = Controller(api, EventList(), Names(DRIVER), clock=clock)
     thread = threading.Thread(target=controller.run, args=(stop,))
     thread.start()
     try:

@@ -15,7 +15,7 @@ from prometheus_client import CollectorRegistry
 from controller.reporting.metrics import ControllerMetrics
 from dra.claims.reasons import NodeReason, Reason
 from dra.monitoring.apirequests import ApiRequests
-from dra.monitoring.events import CountingRecorder
+from dra.monitoring.events import CountingSink
 from dra.monitoring.registry import daemon_registry
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.readiness import Readiness
@@ -55,7 +55,7 @@ def of_plugin(folder: Path) -> CollectorRegistry:
 def of_both() -> CollectorRegistry:
     registry = daemon_registry()
     ApiRequests(registry)
-    CountingRecorder(Nobody(), registry)
+    CountingSink(Nobody(), registry)
     return registry
 
 

@@ -13,7 +13,7 @@ from prometheus_client import CollectorRegistry, Counter
 from dra.common.resources import MIG_NODES, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS, Resource
 from dra.kube.client.http import Exchange
 from dra.monitoring.apirequests import ApiRequests, resource_of
-from dra.monitoring.events import CountingRecorder
+from dra.monitoring.events import CountingSink
 from dra.monitoring.probes import Probes, Pulse
 from dra.monitoring.registry import daemon_registry
 from dra.monitoring.server import AddressError, MonitoringServer, serving
@@ -169,14 +169,14 @@ def test_requests_are_counted_by_code_and_by_none_without_an_answer() -> None:
 def test_events_are_counted_and_passed_on() -> None:
     passed: list[tuple[str, bool]] = []
 
-    class Recorder:
+    class Sink:
         def emit(
             self, regarding: object, reason: str, message: str, *, warning: bool = False
         ) -> None:
             passed.append((reason, warning))
 
     registry = CollectorRegistry()
-    recorder = CountingRecorder(Recorder(), registry)
+    recorder = CountingSink(Sink(), registry)
     recorder.emit({"kind": "Pod"}, "Allocated", "x")
     recorder.emit({"kind": "Node"}, "GpuLost", "x", warning=True)
     assert passed == [("Allocated", False), ("GpuLost", True)]

@@ -30,7 +30,7 @@ from kubeletplugin.telemetry.telemetry import Telemetry
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.variants import OTHERS, Variants
 from tests.failures.folderapi import FolderHttp
-from tests.failures.steps import KilledError, Recorder, Step
+from tests.failures.steps import KilledError, Step, StepRecorder
 
 T = TypeVar("T")
 DRIVER = "mig.dra.dev"
@@ -123,7 +123,7 @@ class Site:
 class Plant:
     """The parts of one process of the node program."""
 
-    def __init__(self, site: Site, recorder: Recorder) -> None:
+    def __init__(self, site: Site, recorder: StepRecorder) -> None:
         self.site = site
         self.recorder = recorder
         self.api_down = False

@@ -14,7 +14,7 @@ from pathlib import Path
 from dra.gpu.inventory import ClaimRef
 from tests.failures.agreement import check_claim, check_foreign, check_settled
 from tests.failures.plant import Plant, Site
-from tests.failures.steps import KilledError, Recorder, Step, hooked
+from tests.failures.steps import KilledError, Step, StepRecorder, hooked
 
 TARGET = ("gpu-0-mig-1g5gb-19-4",)
 TWO_GPUS = ("gpu-0-mig-2g10gb-14-2", "gpu-1-mig-1g5gb-19-0")
@@ -54,13 +54,13 @@ class Scenario:
 
 
 @contextmanager
-def _plant(scene: Scene, recorder: Recorder) -> Iterator[Plant]:
+def _plant(scene: Scene, recorder: StepRecorder) -> Iterator[Plant]:
     with hooked(recorder):
         yield Plant(scene.site, recorder)
 
 
 def _prepared(scene: Scene, *refs: ClaimRef) -> None:
-    with _plant(scene, Recorder()) as plant:
+    with _plant(scene, StepRecorder()) as plant:
         plant.start()
         for ref in refs:
             outcome = plant.prepare(ref)
@@ -87,7 +87,7 @@ def _rebooted(scene: Scene) -> None:
 def _half_made(scene: Scene) -> None:
     """The process ended right after a compute instance was made."""
     _only_neighbour(scene)
-    recorder = Recorder(in_process=True)
+    recorder = StepRecorder(in_process=True)
     with _plant(scene, recorder) as plant:
         plant.start()
 
@@ -167,17 +167,17 @@ def record(scene: Scene, name: str) -> list[Taken]:
         left.append(left[-1] if seen[0] == marks else disk(str(scene.site.root)))
         seen[0] = marks
 
-    recorder = Recorder(after=look)
+    recorder = StepRecorder(after=look)
     steps = _act(scene, name, recorder, None)
     return [Taken(s, d) for s, d in zip(steps, left, strict=True)]
 
 
 def act(scene: Scene, name: str, kill_after: int) -> list[Step]:
     """Do the operation in a new process, killed after that many steps."""
-    return _act(scene, name, Recorder(), kill_after)
+    return _act(scene, name, StepRecorder(), kill_after)
 
 
-def _act(scene: Scene, name: str, recorder: Recorder, kill_after: int | None) -> list[Step]:
+def _act(scene: Scene, name: str, recorder: StepRecorder, kill_after: int | None) -> list[Step]:
     scenario = SCENARIOS[name]
     with _plant(scene, recorder) as plant:
         if scenario.starts:
@@ -202,7 +202,7 @@ def recover(scene: Scene, name: str, kept: str, *, every_way: bool) -> None:
     for index, way in enumerate(ways):
         if index:
             scene.site.restore(copy)
-        with _plant(scene, Recorder()) as plant:
+        with _plant(scene, StepRecorder()) as plant:
             before = None if scenario.neighbour_waits else _neighbour(scene)
             plant.start()
             _check_others(scene, before)

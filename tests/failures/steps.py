@@ -66,7 +66,7 @@ class Step:
     path: str = ""
 
 
-class Recorder:
+class StepRecorder:
     """Counts steps while armed, in every thread of the program.
 
     ``kill_after`` is the number of the step after which the process ends: by SIGKILL, or with
@@ -179,7 +179,7 @@ def full_disk(*folders: Path) -> Callable[[Step], OSError | None]:
 
 
 @contextmanager
-def hooked(recorder: Recorder) -> Iterator[Recorder]:
+def hooked(recorder: StepRecorder) -> Iterator[StepRecorder]:
     """Route every step of this process through the recorder; waits pass at once."""
     saved: list[tuple[Any, str, Any]] = []
 
@@ -198,6 +198,7 @@ def hooked(recorder: Recorder) -> Iterator[Recorder]:
     put(threading.Thread, "start", _thread_start(recorder))
     put(SystemClock, "monotonic", lambda _: time.monotonic() + recorder.skipped)
     put(SystemClock, "wait", _clock_wait(recorder))
+    put(SystemClock, "sleep", _clock_sleep(recorder))
     try:
         yield recorder
     finally:
@@ -211,7 +212,7 @@ def _builtins() -> Any:
     return builtins
 
 
-def _file_function(recorder: Recorder, name: str, real: Any) -> Any:
+def _file_function(recorder: StepRecorder, name: str, real: Any) -> Any:
     def function(*args: Any, **more: Any) -> Any:
         target = args[1] if name in {"link", "symlink", "rename", "replace"} else args[0]
         step = Step("file", name, _where(target))
@@ -220,7 +221,7 @@ def _file_function(recorder: Recorder, name: str, real: Any) -> Any:
     return function
 
 
-def _os_open(recorder: Recorder, real: Any) -> Any:
+def _os_open(recorder: StepRecorder, real: Any) -> Any:
     def function(path: Any, flags: int, *args: Any, **more: Any) -> Any:
         if not flags & _WRITE_FLAGS:
             return real(path, flags, *args, **more)
@@ -230,7 +231,7 @@ def _os_open(recorder: Recorder, real: Any) -> Any:
     return function
 
 
-def _io_open(recorder: Recorder, real: Any) -> Any:
+def _io_open(recorder: StepRecorder, real: Any) -> Any:
     def function(file: Any, mode: str = "r", *args: Any, **more: Any) -> Any:
         # A descriptor was counted when it was opened.
         if isinstance(file, int) or not set(mode) & set("wax+"):
@@ -241,7 +242,7 @@ def _io_open(recorder: Recorder, real: Any) -> Any:
     return function
 
 
-def _nvml(recorder: Recorder) -> Any:
+def _nvml(recorder: StepRecorder) -> Any:
     real = sim.nvml.library.CFunction.__call__
 
     def call(self: Any, *args: Any) -> Any:
@@ -251,7 +252,7 @@ def _nvml(recorder: Recorder) -> Any:
     return call
 
 
-def _thread_start(recorder: Recorder) -> Any:
+def _thread_start(recorder: StepRecorder) -> Any:
     real = threading.Thread.start
 
     def start(self: Any) -> None:
@@ -261,7 +262,14 @@ def _thread_start(recorder: Recorder) -> Any:
     return start
 
 
-def _clock_wait(recorder: Recorder) -> Any:
+def _clock_sleep(recorder: StepRecorder) -> Any:
+    def sleep(_: SystemClock, seconds: float) -> None:
+        recorder.skipped += max(0.0, seconds)
+
+    return sleep
+
+
+def _clock_wait(recorder: StepRecorder) -> Any:
     def wait(_: SystemClock, event: threading.Event, seconds: float) -> bool:
         if not event.is_set():
             recorder.skipped += max(0.0, seconds)

@@ -16,7 +16,7 @@ from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import MigDevice, parse_device
 from tests.failures.plant import WITHIN_SECONDS, Plant, Site
-from tests.failures.steps import Recorder, hooked
+from tests.failures.steps import StepRecorder, hooked
 from tests.folders import MEMORY
 
 GPUS = 3
@@ -82,7 +82,7 @@ class Story(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="any-", dir=MEMORY))
         self.site = Site.create(self.folder / "n", gpus=GPUS, variant=self.variant)
         self.machine = self.site.machine
-        self.recorder = Recorder(in_process=True)
+        self.recorder = StepRecorder(in_process=True)
         self._hooks = hooked(self.recorder)
         self._hooks.__enter__()
         self.known: list[Known] = []

@@ -15,7 +15,7 @@ import pytest
 from dra.gpu.inventory import ClaimRef
 from tests.failures.agreement import check_claim, check_settled, entries, own_instances
 from tests.failures.plant import DRIVER, Plant, Site
-from tests.failures.steps import Recorder, Step, full_disk, hooked
+from tests.failures.steps import Step, StepRecorder, full_disk, hooked
 
 CLAIMS = {
     "one": ("gpu-0-mig-1g5gb-19-4",),
@@ -33,7 +33,7 @@ class Bench:
         self.site = Site.create(folder / "n")
         self.site.machine.create_slice(0, "1g.5gb", start=6)
         self.foreign = {g.key for g in self.site.machine.gpu(0).gpu_instances}
-        self.recorder = Recorder()
+        self.recorder = StepRecorder()
         self.claims: dict[ClaimRef, tuple[str, ...]] = {}
         with hooked(self.recorder):
             plant = self.start()

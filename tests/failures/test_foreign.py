@@ -16,7 +16,7 @@ from sim.nvml import host
 from sim.nvml.faults import Fault
 from tests.failures.agreement import check_foreign, check_settled, entries
 from tests.failures.plant import Plant, Site
-from tests.failures.steps import KilledError, Recorder, Step, hooked
+from tests.failures.steps import KilledError, Step, StepRecorder, hooked
 
 DEVICE = "gpu-0-mig-3g20gb-9-4"
 CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
@@ -24,7 +24,7 @@ CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
 
 @pytest.fixture(params=["", "mig-uuid-of-the-place"], ids=["new UUIDs", "UUIDs of the place"])
 def plant(folder: Path, request: pytest.FixtureRequest) -> Iterator[Plant]:
-    with hooked(Recorder(in_process=True)) as recorder:
+    with hooked(StepRecorder(in_process=True)) as recorder:
         plant = Plant(Site.create(folder / "n", variant=request.param), recorder)
         plant.start()
         yield plant
@@ -310,7 +310,7 @@ def test_a_slice_of_which_nobody_was_told_stays_where_no_process_can_be_seen(
 ) -> None:
     if not marks:
         monkeypatch.setattr(EntryWatch, "mark", lambda *_: None)
-    with hooked(Recorder(in_process=True)) as recorder:
+    with hooked(StepRecorder(in_process=True)) as recorder:
         plant = Plant(Site.create(folder / "h", variant="processes-hidden"), recorder)
         plant.start()
         again = killed_once(plant, "nvmlGpuInstanceCreateComputeInstance")

@@ -15,7 +15,7 @@ import pytest
 
 import cdi
 import kubeletplugin
-from tests.failures.steps import OS_WRITERS, Recorder, hooked
+from tests.failures.steps import OS_WRITERS, StepRecorder, hooked
 from tests.waiting import PATIENCE
 
 HARMLESS = {
@@ -101,7 +101,7 @@ WAYS: dict[str, Callable[[Path], object]] = {
 def test_every_way_to_change_a_file_is_counted(tmp_path: Path, way: str) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
-    with hooked(Recorder()) as recorder:
+    with hooked(StepRecorder()) as recorder:
         recorder.arm()
         WAYS[way](folder)
         taken = recorder.disarm()

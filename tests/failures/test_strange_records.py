@@ -16,7 +16,7 @@ import pytest
 from kubeletplugin.journal.journalfile import _checksum as checksum
 from tests.failures.agreement import check_claim, check_foreign
 from tests.failures.plant import Plant, Site
-from tests.failures.steps import Recorder, hooked
+from tests.failures.steps import StepRecorder, hooked
 
 ODD = ("gpu-0-mig-1g5gb-19-4",)
 WELL = ("gpu-1-mig-3g20gb-9-4",)
@@ -37,7 +37,7 @@ class Bench:
         self.site = Site.create(folder / "n")
         self.site.machine.create_slice(0, "1g.5gb", start=6)
         self.foreign = {g.key for g in self.site.machine.gpu(0).gpu_instances}
-        self.recorder = Recorder()
+        self.recorder = StepRecorder()
         with hooked(self.recorder):
             plant = self.start()
             self.odd, self.well = self.site.claim("odd", ODD), self.site.claim("well", WELL)

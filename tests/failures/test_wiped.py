@@ -14,7 +14,7 @@ from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from tests.failures.agreement import check_settled, entries
 from tests.failures.plant import Plant, Site
-from tests.failures.steps import Recorder, hooked
+from tests.failures.steps import StepRecorder, hooked
 
 DEVICE = "gpu-0-mig-3g20gb-9-4"
 BESIDE = "gpu-0-mig-1g5gb-19-0"
@@ -23,7 +23,7 @@ CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
 
 @pytest.fixture
 def plant(folder: Path) -> Iterator[Plant]:
-    with hooked(Recorder()) as recorder:
+    with hooked(StepRecorder()) as recorder:
         plant = Plant(Site.create(folder / "n"), recorder)
         plant.start()
         yield plant

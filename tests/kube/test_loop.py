@@ -65,11 +65,13 @@ def test_a_turn_that_waits_for_nothing_comes_again_when_it_is_asked_for() -> Non
     turns = threading.Semaphore(0)
     loop = Loop("work", turns.release)
     loop.start()
-    for _ in range(3):
-        assert turns.acquire(timeout=PATIENCE)
+    assert turns.acquire(timeout=PATIENCE)
+    for _ in range(2):
         loop.notify()
+        assert turns.acquire(timeout=PATIENCE)
     loop.stop()
     loop.join(PATIENCE)
+    assert not turns.acquire(blocking=False)
     assert not loop.has_ended
 
 
@@ -122,7 +124,7 @@ def test_a_thread_that_has_ended_by_itself_is_a_problem() -> None:
     assert loop.problem() == "work has ended"
 
 
-def test_a_turn_may_stop_and_join_its_own_loop() -> None:
+def test_a_turn_may_stop_and_join_its_own_loop(caplog: pytest.LogCaptureFixture) -> None:
     def turn() -> float:
         loop.stop()
         loop.join()
@@ -132,4 +134,5 @@ def test_a_turn_may_stop_and_join_its_own_loop() -> None:
     loop.start()
     loop.join(PATIENCE)
     assert not loop.has_ended
+    assert not caplog.records
     wait_for("the end", lambda: not any(t.name == "work" for t in threading.enumerate()))

@@ -8,10 +8,11 @@ import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Self
 
 from dra.common.resources import Obj, Resource
 from dra.kube.client.http import Exchange, HttpClient, Page
+from dra.kube.client.patch import PATCH_TYPES, PatchContent
 from dra.kube.client.watch import WatchStream
 from dra.kube.connect.connection import Connection
 from dra.kube.connect.incluster import SERVICE_ACCOUNT, open_in_cluster
@@ -21,13 +22,6 @@ _FIRST_PAGE, LARGEST_PAGE = 25, 250
 _PAGE_BYTES = 4 * 2**20
 """Size of a page beyond which the next page is made smaller."""
 
-PatchContent = Literal["merge", "json", "strategic"]
-
-_PATCH_TYPES: dict[PatchContent, str] = {
-    "merge": "application/merge-patch+json",
-    "json": "application/json-patch+json",
-    "strategic": "application/strategic-merge-patch+json",
-}
 _APPLY = "application/apply-patch+yaml"
 _WATCH_SLACK_SECONDS = 10.0
 
@@ -192,7 +186,7 @@ class KubeApi:
             resource.path(namespace, name, subresource),
             query={"fieldManager": field_manager},
             body=body,
-            content_type=_PATCH_TYPES[content],
+            content_type=PATCH_TYPES[content],
         )
 
     def apply(

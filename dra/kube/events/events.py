@@ -11,10 +11,10 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Protocol
 
 from dra.common.resources import EVENTS, Obj, Resource
-from dra.kube.client.transport import PatchContent
+from dra.kube.client.patch import PatchApi
 from dra.kube.errors import AlreadyExistsError, NotFoundError, UnavailableError
 from dra.kube.events.eventlimits import Allowance, Occurrence, Recent
 from dra.kube.timing import Backoff, Clock, SystemClock, rfc3339
@@ -24,24 +24,11 @@ _log = logging.getLogger(__name__)
 _ATTEMPTS = 4
 
 
-class EventApi(Protocol):
+class EventApi(PatchApi, Protocol):
     """The two requests that a recorder makes; :class:`KubeApi` has them."""
 
     def create(self, resource: Resource, body: Obj, *, field_manager: str = "") -> Obj:
         """Create an Event."""
-
-    def patch(  # noqa: PLR0913 - the API's own parameters
-        self,
-        resource: Resource,
-        name: str,
-        body: Any,
-        *,
-        namespace: str = "",
-        subresource: str = "",
-        content: PatchContent = "merge",
-        field_manager: str = "",
-    ) -> Obj:
-        """Count an Event up."""
 
 
 @dataclass(slots=True)
