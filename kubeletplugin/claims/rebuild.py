@@ -203,11 +203,12 @@ class Rebuild:
         taken = any(e.placement is None or e.placement.overlaps(wanted.placement) for e in known)
         if taken:
             return None
-        if unit.card.geometry is None:
+        geometry = unit.known.card.geometry
+        if geometry is None:
             raise DeviceError(f"what lies on {unit.name} is not known")
         session = self._hardware.session
         shape = (wanted.profile_id, wanted.placement)
-        for gi in list_gpu_instances(session, unit.uuid, unit.card.geometry):
+        for gi in list_gpu_instances(session, unit.uuid, geometry):
             if (gi.profile_id, gi.placement) != shape:
                 continue
             compute = list_compute_instances(session, unit.uuid, gi.id)

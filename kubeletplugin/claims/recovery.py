@@ -122,7 +122,7 @@ class Recovery:
             if state is not entry.state:
                 changed = self._turn(entry, state) or changed
             if (unit := self._hardware.unit(entry.gpu)) is not None:
-                unit.wiped.discard(entry.key)
+                unit.forget_wiped(entry.key)
         self._align_spec(uid, whole=all(seen))
         return changed
 
@@ -204,7 +204,7 @@ class Recovery:
     def _turn(self, entry: Entry, state: State) -> bool:
         note = "" if state is State.PREPARED else _GONE
         unit = self._hardware.unit(entry.gpu)
-        wiped = state is State.LOST and unit is not None and entry.key in unit.wiped
+        wiped = state is State.LOST and unit is not None and entry.key in unit.known.wiped
         try:
             if not self._journal.alter(entry, entry.at(state, note=note, wiped=wiped)):
                 return False

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Protocol
 
 from dra.gpu.geometry import Geometry
 from dra.gpu.inventory import Gpu, Instance, InstanceState
-from kubeletplugin.gpus.neighbours.other_managers import Conflict
+from kubeletplugin.gpus.known_gpu import KnownGpu
 from kubeletplugin.journal.entries import LEAVING, Entry, State
-from kubeletplugin.nvml.discovery import Card
 from kubeletplugin.nvml.instances import GpuInstance
 
 _LEAVING = dict.fromkeys(LEAVING, InstanceState.RECLAIMING) | {State.ORPHAN: InstanceState.ORPHAN}
@@ -20,23 +18,8 @@ _PRESENT = _LEAVING | {
 _ABSENT = _PRESENT | {State.PREPARED: InstanceState.LOST}
 
 
-class Described(Protocol):
-    """Facts about a GPU that are known before it is looked at."""
-
-    @property
-    def number(self) -> int: ...  # noqa: D102
-    @property
-    def card(self) -> Card: ...  # noqa: D102
-    @property
-    def geometry(self) -> Geometry | None: ...  # noqa: D102
-    @property
-    def pcie_root(self) -> str: ...  # noqa: D102
-    @property
-    def withheld(self) -> Conflict | None: ...  # noqa: D102
-
-
 def describe(
-    unit: Described,
+    known: KnownGpu,
     present: Iterable[GpuInstance],
     entries: Iterable[Entry],
     *,
@@ -49,24 +32,24 @@ def describe(
     instance is there, by its id. ``failure`` says in a word and in words why it could not be looked
     at, and is empty when it could.
     """
-    card = unit.card
-    reason, problem = _availability(unit, failure)
+    card = known.card
+    reason, problem = _availability(known, failure)
     return Gpu(
-        minor=unit.number,
+        minor=known.number,
         uuid=card.uuid,
         product_name=card.product_name,
         brand=card.brand,
         architecture=card.architecture,
         cuda_compute_capability=card.cuda_compute_capability,
         pci_bus_id=card.pci_bus_id,
-        pcie_root=unit.pcie_root,
+        pcie_root=known.pcie_root,
         memory_mib=card.memory_mib,
         multiprocessors=max((p.multiprocessors for p in card.geometry.profiles), default=0)
         if card.geometry
         else 0,
         mig_enabled=card.mig_enabled,
         mig_pending=card.mig_pending,
-        geometry=unit.geometry,
+        geometry=known.geometry,
         instances=_instances(
             present,
             entries,
@@ -127,15 +110,15 @@ def _held(entry: Entry, state: InstanceState) -> Instance:
     )
 
 
-def _availability(unit: Described, failure: tuple[str, str]) -> tuple[str, str]:
+def _availability(known: KnownGpu, failure: tuple[str, str]) -> tuple[str, str]:
     """A word for programs and words for people; without MIG a GPU can still be used whole."""
-    card = unit.card
+    card = known.card
     if failure[0]:
         return failure
     if card.reason:
         return card.reason, card.problem
-    if unit.withheld is not None:
-        return unit.withheld.reason, unit.withheld.problem
+    if known.withheld is not None:
+        return known.withheld.reason, known.withheld.problem
     if not card.mig_capable:
         return "NoMIG", ""
     return "" if card.mig_enabled else "MIGDisabled", ""

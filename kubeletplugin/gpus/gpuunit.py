@@ -1,10 +1,15 @@
-"""One GPU of the node, as this program knows it between two looks at it."""
+"""One GPU of the node: its lock, what is known of it, and who may change that."""
 
 from __future__ import annotations
 
-from dra.gpu.geometry import Geometry
+import threading
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
 from dra.gpu.inventory import Gpu
 from dra.kube.timing import Clock, SystemClock
+from kubeletplugin.gpus.known_gpu import KnownGpu
 from kubeletplugin.gpus.locks import FifoLock
 from kubeletplugin.gpus.neighbours.other_managers import Conflict
 from kubeletplugin.gpus.offers import Offers
@@ -14,10 +19,8 @@ from kubeletplugin.nvml.discovery import Card
 class GpuUnit:
     """One GPU. Whoever changes its instances or its journal entries holds ``lock``.
 
-    ``sick`` says why no slice is made on it although it answers; empty if one may be. ``let_go`` is
-    set while this program has nothing of it open, and says why and what ends that. ``wiped`` are
-    the keys of journal entries that were prepared on it when it was seen empty right after a time
-    in which it was ``away``: it was lost, or its driver or this program did not run.
+    ``known`` may be read by any thread, with or without the lock: it is a value. Each method that
+    changes it names its one caller; none takes ``lock``.
     """
 
     def __init__(
@@ -29,29 +32,79 @@ class GpuUnit:
         lock: FifoLock | None = None,
         clock: Clock | None = None,
     ) -> None:
-        self.number = number
-        self.pcie_root = pcie_root
-        self.card = card
         self.lock = lock or FifoLock()
-        self.offers = Offers(clock or SystemClock())
-        self.withheld: Conflict | None = None
-        self.sick = ""
-        self.let_go = ""
-        self.away = True
-        self.wiped: set[tuple[str, str]] = set()
-        self.seen: Gpu | None = None
+        self.uuid = card.uuid
+        self.name = f"gpu-{number}"
+        self._offers = Offers(clock or SystemClock())
+        self._mutex = threading.Lock()
+        self._known = KnownGpu(number, card, pcie_root, geometry=card.geometry)
 
     @property
-    def name(self) -> str:
-        """``gpu-<number>``."""
-        return f"gpu-{self.number}"
+    def known(self) -> KnownGpu:
+        """Knowledge about the GPU now."""
+        known = self._known
+        offered = self._offers.of(known.card.geometry)
+        return known if offered is known.geometry else replace(known, geometry=offered)
 
-    @property
-    def uuid(self) -> str:
-        """The GPU's UUID."""
-        return self.card.uuid
+    def set_card(self, card: Card) -> None:
+        """Take NVML's new description. ``Hardware.discover`` alone."""
+        self._change(card=card, geometry=card.geometry)
 
-    @property
-    def geometry(self) -> Geometry | None:
-        """Geometry of the GPU without profiles that could not be delivered as advertised."""
-        return self.offers.of(self.card.geometry)
+    def withhold(self, conflict: Conflict | None) -> None:
+        """Give nothing out here for a reason, or for none any more. ``Hardware`` alone."""
+        self._change(withheld=conflict)
+
+    def show(self, gpu: Gpu) -> Gpu | None:
+        """Keep what is published from now on; returns what was before. ``Hardware`` alone."""
+        with self._mutex:
+            before = self._known.seen
+            self._known = replace(self._known, seen=gpu)
+            return before
+
+    def leave(self) -> None:
+        """Expect the GPU to be empty when it is seen next. ``Hardware`` alone."""
+        self._change(away=True)
+
+    def come_back(self, wiped: Iterable[tuple[str, str]]) -> None:
+        """The GPU is seen after it was away, without ``wiped``: all its profiles are offered again.
+
+        ``Hardware`` alone, with the lock.
+        """
+        self._offers.reset()
+        self._change(away=False, wiped=frozenset(wiped))
+
+    def forget_wiped(self, key: tuple[str, str]) -> None:
+        """The journal says now what became of a wiped entry. ``Recovery`` alone."""
+        with self._mutex:
+            self._known = replace(self._known, wiped=self._known.wiped - {key})
+
+    def set_unhealthy(self, why: str) -> None:
+        """Make no slice here because of ``why``; empty ends that. ``HealthMonitor`` alone."""
+        self._change(unhealthy=why)
+
+    def let_go(self, why: str) -> None:
+        """Have nothing of the GPU open from now on. ``LettingGo`` alone, with the lock."""
+        self._change(let_go=why)
+
+    def hold(self) -> None:
+        """Go on as before: nothing of the GPU was closed. ``LettingGo`` alone, with the lock."""
+        self._change(let_go="")
+
+    def take_up(self) -> None:
+        """Have the GPU open again, which may have been reset. ``LettingGo`` alone."""
+        self._change(let_go="", away=True)
+
+    def strike(self, profile_id: int, why: str, *, multiprocessors: int = 0) -> None:
+        """Offer a profile as it can be had, or not for a while (``Offers.learn``).
+
+        ``Slices`` alone, with the lock.
+        """
+        self._offers.learn(profile_id, why, multiprocessors=multiprocessors)
+
+    def struck(self, profile_id: int) -> str:
+        """Text with reason and time for which a profile is not offered; empty if it is offered."""
+        return self._offers.struck(profile_id)
+
+    def _change(self, **fields: Any) -> None:
+        with self._mutex:
+            self._known = replace(self._known, **fields)

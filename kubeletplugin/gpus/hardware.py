@@ -66,7 +66,7 @@ class Hardware:
     def units(self) -> tuple[GpuUnit, ...]:
         """All GPUs by number."""
         with self._mutex:
-            return tuple(sorted(self._units.values(), key=lambda u: u.number))
+            return tuple(sorted(self._units.values(), key=lambda u: u.known.number))
 
     def unit(self, uuid: str) -> GpuUnit | None:
         """The GPU with this UUID, if the node has it now."""
@@ -75,7 +75,7 @@ class Hardware:
 
     def _minor(self, uuid: str) -> int | None:
         unit = self.unit(uuid)
-        return None if unit is None else unit.card.minor
+        return None if unit is None else unit.known.card.minor
 
     def named(self, name: str) -> GpuUnit:
         """The GPU called ``gpu-<n>``.
@@ -92,7 +92,7 @@ class Hardware:
 
     def gpus(self) -> tuple[Gpu, ...]:
         """Last observation of every GPU."""
-        return tuple(u.seen for u in self.units() if u.seen is not None)
+        return tuple(seen for u in self.units() if (seen := u.known.seen) is not None)
 
     def discover(self) -> None:
         """Look for GPUs, name them, and look at each; none that is let go of is touched.
@@ -109,16 +109,16 @@ class Hardware:
             unread = {
                 uuid: unit
                 for uuid, unit in known.items()
-                if found.problems or unit.let_go or self._journal.of_gpu(uuid)
+                if found.problems or unit.known.let_go or self._journal.of_gpu(uuid)
             }
             self._units = unread | {
                 c.uuid: known.get(c.uuid) or self._new_unit(numbers[c.uuid], c) for c in found.cards
             }
             for card in found.cards:
                 unit = self._units[card.uuid]
-                unit.card = _still_known(unit.card, card)
+                unit.set_card(_still_known(unit.known.card, card))
             for unit in self._units.values():
-                unit.withheld = self._conflict()
+                unit.withhold(self._conflict())
         self.driver_version, self.cuda_version = found.driver_version, found.cuda_version
         for problem in set(found.problems).difference(self.problems):
             _log.error("GPU left out: %s", problem)
@@ -129,7 +129,7 @@ class Hardware:
     def leave(self) -> None:
         """The driver is gone, or cannot be asked: what comes back may be empty."""
         for unit in self.units():
-            unit.away = True
+            unit.leave()
 
     def withhold(self, conflict: Conflict | None, *, source: str = "") -> None:
         """Offer no GPU of this node for a reason, such as another program that manages them.
@@ -143,7 +143,7 @@ class Hardware:
             units = tuple(self._units.values())
             foremost = self._conflict()
         for unit in units:
-            unit.withheld = foremost
+            unit.withhold(foremost)
             self.look(unit.uuid)
 
     def release(self, seconds: float) -> bool:
@@ -155,7 +155,7 @@ class Hardware:
             DriverUnavailableError: it could not be opened again for the others.
         """
         session, units = self.session, self.units()
-        before, session.let_go = session.let_go, frozenset(u.uuid for u in units if u.let_go)
+        before, session.let_go = session.let_go, frozenset(u.uuid for u in units if u.known.let_go)
         if len(session.let_go) == len(units):
             done = session.close(seconds)
             if not done:
@@ -174,7 +174,7 @@ class Hardware:
             NvmlError: the driver cannot be asked.
             HostError: names cannot be kept.
         """
-        self.session.let_go = frozenset(u.uuid for u in self.units() if u.let_go)
+        self.session.let_go = frozenset(u.uuid for u in self.units() if u.known.let_go)
         if self.session.is_open:
             self.session.reopen(seconds)  # a GPU that was reset may not answer otherwise
         else:
@@ -183,7 +183,7 @@ class Hardware:
 
     def show_let_go(self, unit: GpuUnit) -> None:
         """Publish that a GPU is let go of."""
-        self._show(unit, (), {}, failure=(LET_GO, unit.let_go))
+        self._show(unit, (), {}, failure=(LET_GO, unit.known.let_go))
 
     def listed_by_kernel(self) -> frozenset[str]:
         """PCI addresses of the GPUs that NVIDIA's kernel module has; none where it cannot say."""
@@ -208,7 +208,7 @@ class Hardware:
 
     def observe(self, unit: GpuUnit) -> None:
         """Look at a GPU again, after a change; the caller holds its lock. Never raises."""
-        if unit.let_go:
+        if unit.known.let_go:
             return
         try:
             self._see(unit)
@@ -231,11 +231,11 @@ class Hardware:
 
     def _addresses(self) -> list[str] | None:
         """PCI addresses of the GPUs that are not let go of; None: by index, which touches all."""
-        units = self.units()
-        gone = {u.card.pci_bus_id for u in units if u.let_go}
+        gpus = [u.known for u in self.units()]
+        gone = {g.card.pci_bus_id for g in gpus if g.let_go}
         if not gone:
             return None
-        known = {u.card.pci_bus_id for u in units if u.card.pci_bus_id}
+        known = {g.card.pci_bus_id for g in gpus if g.card.pci_bus_id}
         return sorted((known | self.listed_by_kernel()) - gone)
 
     def _new_unit(self, number: int, card: Card) -> GpuUnit:
@@ -247,7 +247,7 @@ class Hardware:
         """False if a GPU's description is out of date."""
         current = True
         for unit in units:
-            if unit.let_go:
+            if unit.known.let_go:
                 continue
             if not unit.lock.try_enter():
                 # Whoever works on it looks when done, which may be never.
@@ -267,27 +267,27 @@ class Hardware:
 
     def _is_current(self, unit: GpuUnit) -> bool:
         mode = mig_mode(self.session, self.session.device(unit.uuid), gpu=unit.uuid)
-        card = unit.card
-        if card.reason == "NVMLError" or (unit.seen and unit.seen.reason == GPU_LOST):
+        known = unit.known
+        card = known.card
+        if card.reason == "NVMLError" or (known.seen and known.seen.reason == GPU_LOST):
             return False  # a GPU that is back may have another minor number
         return (mode or (False, False)) == (card.mig_enabled, card.mig_pending)
 
     def _see(self, unit: GpuUnit) -> None:
         self._watch.keep_only({e.key for e in self._journal.entries()})
-        known = self._journal.of_gpu(unit.uuid)
+        gpu, entries = unit.known, self._journal.of_gpu(unit.uuid)
         present: tuple[GpuInstance, ...] = ()
-        if unit.card.geometry is not None:
-            present = list_gpu_instances(self.session, unit.uuid, unit.card.geometry)
-        if unit.away or not unit.card.mig_enabled:
-            unit.away = False
-            unit.offers.reset()
-            prepared = (e for e in known if e.state is State.PREPARED and e.placement is not None)
-            unit.wiped = set() if present else {e.key for e in prepared}
-        self._show(unit, present, self.identity.owners(present, known))
+        if gpu.card.geometry is not None:
+            present = list_gpu_instances(self.session, unit.uuid, gpu.card.geometry)
+        if gpu.away or not gpu.card.mig_enabled:
+            slices = (e for e in entries if e.state is State.PREPARED and e.placement is not None)
+            unit.come_back(() if present else (e.key for e in slices))
+        self._show(unit, present, self.identity.owners(present, entries))
 
     def _failed(self, unit: GpuUnit, error: NvmlError) -> None:
         hangs = self.session.hangs(unit.uuid)
-        unit.away = unit.away or isinstance(error, GpuLostError)
+        if isinstance(error, GpuLostError):
+            unit.leave()
         reason = GPU_LOST if isinstance(error, GpuLostError) else "NVMLError"
         self._show(unit, (), {}, failure=("NVMLHang", hangs) if hangs else (reason, str(error)))
 
@@ -300,13 +300,13 @@ class Hardware:
         failure: tuple[str, str] = ("", ""),
     ) -> None:
         gpu = describe(
-            unit,
+            unit.known,
             present,
             self._journal.of_gpu(unit.uuid),
             owners=whose,
             failure=failure,
         )
-        before, unit.seen = unit.seen, gpu
+        before = unit.show(gpu)
         if gpu == before:
             return
         if failure[0] not in {"", LET_GO} and (

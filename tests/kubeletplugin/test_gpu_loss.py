@@ -195,7 +195,9 @@ class FakeHardware:
 
     def units(self) -> list[Any]:
         return [
-            SimpleNamespace(let_go="", seen=SimpleNamespace(minor=n, reason=GPU_LOST))
+            SimpleNamespace(
+                known=SimpleNamespace(let_go="", seen=SimpleNamespace(minor=n, reason=GPU_LOST))
+            )
             for n in self.lost
         ]
 

@@ -115,30 +115,31 @@ def resolve(device: AllocatedDevice, hardware: Hardware) -> tuple[GpuUnit, Wante
     except DeviceNameError as error:
         raise DeviceError(f"{error}; the claim must be allocated by this driver") from error
     unit = hardware.named(gpu_name(parsed.minor))
-    requests = (device.base_request,)
+    gpu, requests = unit.known, (device.base_request,)
     if isinstance(parsed, GpuDevice):
         if device.admin_access:
             return unit, Wanted(device.device, device.pool, requests, unit.uuid, view=True)
-        if unit.card.mig_enabled:
+        if gpu.card.mig_enabled:
             raise DeviceError(
-                f"{unit.name} ({unit.uuid}) is in MIG mode and cannot be used whole; "
+                f"{gpu} is in MIG mode and cannot be used whole; "
                 "ask for its largest profile instead"
             )
-        if unit.card.problem:
-            raise DeviceError(f"{unit.name} ({unit.uuid}) cannot be used: {unit.card.problem}")
-        if unit.sick:
-            raise DeviceError(f"{unit.name} ({unit.uuid}) is not healthy: {unit.sick}")
+        if gpu.card.problem:
+            raise DeviceError(f"{gpu} cannot be used: {gpu.card.problem}")
+        if gpu.unhealthy:
+            raise DeviceError(f"{gpu} is not healthy: {gpu.unhealthy}")
         return unit, Wanted(device.device, device.pool, requests, unit.uuid)
     return unit, _slice(device, parsed, unit)
 
 
 def _slice(device: AllocatedDevice, parsed: MigDevice, unit: GpuUnit) -> Wanted:
-    check_mig(unit)
-    profiles = unit.geometry.profiles if unit.geometry else ()
+    gpu = unit.known
+    check_mig(gpu)
+    profiles = gpu.geometry.profiles if gpu.geometry else ()
     profile = next((p for p in profiles if p.id == parsed.profile_id), None)
     if profile is None or profile_label(profile.name) != parsed.profile_label:
         offered = ", ".join(f"{p.name} ({profile_label(p.name)}-{p.id})" for p in profiles)
-        why = unit.offers.struck(parsed.profile_id)
+        why = unit.struck(parsed.profile_id)
         raise DeviceError(
             f"{unit.name} has no profile {parsed.profile_label}-{parsed.profile_id}"
             f"{' now: ' if why else ''}{why}; it has: {offered or 'none'}"

@@ -95,9 +95,10 @@ class Occupancy:
                 )
 
     def _on(self, unit: GpuUnit) -> tuple[GpuInstance, ...]:
-        if unit.card.geometry is None:
+        geometry = unit.known.card.geometry
+        if geometry is None:
             return ()
-        return list_gpu_instances(self._session, unit.uuid, unit.card.geometry)
+        return list_gpu_instances(self._session, unit.uuid, geometry)
 
 
 def describe_occupants(present: Iterable[GpuInstance], whose: Mapping[int, Entry]) -> str:

@@ -156,8 +156,9 @@ class Preparer:
         """The entry with its slice made; the caller holds the GPU's lock."""
         if entry.view:
             if entry.state in ARRIVING:
-                if unit.let_go or (unit.withheld and unit.withheld.reason == NodeReason.PAUSED):
-                    check_withheld(unit)  # its holder would keep the GPU open
+                gpu = unit.known
+                if gpu.let_go or (gpu.withheld and gpu.withheld.reason == NodeReason.PAUSED):
+                    check_withheld(gpu)  # its holder would keep the GPU open
                 self._journal.put(entry)
             return entry
         if entry.placement is None:
@@ -189,7 +190,7 @@ class Preparer:
                     f"(UID {other.claim.uid}); it is free once that claim is unprepared"
                 )
         if entry.state in ARRIVING:
-            check_withheld(unit)
+            check_withheld(unit.known)
             self._journal.put(entry)
         return entry
 

@@ -166,10 +166,11 @@ class Rollback:
                 f"{self._hardware.session.hangs(unit.uuid) or 'it is tried again'}"
             )
         try:
-            if unit.withheld is not None and unit.withheld.frozen:
-                raise HardwareError(f"nothing is changed on {unit.name}: {unit.withheld.problem}")
-            if unit.let_go:
-                raise HardwareError(f"{unit.name} is {unit.let_go}")
+            gpu = unit.known
+            if gpu.withheld is not None and gpu.withheld.frozen:
+                raise HardwareError(f"nothing is changed on {gpu.name}: {gpu.withheld.problem}")
+            if gpu.let_go:
+                raise HardwareError(f"{gpu.name} is {gpu.let_go}")
             current = self._journal.get(entry)
             if current is not None and (other := self._removal.remove(current, before)):
                 _log.warning("%s", other)

@@ -13,6 +13,7 @@ from kubeletplugin.claims.prepare.occupancy import Occupancy
 from kubeletplugin.claims.prepare.removal import Removal
 from kubeletplugin.errors import BusyError, DeviceError, HardwareError, ModeError
 from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.known_gpu import KnownGpu
 from kubeletplugin.gpus.ownership.identity import Identity
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
@@ -146,7 +147,7 @@ class Slices:
             ModeError: MIG mode went off meanwhile, so that nothing was said of the profile.
         """
         self._require_mode(unit, error)
-        unit.offers.learn(profile.id, str(error), multiprocessors=error.deliverable)
+        unit.strike(profile.id, str(error), multiprocessors=error.deliverable)
         _log.error("%s: %s", unit.name, error)
 
     def _require_mode(self, unit: GpuUnit, error: NvmlError) -> None:
@@ -157,7 +158,7 @@ class Slices:
         """
         mode = mig_mode(self._session, self._session.device(unit.uuid), gpu=unit.uuid)
         if mode is not None and not mode[0]:
-            raise mode_is_off(unit) from error
+            raise mode_is_off(unit.known) from error
 
 
 def _without_ids(entry: Entry, state: State, *, boot_id: str) -> Entry:
@@ -171,14 +172,15 @@ def _shape(unit: GpuUnit, entry: Entry) -> tuple[Profile, Placement]:
         DeviceError: MIG mode is off, or the GPU does not offer them any more.
         BusyError: another program is changing the GPU.
     """
-    check_withheld(unit)
-    check_mig(unit)
-    geometry = unit.geometry
+    gpu = unit.known
+    check_withheld(gpu)
+    check_mig(gpu)
+    geometry = gpu.geometry
     profile = (
         geometry.by_id(entry.profile_id) if geometry and entry.profile_id is not None else None
     )
     if profile is None or entry.placement not in profile.placements:
-        why = "" if entry.profile_id is None else unit.offers.struck(entry.profile_id)
+        why = "" if entry.profile_id is None else unit.struck(entry.profile_id)
         raise DeviceError(
             f"{unit.name} offers no profile {entry.profile} at {entry.placement}"
             + (f": {why}" if why else "")
@@ -186,40 +188,38 @@ def _shape(unit: GpuUnit, entry: Entry) -> tuple[Profile, Placement]:
     return profile, entry.placement
 
 
-def check_mig(unit: GpuUnit) -> None:
+def check_mig(gpu: KnownGpu) -> None:
     """Refuse a GPU on which no slice can be made now.
 
     Raises:
         DeviceError: says why, and what to do.
     """
-    card = unit.card
+    card = gpu.card
     if card.problem:
-        raise DeviceError(f"{unit.name} ({unit.uuid}) cannot be used: {card.problem}")
-    if unit.sick:
-        raise DeviceError(f"{unit.name} ({unit.uuid}) is not healthy: {unit.sick}")
+        raise DeviceError(f"{gpu} cannot be used: {card.problem}")
+    if gpu.unhealthy:
+        raise DeviceError(f"{gpu} is not healthy: {gpu.unhealthy}")
     if not card.mig_capable:
-        raise DeviceError(f"{unit.name} ({unit.uuid}, {card.product_name}) has no MIG")
+        raise DeviceError(f"{gpu.name} ({gpu.uuid}, {card.product_name}) has no MIG")
     if not card.mig_enabled:
-        raise mode_is_off(unit)
+        raise mode_is_off(gpu)
 
 
-def mode_is_off(unit: GpuUnit) -> ModeError:
+def mode_is_off(gpu: KnownGpu) -> ModeError:
     """The error of a GPU without MIG mode, with the way to turn it on."""
-    return ModeError(
-        f"MIG mode of {unit.name} ({unit.uuid}) is off; {enable_mig(unit.uuid, gpu=unit.name)}"
-    )
+    return ModeError(f"MIG mode of {gpu} is off; {enable_mig(gpu.uuid, gpu=gpu.name)}")
 
 
-def check_withheld(unit: GpuUnit) -> None:
+def check_withheld(gpu: KnownGpu) -> None:
     """Refuse a GPU that another program manages.
 
     Raises:
         BusyError: it is at work, and will have ended by itself; or the GPU is let go of.
         DeviceError: it stays until somebody takes it away.
     """
-    if unit.let_go:
-        raise BusyError(f"{unit.name} ({unit.uuid}) is {unit.let_go}")
-    if unit.withheld is None:
+    if gpu.let_go:
+        raise BusyError(f"{gpu} is {gpu.let_go}")
+    if gpu.withheld is None:
         return
-    kind = BusyError if unit.withheld.passing else DeviceError
-    raise kind(f"{unit.name} ({unit.uuid}) is withheld: {unit.withheld.problem}")
+    kind = BusyError if gpu.withheld.passing else DeviceError
+    raise kind(f"{gpu} is withheld: {gpu.withheld.problem}")

@@ -8,8 +8,8 @@ from cdi.errors import CdiError
 from cdi.spec import Device, DeviceNode, Edits, Spec, claim_kind, device_id, joined
 from cdi.store import SpecStore
 from kubeletplugin.errors import HostError, IncompleteError
-from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.gpus.known_gpu import KnownGpu
 from kubeletplugin.host.driver.caps import (
     check_capabilities,
     instance_capabilities,
@@ -85,7 +85,7 @@ class Specs:
         try:
             check_files(self._files(), self._search)
             control_nodes(self._roots)
-            if any(unit.card.mig_enabled for unit in self._hardware.units()):
+            if any(unit.known.card.mig_enabled for unit in self._hardware.units()):
                 check_capabilities(self._roots)
         except HostError as error:
             raise IncompleteError(str(error)) from error
@@ -125,39 +125,40 @@ class Specs:
         unit = self._hardware.unit(entry.gpu)
         if unit is None:
             raise HostError(f"GPU {entry.gpu} of {entry.device} is not in this node any more")
-        edits = [node_edits(self._nodes(entry, unit))]
-        if has_engines(entry, unit):
+        gpu = unit.known
+        edits = [node_edits(self._nodes(entry, gpu))]
+        if has_engines(entry, gpu):
             edits.append(files.video())
-        if has_graphics(entry, unit):
+        if has_graphics(entry, gpu):
             modeset = modeset_node(self._roots)
-            nodes = [*([modeset] if modeset else []), *self._drm(unit)]
+            nodes = [*([modeset] if modeset else []), *self._drm(gpu)]
             edits += [node_edits(nodes), files.graphics()]
         return joined(*edits)
 
-    def _drm(self, unit: GpuUnit) -> tuple[DeviceNode, ...]:
-        return tuple(drm_nodes(self._roots, unit.card.pci_bus_id))
+    def _drm(self, gpu: KnownGpu) -> tuple[DeviceNode, ...]:
+        return tuple(drm_nodes(self._roots, gpu.card.pci_bus_id))
 
-    def _nodes(self, entry: Entry, unit: GpuUnit) -> tuple[DeviceNode, ...]:
-        parent = gpu_node(self._roots, unit.card.minor)
-        if entry.view and unit.card.mig_enabled:
+    def _nodes(self, entry: Entry, gpu: KnownGpu) -> tuple[DeviceNode, ...]:
+        parent = gpu_node(self._roots, gpu.card.minor)
+        if entry.view and gpu.card.mig_enabled:
             return (parent, capability_node(monitor_capability(self._roots)))
         if entry.placement is None:
             return (parent,)
         if entry.gi_id is None or entry.ci_id is None:
             raise HostError(f"{entry.device} has no compute instance yet")
         capabilities = instance_capabilities(
-            self._roots, gpu_minor=unit.card.minor, gi_id=entry.gi_id, ci_id=entry.ci_id
+            self._roots, gpu_minor=gpu.card.minor, gi_id=entry.gi_id, ci_id=entry.ci_id
         )
         return (parent, *(capability_node(c) for c in capabilities))
 
 
-def has_engines(entry: Entry, unit: GpuUnit) -> bool:
+def has_engines(entry: Entry, gpu: KnownGpu) -> bool:
     """Whether a device can decode or encode: a whole GPU can, of slices those with such engines."""
     if entry.view:
         return False
     if entry.profile_id is None:
         return True
-    geometry = unit.card.geometry
+    geometry = gpu.card.geometry
     profile = geometry.by_id(entry.profile_id) if geometry is not None else None
     if profile is None:
         return False
@@ -165,8 +166,8 @@ def has_engines(entry: Entry, unit: GpuUnit) -> bool:
     return any((engines.decoders, engines.encoders, engines.jpeg_engines, engines.ofa_engines))
 
 
-def has_graphics(entry: Entry, unit: GpuUnit) -> bool:
+def has_graphics(entry: Entry, gpu: KnownGpu) -> bool:
     """Whether a device can do graphics: a whole GPU without MIG, and slices made for it."""
     if entry.profile_id is None:
-        return not entry.view and not unit.card.mig_enabled
+        return not entry.view and not gpu.card.mig_enabled
     return _GRAPHICS in entry.profile.partition("+")[2]

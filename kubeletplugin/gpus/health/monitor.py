@@ -15,7 +15,6 @@ from dra.claims.conditions import GPU_LOST, INSTANCE_LOST, LET_GO, NO_PERMISSION
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef, Gpu
 from dra.kube.timing import Clock, SystemClock
-from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.health.device_health import (
     DeviceHealth,
@@ -25,6 +24,7 @@ from kubeletplugin.gpus.health.device_health import (
 )
 from kubeletplugin.gpus.health.gpu_problems import GpuProblem, GpuProblems
 from kubeletplugin.gpus.health.xidwatch import XidWatch
+from kubeletplugin.gpus.known_gpu import KnownGpu
 from kubeletplugin.journal.entries import HELD, Entry
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.events import Xid
@@ -119,7 +119,7 @@ class HealthMonitor:
             _log.info("XID %d is not about the hardware", xid.number, extra={"gpu_uuid": gpu})
             return
         remedy = reset(unit.uuid, node=self._reports.node_name, gpu=unit.name)
-        problem = _of_xid(unit, xid, scope, at=self._clock.monotonic(), remedy=remedy)
+        problem = _of_xid(unit.known, xid, scope, at=self._clock.monotonic(), remedy=remedy)
         if self._gpu_problems.add(problem):
             _log.error("%s", problem.message, extra={"gpu": unit.name, "gpu_uuid": gpu})
             self._reports.report_node(NodeReason.XID_ERROR, problem.message, warning=True)
@@ -155,14 +155,22 @@ class HealthMonitor:
             for problem in healed:
                 _log.info("passed: %s", problem.message)
                 self._reports.report_node(NodeReason.RECOVERED, f"healthy again: {problem.message}")
-            before = {u.uuid: u.sick for u in self._hardware.units()}
-            for unit in self._hardware.units():
-                whole = self._gpu_problems.of_gpu(unit.uuid)
-                unit.sick = whole.message if whole is not None and whole.blocks else ""
+            marked = self._mark_gpus()
             self._tell_of_gpus(seen)
             told = self._tell_of_devices()
-            if healed or told or before != {u.uuid: u.sick for u in self._hardware.units()}:
+            if healed or told or marked:
                 self._on_change()
+
+    def _mark_gpus(self) -> bool:
+        """Have no slices made on GPUs with a problem; True if that changed for one."""
+        changed = False
+        for unit in self._hardware.units():
+            whole = self._gpu_problems.of_gpu(unit.uuid)
+            why = whole.message if whole is not None and whole.blocks else ""
+            if why != unit.known.unhealthy:
+                unit.set_unhealthy(why)
+                changed = True
+        return changed
 
     def _tell_of_gpus(self, seen: Collection[Gpu]) -> None:
         lost = {g.uuid: g for g in seen if g.reason == GPU_LOST}
@@ -216,9 +224,9 @@ class HealthMonitor:
     def _follow(self) -> None:
         """A watch for each GPU of the node."""
         units = self._hardware.units()
-        for uuid in {u.uuid for u in units if u.let_go} & self._watches.keys():
+        for uuid in {u.uuid for u in units if u.known.let_go} & self._watches.keys():
             self._watches.pop(uuid).stop()
-        present = {u.uuid for u in units if not u.let_go} if self._ready() else set()
+        present = {u.uuid for u in units if not u.known.let_go} if self._ready() else set()
         for uuid in present - self._watches.keys():
             self._watches[uuid] = XidWatch(
                 self._hardware.session,
@@ -243,18 +251,18 @@ class HealthMonitor:
         self._reports.report_node(NodeReason.XIDS_UNSUPPORTED, text)
 
 
-def _of_xid(unit: GpuUnit, xid: Xid, scope: Scope, *, at: float, remedy: str) -> GpuProblem:
+def _of_xid(gpu: KnownGpu, xid: Xid, scope: Scope, *, at: float, remedy: str) -> GpuProblem:
     needs_reset = xid.number in RESET_XIDS
-    instances = unit.seen.instances if unit.seen is not None else ()
+    instances = gpu.seen.instances if gpu.seen is not None else ()
     if scope is Scope.SLICE:
         message = (
-            f"XID {xid.number} in GPU instance {xid.gi_id} of {unit.name} ({unit.uuid}); it counts "
+            f"XID {xid.number} in GPU instance {xid.gi_id} of {gpu}; it counts "
             "as healthy once it is made anew, or after 5 minutes without another"
         )
         own = frozenset(i.uuid for i in instances if i.gpu_instance_id == xid.gi_id and i.uuid)
-        return GpuProblem(unit.uuid, XID_ERROR, message, at, gi_id=xid.gi_id, beside=own)
+        return GpuProblem(gpu.uuid, XID_ERROR, message, at, gi_id=xid.gi_id, beside=own)
     if not needs_reset:
         remedy = "it counts as healthy after 5 minutes without another"
-    message = f"XID {xid.number} on {unit.name} ({unit.uuid}): {remedy}"
+    message = f"XID {xid.number} on {gpu}: {remedy}"
     beside = frozenset(i.uuid for i in instances if i.uuid)
-    return GpuProblem(unit.uuid, XID_ERROR, message, at, needs_reset=needs_reset, beside=beside)
+    return GpuProblem(gpu.uuid, XID_ERROR, message, at, needs_reset=needs_reset, beside=beside)

@@ -72,7 +72,8 @@ class LettingGo:
         if not units:
             return self.rests and not self._why_node()
         return any(
-            not self._why(u) if u.let_go else self._why(u) and not self._users(u) for u in units
+            not self._why(u) if u.known.let_go else self._why(u) and not self._users(u)
+            for u in units
         )
 
     def settle(self) -> bool:
@@ -90,13 +91,13 @@ class LettingGo:
             return self._at_start()
         wanted = {u.uuid: why for u in units if (why := self._why(u))}
         self._say_waiting(units, wanted)
-        back = [u for u in units if u.let_go and u.uuid not in wanted]
+        back = [u for u in units if u.known.let_go and u.uuid not in wanted]
         if back:
             self._take_up(back)
-        new = [u for u in units if u.uuid in wanted and not u.let_go and not self._users(u)]
+        new = [u for u in units if u.uuid in wanted and not u.known.let_go and not self._users(u)]
         if new and not self._unknown:
             self._let_go(new, wanted)
-        if all(u.let_go for u in self._hardware.units()):
+        if all(u.known.let_go for u in self._hardware.units()):
             self._resting.set()
         return not self.rests
 
@@ -150,10 +151,11 @@ class LettingGo:
 
         What is only left to be removed does, unless that cannot be done before a reset.
         """
-        lost = unit.seen is not None and unit.seen.reason == GPU_LOST
-        frozen = unit.withheld is not None and unit.withheld.frozen
+        gpu = unit.known
+        lost = gpu.seen is not None and gpu.seen.reason == GPU_LOST
+        frozen = gpu.withheld is not None and gpu.withheld.frozen
         found = self._journal.of_gpu(unit.uuid)
-        return [e for e in found if _uses(e) or not (lost or frozen or unit.sick)]
+        return [e for e in found if _uses(e) or not (lost or frozen or gpu.unhealthy)]
 
     def _let_go(self, units: list[GpuUnit], wanted: dict[str, str]) -> None:
         with ExitStack() as locks:
@@ -167,26 +169,26 @@ class LettingGo:
                     free.append(unit)
             if not free:
                 return
-            held = [u for u in self._hardware.units() if not u.let_go and u not in free]
+            held = [u for u in self._hardware.units() if not u.known.let_go and u not in free]
             for unit in free:
-                unit.let_go = self._text(unit, wanted[unit.uuid], alone=bool(held))
+                unit.let_go(self._text(unit, wanted[unit.uuid], alone=bool(held)))
             if not self._hardware.release(_CLOSE_SECONDS):
                 for unit in free:
-                    unit.let_go = ""
+                    unit.hold()
                 self._say("NVML", "not let go of yet: a call of NVML has not come back")
                 return
             for unit in free:
                 self._hardware.show_let_go(unit)
         for unit in free:
-            _log.info("%s: %s", unit.name, unit.let_go)
-            text = f"{unit.name} ({unit.uuid}): {unit.let_go}"
+            gpu = unit.known
+            _log.info("%s: %s", gpu.name, gpu.let_go)
+            text = f"{gpu}: {gpu.let_go}"
             self._reports.report_node(NodeReason.LET_GO, text)
 
     def _take_up(self, units: list[GpuUnit]) -> None:
         self._resting.clear()
         for unit in units:
-            unit.let_go = ""
-            unit.away = True  # it may have been reset
+            unit.take_up()
         try:
             self._hardware.take_up(_CLOSE_SECONDS)
         finally:
@@ -214,7 +216,7 @@ class LettingGo:
 
     def _say_waiting(self, units: tuple[GpuUnit, ...], wanted: dict[str, str]) -> None:
         for unit in units:
-            users = self._users(unit) if unit.uuid in wanted and not unit.let_go else []
+            users = self._users(unit) if unit.uuid in wanted and not unit.known.let_go else []
             if users:
                 holders = ", ".join(sorted({str(e.claim) for e in users}))
                 self._say(unit.name, f"held open as long as there is something of {holders} on it")

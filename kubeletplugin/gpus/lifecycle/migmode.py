@@ -42,9 +42,9 @@ class MigMode:
         """
         changed = False
         for unit in self._hardware.units():
-            if unit.card.mig_enabled:
+            if unit.known.card.mig_enabled:
                 self._tried.discard(unit.uuid)
-            elif not unit.let_go and unit.uuid not in self._tried and unit.lock.try_enter():
+            elif not unit.known.let_go and unit.uuid not in self._tried and unit.lock.try_enter():
                 try:
                     changed = self._gpu(unit) or changed
                 except NvmlError as error:
@@ -82,7 +82,8 @@ class MigMode:
 
     def _is_permitted(self, unit: GpuUnit) -> bool:
         session, gpu = self._hardware.session, unit.uuid
-        if not unit.card.mig_capable or unit.card.problem or unit.withheld is not None:
+        known = unit.known
+        if not known.card.mig_capable or known.card.problem or known.withheld is not None:
             return False
         if any(e.placement is None for e in self._journal.of_gpu(gpu)):
             return False  # given to a claim as a whole

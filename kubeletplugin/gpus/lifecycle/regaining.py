@@ -64,6 +64,7 @@ class Regaining:
 
     def _missing(self) -> frozenset[str]:
         """GPUs that do not answer, by name, and those that would not even say who they are."""
-        seen = (u.seen for u in self._hardware.units() if not u.let_go)
+        gpus = (u.known for u in self._hardware.units())
+        seen = (g.seen for g in gpus if not g.let_go)
         known = {f"gpu-{gpu.minor}" for gpu in seen if gpu is not None and gpu.reason == GPU_LOST}
         return frozenset(known.union(self._hardware.problems))

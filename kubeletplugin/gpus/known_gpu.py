@@ -1,0 +1,50 @@
+"""Knowledge about one GPU of the node at one moment, as a value that nobody changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dra.gpu.geometry import Geometry
+from dra.gpu.inventory import Gpu
+from kubeletplugin.gpus.neighbours.other_managers import Conflict
+from kubeletplugin.nvml.discovery import Card
+
+
+@dataclass(frozen=True, slots=True)
+class KnownGpu:
+    """One GPU as it is known now; ``GpuUnit`` has the next value after every change.
+
+    ``card`` is NVML's description, ``geometry`` what is offered of its profiles: without those that
+    could not be delivered as advertised, None without MIG mode.
+    ``withheld``: no slice is given out here, because of another program or a pause.
+    ``unhealthy``: the reason why no slice is made although the GPU answers; empty if one may be.
+    ``let_go``: this program has nothing of the GPU open; says why and what ends that.
+    ``away``: the GPU may have lost its instances since the last look: it was lost, or its driver or
+    this program did not run. ``wiped``: keys of journal entries that were prepared on it when it
+    was seen empty right after such a time.
+    ``seen`` is what was published of it last.
+    """
+
+    number: int
+    card: Card
+    pcie_root: str = ""
+    geometry: Geometry | None = None
+    withheld: Conflict | None = None
+    unhealthy: str = ""
+    let_go: str = ""
+    away: bool = True
+    wiped: frozenset[tuple[str, str]] = frozenset()
+    seen: Gpu | None = None
+
+    @property
+    def name(self) -> str:
+        """``gpu-<number>``."""
+        return f"gpu-{self.number}"
+
+    @property
+    def uuid(self) -> str:
+        """The GPU's UUID."""
+        return self.card.uuid
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.uuid})"
