@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from collections.abc import Set as AbstractSet
 
 from dra.allocator.allocate import Allocator
-from dra.allocator.fleet.fleet import Fleet, NodeGpus
+from dra.allocator.fleet.view import FleetView, NodeGpus
 from dra.allocator.problem import Decision, Pick, Problem
 from dra.cel.kinds import Kinds
 from dra.claims.allocation import MAX_RESULTS
@@ -39,7 +39,7 @@ def is_view(problem: Problem) -> bool:
 
 
 def decide(
-    problem: Problem, allocator: Allocator, fleet: Fleet, delegated: AbstractSet[str]
+    problem: Problem, allocator: Allocator, fleet: FleetView, delegated: AbstractSet[str]
 ) -> Decision | None:
     """What ``allocator`` decides, or what to look at; None when no node will do."""
     if is_view(problem):
@@ -48,7 +48,7 @@ def decide(
 
 
 def _decide_view(
-    problem: Problem, allocator: Allocator, fleet: Fleet, delegated: AbstractSet[str]
+    problem: Problem, allocator: Allocator, fleet: FleetView, delegated: AbstractSet[str]
 ) -> Decision | None:
     """The preferred node with GPUs that all claims may look at, and where the pod fits."""
     for name in allocator.preferred(problem):

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
-from dra.allocator.fleet.candidates import Candidate
-from dra.allocator.fleet.fleet import Fleet
 from dra.allocator.fleet.gpustate import GpuState
+from dra.allocator.fleet.view import Candidate, FleetView
 from dra.allocator.node_order import node_tiers, preference
 from dra.allocator.problem import Asked, Decision, Problem
 from dra.allocator.scoring.score import POLICIES
@@ -28,12 +27,16 @@ MANY = 64
 class Allocator:
     """Decides on the state of ``fleet`` and ``hosts`` at the time of the call; changes nothing."""
 
-    def __init__(self, fleet: Fleet, hosts: Hosts) -> None:
+    def __init__(self, fleet: FleetView, hosts: Hosts) -> None:
         self._fleet = fleet
         self._hosts = hosts
         self._given_up: set[frozenset[str]] = set()
         self.gave_ups = 0
         """How many searches were given up so far."""
+
+    def on(self, fleet: FleetView) -> Allocator:
+        """The allocator that decides likewise on another fleet, such as one that is supposed."""
+        return Allocator(fleet, self._hosts)
 
     def find_misfit(
         self, problem: Problem, node: str, delegated: AbstractSet[str]
@@ -107,7 +110,7 @@ class Allocator:
         stock, policy, weights = (
             self._fleet.stock,
             POLICIES[want.policy],
-            self._fleet.markets.weights,
+            self._fleet.weights,
         )
         misfits: dict[str, bool] = {}
         found: Candidate | None = None

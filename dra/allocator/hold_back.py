@@ -7,8 +7,8 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from dra.allocator.allocate import Allocator
-from dra.allocator.fleet.fleet import Fleet, NodeGpus
 from dra.allocator.fleet.gpustate import GpuState
+from dra.allocator.fleet.view import FleetView, NodeGpus
 from dra.allocator.problem import Asked, Decision, Problem
 from dra.allocator.search.search import Search
 from dra.claims.alternatives import choices
@@ -26,7 +26,10 @@ class Plan:
 
 
 def plan(
-    problem: Problem, allocator: Allocator, fleet: Fleet, delegated: AbstractSet[str] = frozenset()
+    problem: Problem,
+    allocator: Allocator,
+    fleet: FleetView,
+    delegated: AbstractSet[str] = frozenset(),
 ) -> Plan | None:
     """The devices that would serve ``problem`` once the fewest memory slices become free.
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 from api.config import NO_PREFERENCE, NodesConfig
-from dra.allocator.fleet.fleet import Fleet, NodeGpus
 from dra.allocator.fleet.gpustate import GpuState
+from dra.allocator.fleet.view import FleetView, NodeGpus
 from dra.allocator.scoring.fullness import Taken, fullness, gpu_memory, tiers
 from dra.claims.wants import ClaimWants
 from dra.pods.hosts import Hosts
@@ -20,7 +20,7 @@ def preference(claims: Iterable[ClaimWants]) -> NodesConfig:
 
 
 def node_tiers(
-    nodes: NodesConfig, fleet: Fleet, hosts: Hosts, *, pod: Key
+    nodes: NodesConfig, fleet: FleetView, hosts: Hosts, *, pod: Key
 ) -> Iterable[Iterable[str]]:
     """The fleet's nodes in the groups that ``nodes`` tells apart, the group preferred first.
 
@@ -28,7 +28,7 @@ def node_tiers(
     """
     if nodes.policy == "none":
         return [sorted(fleet.nodes)]
-    shapes: dict[int, Taken] = {}
+    shapes: dict[Hashable, Taken] = {}
     full: dict[str, float] = {}
     for name, node in fleet.nodes.items():
         facts = hosts.facts.get(name)

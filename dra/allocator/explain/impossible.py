@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from dra.allocator.fleet.fleet import Fleet
+from dra.allocator.fleet.view import FleetView
 from dra.allocator.search.search import Search, all_of
 from dra.cel.kinds import Match
 from dra.claims.allocation import MAX_RESULTS
@@ -13,12 +13,12 @@ from dra.claims.reasons import Obstacle, Reason
 _PROFILE = re.compile(r"['\"](\d+g\.\d+gb[\w.+-]*)['\"]")
 
 
-def find_impossible(search: Search, fleet: Fleet) -> Obstacle | None:
+def find_impossible(search: Search, fleet: FleetView) -> Obstacle | None:
     """Why no node of ``fleet`` could ever serve ``search``; None where one could."""
     return _unmatched(search, fleet) or _overlapping(search, fleet)
 
 
-def _unmatched(search: Search, fleet: Fleet) -> Obstacle | None:
+def _unmatched(search: Search, fleet: FleetView) -> Obstacle | None:
     """The first want that no GPU of the fleet could ever serve."""
     for index, group in enumerate(search.wants):
         failure = Match(())
@@ -32,7 +32,7 @@ def _unmatched(search: Search, fleet: Fleet) -> Obstacle | None:
     return None
 
 
-def _overlapping(search: Search, fleet: Fleet) -> Obstacle | None:
+def _overlapping(search: Search, fleet: FleetView) -> Obstacle | None:
     """The first want of everything that no node could ever serve."""
     for index, kind in enumerate(search.types):
         if not kind.everything:
@@ -59,7 +59,9 @@ def _overlapping(search: Search, fleet: Fleet) -> Obstacle | None:
     return None
 
 
-def _impossible(search: Search, index: int, failure: Match, fleet: Fleet, request: str) -> Obstacle:
+def _impossible(
+    search: Search, index: int, failure: Match, fleet: FleetView, request: str
+) -> Obstacle:
     offered = sorted(fleet.profiles(), key=_profile_order)
     have = f"profiles are: {', '.join(offered)}" if offered else "no GPU is in MIG mode"
     expressions = " ".join(search.types[index].expressions)
@@ -86,7 +88,7 @@ def _impossible(search: Search, index: int, failure: Match, fleet: Fleet, reques
     )
 
 
-def about_schedulers(fleet: Fleet) -> str:
+def about_schedulers(fleet: FleetView) -> str:
     """``; kube-scheduler allocates the GPUs of node a``; empty where it allocates none."""
     names = sorted(fleet.schedulers)
     if not names:
@@ -95,7 +97,7 @@ def about_schedulers(fleet: Fleet) -> str:
     return f"; kube-scheduler allocates the GPUs of {who}"
 
 
-def _largest(fleet: Fleet) -> str:
+def _largest(fleet: FleetView) -> str:
     """``; the largest is 7g.40gb with 40192Mi``; empty without profiles."""
     kinds = {id(s.kind): s.kind for node in fleet.nodes.values() for s in node.gpus}
     profiles = [o.profile for kind in kinds.values() for o in kind.offers if o.profile is not None]

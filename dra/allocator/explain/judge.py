@@ -14,7 +14,7 @@ from dra.allocator.explain.answers import Detail, Explanation, NodeAnswer
 from dra.allocator.explain.impossible import about_schedulers, find_impossible
 from dra.allocator.explain.nodes import NodeAnswers
 from dra.allocator.explain.views import explain_view
-from dra.allocator.fleet.fleet import Fleet
+from dra.allocator.fleet.view import FleetView
 from dra.allocator.problem import Problem
 from dra.allocator.search.budget import MOST_STEPS
 from dra.allocator.search.search import Search
@@ -30,7 +30,7 @@ _TOLD_NODES = 8
 def explain(
     problem: Problem,
     allocator: Allocator,
-    fleet: Fleet,
+    fleet: FleetView,
     delegated: AbstractSet[str] = frozenset(),
     *,
     detail: Detail = Detail.EVENT,
@@ -77,7 +77,7 @@ def _first(found: Iterable[Explanation], detail: Detail) -> Explanation:
 def _alternatives(
     problem: Problem,
     allocator: Allocator,
-    fleet: Fleet,
+    fleet: FleetView,
     delegated: AbstractSet[str],
     detail: Detail,
 ) -> Iterable[Explanation]:
@@ -111,7 +111,7 @@ def _too_hard(problem: Problem) -> str:
 def _explain_chosen(
     problem: Problem,
     allocator: Allocator,
-    fleet: Fleet,
+    fleet: FleetView,
     delegated: AbstractSet[str],
     detail: Detail,
 ) -> Explanation:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 
 from dra.allocator.explain.answers import AnswerReason, Detail, GpuAnswer, NodeAnswer
 from dra.allocator.explain.gpus import answer_gpu, names
-from dra.allocator.fleet.fleet import NodeGpus
 from dra.allocator.fleet.gpustate import GpuState
+from dra.allocator.fleet.view import NodeGpus
 from dra.allocator.search.search import Search
 from dra.cel.kinds import Kinds
 
@@ -22,7 +22,7 @@ class NodeAnswers:
         self._search = search
         self._kinds = kinds
         self._detail = detail
-        self._nodes: dict[int, NodeAnswer] = {}
+        self._nodes: dict[Hashable, NodeAnswer] = {}
         self._gpus: dict[object, tuple[list[int], GpuAnswer]] = {}
         self._alike: dict[frozenset[object], NodeAnswer] = {}
         """By the forms of a node's GPUs: brief answers count none."""

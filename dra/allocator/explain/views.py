@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from dra.allocator.admin_access import picks_on
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.answers import AnswerReason, Explanation, NodeAnswer
-from dra.allocator.fleet.fleet import Fleet
+from dra.allocator.fleet.view import FleetView
 from dra.allocator.problem import Problem
 from dra.claims.reasons import Obstacle, Reason
 
@@ -16,7 +16,7 @@ _TOO_FEW = NodeAnswer(AnswerReason.NO_SUCH_DEVICE, "has fewer GPUs to look at th
 
 
 def explain_view(
-    problem: Problem, allocator: Allocator, fleet: Fleet, delegated: AbstractSet[str]
+    problem: Problem, allocator: Allocator, fleet: FleetView, delegated: AbstractSet[str]
 ) -> Explanation:
     """Why there is no node to look at, or which there are."""
     nodes: dict[str, NodeAnswer] = {}

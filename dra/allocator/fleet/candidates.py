@@ -7,13 +7,13 @@ thousands of nodes.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
-from typing import NamedTuple
 
 from dra.allocator.fleet.gpustate import GpuState
+from dra.allocator.fleet.view import Candidate, Pricing
 from dra.allocator.scoring.geometry_index import Market
 from dra.allocator.scoring.geometry_weights import GpuId
 from dra.allocator.scoring.score import Key, Policy, Situation, Weights
@@ -22,15 +22,6 @@ from dra.common.cache import BoundedCache
 from dra.gpu.geometry import Placement, Profile, Usage
 
 _SHELVES_BYTES = 16 * 2**20
-
-
-class Candidate(NamedTuple):
-    """One slice that would serve a want of one device. Lower costs are better."""
-
-    cost: Key
-    state: GpuState
-    offer: Offer
-    placement: Placement
 
 
 _Entry = tuple[Key, GpuId, int, Candidate]
@@ -86,7 +77,7 @@ class Stock:
         self,
         expressions: tuple[str, ...],
         policy: Policy,
-        weights: Callable[[Market], Weights],
+        weights: Pricing,
     ) -> Iterator[Candidate]:
         """Every slice that all ``expressions`` select: smaller profiles, then lower costs, first.
 
@@ -102,7 +93,7 @@ class Stock:
         self,
         expressions: tuple[str, ...],
         policy: Policy,
-        weights: Callable[[Market], Weights],
+        weights: Pricing,
         states: Iterable[GpuState],
     ) -> Candidate | None:
         """The first of ``candidates`` that is of one of the GPUs ``states``, found by these."""
@@ -138,10 +129,10 @@ class Stock:
         for market, kinds in self._members.items():
             found: dict[int, _Stream] = {}
             for kind in kinds:
-                for rank, offer in enumerate(self._kinds.match_kind(expressions, kind).offers):
+                for offer in self._kinds.match_kind(expressions, kind).offers:
                     profile = offer.profile
                     if profile is not None:
-                        stream = _Stream(market, profile, offer.size, rank)
+                        stream = _Stream(market, profile, offer.size, kind.offers.index(offer))
                         found.setdefault(profile.id, stream).offers[kind] = offer
             yield from found.values()
 

@@ -3,37 +3,21 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Collection, Hashable, Iterable
+from dataclasses import replace
 
 from dra.allocator.fleet.candidates import Stock
 from dra.allocator.fleet.gpustate import GpuState
 from dra.allocator.fleet.numbering import Numbering
-from dra.allocator.scoring.geometry_index import Markets
+from dra.allocator.fleet.overlay import Change, Overlay
+from dra.allocator.fleet.view import Holder, NodeGpus, Signature
+from dra.allocator.scoring.geometry_index import Market, Markets
+from dra.allocator.scoring.score import Weights
 from dra.cel.kinds import Kinds
 from dra.claims.allocation import Allocation
 from dra.gpu.holdings import why_blocked
 from dra.gpu.inventory import Allocator, ClaimRef, Gpu, Inventory
 from dra.gpu.names import DeviceNameError, GpuDevice, MigDevice, parse_device
-
-Signature = tuple[Hashable, ...]
-
-
-@dataclass(slots=True, eq=False)
-class NodeGpus:
-    """A node's inventory, and the state of its GPUs in the order of their names.
-
-    ``shape`` is equal for nodes whose GPUs are in equal states: what fits one, fits the other.
-    """
-
-    inventory: Inventory
-    gpus: list[GpuState] = field(default_factory=list)
-    signature: Signature = ()
-    shape: int = 0
-
-    def gpu(self, name: str) -> GpuState | None:
-        """The state of ``gpu-<minor>``."""
-        return next((g for g in self.gpus if g.gpu.name == name), None)
 
 
 class Fleet:
@@ -47,13 +31,13 @@ class Fleet:
         self.schedulers: set[str] = set()
         """Nodes whose GPUs kube-scheduler allocates."""
         self.stock = Stock(kinds)
-        self.alike: dict[int, list[str]] = {}
+        self.alike: dict[Hashable, list[str]] = {}
         """The nodes of each shape, in name order."""
         self._shapes: Numbering[Signature] = Numbering()
         self._forms: Numbering[Hashable] = Numbering()
         self._instances: dict[str, frozenset[str]] = {}
         self._profiles: dict[str, frozenset[str]] = {}
-        self._allocations: dict[str, tuple[ClaimRef, Allocation]] = {}
+        self._allocations: dict[str, Holder] = {}
         self._by_node: dict[str, set[str]] = {}
 
     def set_inventory(self, inventory: Inventory) -> bool:
@@ -113,15 +97,42 @@ class Fleet:
         node = self.nodes.get(name)
         if node is None:
             return True
-        touched = []
-        for state in node.gpus:
-            held = [key for key, ref in state.claims.items() if ref.uid == claim_uid]
-            for key in held:
-                del state.claims[key]
-            if held:
-                touched.append(state)
-        self._change(node, touched)
+        self._change(node, _detach(node, claim_uid))
         return True
+
+    def without(self, claim_uids: Collection[str], *, holding: Iterable[Holder] = ()) -> Overlay:
+        """The fleet as it would be if these claims held nothing, and others what is given.
+
+        Nothing of this fleet changes, and all but the GPUs in question is shared: what is returned
+        is good until this fleet changes.
+        """
+        added = {ref.uid: (ref, held) for ref, held in holding}
+        nodes: dict[str, NodeGpus] = {}
+        for uid in {*claim_uids, *added}:
+            known = self._allocations.get(uid)
+            if known is not None and (node := self._copied(known[1].node, nodes)) is not None:
+                _detach(node, uid)
+        for ref, allocation in added.values():
+            if (node := self._copied(allocation.node, nodes)) is not None:
+                self._attach(node, ref, allocation)
+        for name, node in nodes.items():
+            for index, before in enumerate(self.nodes[name].gpus):
+                state = node.gpus[index]
+                if state.claims == before.claims:
+                    node.gpus[index] = before
+                else:
+                    state.recount()
+                    number = self._forms.find(state.description)
+                    state.form = state.description if number is None else number
+            node.signature = tuple(state.form for state in node.gpus)
+            number = self._shapes.find(node.signature)
+            node.shape = node.signature if number is None else number
+        changed = {n: node for n, node in nodes.items() if node.gpus != self.nodes[n].gpus}
+        return Overlay(self, Change(frozenset(claim_uids), added), changed)
+
+    def weights(self, market: Market) -> Weights:
+        """What slices of a market are worth now."""
+        return self.markets.weights(market)
 
     def counts(self, claim_uid: str) -> bool:
         """Whether a claim is counted: it is allocated, or may be."""
@@ -179,6 +190,13 @@ class Fleet:
         devices = allocation.of_driver(self.driver)
         return allocation.node, frozenset(d.device for d in devices if not d.admin_access)
 
+    def _copied(self, name: str, copies: dict[str, NodeGpus]) -> NodeGpus | None:
+        """The copy of a node whose claims may be changed; None without such a node."""
+        if name not in copies and (node := self.nodes.get(name)) is not None:
+            gpus = [replace(state, claims=dict(state.claims)) for state in node.gpus]
+            copies[name] = NodeGpus(node.inventory, gpus)
+        return copies.get(name)
+
     def _attach(self, node: NodeGpus, ref: ClaimRef, allocation: Allocation) -> list[GpuState]:
         """Enter a claim at the GPUs that it holds; returns those."""
         touched = []
@@ -211,7 +229,7 @@ class Fleet:
             insort(self.alike.setdefault(node.shape, []), node.inventory.node)
 
     def _unshape(self, node: NodeGpus) -> None:
-        if not node.shape:
+        if not node.signature:
             return
         names = self.alike[node.shape]
         del names[bisect_left(names, node.inventory.node)]
@@ -235,6 +253,18 @@ class Fleet:
     def _leave(self, state: GpuState) -> None:
         self._forms.release(state.description)
         self.stock.leave(state)
+
+
+def _detach(node: NodeGpus, claim_uid: str) -> list[GpuState]:
+    """Enter a claim no more at the GPUs that it holds; returns those."""
+    touched = []
+    for state in node.gpus:
+        held = [key for key, ref in state.claims.items() if ref.uid == claim_uid]
+        for key in held:
+            del state.claims[key]
+        if held:
+            touched.append(state)
+    return touched
 
 
 def _descriptions(node: NodeGpus) -> list[Hashable]:

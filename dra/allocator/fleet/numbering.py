@@ -27,6 +27,10 @@ class Numbering(Generic[T]):
         self._uses[value] += 1
         return self._numbers[value]
 
+    def find(self, value: T) -> int | None:
+        """The number of ``value``, None where nobody uses it."""
+        return self._numbers.get(value)
+
     def release(self, value: T) -> None:
         """Give the number of ``value`` back."""
         self._uses[value] -= 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dra.allocator.scoring.geometry_weights import GpuId
 from dra.allocator.scoring.geometry_weights import Market as Index
 from dra.allocator.scoring.moves import MoveTable
-from dra.allocator.scoring.score import Demand, Weights, scarcity_weights
+from dra.allocator.scoring.score import Census, Demand, Weights, scarcity_weights
 from dra.gpu.geometry import EMPTY, Geometry, Usage
 
 
@@ -64,3 +64,7 @@ class Markets:
     def weights(self, market: Market) -> Weights:
         """``market.weights`` under the present demand."""
         return market.weights(self.demand)
+
+    def weights_at(self, market: Market, census: Census) -> Weights:
+        """What slices of a market would be worth under the present demand, with this ``census``."""
+        return scarcity_weights(census, self.demand.shares(market.geometry))

@@ -7,8 +7,8 @@ from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
-from dra.allocator.fleet.fleet import Fleet, NodeGpus
 from dra.allocator.fleet.gpustate import GpuState
+from dra.allocator.fleet.view import FleetView, NodeGpus
 from dra.allocator.node_order import preference
 from dra.allocator.problem import Asked, Decision, Problem
 from dra.allocator.scoring.score import POLICIES, Key, Policy
@@ -39,7 +39,7 @@ class Solution(NamedTuple):
 class Search:
     """One problem on many nodes: what is worked out for a state of a GPU is kept for its equals."""
 
-    def __init__(self, problem: Problem, fleet: Fleet, effort: Effort | None = None) -> None:
+    def __init__(self, problem: Problem, fleet: FleetView, effort: Effort | None = None) -> None:
         self._problem = problem
         self._fleet = fleet
         self.constraints = [c for claim in problem.claims for c in claim.constraints]
@@ -261,7 +261,7 @@ class Search:
         )
         known = self._options.get(key)
         if known is None:
-            pricing = Pricing(market.table, self._policies, self._fleet.markets.weights(market))
+            pricing = Pricing(market.table, self._policies, self._fleet.weights(market))
             known = self._options[key] = slice_options(
                 state.usage,
                 state.instances,

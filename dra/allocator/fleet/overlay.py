@@ -1,0 +1,160 @@
+"""A fleet as it would be with other claims on some GPUs, for questions of the kind "what if".
+
+It shares all but those GPUs with the fleet that it is made of, which it leaves as it is.
+"""
+
+from __future__ import annotations
+
+import heapq
+from bisect import insort
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from dra.allocator.fleet.gpustate import GpuState
+from dra.allocator.fleet.view import Candidate, Candidates, FleetView, Holder, NodeGpus, Pricing
+from dra.allocator.scoring.geometry_index import Market
+from dra.allocator.scoring.geometry_weights import GpuId
+from dra.allocator.scoring.score import Key, Policy, Situation, Weights
+from dra.cel.kinds import Kinds
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is supposed: these claims hold nothing, those ``added``, by UID, what is given."""
+
+    gone: frozenset[str]
+    added: Mapping[str, Holder]
+
+
+class Overlay:
+    """``fleet`` with ``nodes`` in the place of its own: what it would be after ``change``."""
+
+    def __init__(self, fleet: FleetView, change: Change, nodes: Mapping[str, NodeGpus]) -> None:
+        self.driver = fleet.driver
+        self.kinds = fleet.kinds
+        self.markets = fleet.markets
+        self.schedulers = fleet.schedulers
+        self._fleet = fleet
+        self._change = change
+        self._nodes = nodes
+        self._weights: dict[Market, Weights] = {}
+        self._changed = [
+            (before, after)
+            for name, node in nodes.items()
+            for before, after in zip(fleet.nodes[name].gpus, node.gpus, strict=True)
+            if before is not after
+        ]
+        self.stock: Candidates = _Candidates(fleet.stock, self.kinds, [a for _, a in self._changed])
+
+    @cached_property
+    def nodes(self) -> Mapping[str, NodeGpus]:
+        """The nodes whose GPUs the controller allocates, by name."""
+        return {**self._fleet.nodes, **self._nodes}
+
+    @cached_property
+    def alike(self) -> Mapping[Hashable, Sequence[str]]:
+        """The nodes of each shape, in name order."""
+        shapes: dict[Hashable, Sequence[str]] = dict(self._fleet.alike)
+        for name, node in self._nodes.items():
+            before = self._fleet.nodes[name].shape
+            shapes[before] = [other for other in shapes[before] if other != name]
+            names = [*shapes.get(node.shape, ())]
+            insort(names, name)
+            shapes[node.shape] = names
+        return {shape: names for shape, names in shapes.items() if names}
+
+    def weights(self, market: Market) -> Weights:
+        """What slices of a market would be worth."""
+        if market not in self._weights:
+            census = market.index.census
+            census = replace(census, feasible=[*census.feasible])
+            for before, after in self._changed:
+                for state, count in ((before, -1), (after, 1)):
+                    if state.market is market and state.counted:
+                        census.add(state.usage, count=count)
+            self._weights[market] = self.markets.weights_at(market, census)
+        return self._weights[market]
+
+    def profiles(self) -> frozenset[str]:
+        """Names of the profiles that any node's GPUs have."""
+        return self._fleet.profiles()
+
+    def without(self, claim_uids: Collection[str], *, holding: Iterable[Holder] = ()) -> FleetView:
+        """The fleet as it would be after this change and another."""
+        gone = {*claim_uids}
+        added = {uid: held for uid, held in self._change.added.items() if uid not in gone}
+        added |= {ref.uid: (ref, allocation) for ref, allocation in holding}
+        return self._fleet.without(self._change.gone | gone, holding=added.values())
+
+
+_Entry = tuple[Key, GpuId, int, Candidate]
+
+
+class _Candidates:
+    """Those of ``fleet``, but of the GPUs ``changed`` what these could give."""
+
+    def __init__(self, fleet: Candidates, kinds: Kinds, changed: Iterable[GpuState]) -> None:
+        self._fleet = fleet
+        self._kinds = kinds
+        self._changed = {state.id: state for state in changed}
+
+    @property
+    def whole(self) -> int:
+        """How many GPUs are given out whole: those stay who they are."""
+        return self._fleet.whole
+
+    def candidates(
+        self, expressions: tuple[str, ...], policy: Policy, weights: Pricing
+    ) -> Iterator[Candidate]:
+        """Every slice that all ``expressions`` select, best first. Raises SelectorError."""
+        found = self._fleet.candidates(expressions, policy, weights)
+        kept = (known for known in found if known.state.id not in self._changed)
+        added = self._entries(expressions, policy, weights, self._changed.values())
+        yield from heapq.merge(kept, (c for *_, c in added), key=_by_cost)
+
+    def best(
+        self,
+        expressions: tuple[str, ...],
+        policy: Policy,
+        weights: Pricing,
+        states: Iterable[GpuState],
+    ) -> Candidate | None:
+        """The first of ``candidates`` that is of one of the GPUs ``states``, found by these."""
+        same, changed = list[GpuState](), list[GpuState]()
+        for state in states:
+            (changed if state.id in self._changed else same).append(state)
+        found = self._fleet.best(expressions, policy, weights, same)
+        added = self._entries(expressions, policy, weights, changed)
+        every = [c for c in (found, added[0][-1] if added else None) if c is not None]
+        return min(every, key=_by_cost, default=None)
+
+    def _entries(
+        self,
+        expressions: tuple[str, ...],
+        policy: Policy,
+        weights: Pricing,
+        states: Iterable[GpuState],
+    ) -> list[_Entry]:
+        """All that these GPUs could give, in the order of ``candidates``."""
+        found: list[_Entry] = []
+        for state in states:
+            market, kind = state.market, state.kind
+            if market is None or not state.counted:
+                continue
+            slices = market.geometry.memory_slices
+            situation = Situation(state.usage, state.instances, slices, weights(market))
+            for offer in self._kinds.match_kind(expressions, kind).offers:
+                if offer.profile is None:
+                    continue
+                rank = kind.offers.index(offer)
+                for move in market.table.moves(state.usage, offer.profile):
+                    cost = (float(offer.size), *policy(situation, move))
+                    entry = Candidate(cost, state, offer, move.placement)
+                    found.append((cost, state.id, rank, entry))
+        found.sort(key=lambda entry: entry[:3])
+        return found
+
+
+def _by_cost(candidate: Candidate) -> tuple[Key, GpuId]:
+    return candidate.cost, candidate.state.id

@@ -1,0 +1,132 @@
+"""The fleet as whoever decides reads it: the live one, or one that is only supposed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from dra.allocator.fleet.gpustate import GpuState
+from dra.allocator.scoring.geometry_index import Market, Markets
+from dra.allocator.scoring.score import Key, Policy, Weights
+from dra.cel.kinds import Kinds, Offer
+from dra.claims.allocation import Allocation
+from dra.gpu.geometry import Placement
+from dra.gpu.inventory import ClaimRef, Inventory
+
+Signature = tuple[Hashable, ...]
+Holder = tuple[ClaimRef, Allocation]
+"""A claim and what it holds."""
+
+Pricing = Callable[[Market], Weights]
+"""What slices of a market are worth now."""
+
+
+@dataclass(slots=True, eq=False)
+class NodeGpus:
+    """A node's inventory, and the state of its GPUs in the order of their names.
+
+    ``shape`` is equal for nodes whose GPUs are in equal states: what fits one, fits the other.
+    """
+
+    inventory: Inventory
+    gpus: list[GpuState] = field(default_factory=list)
+    signature: Signature = ()
+    shape: Hashable = 0
+
+    def gpu(self, name: str) -> GpuState | None:
+        """The state of ``gpu-<minor>``."""
+        return next((g for g in self.gpus if g.gpu.name == name), None)
+
+
+class Candidate(NamedTuple):
+    """One slice that would serve a want of one device. Lower costs are better."""
+
+    cost: Key
+    state: GpuState
+    offer: Offer
+    placement: Placement
+
+
+class Candidates(Protocol):
+    """Single devices of a fleet, best first."""
+
+    @property
+    def whole(self) -> int:
+        """How many GPUs are given out whole."""
+        ...
+
+    def candidates(
+        self, expressions: tuple[str, ...], policy: Policy, weights: Pricing
+    ) -> Iterator[Candidate]:
+        """Every slice that all ``expressions`` select: smaller profiles, then lower costs, first.
+
+        Ties go to the lower node name, then the lower GPU. The expressions must not tell GPUs of a
+        kind apart. Raises SelectorError.
+        """
+        ...
+
+    def best(
+        self,
+        expressions: tuple[str, ...],
+        policy: Policy,
+        weights: Pricing,
+        states: Iterable[GpuState],
+    ) -> Candidate | None:
+        """The first of ``candidates`` that is of one of the GPUs ``states``, found by these."""
+        ...
+
+
+class FleetView(Protocol):
+    """All GPUs to decide on, and who holds them; nobody changes them meanwhile."""
+
+    @property
+    def driver(self) -> str:
+        """The name of the driver."""
+        ...
+
+    @property
+    def kinds(self) -> Kinds:
+        """What selectors select of the GPUs."""
+        ...
+
+    @property
+    def markets(self) -> Markets:
+        """The GPUs by geometry, and the demand for their slices."""
+        ...
+
+    @property
+    def nodes(self) -> Mapping[str, NodeGpus]:
+        """The nodes whose GPUs the controller allocates, by name."""
+        ...
+
+    @property
+    def schedulers(self) -> Collection[str]:
+        """Nodes whose GPUs kube-scheduler allocates."""
+        ...
+
+    @property
+    def alike(self) -> Mapping[Hashable, Sequence[str]]:
+        """The nodes of each shape, in name order."""
+        ...
+
+    @property
+    def stock(self) -> Candidates:
+        """Single devices."""
+        ...
+
+    def weights(self, market: Market) -> Weights:
+        """What slices of a market are worth now."""
+        ...
+
+    def profiles(self) -> frozenset[str]:
+        """Names of the profiles that any node's GPUs have."""
+        ...
+
+    def without(self, claim_uids: Collection[str], *, holding: Iterable[Holder] = ()) -> FleetView:
+        """The fleet as it would be if these claims held nothing, and others what is given.
+
+        Nothing of this fleet changes, and all but the GPUs in question is shared: what is returned
+        is good until this fleet changes.
+        """
+        ...
