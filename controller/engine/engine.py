@@ -13,12 +13,12 @@ from controller.cluster.effects import Effects
 from controller.engine.evaluations import TOLD_SECONDS, Asked, Evaluations
 from controller.engine.pod_problem import Blocked, Satisfied, examine, without_nodes
 from controller.engine.retries import Retries
-from controller.lifecycle.allocation_writes import Grants
+from controller.lifecycle.allocation_writes import AllocationWrites
 from controller.lifecycle.claimwrites import ClaimWrites
 from controller.lifecycle.classsync import ClassSync
 from controller.lifecycle.cleanup import Ender
-from controller.lifecycle.failed_prepare import Stranded
-from controller.lifecycle.partial_allocations import Mover
+from controller.lifecycle.failed_prepare import FailedPrepares
+from controller.lifecycle.partial_allocations import PartialAllocations
 from controller.queue.exclusions import Exclusions
 from controller.queue.known_failures import Failures
 from controller.queue.overtaking import Overtaking
@@ -26,7 +26,7 @@ from controller.queue.turns import urgency
 from controller.queue.worklist import WorkList
 from controller.reporting.observer import ControllerObserver
 from controller.reporting.report import Reporter
-from controller.writing.in_flight import Flights
+from controller.writing.in_flight import InFlight
 from controller.writing.outbox import Outbox
 from controller.writing.writer import Writer
 from dra.allocator.admin_access import decide
@@ -75,16 +75,18 @@ class Engine:
         self._gate = gate
         self._now = now
         self._observer = observer or ControllerObserver()
-        self._flights = Flights(outbox, wake)
-        self._grants = Grants(cluster, writer, reporter, self._flights, gate=gate)
-        writes = ClaimWrites(cluster, self._flights, self._settle_claim)
+        self._in_flight = InFlight(outbox, wake)
+        self._allocations = AllocationWrites(cluster, writer, reporter, self._in_flight, gate=gate)
+        writes = ClaimWrites(cluster, self._in_flight, self._settle_claim)
         self._allocator = Allocator(cluster.fleet, cluster.hosts)
         self._ender = Ender(
             cluster, reader, writer, writes=writes, at_creation=finalizer_at_creation, now=now
         )
-        self._mover = Mover(cluster, reader, writer, writes=writes, allocator=self._allocator)
+        self._partial = PartialAllocations(
+            cluster, reader, writer, writes=writes, allocator=self._allocator
+        )
         self._exclusions = Exclusions(now)
-        self._stranded = Stranded(
+        self._failed_prepares = FailedPrepares(
             cluster, writer, reporter, writes=writes, exclusions=self._exclusions
         )
         self._failures = Failures(now)
@@ -100,7 +102,8 @@ class Engine:
         )
         self._evaluations = evaluations
         self._waiting: set[Key] = set()
-        self._held_up: tuple[set[Key], set[Key]] = set(), set()
+        self._pods_held_up: set[Key] = set()
+        self._claims_held_up: set[Key] = set()
         self._delegated: frozenset[str] = frozenset()
         self._classes = ClassSync(cluster, writer, reporter, now)
         self._last_sweep = float("-inf")
@@ -111,9 +114,9 @@ class Engine:
         Raises:
             NotLeadingError: nothing may be written any more.
         """
-        if self._flights.land():
+        if self._in_flight.take_answers():
             self._go_on()
-        for key in self._evaluations.land() if self._evaluations else ():
+        for key in self._evaluations.take_answers() if self._evaluations else ():
             self._add(key)
         effects = self._cluster.take_effects()
         for taken in effects.taken_back:
@@ -122,7 +125,7 @@ class Engine:
             self._exclusions.ease(node)
         for uid in effects.gone_pods:
             self._exclusions.forget(uid)
-            self._grants.forget_pod(uid)
+            self._allocations.forget_pod(uid)
             self._reporter.forget(pod_uid=uid, gone=True)
             self._overtaking.leaves(uid)
         self._claims_changed(effects)
@@ -141,9 +144,9 @@ class Engine:
     def _claims_changed(self, effects: Effects) -> None:
         for uid in effects.gone_claims:
             self._reporter.forget(claim_uid=uid)
-            self._grants.forget_claim(uid)
+            self._allocations.forget_claim(uid)
         for key in effects.claims:
-            self._grants.notice(key)
+            self._allocations.notice(key)
             self._claims.add(key, 0)
 
     def work(self) -> bool:
@@ -154,15 +157,15 @@ class Engine:
         """
         if self._classes.sync_if_due() or self._reporter.write_if_due():
             return True
-        if self._flights.full:
+        if self._in_flight.full:
             return False
         claim = self._claims.pop()
         if claim is not None:
-            self._guarded(claim, self._end, self._retries.claim)
+            self._guarded(claim, self._end, self._retries.retry_claim)
             return True
         pod = self._pods.pop()
         if pod is not None:
-            self._guarded(pod, self._serve, self._retries.pod)
+            self._guarded(pod, self._serve, self._retries.retry_pod)
             return True
         return False
 
@@ -170,19 +173,19 @@ class Engine:
         """The monotonic time of the next piece of work, None when only an answer brings any."""
         times = [self._classes.due, self._reporter.due]
         times += [self._evaluations.due] if self._evaluations else []
-        if not self._flights.full:
+        if not self._in_flight.full:
             times += [self._claims.next_due(), self._pods.next_due()]
         return min((t for t in times if t is not None), default=None)
 
     def _end(self, key: Key) -> bool:
         """See whether a claim has ended; True when a write is under way."""
-        if self._flights.concern([key]):
-            self._held_up[1].add(key)
-        elif not self._stranded.look_at(key):
+        if self._in_flight.is_about([key]):
+            self._claims_held_up.add(key)
+        elif not self._failed_prepares.look_at(key):
             again = self._ender.look_at(key)
             if again is not None:
                 self._claims.add(key, 0, at=again)
-        return self._flights.concern([key])
+        return self._in_flight.is_about([key])
 
     # -- pods
 
@@ -209,17 +212,17 @@ class Engine:
                 self._reporter.left(pod)
                 self._overtaking.leaves(pod.uid)
             return False
-        if self._flights.concern(pod.claim_keys):
-            self._held_up[0].add(key)
+        if self._in_flight.is_about(pod.claim_keys):
+            self._pods_held_up.add(key)
         elif not (
-            self._grants.repeat(pod, lambda error: self._settle_pod(key, error))
-            or any(self._stranded.look_at(k) for k in pod.claim_keys)
+            self._allocations.repeat(pod, lambda error: self._settle_pod(key, error))
+            or any(self._failed_prepares.look_at(k) for k in pod.claim_keys)
         ):
             try:
                 self._examine(pod)
             except UnansweredError as error:
                 self._ask(pod, error)
-        return self._flights.concern(pod.claim_keys)
+        return self._in_flight.is_about(pod.claim_keys)
 
     def _ask(self, pod: Pod, error: UnansweredError) -> None:
         """Have evaluated what a decision for ``pod`` needs; it is made once all is answered."""
@@ -242,8 +245,8 @@ class Engine:
             self._overtaking.leaves(pod.uid)
         if isinstance(found, Satisfied):
             self._reporter.served(pod)
-            if found.ours and self._grants.is_gated(pod):
-                self._grants.lift_gate(pod, lambda error: self._settle_pod(pod.key, error))
+            if found.ours and self._allocations.is_gated(pod):
+                self._allocations.lift_gate(pod, lambda error: self._settle_pod(pod.key, error))
         elif isinstance(found, Blocked):
             self._wait(pod, found.obstacle, [found.claim])
         elif isinstance(found, Problem):
@@ -256,7 +259,7 @@ class Engine:
             began, gave_ups = self._now(), self._allocator.gave_ups
             decision = None if obstacle else self._decide(problem)
             if decision is None and obstacle is None:
-                if self._mover.move(pod, problem, self._delegated):
+                if self._partial.give_up(pod, problem, self._delegated):
                     return
                 fleet = self._cluster.fleet
                 found = explain(problem, self._allocator, fleet, self._delegated)
@@ -279,7 +282,7 @@ class Engine:
                 self._overtaking.served(pod)
             self._settle_pod(pod.key, error)
 
-        self._grants.make(pod, decision, problem.claims, done)
+        self._allocations.make(pod, decision, problem.claims, done)
 
     def _decide(self, problem: Problem) -> Decision | None:
         began = self._now()
@@ -329,21 +332,21 @@ class Engine:
     def _settle_pod(self, key: Key, error: Exception | None) -> None:
         """What was written for a pod was answered; what happened meanwhile is looked at next."""
         if error is not None:
-            self._held_up[0].discard(key)  # it is retried, after a pause
-        self._retries.pod(key, error)
+            self._pods_held_up.discard(key)  # it is retried, after a pause
+        self._retries.retry_pod(key, error)
 
     def _settle_claim(self, key: Key, error: Exception | None) -> None:
         """What was written to a claim was answered; its pods may wait for that."""
         if error is not None:
-            self._held_up[1].discard(key)
-        pause = self._retries.claim(key, error)
+            self._claims_held_up.discard(key)
+        pause = self._retries.retry_claim(key, error)
         for pod in self._cluster.pods_of(key) if error is not None else ():
             self._add(pod.key, at=self._now() + pause)
 
     def _go_on(self) -> None:
         """Look again at what had to wait for an answer."""
-        pods, claims = self._held_up
-        self._held_up = set(), set()
+        pods, self._pods_held_up = self._pods_held_up, set()
+        claims, self._claims_held_up = self._claims_held_up, set()
         for key in pods:
             self._add(key)
         for key in claims:

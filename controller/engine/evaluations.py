@@ -120,7 +120,8 @@ class Evaluations:
     def ask(self, pod: Pod, claims: Iterable[Asked], lacking: Question) -> Obstacle | None:
         """Have found out what a decision for ``pod`` needs, of which ``lacking`` is a part.
 
-        Returns why that is not done, or that it takes long; else None, and ``land`` names the pod.
+        Returns why that is not done, or that it takes long; else None, and ``take_answers`` names
+        the pod.
         """
         obstacle, until = self._refused.find(pod.uid) or (None, 0.0)
         if obstacle is not None and self._now() < until:
@@ -157,7 +158,7 @@ class Evaluations:
                 gpu = state.gpu
                 yield (self._kinds.whole(gpu, state.inventory) if views else state.kind), gpu
 
-    def land(self) -> list[Key]:
+    def take_answers(self) -> list[Key]:
         """Take the answers that have come; returns the pods that have all that they waited for."""
         ready: list[Key] = []
         while self._answers:
@@ -182,7 +183,7 @@ class Evaluations:
 
     @property
     def due(self) -> float | None:
-        """The monotonic time to call ``land`` although no answer came, None when there is none."""
+        """The monotonic time to call ``take_answers`` although no answer came, or None."""
         return self._not_before if self._queues and not self._under_way else None
 
     def _answered(self, question: Question) -> Iterator[Key]:

@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator
 
 from controller.cluster.cluster import Cluster
 from controller.queue.worklist import WorkList
-from controller.writing.in_flight import Answer, Flights
+from controller.writing.in_flight import Answer, InFlight
 from controller.writing.writer import NotLeadingError, Writer
 from dra.claims.claims import Claim
 from dra.common.resources import Obj
@@ -59,14 +59,14 @@ class Fence:
         self,
         cluster: Cluster,
         writer: Writer,
-        flights: Flights,
+        in_flight: InFlight,
         *,
         mark: str,
         now: Callable[[], float],
     ) -> None:
         self._cluster = cluster
         self._writer = writer
-        self._flights = flights
+        self._in_flight = in_flight
         self._mark = mark
         self._now = now
         self._began = now()
@@ -96,11 +96,11 @@ class Fence:
         Raises:
             NotLeadingError: nothing may be written any more.
         """
-        self._flights.land()
+        self._in_flight.take_answers()
 
     def work(self) -> bool:
         """Begin to fence one claim; False when none is due, or answers are to be waited for."""
-        if self._flights.full:
+        if self._in_flight.full:
             return False
         key = self._work.pop()
         if key is None:
@@ -110,13 +110,13 @@ class Fence:
 
     def next_due(self) -> float | None:
         """The monotonic time of the next attempt, None when only an answer brings any."""
-        return None if self._flights.full else self._work.next_due()
+        return None if self._in_flight.full else self._work.next_due()
 
     def _send(self, key: Key, claim: Claim) -> None:
         def job() -> Iterator[Obj]:
             yield self._writer.fence(claim, self._mark)
 
-        self._flights.start([key], job, lambda answer: self._settle(key, answer))
+        self._in_flight.start([key], job, lambda answer: self._settle(key, answer))
 
     def _settle(self, key: Key, answer: Answer) -> None:
         error = answer.error

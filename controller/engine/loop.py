@@ -24,7 +24,7 @@ from controller.reporting.observer import ControllerObserver
 from controller.reporting.podconditions import PodConditions
 from controller.reporting.report import Reporter
 from controller.writing.handover import Handover, NoHandover
-from controller.writing.in_flight import Flights
+from controller.writing.in_flight import InFlight
 from controller.writing.outbox import Outbox, Senders
 from controller.writing.writer import NotLeadingError, Writer
 from dra.cel.kinds import Kinds
@@ -255,7 +255,7 @@ class Controller:
         return Fence(
             cluster,
             writer,
-            Flights(outbox, inbox.wake),
+            InFlight(outbox, inbox.wake),
             mark=f"{rfc3339(self._clock.now())} {secrets.token_hex(4)}",
             now=self._clock.monotonic,
         )

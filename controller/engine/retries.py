@@ -44,21 +44,21 @@ class Retries:
         self._pods = pods
         self._claims = claims
 
-    def claim(self, key: Key, error: Exception | None) -> float:
+    def retry_claim(self, key: Key, error: Exception | None) -> float:
         """Work on a claim has ended; returns the seconds until it is tried again, if it failed."""
         if error is None:
-            self._claims.succeeded(key)
+            self._claims.forget_failure(key)
             return 0.0
         self._tell(key, error, None)
         return self._claims.retry(key, 0)
 
-    def pod(self, key: Key, error: Exception | None) -> None:
+    def retry_pod(self, key: Key, error: Exception | None) -> None:
         """Work for a pod has ended."""
         pod = self._cluster.pods.get(key)
         if error is not None:
             self._tell(key, error, pod)
         if error is None or pod is None:  # gone: nobody is left to fail
-            self._pods.succeeded(key)
+            self._pods.forget_failure(key)
         else:
             self._pods.retry(key, urgency(pod))
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from controller.cluster.cluster import Cluster
 from controller.reporting.report import Reporter
-from controller.writing.in_flight import Answer, Flights
+from controller.writing.in_flight import Answer, InFlight
 from controller.writing.writer import Writer
 from dra.allocator.problem import Decision, Pick
 from dra.claims.allocation import AllocatedDevice, Allocation
@@ -29,7 +29,7 @@ Done = Callable[[Exception | None], None]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Grant:
+class _Write:
     """One claim's part of a decision; ``uncertain``: it may have been written already."""
 
     wants: ClaimWants
@@ -58,7 +58,7 @@ class _Grant:
         return Allocation(tuple(devices), self.decision.node)
 
 
-class Grants:
+class AllocationWrites:
     """What was decided and is being written, or may have been."""
 
     def __init__(
@@ -66,16 +66,16 @@ class Grants:
         cluster: Cluster,
         writer: Writer,
         reporter: Reporter,
-        flights: Flights,
+        in_flight: InFlight,
         *,
         gate: str,
     ) -> None:
         self._cluster = cluster
         self._writer = writer
         self._reporter = reporter
-        self._flights = flights
+        self._in_flight = in_flight
         self._gate = gate
-        self._unknown: dict[str, _Grant] = {}
+        self._unknown: dict[str, _Write] = {}
         self._lifted: set[str] = set()
 
     def make(
@@ -83,7 +83,7 @@ class Grants:
     ) -> None:
         """Write ``decision``, which is all that ``pod`` lacks, and lift its gate."""
         lifting = self.is_gated(pod)
-        self._send(pod, [_Grant(wants, decision) for wants in claims], done, lifting=lifting)
+        self._send(pod, [_Write(wants, decision) for wants in claims], done, lifting=lifting)
 
     def repeat(self, pod: Pod, done: Done) -> bool:
         """Write again what may have been written for ``pod``; False when there is no such thing."""
@@ -97,16 +97,16 @@ class Grants:
     def notice(self, key: Key) -> None:
         """A claim may have changed: if it is not as it was written to, the outcome is known."""
         known = self._cluster.claims.get(key)
-        grant = self._unknown.get(known.claim.ref.uid) if known else None
-        if known and grant and known.claim.resource_version != grant.claim.resource_version:
+        write = self._unknown.get(known.claim.ref.uid) if known else None
+        if known and write and known.claim.resource_version != write.claim.resource_version:
             self.forget_claim(known.claim.ref.uid)
 
     def forget_claim(self, uid: str) -> None:
         """The claim is gone, or its state is known."""
         self._writer.unanswered.forget(uid)
-        grant = self._unknown.pop(uid, None)
-        if grant is not None:
-            self._cluster.end_write(grant.claim.ref)
+        write = self._unknown.pop(uid, None)
+        if write is not None:
+            self._cluster.end_write(write.claim.ref)
 
     def forget_pod(self, uid: str) -> None:
         """The pod is gone."""
@@ -120,56 +120,58 @@ class Grants:
         """Let the scheduler have ``pod``."""
         self._send(pod, [], done, lifting=True)
 
-    def _send(self, pod: Pod, grants: list[_Grant], done: Done, *, lifting: bool) -> None:
-        for grant in grants:
-            self._cluster.begin_write(grant.claim.ref, grant.allocation(self._cluster.driver))
+    def _send(self, pod: Pod, writes: list[_Write], done: Done, *, lifting: bool) -> None:
+        for write in writes:
+            self._cluster.begin_write(write.claim.ref, write.allocation(self._cluster.driver))
 
-        def landed(answer: Answer) -> None:
-            self._take(pod, grants, answer)
+        def answered(answer: Answer) -> None:
+            self._take(pod, writes, answer)
             if lifting and answer.error is None:
                 self._lifted.add(pod.uid)
                 _log.info("gate lifted", extra={"pod": str(pod)})
             done(answer.error)
 
         # A pod whose gate is being lifted has all it wants: its claims must not move meanwhile.
-        claims = [g.key for g in grants] if grants else pod.claim_keys
-        self._flights.start(claims, lambda: self._requests(pod, grants, lifting=lifting), landed)
+        claims = [w.key for w in writes] if writes else pod.claim_keys
+        self._in_flight.start(
+            claims, lambda: self._requests(pod, writes, lifting=lifting), answered
+        )
 
-    def _requests(self, pod: Pod, grants: list[_Grant], *, lifting: bool) -> Iterator[Obj]:
+    def _requests(self, pod: Pod, writes: list[_Write], *, lifting: bool) -> Iterator[Obj]:
         """Make the requests; in a thread of its own, on values that nobody changes.
 
         Yields the claims as stored.
         """
-        for grant in grants:
-            claim = grant.claim
+        for write in writes:
+            claim = write.claim
             if self._cluster.finalizer not in claim.finalizers:
                 stored = self._writer.add_finalizer(claim)
                 yield stored
                 claim = read_claim(stored)
             yield self._writer.allocate(
                 claim,
-                grant.picks,
-                node=grant.decision.node,
-                pool=grant.decision.pool,
-                config=grant.wants.config(p.request for p in grant.picks),
+                write.picks,
+                node=write.decision.node,
+                pool=write.decision.pool,
+                config=write.wants.config(p.request for p in write.picks),
                 pod=pod,
             )
         if lifting:
             self._writer.lift_gate(pod, self._gate)
 
-    def _take(self, pod: Pod, grants: list[_Grant], answer: Answer) -> None:
+    def _take(self, pod: Pod, writes: list[_Write], answer: Answer) -> None:
         """Account for what was stored; the first claim without an allocation is what failed."""
         stored: dict[str, Obj] = {}
         for obj in answer.written:
             self._cluster.confirm_claim(obj)
             stored[obj["metadata"]["uid"]] = obj
         tried = True
-        for grant in grants:
-            last = stored.get(grant.claim.ref.uid)
-            claim = self._cluster.read_claim(last) if last is not None else grant.claim
+        for write in writes:
+            last = stored.get(write.claim.ref.uid)
+            claim = self._cluster.read_claim(last) if last is not None else write.claim
             if last is not None and claim.allocation is not None:
-                self._granted(pod, last, grant)
-            elif grant.uncertain or (
+                self._written(pod, last, write)
+            elif write.uncertain or (
                 tried
                 and _may_be_written(answer.error)
                 and self._cluster.finalizer in claim.finalizers
@@ -177,17 +179,17 @@ class Grants:
                 # However the same is refused later: the first one may have been written.
                 tried = False
                 self._unknown[claim.ref.uid] = replace(
-                    grant, wants=replace(grant.wants, claim=claim), uncertain=True
+                    write, wants=replace(write.wants, claim=claim), uncertain=True
                 )
-                self.notice(grant.key)
+                self.notice(write.key)
                 continue
             else:
                 tried = False
-            self._cluster.end_write(grant.claim.ref)
+            self._cluster.end_write(write.claim.ref)
 
-    def _granted(self, pod: Pod, obj: Obj, grant: _Grant) -> None:
-        decision = grant.decision
-        for pick in grant.picks:
+    def _written(self, pod: Pod, obj: Obj, write: _Write) -> None:
+        decision = write.decision
+        for pick in write.picks:
             if pick.profile:
                 self._cluster.markets.observe(pick.profile)
             _log.info(
@@ -205,10 +207,10 @@ class Grants:
             )
         what = ", ".join(
             f"{p.profile} at {p.placement} of {p.gpu}" if p.placement else p.gpu
-            for p in grant.picks
+            for p in write.picks
         )
         message = f"allocated {what} on node {decision.node}"
-        self._reporter.allocated(pod, obj, message, profiles=[p.profile for p in grant.picks])
+        self._reporter.allocated(pod, obj, message, profiles=[p.profile for p in write.picks])
 
 
 def _may_be_written(error: Exception | None) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from controller.cluster.cluster import Cluster
 from controller.cluster.known_claims import KnownClaim
-from controller.writing.in_flight import Answer, Flights
+from controller.writing.in_flight import Answer, InFlight
 from dra.claims.claims import Claim
 from dra.common.resources import Obj
 from dra.pods.pods import Key
@@ -18,9 +18,9 @@ Settle = Callable[[Key, Exception | None], None]
 class ClaimWrites:
     """Begins writes to claims, and tells the cluster index what was stored."""
 
-    def __init__(self, cluster: Cluster, flights: Flights, settle: Settle) -> None:
+    def __init__(self, cluster: Cluster, in_flight: InFlight, settle: Settle) -> None:
         self._cluster = cluster
-        self._flights = flights
+        self._in_flight = in_flight
         self._settle = settle
 
     def send(
@@ -42,4 +42,4 @@ class ClaimWrites:
             self._settle(key, answer.error)
 
         cluster.begin_write(claim.ref)
-        self._flights.start([key], job, done)
+        self._in_flight.start([key], job, done)

@@ -17,6 +17,7 @@ from dra.claims.classes import generated_classes, is_generated, needs_write, res
 from dra.claims.extendedresources import holders, may_carry, resource_of
 from dra.common.resources import Obj
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError
+from dra.kube.timing import Backoff
 
 _log = logging.getLogger(__name__)
 
@@ -34,12 +35,12 @@ class ClassSync:
         self._writer = writer
         self._reporter = reporter
         self._now = now
-        self._failures = 0
+        self._backoff = Backoff(first=_FIRST_PAUSE, limit=_LONGEST_PAUSE, jitter=0)
         self.due: float | None = now()
 
     def request(self) -> None:
         """Profiles or classes have changed. A pause after a failure goes on."""
-        if not self._failures:
+        if not self._backoff.failures:
             self.due = self._now()
 
     def sync_if_due(self) -> bool:
@@ -50,13 +51,12 @@ class ClassSync:
         try:
             self._sync()
         except KubeError as error:
-            pause = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2.0 ** min(self._failures, 10))
-            self._failures += 1
+            pause = self._backoff.next_delay()
             self.due = self._now() + pause
             fields = {"pause": pause, "error": str(error)}
             _log.warning("DeviceClasses not written; trying again", extra=fields)
         else:
-            self._failures = 0
+            self._backoff.reset()
         return True
 
     def _sync(self) -> None:

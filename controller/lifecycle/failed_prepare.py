@@ -20,8 +20,8 @@ from dra.claims.reasons import Obstacle, Reason
 from dra.pods.pods import Key, Pod
 
 
-class Stranded:
-    """Looks after claims that failed for good."""
+class FailedPrepares:
+    """Claims whose node failed for good, given up where no pod holds them."""
 
     def __init__(
         self,

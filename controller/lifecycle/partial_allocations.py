@@ -24,8 +24,8 @@ from dra.pods.pods import Pod
 _log = logging.getLogger(__name__)
 
 
-class Mover:
-    """Moves what nobody uses yet."""
+class PartialAllocations:
+    """Allocations of pods that lack others; given up only where nobody uses them yet."""
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class Mover:
         self._writes = writes
         self._allocator = allocator
 
-    def move(self, pod: Pod, problem: Problem, delegated: AbstractSet[str]) -> bool:
+    def give_up(self, pod: Pod, problem: Problem, delegated: AbstractSet[str]) -> bool:
         """Deallocate claims of ``pod`` if all its claims then fit together; True when under way.
 
         ``problem`` is what the pod still lacks. What is reserved for the pod is deallocated in two

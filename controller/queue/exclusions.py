@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dra.kube.timing import Backoff
+
 FIRST_SECONDS = 5.0
 LONGEST_SECONDS = 300.0
 SHORTEST_SECONDS = 1.0
@@ -23,7 +25,7 @@ REASON = "kube-scheduler took an allocation there back; left out for a while"
 class _Refusal:
     at: float
     until: float
-    times: int = 1
+    backoff: Backoff
 
 
 class Exclusions:
@@ -43,9 +45,13 @@ class Exclusions:
         known = nodes.get(node)
         if known is not None and now - known.at < _SAME_REFUSAL_SECONDS:
             return known.until - now
-        times = known.times + 1 if known else 1
-        wait = min(LONGEST_SECONDS, FIRST_SECONDS * 2.0 ** min(times - 1, 16))
-        nodes[node] = _Refusal(at=now, until=now + wait, times=times)
+        backoff = (
+            known.backoff
+            if known
+            else Backoff(first=FIRST_SECONDS, limit=LONGEST_SECONDS, jitter=0)
+        )
+        wait = backoff.next_delay()
+        nodes[node] = _Refusal(at=now, until=now + wait, backoff=backoff)
         return wait
 
     def excluded(self, pod_uid: str) -> dict[str, str]:

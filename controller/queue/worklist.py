@@ -6,6 +6,8 @@ import heapq
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
+from dra.kube.timing import Backoff
+
 K = TypeVar("K", bound=Hashable)
 
 FIRST_PAUSE = 0.05
@@ -26,7 +28,7 @@ class WorkList(Generic[K]):
         self._ready: list[tuple[Any, int, K]] = []
         self._later: list[tuple[float, int, K]] = []
         self._due: dict[K, float] = {}
-        self._failures: dict[K, int] = {}
+        self._failures: dict[K, Backoff] = {}
         self._ticket = 0
 
     def __len__(self) -> int:
@@ -56,13 +58,15 @@ class WorkList(Generic[K]):
 
     def retry(self, key: K, order: Any) -> float:
         """Look at ``key`` again after a pause that doubles with every failure in a row."""
-        failures = self._failures.get(key, 0)
-        self._failures[key] = failures + 1
-        pause = min(LONGEST_PAUSE, FIRST_PAUSE * 2.0 ** min(failures, 16))
+        backoff = self._failures.get(key)
+        if backoff is None:
+            backoff = Backoff(first=FIRST_PAUSE, limit=LONGEST_PAUSE, jitter=0)
+            self._failures[key] = backoff
+        pause = backoff.next_delay()
         self.add(key, order, at=self._now() + pause)
         return pause
 
-    def succeeded(self, key: K) -> None:
+    def forget_failure(self, key: K) -> None:
         """Forget the failures of ``key``."""
         self._failures.pop(key, None)
 

@@ -1,4 +1,4 @@
-"""Writes in flight: the claims that they concern, and their results.
+"""Writes in flight: the claims that they are about, and their results.
 
 One thread decides, others make the requests. What was decided counts from the start, so that the
 next decision knows it; what was answered comes back to the thread that decides. While a claim is
@@ -35,13 +35,13 @@ class Answer:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Flight:
+class _Sent:
     claims: tuple[Key, ...]
     done: Callable[[Answer], None]
     answer: Answer = field(default_factory=Answer)
 
 
-class Flights:
+class InFlight:
     """Owned by the thread that decides; ``wake`` is called by others when there is an answer."""
 
     def __init__(self, outbox: Outbox, wake: Callable[[], None]) -> None:
@@ -49,50 +49,50 @@ class Flights:
         self._wake = wake
         self._claims: set[Key] = set()
         self._under_way = 0
-        self._landed: deque[_Flight] = deque()
+        self._arrived: deque[_Sent] = deque()
 
     @property
     def full(self) -> bool:
         """Whether to wait for an answer before anything else is begun."""
         return self._under_way >= LIMIT
 
-    def concern(self, claims: Iterable[Key]) -> bool:
+    def is_about(self, claims: Iterable[Key]) -> bool:
         """Whether any of ``claims`` is being written."""
         return not self._claims.isdisjoint(claims)
 
     def start(self, claims: Iterable[Key], job: Job, done: Callable[[Answer], None]) -> None:
-        """Have ``job`` write to ``claims``; ``done`` is called by ``land`` afterwards."""
-        flight = _Flight(tuple(claims), done)
-        self._claims.update(flight.claims)
+        """Have ``job`` write to ``claims``; ``done`` is called by ``take_answers`` afterwards."""
+        sent = _Sent(tuple(claims), done)
+        self._claims.update(sent.claims)
         self._under_way += 1
-        self._outbox.send(lambda: self._fly(flight, job))
+        self._outbox.send(lambda: self._do(sent, job))
 
-    def land(self) -> bool:
+    def take_answers(self) -> bool:
         """Take the answers that have come; False when there was none.
 
         Raises:
             NotLeadingError: nothing may be written any more.
         """
-        landed = False
-        while self._landed:
-            landed = True
-            flight = self._landed.popleft()
+        any_arrived = False
+        while self._arrived:
+            any_arrived = True
+            sent = self._arrived.popleft()
             self._under_way -= 1
-            self._claims.difference_update(flight.claims)
+            self._claims.difference_update(sent.claims)
             try:
-                flight.done(flight.answer)
+                sent.done(sent.answer)
             except NotLeadingError:
                 raise
             except Exception:  # noqa: BLE001 - logged; it may be anything
                 # One answer that we cannot handle must not keep the others from being served.
-                _log.exception("an answer was not understood", extra={"claims": flight.claims})
-        return landed
+                _log.exception("an answer was not understood", extra={"claims": sent.claims})
+        return any_arrived
 
-    def _fly(self, flight: _Flight, job: Job) -> None:
+    def _do(self, sent: _Sent, job: Job) -> None:
         try:
             for obj in job():
-                flight.answer.written.append(obj)
+                sent.answer.written.append(obj)
         except Exception as error:  # noqa: BLE001 - handed over to whoever asked for the job
-            flight.answer.error = error
-        self._landed.append(flight)
+            sent.answer.error = error
+        self._arrived.append(sent)
         self._wake()

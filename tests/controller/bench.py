@@ -14,7 +14,7 @@ from controller.engine.fence import Fence
 from controller.reporting.observer import ControllerObserver
 from controller.reporting.podconditions import PodConditions
 from controller.reporting.report import Reporter
-from controller.writing.in_flight import Flights
+from controller.writing.in_flight import InFlight
 from controller.writing.outbox import Outbox
 from controller.writing.writer import Writer
 from dra.cel.cel import Selectors
@@ -261,8 +261,8 @@ class Bench:
 
     def fence(self, mark: str = "fence") -> Fence:
         """The fence that this leader raises around the claims that it knows."""
-        flights = Flights(self.outbox, lambda: None)
-        return Fence(self.cluster, self.writer, flights, mark=mark, now=lambda: self.time)
+        in_flight = InFlight(self.outbox, lambda: None)
+        return Fence(self.cluster, self.writer, in_flight, mark=mark, now=lambda: self.time)
 
     def run(self, *, seconds: float = 0.0) -> None:
         """Let time pass, then do all work that is due; the answers of writes are watched."""

@@ -129,7 +129,7 @@ def test_failures_in_a_row_wait_ever_longer_until_one_succeeds() -> None:
         assert work.pop() == "a"
     assert pauses[:4] == [0.05, 0.1, 0.2, 0.4]
     assert pauses[-1] == 30.0
-    work.succeeded("a")
+    work.forget_failure("a")
     assert work.retry("a", 0) == 0.05
 
 
