@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from cli.doctoring.checks import Check, fail, named, ok, unknown, warn
 from cli.doctoring.evidence import Evidence
 from dra.claims.classes import GPU_CLASS, is_generated
+from dra.common.resources import at
 from dra.gpu.names import class_name
 
 _OLDEST = (1, 34)
@@ -46,9 +47,8 @@ def definition(evidence: Evidence) -> Iterator[Check]:
     if not served:
         yield fail("crd", "mignodes.mig.dra.dev does not serve v1alpha1", _CHART)
         return
-    schema = (served[0].get("schema") or {}).get("openAPIV3Schema") or {}
-    spec = (schema.get("properties") or {}).get("spec") or {}
-    if "drain" not in (spec.get("properties") or {}):
+    schema = at(served[0], "schema", "openAPIV3Schema", default={})
+    if "drain" not in at(schema, "properties", "spec", "properties"):
         yield fail(
             "crd",
             "the definition of mignodes.mig.dra.dev is too old: it drops spec.drain",

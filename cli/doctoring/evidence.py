@@ -18,6 +18,7 @@ from dra.common.resources import (
     SUBJECT_ACCESS_REVIEWS,
     Obj,
     Resource,
+    at,
 )
 from dra.kube.errors import ForbiddenError, KubeError, NotFoundError
 from dra.resourceslices.nvidiadra import DRA_DRIVER, summary
@@ -93,7 +94,7 @@ def _served(session: Session) -> tuple[str, ...] | None:
         return ()
     except ForbiddenError:
         return None
-    return tuple(str(v["version"]) for v in group.get("versions") or ())
+    return tuple(str(v["version"]) for v in at(group, "versions"))
 
 
 def _definition(session: Session) -> Obj | None:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from cli.doctoring.checks import Check, fail, named, ok, unknown, warn
 from cli.doctoring.evidence import Evidence
-from dra.common.resources import Obj
+from dra.common.resources import Obj, at
 from dra.gpu.inventory import Allocator
 
 _GPU_NODE = "nvidia.com/gpu.present"
@@ -72,7 +72,7 @@ def plugins(evidence: Evidence) -> Iterator[Check]:
     without = [
         n["metadata"]["name"]
         for n in evidence.nodes
-        if (n["metadata"].get("labels") or {}).get(_GPU_NODE) == "true"
+        if at(n, "metadata", "labels", _GPU_NODE) == "true"
         and site.node(n["metadata"]["name"]) is None
         and n["metadata"]["name"] not in site.unreadable
     ]

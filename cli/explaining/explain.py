@@ -21,7 +21,7 @@ from dra.cel.kinds import Kinds
 from dra.cel.questions import Evaluator, SelectorError
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.wants import ClaimWants, Reader
-from dra.common.resources import Obj
+from dra.common.resources import Obj, at
 from dra.gpu.names import finalizer
 from dra.pods.pods import Key, Pod
 
@@ -190,7 +190,7 @@ class Explainer:
                 text = f"ResourceClaim {namespace}/{name} was made for another pod"
                 return finding(Why.OTHER_OWNER, text)
             return None
-        entries = (pod.obj.get("spec") or {}).get("resourceClaims") or ()
+        entries = at(pod.obj, "spec", "resourceClaims")
         template = next(e.get("resourceClaimTemplateName") for e in entries if e["name"] == entry)
         said = next((t for t in self._facts.told(pod.obj) if t.reason == _NOT_MADE), None)
         if template and (namespace, template) not in self._facts.templates:

@@ -24,6 +24,7 @@ from dra.common.resources import (
     RESOURCE_CLAIMS,
     Obj,
     Resource,
+    at,
 )
 from dra.kube.errors import ForbiddenError, NotFoundError
 from dra.pods.hosts import Hosts
@@ -84,13 +85,11 @@ class Facts:
         for event in self.events:
             if event["involvedObject"].get("uid") != uid:
                 continue
-            source = (event.get("source") or {}).get("component") or event.get(
-                "reportingComponent", ""
-            )
-            last = event.get("series", {}).get("lastObservedTime") or event.get("lastTimestamp")
-            at = str(last or event.get("eventTime") or "")
-            if source not in latest or at >= latest[source].at:
-                latest[source] = Told(source, event["reason"], event.get("message", ""), at)
+            source = at(event, "source", "component") or event.get("reportingComponent", "")
+            last = at(event, "series", "lastObservedTime") or event.get("lastTimestamp")
+            when = str(last or event.get("eventTime") or "")
+            if source not in latest or when >= latest[source].at:
+                latest[source] = Told(source, event["reason"], event.get("message", ""), when)
         return tuple(sorted(latest.values(), key=lambda t: t.at, reverse=True))
 
 
@@ -172,9 +171,9 @@ def _hosts(nodes: Iterable[Obj], pods: Iterable[Pod], claims: Mapping[Key, Known
 
 def is_component(pod: Obj, component: str) -> bool:
     """Whether a pod is one of the driver's, as the chart labels them."""
-    labels = pod["metadata"].get("labels") or {}
+    labels = at(pod, "metadata", "labels", default={})
     part_of = labels.get("app.kubernetes.io/name") == _CHART_NAME
-    image = any(_CHART_NAME in c.get("image", "") for c in pod["spec"].get("containers") or ())
+    image = any(_CHART_NAME in c.get("image", "") for c in at(pod, "spec", "containers"))
     return labels.get(COMPONENT) == component and (part_of or image)
 
 
@@ -182,10 +181,10 @@ def plugin_problems(pods: Iterable[Obj]) -> dict[str, str] | None:
     """By node, what is wrong with the plugin's pod there ("" for nothing); None without any."""
     found: dict[str, str] = {}
     for pod in pods:
-        node = (pod.get("spec") or {}).get("nodeName")
+        node = at(pod, "spec", "nodeName", default="")
         if not node or not is_component(pod, PLUGIN):
             continue
-        conditions = (pod.get("status") or {}).get("conditions") or ()
+        conditions = at(pod, "status", "conditions")
         ready = any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
         name = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
         if ready or node not in found:
@@ -210,7 +209,7 @@ def _leader(session: Session, unread: list[str]) -> str | None:
 
 def lease_holder(lease: Obj, now: datetime) -> str:
     """Who holds a lease now; empty when it is free or has run out."""
-    spec = lease.get("spec") or {}
+    spec = at(lease, "spec", default={})
     holder, renewed = spec.get("holderIdentity") or "", spec.get("renewTime")
     if not holder or not renewed:
         return ""

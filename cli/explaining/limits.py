@@ -8,6 +8,7 @@ from dataclasses import replace
 from cli.explaining.facts import Facts
 from cli.explaining.model import Finding, Why
 from cli.explaining.waiting import finding
+from dra.common.resources import at
 from dra.gpu.inventory import Allocator
 from dra.pods.pods import Pod
 
@@ -17,19 +18,18 @@ _ENTRY = "(limits)"
 
 def asked_by_limits(pod: Pod) -> Mapping[str, str]:
     """The extended resources of MIG profiles that its containers ask for, with how many."""
-    spec = pod.obj.get("spec") or {}
-    containers = [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+    containers = [*at(pod.obj, "spec", "initContainers"), *at(pod.obj, "spec", "containers")]
     return {
         name: str(number)
         for container in containers
-        for name, number in ((container.get("resources") or {}).get("limits") or {}).items()
+        for name, number in at(container, "resources", "limits", default={}).items()
         if name.startswith(PREFIX)
     }
 
 
 def with_extended(pod: Pod) -> Pod:
     """The pod with the claim that kube-scheduler made for its extended resources, if it did."""
-    made = (pod.obj.get("status") or {}).get("extendedResourceClaimStatus") or {}
+    made = at(pod.obj, "status", "extendedResourceClaimStatus", default={})
     name = made.get("resourceClaimName")
     if not name:
         return pod

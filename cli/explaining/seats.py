@@ -10,6 +10,7 @@ from cli.explaining.waiting import finding
 from cli.site.occupancy import Slot
 from dra.allocator.explain.answers import AnswerReason
 from dra.claims.conditions import READY
+from dra.common.resources import at
 from dra.gpu.names import DeviceNameError, GpuDevice, finalizer, parse_device
 from dra.pods.pods import Pod
 
@@ -74,7 +75,7 @@ def _starting(pod: Pod, facts: Facts, told: Sequence[Told]) -> Finding:
 
 
 def _scheduled(pod: Pod) -> str:
-    for condition in (pod.obj.get("status") or {}).get("conditions") or ():
+    for condition in at(pod.obj, "status", "conditions"):
         if condition["type"] == "PodScheduled" and condition["status"] != "True":
             return str(condition.get("message") or condition.get("reason") or "")
     return ""
@@ -82,10 +83,10 @@ def _scheduled(pod: Pod) -> str:
 
 def _condition(known: KnownClaim, pool: str, device: str, driver: str) -> tuple[str, str]:
     """Reason and message of the Ready condition; empty while the node has not said anything."""
-    for entry in (known.obj.get("status") or {}).get("devices") or ():
+    for entry in at(known.obj, "status", "devices"):
         if (entry["driver"], entry["pool"], entry["device"]) != (driver, pool, device):
             continue
-        for condition in entry.get("conditions") or ():
+        for condition in at(entry, "conditions"):
             if condition["type"] == READY:
                 return str(condition.get("reason") or ""), str(condition.get("message") or "")
     return "", ""

@@ -9,6 +9,8 @@ from typing import Any
 
 import yaml
 
+from dra.common.resources import at
+
 Path = tuple[str | int, ...]
 """The way to a field: keys and indexes."""
 
@@ -111,7 +113,7 @@ def dotted(path: Path) -> str:
 def _items(file: str, obj: dict[str, Any], node: yaml.Node) -> Iterator[Document]:
     found = _child(node, "items")
     children = found[1].value if found and isinstance(found[1], yaml.SequenceNode) else []
-    for item, child in zip(obj.get("items") or (), children, strict=False):
+    for item, child in zip(at(obj, "items"), children, strict=False):
         if isinstance(item, dict):
             yield Document(file, item, child)
 

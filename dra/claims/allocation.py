@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dra.common.resources import at
+
 MAX_RESULTS = 32
 
 
@@ -47,7 +49,6 @@ class Allocation:
 
 def read_allocation(obj: Mapping[str, Any]) -> Allocation:
     """The allocation in ``status.allocation``."""
-    devices = obj.get("devices", {})
     return Allocation(
         devices=tuple(
             AllocatedDevice(
@@ -56,12 +57,12 @@ def read_allocation(obj: Mapping[str, Any]) -> Allocation:
                 pool=r["pool"],
                 device=r["device"],
                 admin_access=bool(r.get("adminAccess")),
-                tolerations=tuple(r.get("tolerations") or ()),
+                tolerations=tuple(at(r, "tolerations")),
             )
-            for r in devices.get("results", ())
+            for r in at(obj, "devices", "results")
         ),
         node=_node_name(obj.get("nodeSelector")),
-        config=tuple(devices.get("config", ())),
+        config=tuple(at(obj, "devices", "config")),
     )
 
 
@@ -121,7 +122,7 @@ def allocation_config(
             for entry in class_config.get(name, ())
         )
     for entry in claim_config:
-        wanted = [r for r in entry.get("requests", ()) if r in known]
+        wanted = [r for r in at(entry, "requests") if r in known]
         if wanted or not entry.get("requests"):
             entries.append({"source": "FromClaim", **entry, "requests": wanted})
     return entries

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra.claims.allocation import Allocation, read_allocation
+from dra.common.resources import at
 from dra.gpu.inventory import ClaimRef
 
 SCHEDULER_FINALIZER = "resource.kubernetes.io/delete-protection"
@@ -115,22 +116,20 @@ def read_claim(
 ) -> Claim:
     """The claim in ``obj``, as the API server returned it; ``requests`` reads its requests."""
     metadata = obj["metadata"]
-    spec = obj.get("spec", {}).get("devices", {})
-    status = obj.get("status", {})
-    allocation = status.get("allocation")
+    allocation = at(obj, "status", "allocation", default=None)
     return Claim(
         ref=ClaimRef(metadata["namespace"], metadata["name"], metadata["uid"]),
         resource_version=metadata.get("resourceVersion", ""),
-        requests=requests(spec.get("requests", ())),
-        constraints=tuple(spec.get("constraints", ())),
-        config=tuple(spec.get("config", ())),
+        requests=requests(at(obj, "spec", "devices", "requests")),
+        constraints=tuple(at(obj, "spec", "devices", "constraints")),
+        config=tuple(at(obj, "spec", "devices", "config")),
         allocation=None if allocation is None else read_allocation(allocation),
-        reserved_for=tuple(_read_consumer(c) for c in status.get("reservedFor", ())),
-        finalizers=tuple(metadata.get("finalizers", ())),
+        reserved_for=tuple(_read_consumer(c) for c in at(obj, "status", "reservedFor")),
+        finalizers=tuple(at(metadata, "finalizers")),
         deleting="deletionTimestamp" in metadata,
-        owner_pod_uid=_owner_pod(metadata.get("ownerReferences", ())),
+        owner_pod_uid=_owner_pod(at(metadata, "ownerReferences")),
         created=metadata.get("creationTimestamp", ""),
-        others_config=OTHERS_CONFIG in spec,
+        others_config=OTHERS_CONFIG in at(obj, "spec", "devices"),
         allocated_by=() if allocation is None else allocation_managers(metadata),
     )
 
@@ -146,8 +145,8 @@ def allocation_managers(metadata: Mapping[str, Any]) -> tuple[str, ...]:
         return tuple(metadata[ALLOCATED_BY])
     return tuple(
         entry.get("manager") or ""
-        for entry in metadata.get("managedFields") or ()
-        if "f:allocation" in ((entry.get("fieldsV1") or {}).get("f:status") or {})
+        for entry in at(metadata, "managedFields")
+        if "f:allocation" in at(entry, "fieldsV1", "f:status")
     )
 
 
@@ -158,11 +157,10 @@ def claim_names(pod: Mapping[str, Any]) -> dict[str, str | None]:
     claim (``resourceClaimStatuses[].resourceClaimName`` absent) is left out.
     """
     made = {
-        s["name"]: s.get("resourceClaimName")
-        for s in pod.get("status", {}).get("resourceClaimStatuses", ())
+        s["name"]: s.get("resourceClaimName") for s in at(pod, "status", "resourceClaimStatuses")
     }
     names: dict[str, str | None] = {}
-    for entry in pod.get("spec", {}).get("resourceClaims", ()):
+    for entry in at(pod, "spec", "resourceClaims"):
         name = entry["name"]
         if "resourceClaimName" in entry:
             names[name] = entry["resourceClaimName"]
@@ -197,16 +195,16 @@ def _read_exact(name: str, body: Mapping[str, Any]) -> Request:
             "than this driver reads: state fewer or shorter selectors and parameters, or put "
             "requests into claims of other pods"
         )
-    capacity = (body.get("capacity") or {}).get("requests") or {}
+    capacity = at(body, "capacity", "requests", default={})
     return Request(
         name=name,
         class_name=body.get("deviceClassName", ""),
-        selectors=_expressions(body.get("selectors") or ()),
+        selectors=_expressions(at(body, "selectors")),
         count=body.get("count", 1),
         mode=mode,
         admin_access=bool(body.get("adminAccess")),
         unsupported=unsupported,
-        tolerations=tuple(body.get("tolerations") or ()),
+        tolerations=tuple(at(body, "tolerations")),
         capacity=tuple(sorted((n, str(quantity)) for n, quantity in capacity.items())),
     )
 
@@ -218,12 +216,12 @@ def _expressions(selectors: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
 
 def class_selectors(device_class: Mapping[str, Any]) -> tuple[str, ...]:
     """CEL expressions of a DeviceClass; all must hold."""
-    return _expressions(device_class.get("spec", {}).get("selectors", ()))
+    return _expressions(at(device_class, "spec", "selectors"))
 
 
 def class_config(device_class: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
     """``spec.config`` of a DeviceClass, as JSON."""
-    return tuple(device_class.get("spec", {}).get("config", ()))
+    return tuple(at(device_class, "spec", "config"))
 
 
 def _read_consumer(entry: Mapping[str, Any]) -> Consumer:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra.claims.claims import class_config, class_selectors
-from dra.common.resources import DEVICE_CLASSES, Obj
+from dra.common.resources import DEVICE_CLASSES, Obj, at
 from dra.gpu.devices import TYPE_GPU, TYPE_MIG
 from dra.gpu.names import class_name, extended_resource_name
 
@@ -54,7 +54,7 @@ def read_class(obj: Mapping[str, Any], driver: str) -> DeviceClass:
         ours=is_generated(obj, driver) or any(named.search(s) for s in selectors),
         selectors=selectors,
         config=class_config(obj),
-        extended_resource=(obj.get("spec") or {}).get("extendedResourceName") or "",
+        extended_resource=at(obj, "spec", "extendedResourceName", default=""),
     )
 
 
@@ -66,7 +66,7 @@ def looks_ours(name: str) -> bool:
 
 def is_generated(obj: Mapping[str, Any], driver: str) -> bool:
     """Whether the controller of ``driver`` made the class."""
-    return (obj["metadata"].get("labels") or {}).get(generated_label(driver)) == "true"
+    return bool(at(obj, "metadata", "labels", generated_label(driver)) == "true")
 
 
 def generated_classes(driver: str, profiles: Iterable[str]) -> list[Obj]:
@@ -140,19 +140,16 @@ def needs_write(wanted: Obj, found: Obj, driver: str) -> bool:
     Servers that do not know ``extendedResourceName`` drop it silently: the digest of what was
     applied tells that from a class that never had it.
     """
-    name, spec, stored = "extendedResourceName", wanted["spec"], found.get("spec") or {}
+    name, spec, stored = "extendedResourceName", wanted["spec"], at(found, "spec", default={})
     if stored.get("selectors") != spec["selectors"]:
         return True
     if stored.get(name) not in (None, "", spec.get(name)):
         return True
-    annotation = _taken_annotation(driver)
-    if (
-        annotation
-        in (found["metadata"].get("annotations") or {}).keys() - wanted["metadata"]["annotations"]
-    ):
+    carried = at(found, "metadata", "annotations", default={})
+    if _taken_annotation(driver) in carried.keys() - wanted["metadata"]["annotations"]:
         return True
     return any(
-        (found["metadata"].get(part) or {}).get(key) != value
+        at(found, "metadata", part, key) != value
         for part in ("labels", "annotations")
         for key, value in wanted["metadata"][part].items()
     )

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from dra.common.resources import at
+
 READY = "Ready"
 PREPARED = "Prepared"
 PREPARE_FAILED = "PrepareFailedPermanently"
@@ -36,13 +38,12 @@ def failed_prepare(claim: Mapping[str, Any], *, driver: str) -> str:
 
     ``claim`` is the object as JSON. Only devices that are allocated to it now count.
     """
-    status = claim.get("status") or {}
-    results = ((status.get("allocation") or {}).get("devices") or {}).get("results") or ()
+    results = at(claim, "status", "allocation", "devices", "results")
     held = {(r["driver"], r["pool"], r["device"]) for r in results}
-    for device in status.get("devices") or ():
+    for device in at(claim, "status", "devices"):
         if device["driver"] != driver or (driver, device["pool"], device["device"]) not in held:
             continue
-        for condition in device.get("conditions") or ():
+        for condition in at(device, "conditions"):
             if condition["type"] == READY and condition.get("reason") == PREPARE_FAILED:
                 return str(condition.get("message") or "the node gave no reason")
     return ""

@@ -6,20 +6,18 @@ a name altogether when a class gives it up, until another class that has it is w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 from dra.claims.classes import is_generated
+from dra.common.resources import Obj, at
 
-DeviceClassObj = Mapping[str, Any]
 
-
-def resource_of(device_class: DeviceClassObj) -> str:
+def resource_of(device_class: Obj) -> str:
     """Its ``extendedResourceName``, or nothing."""
-    return str((device_class.get("spec") or {}).get("extendedResourceName") or "")
+    return str(at(device_class, "spec", "extendedResourceName", default=""))
 
 
-def precedes(one: DeviceClassObj, other: DeviceClassObj) -> bool:
+def precedes(one: Obj, other: Obj) -> bool:
     """Whether kube-scheduler takes the first of two classes with one name."""
     first, second = (str(each["metadata"].get("creationTimestamp") or "") for each in (one, other))
     if first != second:
@@ -27,9 +25,9 @@ def precedes(one: DeviceClassObj, other: DeviceClassObj) -> bool:
     return str(one["metadata"]["name"]) < str(other["metadata"]["name"])
 
 
-def holders(objects: Iterable[DeviceClassObj], driver: str) -> dict[str, DeviceClassObj]:
+def holders(objects: Iterable[Obj], driver: str) -> dict[str, Obj]:
     """By extended resource, the class of somebody else that has it; of several the one in use."""
-    found: dict[str, DeviceClassObj] = {}
+    found: dict[str, Obj] = {}
     for obj in objects:
         name = resource_of(obj)
         if (
@@ -43,8 +41,8 @@ def holders(objects: Iterable[DeviceClassObj], driver: str) -> dict[str, DeviceC
 
 def may_carry(
     resource: str,
-    own: DeviceClassObj | None,
-    holder: DeviceClassObj | None,
+    own: Obj | None,
+    holder: Obj | None,
     *,
     served: bool,
 ) -> bool:

@@ -17,6 +17,7 @@ from dra.claims.claims import ALL, Claim, Request
 from dra.claims.classes import DeviceClass, looks_ours
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.cache import BoundedCache, json_weight
+from dra.common.resources import at
 
 _SPECS_BYTES = 16 * 2**20
 """What distinct claims may take that are remembered; those made from one template are alike."""
@@ -228,7 +229,7 @@ class Reader:
         sources = [(f"DeviceClass {name!r} config", self._classes[name].config) for name in names]
         for where, entries in [*sources, ("spec.devices.config", claim.config)]:
             for number, entry in enumerate(entries):
-                if (entry.get("opaque") or {}).get("driver") != self._driver:
+                if at(entry, "opaque", "driver") != self._driver:
                     continue
                 try:
                     opaque.decode(entry["opaque"].get("parameters"))
@@ -242,7 +243,7 @@ class Reader:
         placement = PlacementConfig()
         names = {request.name, request.name.partition("/")[0]}
         for entry in (*self._classes[request.class_name].config, *claim.config):
-            ours = (entry.get("opaque") or {}).get("driver") == self._driver
+            ours = at(entry, "opaque", "driver") == self._driver
             if ours and (not entry.get("requests") or not names.isdisjoint(entry["requests"])):
                 placement = opaque.overlay(placement, entry["opaque"].get("parameters"))
         return placement
@@ -304,6 +305,6 @@ def _constraint(claim: Claim, constraint: Mapping[str, Any]) -> Constraint:
     return Constraint(
         claim.ref.uid,
         _attribute(constraint),
-        frozenset(constraint.get("requests") or ()),
+        frozenset(at(constraint, "requests")),
         distinct=not constraint.get("matchAttribute"),
     )

@@ -1,11 +1,25 @@
-"""Table of the Kubernetes resources that the driver uses, and their paths in the API."""
+"""Objects of Kubernetes as decoded JSON, and a table of the resources that the driver uses."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 Obj = dict[str, Any]
 """A Kubernetes object as decoded JSON."""
+
+
+def at(obj: Mapping[str, Any], *path: str, default: Any = ()) -> Any:
+    """The value at a path of fields, ``default`` where one of them is missing or null.
+
+    Kubernetes' servers leave empty fields out, and some clients write them as null.
+    """
+    found: Any = obj
+    for field in path:
+        found = found.get(field)
+        if found is None:
+            return default
+    return found
 
 
 @dataclass(frozen=True, slots=True)

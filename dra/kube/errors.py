@@ -19,6 +19,8 @@ Statuses outside this list are a plain :class:`KubeError`.
 from collections.abc import Mapping
 from typing import Any
 
+from dra.common.resources import at
+
 _CONFLICT = 409
 _REFUSED = range(400, 500)
 _TIMED_OUT = 408
@@ -64,7 +66,7 @@ class KubeError(Exception):
     @property
     def too_large_resource_version(self) -> bool:
         """True for 504 "Too large resource version": this server lags behind; list anew."""
-        causes = self.details.get("causes") or []
+        causes = at(self.details, "causes")
         return any(cause.get("reason") == _TOO_LARGE_VERSION for cause in causes) or (
             "Too large resource version" in self.message
         )
@@ -129,7 +131,7 @@ def error_from_status(
     """
     code = int(status.get("code") or http_status)
     reason = str(status.get("reason") or "")
-    details = status.get("details") or {}
+    details = at(status, "details", default={})
     kind = _BY_STATUS.get(code, UnavailableError if code >= _SERVER_ERROR else KubeError)
     if code == _CONFLICT and reason == "AlreadyExists":
         kind = AlreadyExistsError

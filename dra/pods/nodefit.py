@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+from dra.common.resources import at
 from dra.pods.nodeselector import matches_terms
 from dra.pods.podneeds import Amounts, PodNeeds, amounts, tolerates
 
@@ -34,19 +35,18 @@ class NodeFacts:
 
 def read_node(obj: Mapping[str, Any]) -> NodeFacts:
     """The facts of a Node; one that never reported readiness counts as ready."""
-    spec, status = obj.get("spec") or {}, obj.get("status") or {}
-    ready = [c["status"] for c in status.get("conditions") or () if c["type"] == "Ready"]
+    ready = [c["status"] for c in at(obj, "status", "conditions") if c["type"] == "Ready"]
     taints = [
         {"key": t["key"], "value": t.get("value", ""), "effect": t["effect"]}
-        for t in spec.get("taints") or ()
+        for t in at(obj, "spec", "taints")
         if t["effect"] in _BLOCKING
     ]
     return NodeFacts(
         name=obj["metadata"]["name"],
-        labels=obj["metadata"].get("labels") or {},
-        allocatable=amounts(status.get("allocatable") or {}),
+        labels=at(obj, "metadata", "labels", default={}),
+        allocatable=amounts(at(obj, "status", "allocatable", default={})),
         taints=tuple(taints),
-        unschedulable=bool(spec.get("unschedulable")),
+        unschedulable=bool(at(obj, "spec", "unschedulable")),
         ready=ready in ([], ["True"]),
     )
 

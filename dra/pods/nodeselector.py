@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from dra.common.resources import at
+
 _FIELDS = "metadata.name"
 
 
@@ -20,12 +22,12 @@ def matches_selector(
 
     None selects every node.
     """
-    return selector is None or matches_terms(selector.get("nodeSelectorTerms") or (), labels, name)
+    return selector is None or matches_terms(at(selector, "nodeSelectorTerms"), labels, name)
 
 
 def _matches_term(term: Mapping[str, Any], labels: Mapping[str, str], name: str) -> bool:
-    expressions = term.get("matchExpressions") or ()
-    fields = term.get("matchFields") or ()
+    expressions = at(term, "matchExpressions")
+    fields = at(term, "matchFields")
     if not expressions and not fields:
         return False
     return all(_holds(e, labels.get(e["key"])) for e in expressions) and all(
@@ -35,7 +37,7 @@ def _matches_term(term: Mapping[str, Any], labels: Mapping[str, str], name: str)
 
 def _holds(requirement: Mapping[str, Any], value: str | None) -> bool:
     check = _OPERATORS.get(requirement["operator"])
-    return check is not None and check(value, requirement.get("values") or [])
+    return check is not None and check(value, at(requirement, "values"))
 
 
 def _compares(value: str | None, bounds: list[str], sign: int) -> bool:

@@ -12,6 +12,7 @@ from math import ceil
 from typing import Any
 
 from dra.common.quantity import QuantityError, parse_quantity
+from dra.common.resources import at
 
 Amounts = Mapping[str, int]
 
@@ -42,13 +43,13 @@ class PodNeeds:
 
 def read_needs(spec: Mapping[str, Any]) -> PodNeeds:
     """The needs in a pod's ``spec``."""
-    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    affinity = at(spec, "affinity", "nodeAffinity", default={})
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     return PodNeeds(
         requests=effective_request(spec),
-        node_selector=spec.get("nodeSelector") or {},
-        affinity_terms=None if required is None else tuple(required.get("nodeSelectorTerms") or ()),
-        tolerations=tuple(spec.get("tolerations") or ()),
+        node_selector=at(spec, "nodeSelector", default={}),
+        affinity_terms=None if required is None else tuple(at(required, "nodeSelectorTerms")),
+        tolerations=tuple(at(spec, "tolerations")),
     )
 
 
@@ -60,11 +61,11 @@ def effective_request(spec: Mapping[str, Any]) -> dict[str, int]:
     requests replace the sum; overhead comes on top.
     """
     running: dict[str, int] = {}
-    for container in spec.get("containers") or ():
+    for container in at(spec, "containers"):
         _add(running, _requests(container))
     sidecars: dict[str, int] = {}
     starting: dict[str, int] = {}
-    for container in spec.get("initContainers") or ():
+    for container in at(spec, "initContainers"):
         wanted = _requests(container)
         if container.get("restartPolicy") == "Always":
             _add(sidecars, wanted)
@@ -75,7 +76,7 @@ def effective_request(spec: Mapping[str, Any]) -> dict[str, int]:
     _add(running, sidecars)
     _raise(running, starting)
     running |= _requests(spec)
-    _add(running, amounts(spec.get("overhead") or {}))
+    _add(running, amounts(at(spec, "overhead", default={})))
     _add(running, {PODS: 1})
     return running
 
@@ -94,8 +95,8 @@ def amounts(quantities: Mapping[str, Any]) -> dict[str, int]:
 
 def _requests(holder: Mapping[str, Any]) -> dict[str, int]:
     """Requests of a container or pod; a limit without a request is one (the API defaults it)."""
-    resources = holder.get("resources") or {}
-    return amounts((resources.get("limits") or {}) | (resources.get("requests") or {}))
+    limits = at(holder, "resources", "limits", default={})
+    return amounts(limits | at(holder, "resources", "requests", default={}))
 
 
 def _add(total: dict[str, int], more: Amounts) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra.claims.claims import claim_names
-from dra.common.resources import Obj
+from dra.common.resources import Obj, at
 from dra.pods.podneeds import PodNeeds, read_needs
 
 Key = tuple[str, str]
@@ -53,7 +53,7 @@ class Pod:
 
 def read_pod(obj: Obj, needs: Callable[[Obj], PodNeeds] = read_needs) -> Pod:
     """The pod in ``obj``; ``needs`` reads what its spec asks of a node."""
-    metadata, spec = obj["metadata"], obj.get("spec") or {}
+    metadata, spec = obj["metadata"], at(obj, "spec", default={})
     claims, namespace = claim_names(obj), metadata["namespace"]
     return Pod(
         key=(namespace, metadata["name"]),
@@ -65,10 +65,10 @@ def read_pod(obj: Obj, needs: Callable[[Obj], PodNeeds] = read_needs) -> Pod:
             (namespace, name) for name in dict.fromkeys(claims.values()) if name is not None
         ),
         node=spec.get("nodeName") or "",
-        gates=tuple(g["name"] for g in spec.get("schedulingGates") or ()),
+        gates=tuple(g["name"] for g in at(spec, "schedulingGates")),
         priority=_integer(spec.get("priority")),
         created=metadata.get("creationTimestamp") or "",
-        phase=(obj.get("status") or {}).get("phase") or "",
+        phase=at(obj, "status", "phase", default=""),
         deleting="deletionTimestamp" in metadata,
     )
 

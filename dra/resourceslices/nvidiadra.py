@@ -13,6 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dra.common.resources import at
+
 DRA_DRIVER = "gpu.nvidia.com"
 DEPLOY_LABEL = "nvidia.com/gpu.deploy.dra-driver"
 """The GPU operator's: ``true``, or ``paused-...`` while the kernel driver is exchanged."""
@@ -36,7 +38,7 @@ class DraDriver:
 
 def summary(slice_: Mapping[str, Any]) -> dict[str, Any]:
     """Of a ResourceSlice (resource.k8s.io/v1), what :func:`dra_driver` reads: the rest is large."""
-    kinds = Counter(_kind(device) for device in slice_["spec"].get("devices") or ())
+    kinds = Counter(_kind(device) for device in at(slice_, "spec", "devices"))
     return {"metadata": slice_["metadata"], _KINDS: kinds}
 
 
@@ -50,14 +52,14 @@ def dra_driver(node: Mapping[str, Any], summaries: Iterable[Mapping[str, Any]]) 
     if kinds:
         shown = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
         return DraDriver(f"ResourceSlices of {DRA_DRIVER}: {shown}", _ON_DEMAND in kinds)
-    label = (node.get("metadata", {}).get("labels") or {}).get(DEPLOY_LABEL, "")
+    label = at(node, "metadata", "labels", DEPLOY_LABEL, default="")
     if label == "true" or label.startswith(_PAUSED):
         return DraDriver(f"label {DEPLOY_LABEL}={label}", makes_devices=True)
     return None
 
 
 def _kind(device: Mapping[str, Any]) -> str:
-    attributes = device.get("attributes") or {}
+    attributes = at(device, "attributes", default={})
     kind = str(_attribute(attributes, "type").get("string", ""))
     if kind == "mig":
         # A device that is there has a UUID. Counters tell too, but servers may drop them.

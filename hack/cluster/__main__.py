@@ -14,8 +14,9 @@ from typing import NoReturn
 import click
 import yaml
 
+from dra.common.resources import Obj
 from hack.cluster.binaries import CONTROL_PLANE, NODE, find_binaries
-from hack.cluster.chart import REPOSITORY, Obj
+from hack.cluster.chart import REPOSITORY
 from hack.cluster.cluster import Cluster, Shape
 from hack.cluster.controlplane import Setup
 from hack.cluster.errors import ClusterError

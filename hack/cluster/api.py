@@ -10,11 +10,12 @@ import urllib.request
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
+from dra.common.resources import Obj
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-Obj = dict[str, Any]
 
 _COLLECTIONS = {
     ("v1", "Namespace"): "/api/v1/namespaces",

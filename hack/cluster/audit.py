@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dra.common.resources import at
 from hack.cluster.chart import NAMESPACE
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class AuditLog:
 
 
 def _request(event: dict[str, Any]) -> Request:
-    target = event.get("objectRef", {})
+    target = at(event, "objectRef", default={})
     subresource = target.get("subresource", "")
     resource = target.get("resource", "")
     return Request(
@@ -69,5 +70,5 @@ def _request(event: dict[str, Any]) -> Request:
         verb=event["verb"],
         resource=f"{resource}/{subresource}" if subresource else resource,
         name=target.get("name", ""),
-        status=event.get("responseStatus", {}).get("code", 0),
+        status=at(event, "responseStatus", "code", default=0),
     )

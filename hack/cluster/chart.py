@@ -9,7 +9,7 @@ from typing import Any
 import helm_python
 import yaml
 
-Obj = dict[str, Any]
+from dra.common.resources import Obj
 
 REPOSITORY = Path(__file__).parents[2]
 CHART = REPOSITORY / "deploy/helm/dra-driver-nvidia-mig"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 
+from dra.common.resources import at
 from dra.gpu.names import DEFAULT_DRIVER, class_name, finalizer
 from hack.cluster.api import Api, collection
 from hack.cluster.chart import render
@@ -42,4 +43,4 @@ def finalizers_at_creation(api: Api) -> Iterator[None]:
 def _finalizers(api: Api) -> list[str]:
     """Those of a new claim."""
     made = api.request("POST", f"{collection('ResourceClaim')}?dryRun=All", body=_CLAIM)
-    return list(made["metadata"].get("finalizers", ()))
+    return list(at(made, "metadata", "finalizers"))

@@ -18,8 +18,8 @@ from hack.cluster.waiting import wait_for
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from dra.common.resources import Obj
     from hack.cluster.binaries import Binaries
-    from hack.cluster.chart import Obj
 
 COMPONENTS = ("controller", "kubelet-plugin")
 DEFAULT_CLASS = "mig.dra.dev"

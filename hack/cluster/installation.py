@@ -7,7 +7,8 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any
 
-from hack.cluster.api import Api, ApiError, Obj, collection
+from dra.common.resources import Obj, at
+from hack.cluster.api import Api, ApiError, collection
 from hack.cluster.chart import NAMESPACE, find, render
 from hack.cluster.errors import ClusterError
 from hack.cluster.waiting import wait_for
@@ -140,11 +141,11 @@ class Installation:
             wait_for(f"type check of {name}", partial(self._checked, policy), timeout=60)
 
     def _checked(self, policy: Obj) -> bool:
-        status = self.api.request("GET", path(policy)).get("status", {})
-        warnings = status.get("typeChecking", {}).get("expressionWarnings", [])
+        found = self.api.request("GET", path(policy))
+        warnings = at(found, "status", "typeChecking", "expressionWarnings")
         if warnings:
             raise ClusterError(f"{path(policy)} does not fit the types it checks: {warnings}")
-        return status.get("observedGeneration") is not None
+        return at(found, "status", "observedGeneration", default=None) is not None
 
 
 def mignode(node: str, *, pool: str = "") -> Obj:

@@ -19,7 +19,7 @@ from hack.cluster.waiting import wait_for
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from hack.cluster.api import Obj
+    from dra.common.resources import Obj
     from hack.cluster.binaries import Binaries
     from hack.cluster.controlplane import ControlPlane
 

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dra.common.resources import at
 from hack.cluster.image import IMAGE
 from hack.cluster.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from hack.cluster.api import Api, Obj
+    from dra.common.resources import Obj
+    from hack.cluster.api import Api
 
 
 def is_ready(node: Obj) -> bool:
     """Whether pods can be scheduled to a node: condition Ready and no taint."""
-    conditions = node.get("status", {}).get("conditions", [])
+    conditions = at(node, "status", "conditions")
     ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
     return ready and not node["spec"].get("taints")
 

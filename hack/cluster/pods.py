@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
-from hack.cluster.chart import REPOSITORY, Obj, version
+from dra.common.resources import Obj
+from hack.cluster.chart import REPOSITORY, version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

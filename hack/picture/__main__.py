@@ -10,7 +10,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from dra.common.resources import NAMESPACES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Obj
+from dra.common.resources import (
+    NAMESPACES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    Obj,
+    at,
+)
 from dra.kube.client.transport import KubeApi
 from hack.picture.svg import render
 from sim.cluster.cluster import Cluster, ClusterShape, running_cluster
@@ -96,11 +103,11 @@ def _messages(cluster: Cluster) -> str:
 
 
 def _phase(api: KubeApi, namespace: str, name: str) -> str:
-    return str(api.get(PODS, name, namespace=namespace).get("status", {}).get("phase"))
+    return str(at(api.get(PODS, name, namespace=namespace), "status", "phase", default=""))
 
 
 def _running(api: KubeApi) -> int:
-    return sum(p.get("status", {}).get("phase") == "Running" for p in api.list(PODS).items)
+    return sum(at(p, "status", "phase") == "Running" for p in api.list(PODS).items)
 
 
 def _until(what: str, holds: Callable[[], bool]) -> None:

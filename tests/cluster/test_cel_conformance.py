@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from dra.common.resources import Obj
 from dra.gpu.devices import slice_attributes, slice_capacity
-from hack.cluster.api import Api, ApiError, Obj
+from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.nodes import add_fake_node, pod

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from hack.cluster.api import Api, ApiError, Obj
+from dra.common.resources import Obj
+from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import Binaries
 from hack.cluster.claimpolicy import FLAG, finalizers_at_creation
 from hack.cluster.controlplane import ControlPlane

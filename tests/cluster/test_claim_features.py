@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from hack.cluster.api import Api, ApiError, Obj, collection
+from dra.common.resources import Obj
+from hack.cluster.api import Api, ApiError, collection
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.nodes import add_fake_node, pod

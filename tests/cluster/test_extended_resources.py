@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hack.cluster.api import ApiError, Obj
+from dra.common.resources import Obj
+from hack.cluster.api import ApiError
 from hack.cluster.binaries import Binaries
 from hack.cluster.nodes import pod
 from tests.cluster.harness.workload import SLEEPING

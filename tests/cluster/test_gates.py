@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
+from dra.common.resources import Obj
 from hack.cluster import credentials
-from hack.cluster.api import Api, ApiError, Obj
+from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import Binaries
 from hack.cluster.chart import REPOSITORY
 from hack.cluster.controlplane import ControlPlane, Setup

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from hack.cluster.api import Obj
+from dra.common.resources import Obj
 from hack.cluster.binaries import NODE, Binaries
 from hack.cluster.chart import NAMESPACE
 from hack.cluster.cluster import Cluster, Shape

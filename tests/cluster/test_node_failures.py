@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from hack.cluster.api import Obj
+from dra.common.resources import Obj
 from hack.cluster.kubelet import KubeletNode
 from hack.cluster.nodes import pod
 from hack.cluster.processes import Process

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from dra.common.resources import Obj
 from dra.gpu.geometry import Occupant, conflicts
 from dra.gpu.mignode import from_mignode
 from dra.gpu.names import MigDevice, parse_device
-from hack.cluster.api import Api, Obj
+from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import ControlPlane, Setup
 from hack.cluster.nodes import add_fake_node, pod

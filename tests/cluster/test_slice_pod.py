@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from hack.cluster.api import Api, Obj
+from dra.common.resources import Obj
+from hack.cluster.api import Api
 from hack.cluster.kubelet import KubeletNode
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for

@@ -14,8 +14,9 @@ from typing import Any
 
 import pytest
 
+from dra.common.resources import Obj
 from hack.cluster import credentials
-from hack.cluster.api import ApiError, Obj, collection
+from hack.cluster.api import ApiError, collection
 from hack.cluster.binaries import Binaries
 from hack.cluster.chart import NAMESPACE, find, pod_spec
 from hack.cluster.controlplane import ControlPlane, Setup

@@ -21,12 +21,10 @@ from dra.cel.cel import Selectors
 from dra.cel.kinds import Kinds
 from dra.cel.questions import Evaluator
 from dra.claims.wants import Reader
-from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Resource
+from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.client.patch import PatchContent
 from dra.kube.errors import ConflictError, InvalidError, KubeError, NotFoundError
 from tests.controller.objects import DRIVER, FINALIZER, mignode, node, versioned
-
-Obj = dict[str, Any]
 
 
 class FakeApi:

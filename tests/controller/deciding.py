@@ -13,11 +13,10 @@ from dra.allocator.problem import Decision, Problem
 from dra.claims.classes import generated_classes
 from dra.claims.reasons import Obstacle
 from dra.claims.wants import Reader
+from dra.common.resources import Obj
 from dra.pods.pods import read_pod
 from tests.controller.objects import DRIVER, pod, versioned
 from tests.dra.gpus import A100
-
-Obj = dict[str, Any]
 
 
 def problem(known: Cluster, *claims: Obj, **spec: Any) -> Problem:

@@ -10,7 +10,6 @@ from dra.kube.errors import ConflictError, KubeError
 from tests.controller.bench import Bench, from_the_second
 from tests.controller.objects import claim, gpu, instance, mignode, node, pod, request
 
-Obj = dict[str, Any]
 STATUS = "resourceclaims/status"
 
 

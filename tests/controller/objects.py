@@ -8,12 +8,11 @@ from typing import Any
 from controller.cluster.cluster import Cluster
 from dra.cel.cel import Selectors
 from dra.cel.kinds import Kinds
+from dra.common.resources import Obj
 from dra.gpu.geometry import Geometry, Placement
 from dra.gpu.inventory import Allocator, ClaimRef, Gpu, Instance, InstanceState, Inventory
 from dra.gpu.mignode import to_mignode
 from tests.dra.gpus import A100
-
-Obj = dict[str, Any]
 
 DRIVER = "mig.dra.dev"
 FINALIZER = "mig.dra.dev/allocation"

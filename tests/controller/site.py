@@ -22,6 +22,7 @@ from dra.common.resources import (
     NODES,
     PODS,
     RESOURCE_CLAIMS,
+    Obj,
 )
 from dra.gpu.inventory import Gpu
 from dra.kube.client.transport import KubeApi
@@ -29,7 +30,6 @@ from dra.kube.errors import NotFoundError
 from tests.controller.objects import claim, mignode, node, pod
 from tests.waiting import PATIENCE, wait_for
 
-Obj = dict[str, Any]
 NAMESPACE = "mig-dra-driver"
 CRD = Path(__file__).parents[2] / "api/crds/mignodes.yaml"
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from controller.engine.pod_problem import examine
@@ -29,7 +27,6 @@ from tests.controller.objects import (
     with_gpus,
 )
 
-Obj = dict[str, Any]
 SAME_GPU = [{"matchAttribute": "mig.dra.dev/parentUUID"}]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import product
-from typing import Any
 
 import pytest
 
@@ -27,8 +26,6 @@ from tests.controller.objects import (
     versioned,
     with_gpus,
 )
-
-Obj = dict[str, Any]
 
 BIG_OR_SMALL = first_available("r", ("big", "mig-3g.20gb", {}), ("small", "mig-1g.5gb", {}))
 

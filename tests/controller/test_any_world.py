@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
+from dra.common.resources import Obj
 from tests.controller.world import GPUS, World, claims_of, held
-
-Obj = dict[str, Any]
 
 
 @pytest.mark.parametrize("at_creation", [False, True])

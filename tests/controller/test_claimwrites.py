@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import pytest
 
@@ -14,7 +13,6 @@ from tests.controller.bench import Bench, once
 from tests.controller.desk import at_desk, served_half, settle
 from tests.controller.objects import claim, device_class, pod, request, versioned
 
-Obj = dict[str, Any]
 STATUS = "resourceclaims/status"
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,8 +16,6 @@ from tests.controller.objects import (
     with_gpus,
 )
 from tests.dra.gpus import A100
-
-Obj = dict[str, Any]
 
 APART = {"distinctAttribute": "mig.dra.dev/parentUUID"}
 

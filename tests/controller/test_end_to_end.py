@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from dra.common.resources import EVENTS, PODS, RESOURCE_CLAIMS
+from dra.common.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import Instance
 from dra.kube.errors import ConflictError
 from tests.controller.objects import FINALIZER, allocated, gpu, instance, request
-from tests.controller.site import Obj, Site
+from tests.controller.site import Site
 from tests.waiting import PATIENCE, wait_for
 
 

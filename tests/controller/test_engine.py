@@ -9,7 +9,7 @@ import pytest
 from controller.engine.engine import LOOK_AGAIN_SECONDS
 from dra.allocator.allocate import Allocator
 from dra.allocator.problem import Decision, Problem
-from dra.common.resources import PODS, RESOURCE_CLAIMS
+from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
 from tests.controller.bench import Bench
 from tests.controller.objects import (
     FINALIZER,
@@ -19,7 +19,6 @@ from tests.controller.objects import (
     request,
 )
 
-Obj = dict[str, Any]
 STATUS = "resourceclaims/status"
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -11,13 +10,12 @@ from controller.engine import evaluations
 from controller.engine.evaluations import Shares
 from dra.cel.cel import Selectors
 from dra.cel.questions import Answer, Job
+from dra.common.resources import Obj
 from dra.sandbox.process import SandboxError
 from tests.controller.bench import Bench
 from tests.controller.desk import Desk
 from tests.controller.objects import claim, gpu, mignode, pod, request
 from tests.dra.slices import OWN
-
-Obj = dict[str, Any]
 
 
 class Costing:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from dra.claims.reasons import Reason
 from tests.controller.deciding import decide, devices, why
 from tests.controller.objects import (
@@ -16,8 +14,6 @@ from tests.controller.objects import (
     versioned,
     with_gpus,
 )
-
-Obj = dict[str, Any]
 
 ALL = {"allocationMode": "All"}
 

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from dra.common.resources import DEVICE_CLASSES, MIG_NODES
+from dra.common.resources import DEVICE_CLASSES, MIG_NODES, Obj
 from dra.gpu.inventory import Allocator
 from tests.controller.bench import Bench
 from tests.controller.objects import device_class, mignode, node, versioned
 from tests.controller.site import Site
 from tests.waiting import wait_for
 
-Obj = dict[str, Any]
 NAME = "nvidia.com/mig-1g.5gb"
 TAKEN = "ExtendedResourceTaken"
 

@@ -12,7 +12,7 @@ import pytest
 from controller.engine.fence import PATIENCE_SECONDS, Fence
 from controller.writing.in_flight import LIMIT
 from controller.writing.writer import NotLeadingError
-from dra.common.resources import RESOURCE_CLAIMS, Resource
+from dra.common.resources import RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.errors import (
     ConflictError,
     ForbiddenError,
@@ -25,7 +25,6 @@ from tests.controller.bench import Bench
 from tests.controller.desk import Desk, at_desk, settle, wants
 from tests.controller.objects import DRIVER, FINALIZER, allocated, claim, request
 
-Obj = dict[str, Any]
 FENCE = f"{DRIVER}/fence"
 
 

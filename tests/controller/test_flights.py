@@ -9,13 +9,12 @@ import pytest
 
 from controller.writing.in_flight import LIMIT
 from controller.writing.outbox import Senders
-from dra.common.resources import PODS
+from dra.common.resources import PODS, Obj
 from dra.kube.errors import ConflictError, InvalidError, KubeError, UnavailableError
 from tests.controller.desk import at_desk, on_write, settle, wants, watch
 from tests.controller.objects import FINALIZER, claim, mignode, node, pod
 from tests.waiting import PATIENCE
 
-Obj = dict[str, Any]
 STATUS = "resourceclaims/status"
 
 

@@ -9,13 +9,13 @@ from typing import Any, cast
 import pytest
 
 from controller.engine.loop import Controller, Names
-from dra.common.resources import RESOURCE_CLAIMS, Resource
+from dra.common.resources import RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ForbiddenError, UnavailableError
 from dra.kube.timing import SystemClock
 from tests.controller.bench import EventList
 from tests.controller.objects import DRIVER, FINALIZER
-from tests.controller.site import Obj, Site
+from tests.controller.site import Site
 from tests.waiting import PATIENCE, wait_for
 
 FENCE = f"{DRIVER}/fence"

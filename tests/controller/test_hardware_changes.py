@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from dra.common.resources import Obj
 from dra.kube.errors import InvalidError, UnavailableError
 from tests.controller.bench import Bench, once
 from tests.controller.objects import (
@@ -19,8 +20,6 @@ from tests.controller.objects import (
     request,
     versioned,
 )
-
-Obj = dict[str, Any]
 
 
 def test_classes_follow_the_hardware_and_are_written_once() -> None:

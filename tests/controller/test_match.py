@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import combinations
-from typing import Any
 
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -31,8 +30,6 @@ from tests.controller.objects import (
     with_gpus,
 )
 from tests.dra.gpus import A100
-
-Obj = dict[str, Any]
 
 SAME_GPU = {"matchAttribute": "mig.dra.dev/parentUUID"}
 ROOT = "resource.kubernetes.io/pcieRoot"

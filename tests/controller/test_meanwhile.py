@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 
 import pytest
 
@@ -13,7 +12,6 @@ from dra.kube.errors import KubeError, NotFoundError
 from tests.controller.desk import after_write, at_desk, on_write, served_half, settle, wants, watch
 from tests.controller.objects import FINALIZER, claim, request
 
-Obj = dict[str, Any]
 STATUS = "resourceclaims/status"
 
 

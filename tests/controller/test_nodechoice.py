@@ -16,6 +16,7 @@ from dra.allocator.allocate import Allocator
 from dra.allocator.hold_back import plan
 from dra.allocator.problem import Problem
 from dra.claims.wants import Want
+from dra.common.resources import Obj
 from dra.gpu.inventory import Gpu
 from tests.controller.deciding import decide, problem
 from tests.controller.objects import (
@@ -34,7 +35,6 @@ from tests.controller.objects import (
     versioned,
 )
 
-Obj = dict[str, Any]
 NAMES = ("node-a", "node-b", "node-c")
 EVERYTHING = ("gpu-memory", "cpu", "memory")
 

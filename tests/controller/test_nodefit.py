@@ -8,13 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dra.common.resources import Obj
 from dra.pods.hosts import Hosts
 from dra.pods.nodefit import NodeFacts, find_misfit, read_node
 from dra.pods.nodeselector import matches_selector, matches_terms
 from dra.pods.podneeds import PodNeeds, effective_request, read_needs
 from tests.controller.objects import node, pod
-
-Obj = dict[str, Any]
 
 
 def misfit(*args: Any, **fields: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from dra.claims.reasons import Reason
 from dra.gpu.inventory import Allocator as Mode
@@ -19,8 +18,6 @@ from tests.controller.objects import (
     request,
     versioned,
 )
-
-Obj = dict[str, Any]
 
 
 def test_a_node_that_does_not_fit_the_pod_is_not_chosen_and_the_reason_told() -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from tests.controller.deciding import decide
 from tests.controller.objects import (
     DRIVER,
@@ -16,8 +14,6 @@ from tests.controller.objects import (
     versioned,
     with_gpus,
 )
-
-Obj = dict[str, Any]
 
 
 def test_claims_of_one_pod_are_each_placed_by_their_own_policy() -> None:

@@ -25,7 +25,7 @@ from controller.queue.known_failures import Failures
 from dra.claims.classes import generated_classes
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.wants import Reader
-from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS
+from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.mirror.store import Store
 from hack.bench.objects import as_stored
 from tests.controller.bench import Bench
@@ -42,7 +42,6 @@ from tests.controller.objects import (
     versioned,
 )
 
-Obj = dict[str, Any]
 CLAIMS = 10
 """Enough to tell what each of them leaves."""
 

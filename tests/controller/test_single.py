@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,6 +15,7 @@ from dra.allocator.allocate import Allocator
 from dra.allocator.problem import Decision
 from dra.allocator.scoring.score import POLICIES
 from dra.allocator.search.search import Search
+from dra.common.resources import Obj
 from dra.gpu.geometry import Geometry, Occupant
 from dra.gpu.inventory import Gpu, Instance, InstanceState
 from tests.controller.deciding import problem
@@ -31,7 +31,6 @@ from tests.controller.objects import (
 )
 from tests.dra.gpus import A100, THIRDS
 
-Obj = dict[str, Any]
 OLDER = Geometry(A100.profiles[:-1])
 """A market of its own whose profiles have the sizes of A100's."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from dra.claims.classes import ROUND_SIZES, generated_classes, looks_ours
@@ -22,8 +20,6 @@ from tests.controller.objects import (
     with_gpus,
 )
 from tests.dra.gpus import profile
-
-Obj = dict[str, Any]
 
 TWICE = Geometry(
     (

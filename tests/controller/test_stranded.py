@@ -8,7 +8,7 @@ import pytest
 
 from dra.claims.claims import SCHEDULER_FINALIZER
 from dra.claims.conditions import PREPARE_FAILED
-from dra.common.resources import RESOURCE_CLAIMS
+from dra.common.resources import RESOURCE_CLAIMS, Obj
 from tests.controller.bench import Bench, own_allocation
 from tests.controller.objects import (
     DRIVER,
@@ -21,7 +21,6 @@ from tests.controller.objects import (
     pod,
 )
 
-Obj = dict[str, Any]
 DEVICE = "gpu-0-mig-1g5gb-19-4"
 WHY = "MIG mode of gpu-0 is off"
 

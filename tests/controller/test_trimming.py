@@ -10,7 +10,7 @@ import pytest
 from controller.cluster.trimming import Trimmer, remembering
 from dra.claims.claims import read_claim
 from dra.claims.conditions import PREPARE_FAILED, failed_prepare
-from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS
+from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.mirror.store import Store
 from dra.pods.pods import Pod, read_pod
 from hack.bench.objects import as_stored
@@ -24,8 +24,6 @@ from tests.controller.objects import (
     pod,
     versioned,
 )
-
-Obj = dict[str, Any]
 
 
 def like(found: Pod) -> tuple[object, ...]:

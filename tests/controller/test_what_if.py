@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,12 +17,12 @@ from dra.allocator.hold_back import plan
 from dra.allocator.problem import Decision, Problem
 from dra.allocator.scoring.geometry_index import Markets
 from dra.claims.allocation import AllocatedDevice, Allocation
+from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
 from tests.controller.deciding import problem
 from tests.controller.objects import claim, cluster, request
 from tests.controller.test_single import clusters
 
-Obj = dict[str, Any]
 PARENT = "mig.dra.dev/parentUUID"
 UUID = "device.attributes['mig.dra.dev'].uuid"
 ASKED: dict[str, Obj] = {

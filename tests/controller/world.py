@@ -12,9 +12,8 @@ import itertools
 import random
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
-from dra.common.resources import PODS, RESOURCE_CLAIMS, Resource
+from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.gpu.geometry import Placement, Profile
 from dra.gpu.inventory import ClaimRef, Gpu, Instance, InstanceState
 from dra.gpu.names import MigDevice, parse_device
@@ -24,7 +23,6 @@ from tests.controller.desk import Desk
 from tests.controller.objects import FINALIZER, claim, gpu, mignode, node, pod, request
 from tests.dra.gpus import A100
 
-Obj = dict[str, Any]
 GPUS = {"node-a": 1, "node-b": 1}
 PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb")
 _CHANCE = 0.15

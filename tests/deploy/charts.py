@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 
-from hack.cluster.chart import Obj, find, pod_spec, render
+from dra.common.resources import Obj
+from hack.cluster.chart import find, pod_spec, render
 
 VALUES: dict[str, Obj] = {
     "defaults": {},

@@ -10,7 +10,7 @@ import click
 
 from controller.cli import main as controller
 from controller.webhook.__main__ import main as webhook
-from hack.cluster.chart import Obj
+from dra.common.resources import Obj
 from kubeletplugin.__main__ import main as kubeletplugin
 
 

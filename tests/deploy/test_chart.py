@@ -7,7 +7,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
-from hack.cluster.chart import CHART, REPOSITORY, Obj, find, notes, render
+from dra.common.resources import Obj
+from hack.cluster.chart import CHART, REPOSITORY, find, notes, render
 from tests.deploy.charts import MONITORING, VALUES, rendered, rules
 
 

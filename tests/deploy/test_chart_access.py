@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hack.cluster.chart import Obj, find
+from dra.common.resources import Obj
+from hack.cluster.chart import find
 from tests.deploy.charts import MONITORING, VALUES, rendered, rules
 
 

@@ -11,7 +11,8 @@ import pytest
 import yaml
 
 from dra.claims.classes import looks_ours
-from hack.cluster.chart import CHART, Obj, find, pod_spec
+from dra.common.resources import Obj
+from hack.cluster.chart import CHART, find, pod_spec
 from tests.deploy.charts import VALUES, rendered
 
 FLAG = "--finalizer-at-creation"

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from hack.cluster.chart import Obj, find, pod_spec, render
+from dra.common.resources import Obj
+from hack.cluster.chart import find, pod_spec, render
 from tests.deploy.charts import COMPONENTS, VALUES, containers, rendered
 
 

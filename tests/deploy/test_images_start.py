@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import yaml
 
-from dra.common.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES
+from dra.common.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES, Obj
 from dra.kube.client.transport import KubeApi
-from hack.cluster.chart import REPOSITORY, Obj, find, pod_spec, render
+from hack.cluster.chart import REPOSITORY, find, pod_spec, render
 from sim.nvml.machine import GpuSpec, Machine
 from tests.deploy.imagefiles import Image, build, stages
 from tests.deploy.test_programs import arguments

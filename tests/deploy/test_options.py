@@ -9,7 +9,8 @@ import helm_python
 import pytest
 import yaml
 
-from hack.cluster.chart import CHART, REPOSITORY, Obj, pod_spec, render
+from dra.common.resources import Obj
+from hack.cluster.chart import CHART, REPOSITORY, pod_spec, render
 from kubeletplugin.host.driver.libraries.libraries import LIBRARY_DIRECTORIES
 from tests.deploy.options import BY_THE_CHART, BY_VALUE, PROGRAMS, Program, nested, options
 

@@ -18,6 +18,7 @@ from dra.claims.classes import (
 )
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.wants import ClaimWants, Reader
+from dra.common.resources import Obj
 from tests.controller.objects import (
     DRIVER,
     claim,
@@ -26,8 +27,6 @@ from tests.controller.objects import (
     request,
     versioned,
 )
-
-Obj = dict[str, Any]
 
 CLASSES = [
     *generated_classes(DRIVER, ["1g.5gb", "1g.5gb+me", "3g.20gb"]),

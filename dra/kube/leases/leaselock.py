@@ -15,7 +15,7 @@ holder alone says nothing either; an administrator may have made it.
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from dra.common.resources import LEASES, Obj, Resource
+from dra.common.resources import LEASES, Obj, Resource, at
 from dra.kube.errors import ConflictError, NotFoundError
 from dra.kube.timing import Clock, rfc3339_micro
 
@@ -212,7 +212,7 @@ class LeaseLock:
 
 
 def _spec(lease: Obj) -> dict[str, Any]:
-    spec: dict[str, Any] = lease.get("spec") or {}
+    spec: dict[str, Any] = at(lease, "spec", default={})
     return spec
 
 
@@ -234,7 +234,7 @@ def _body_of(lease: Obj, spec: dict[str, Any], *, settled: bool) -> Obj:
 
 def _is_settled(lease: Obj) -> bool:
     """Whether the last holder gave the lease back, and said that nothing is on its way."""
-    spec, annotations = _spec(lease), lease["metadata"].get("annotations") or {}
+    spec, annotations = _spec(lease), at(lease, "metadata", "annotations", default={})
     return not spec.get("holderIdentity") and annotations.get(SETTLED) == _transitions(spec)
 
 

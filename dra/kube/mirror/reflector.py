@@ -9,7 +9,7 @@ import random
 import threading
 from collections.abc import Callable, Iterable
 
-from dra.common.resources import Obj, Resource
+from dra.common.resources import Obj, Resource, at
 from dra.kube.client.transport import LARGEST_PAGE, KubeApi
 from dra.kube.client.watch import WatchEvent, WatchStream
 from dra.kube.errors import GoneError, KubeError
@@ -189,7 +189,7 @@ class Reflector:
                     "%s: handling %r of %s failed",
                     self.resource,
                     change.kind,
-                    obj.get("metadata", {}).get("name"),
+                    at(obj, "metadata", "name", default=None),
                 )
 
     def _progress(self) -> None:

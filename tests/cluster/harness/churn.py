@@ -9,7 +9,8 @@ from hack.cluster.nodes import pod
 from tests.cluster.harness.workload import SLEEPING
 
 if TYPE_CHECKING:
-    from hack.cluster.api import Api, Obj
+    from dra.common.resources import Obj
+    from hack.cluster.api import Api
 
 GATE = {"name": "mig.dra.dev/allocation"}
 SHARED = 8

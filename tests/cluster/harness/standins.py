@@ -20,7 +20,8 @@ from tests.cluster.harness.ledger import Piece, pieces
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from hack.cluster.api import Api, Obj
+    from dra.common.resources import Obj
+    from hack.cluster.api import Api
 
 _SLOWEST_SECONDS = 0.5
 """The longest that taking a slice away takes."""

@@ -9,7 +9,8 @@ from tests.cluster.harness.background import Background
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hack.cluster.api import Api, Obj
+    from dra.common.resources import Obj
+    from hack.cluster.api import Api
 
 _WINDOW_SECONDS = 4
 

@@ -12,7 +12,8 @@ from tests.cluster.harness.daemons import DRIVER
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from hack.cluster.api import Api, Obj
+    from dra.common.resources import Obj
+    from hack.cluster.api import Api
 
 
 SLEEPING = {"main": ["sleep", "1000000"]}

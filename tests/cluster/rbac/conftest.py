@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from hack.cluster.api import Api, Obj
+from dra.common.resources import Obj
+from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.installation import (

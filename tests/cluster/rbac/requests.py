@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from hack.cluster.api import Api, ApiError, Obj, collection
+from dra.common.resources import Obj
+from hack.cluster.api import Api, ApiError, collection
 
 MIGNODES = collection("MigNode")
 SLICES = collection("ResourceSlice")

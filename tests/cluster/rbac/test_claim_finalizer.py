@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from hack.cluster.api import Api, Obj
+from dra.common.resources import Obj
+from hack.cluster.api import Api
 from hack.cluster.waiting import wait_for
 
 FINALIZER = "mig.dra.dev/allocation"

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from hack.cluster.api import Api, ApiError, Obj
+from dra.common.resources import Obj
+from hack.cluster.api import Api, ApiError
 from hack.cluster.chart import NAMESPACE, find, render
 from hack.cluster.installation import (
     CONTROLLER,

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from dra.common.resources import Obj
 from hack.cluster import credentials
-from hack.cluster.api import Obj
 from hack.cluster.chart import notes
 from hack.cluster.controlplane import ControlPlane
 from hack.cluster.installation import (

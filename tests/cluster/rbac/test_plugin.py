@@ -6,7 +6,8 @@ import copy
 
 import pytest
 
-from hack.cluster.api import Api, ApiError, Obj
+from dra.common.resources import Obj
+from hack.cluster.api import Api, ApiError
 from hack.cluster.chart import NAMESPACE, find, render
 from hack.cluster.installation import (
     PLUGIN,
