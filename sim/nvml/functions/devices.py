@@ -13,14 +13,14 @@ from sim.nvml.products import Architecture, Brand
 from sim.nvml.session import Session
 
 _MIB = 1024 * 1024
-_ARCHITECTURES: dict[Architecture, int] = {
+ARCHITECTURES: dict[Architecture, int] = {
     "ampere": 7,
     "ada": 8,
     "hopper": 9,
     "blackwell": 10,
     "unknown": 0xFFFFFFFF,
 }
-_BRANDS: dict[Brand, int] = {"tesla": 2, "nvidia-rtx": 13, "nvidia": 14}
+BRANDS: dict[Brand, int] = {"tesla": 2, "nvidia-rtx": 13, "nvidia": 14}
 
 
 @exported("nvmlDeviceGetName")
@@ -87,14 +87,14 @@ def pci_info(session: Session, device: Any, info: Any) -> None:
 @exported("nvmlDeviceGetBrand")
 def brand(session: Session, device: Any, kind: Any) -> None:
     """Brand as NVML numbers it."""
-    put_uint(kind, _BRANDS[session.device(device)[1].brand])
+    put_uint(kind, BRANDS[session.device(device)[1].brand])
 
 
 @exported("nvmlDeviceGetArchitecture")
 def architecture(session: Session, device: Any, kind: Any) -> None:
     """Architecture as NVML numbers it."""
     _, product = session.device(device)
-    put_uint(kind, _ARCHITECTURES[product.architecture])
+    put_uint(kind, ARCHITECTURES[product.architecture])
 
 
 @exported("nvmlDeviceGetCudaComputeCapability")

@@ -1,0 +1,1 @@
+"""Speed of the node program: kubelet's calls, played over its socket."""

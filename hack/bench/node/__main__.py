@@ -1,0 +1,237 @@
+"""Speed of the node program: ``python -m hack.bench.node``.
+
+Kubelet's calls are played over the plugin's socket. The plugin runs in a process of its own, over a
+compiled ``libnvidia-ml.so.1`` without hardware or any other; the API server in another: the
+simulated one, or with KUBEBUILDER_ASSETS a real one. Everything is compared with a floor of the
+same run. Nothing else should run on the machine; where something does, trust ratios and CPU time.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from importlib.metadata import version
+from pathlib import Path
+
+import click
+import yaml
+
+from dra.common.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES
+from dra.kube.client.transport import KubeApi
+from hack.bench.node import library
+from hack.bench.node.figures import Row, percentile, ratios, rendered, worse
+from hack.bench.node.floor import Floor, measure
+from hack.bench.node.measures import Cycles, burst, cycles, rest, settle, smallest_slices
+from hack.bench.node.node import Claims, Kubelet, Place, Plugin, node_object
+from hack.cluster import credentials
+from hack.cluster.binaries import ASSETS_VARIABLE, find_binaries
+from hack.cluster.controlplane import ControlPlane, Setup
+from hack.cluster.processes import Process
+from hack.cluster.waiting import wait_for
+from sim.nvml.machine import GpuSpec, Machine
+
+_PRODUCT, _GPUS = "H100-80GB-HBM3", 8
+_CRD = Path(__file__).parents[3] / "api/crds/mignodes.yaml"
+_MIB = 1024
+
+
+@contextmanager
+def api_server(root: Path) -> Iterator[Path]:
+    """An API server in another process; its kubeconfig."""
+    if os.environ.get(ASSETS_VARIABLE):
+        binaries = find_binaries(os.environ, home=Path.home())
+        with ControlPlane(binaries, root, setup=Setup(scheduling=False, auditing=False)) as plane:
+            yield Path(plane.kubeconfig(credentials.ADMIN))
+        return
+    kubeconfig = root / "kubeconfig"
+    command = [sys.executable, "-m", "sim", "apiserver", "--kubeconfig-out", str(kubeconfig)]
+    server = Process("apiserver", command, logs=root)
+    server.start()
+    try:
+        wait_for("the API server", kubeconfig.exists)
+        yield kubeconfig
+    finally:
+        server.stop()
+
+
+@click.command()
+@click.option("--nvml", type=click.Path(path_type=Path), help="Another libnvidia-ml.so.1.")
+@click.option("--simulator", is_flag=True, help="The simulator inside the plugin instead.")
+@click.option("--count", default=100, show_default=True, help="Claims of the paced calls.")
+@click.option("--cycles", "more", default=1500, show_default=True, help="Claims for the memory.")
+@click.option("--pause", default=0.1, show_default=True, help="Seconds between paced calls.")
+@click.option("--rest", "seconds", default=30.0, show_default=True, help="Seconds of rest.")
+@click.option("--directory", type=click.Path(path_type=Path), help="Where journal and specs go.")
+@click.option("--check", type=click.Path(path_type=Path), help="A page with a table to compare.")
+def main(  # noqa: PLR0913 - the flags
+    nvml: Path | None,
+    *,
+    simulator: bool,
+    count: int,
+    more: int,
+    pause: float,
+    seconds: float,
+    directory: Path | None,
+    check: Path | None,
+) -> None:
+    """Print the table, or with --check what has become worse."""
+    with tempfile.TemporaryDirectory(dir=directory, prefix="b") as name:
+        root = Path(name)
+        machine = Machine.create(root / "hw", [GpuSpec(_PRODUCT)] * _GPUS)
+        (machine.directory / "nvml.txt").write_text(library.description(machine))
+        chosen = None if simulator else (nvml or library.build(root)).absolute()
+        with api_server(root) as kubeconfig:
+            api = KubeApi.connect(str(kubeconfig), user_agent="bench", timeout_seconds=30)
+            api.create(CUSTOM_RESOURCE_DEFINITIONS, yaml.safe_load(_CRD.read_text()))
+            wait_for("the CRD", lambda: _created_node(api))
+            place = Place(root, machine.host_root, kubeconfig, chosen, machine.directory)
+            rows = _calls(place, machine, api, count=count, more=more, pause=pause, seconds=seconds)
+            for create_ms, gpus in BURSTS:
+                rows += _burst(replace(place, create_ms=create_ms), machine, api, gpus)
+            api.close()
+    table = rendered(rows)
+    click.echo(f"{_machine()}\n\n{table}")
+    if check is not None:
+        found = worse(ratios(table), ratios(check.read_text()))
+        click.echo("\n".join(found) or "no ratio is worse than the stored one")
+        sys.exit(1 if found else 0)
+
+
+BURSTS = ((200, 8), (0, 4), (200, 4), (1000, 4))
+"""Milliseconds of creation, and GPUs: eight get one claim each, four get seven each."""
+
+_MOST = {
+    "prepare": 5.0,
+    "prepare-99": 15.0,
+    "prepare-back": 6.0,
+    "unprepare": 4.0,
+    "cpu": 12.0,
+    "cpu-back": 12.0,
+    "burst-8-200": 260.0,
+    "burst-4-0": 300.0,
+    "burst-4-200": 1700.0,
+    "burst-4-1000": 7300.0,
+}
+_RIVAL = {
+    "prepare": "5.8 ms",
+    "prepare-99": "9.4 ms",
+    "prepare-back": "198 ms; 3.6-4.4 without its client's limit",
+    "unprepare": "1.6 ms",
+    "cpu": "",
+    "cpu-back": "",
+    "burst-8-200": "2,314 ms",
+    "burst-4-0": "3,630 ms",
+    "burst-4-200": "8,332 ms",
+    "burst-4-1000": "15 of 28 fail",
+}
+
+
+def _calls(  # noqa: PLR0913 - what is measured with
+    place: Place,
+    machine: Machine,
+    api: KubeApi,
+    *,
+    count: int,
+    more: int,
+    pause: float,
+    seconds: float,
+) -> list[Row]:
+    plugin, claims = Plugin(place), Claims(api)
+    devices = smallest_slices(machine)
+    with plugin.running(api):
+        kubelet = Kubelet(place.socket)
+        rss, threads = plugin.status("VmRSS"), plugin.status("Threads")
+        at_rest = rest(plugin, seconds)
+        refs = claims.make([devices[i % len(devices)] for i in range(count)])
+        floor = measure(place, kubelet, api, refs[0])
+        cycles(plugin, kubelet, claims, refs[:5], pause=pause)  # what is loaded on first use
+        paced = cycles(plugin, kubelet, claims, refs, pause=pause)
+        back = cycles(plugin, kubelet, claims, refs, pause=0.0)
+        rows = _rows(floor, paced, back)
+        for _ in range(0, more, count):
+            cycles(plugin, kubelet, claims, refs, pause=0.0)
+        later, most = plugin.status("VmRSS"), plugin.status("Threads")
+        claims.delete(refs)
+        kubelet.close()
+    return [
+        *rows,
+        Row("rest", "CPU at rest, 8 GPUs", at_rest, "% of a core", most=0.3),
+        Row("memory", "memory after start", rss / _MIB, "MiB", most=68),
+        Row(
+            "memory-later",
+            f"memory after {more} cycles",
+            later / _MIB,
+            "MiB",
+            most=70,
+            rival="66 MiB",
+        ),
+        Row("threads", "threads after start", threads, ""),
+        Row("threads-later", f"threads after {more} cycles", most, ""),
+    ]
+
+
+def _rows(floor: Floor, paced: Cycles, back: Cycles) -> list[Row]:
+    prepare, unprepare = floor.prepare, floor.unprepare
+    found = [
+        ("prepare", "Prepare, paced, p50", percentile(paced.prepare, 0.5), prepare),
+        ("prepare-99", "the same, p99", percentile(paced.prepare, 0.99), prepare),
+        ("prepare-back", "Prepare, back to back, p50", percentile(back.prepare, 0.5), prepare),
+        ("unprepare", "Unprepare, paced, p50", percentile(paced.unprepare, 0.5), unprepare),
+        ("cpu", "CPU of both, statuses written", paced.cpu, prepare),
+        ("cpu-back", "the same, back to back", back.cpu, prepare),
+    ]
+    return [
+        Row("empty", "empty call", floor.empty, "ms"),
+        Row("write", "durable write", floor.write, "ms"),
+        Row("nvml", "NVML call", floor.nvml, "ms"),
+        Row("get", "GET of a claim", floor.get, "ms"),
+        Row("floor", "floor of a Prepare", prepare, "ms", ratio=1.0),
+        *(
+            Row(key, what, value, "ms", ratio=value / under, most=_MOST[key], rival=_RIVAL[key])
+            for key, what, value, under in found
+        ),
+    ]
+
+
+def _burst(place: Place, machine: Machine, api: KubeApi, gpus: int) -> list[Row]:
+    if place.library is None and place.create_ms:
+        return []
+    plugin, claims = Plugin(place), Claims(api)
+    each = 1 if gpus == _GPUS else 7
+    wanted = [d for d in smallest_slices(machine) if int(d.split("-")[1]) < gpus][: gpus * each]
+    with plugin.running(api):
+        kubelet = Kubelet(place.socket)
+        refs = claims.make(wanted)
+        taken = burst(kubelet, refs)
+        for ref in refs:
+            kubelet.unprepare(ref)
+        settle(claims, refs)
+        claims.delete(refs)
+        kubelet.close()
+    what = f"{len(refs)} claims on {gpus} GPUs at once, creation {place.create_ms} ms"
+    key = f"burst-{gpus}-{place.create_ms}"
+    least = each * place.create_ms
+    ratio = taken / least if least else None
+    return [Row(key, what, taken, "ms", ratio=ratio, most=_MOST[key], rival=_RIVAL[key])]
+
+
+def _created_node(api: KubeApi) -> bool:
+    return bool(api.create(NODES, node_object()))
+
+
+def _machine() -> str:
+    kind = "real API server" if os.environ.get(ASSETS_VARIABLE) else "simulated API server"
+    versions = ", ".join(f"{name} {version(name)}" for name in ("grpcio", "urllib3", "PyYAML"))
+    return (
+        f"{os.cpu_count()} cores, {platform.machine()}, Linux {platform.release()}, "
+        f"Python {platform.python_version()}, {versions}, {kind}"
+    )
+
+
+if __name__ == "__main__":
+    main()

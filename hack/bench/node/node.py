@@ -1,0 +1,222 @@
+"""One node: its claims in an API server, its plugin as a process, and kubelet's calls."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+
+from api.kubelet.dra.v1 import api_pb2 as v1
+from api.kubelet.dra.v1 import api_pb2_grpc as v1_grpc
+from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj
+from dra.gpu.inventory import ClaimRef
+from dra.gpu.names import DEFAULT_DRIVER
+from dra.kube.client.transport import KubeApi
+from dra.kube.errors import KubeError
+from hack.cluster.errors import ClusterError
+from hack.cluster.processes import Process
+from hack.cluster.waiting import wait_for
+
+NODE = "bench"
+_TICKS = os.sysconf("SC_CLK_TCK")
+_CALL_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The plugin's surroundings: directories, the library if it is not the simulator's, kubeconfig.
+
+    ``create_ms`` is how long making a GPU instance takes, for libraries that read NVML_CREATE_MS.
+    """
+
+    root: Path
+    host_root: Path
+    kubeconfig: Path
+    library: Path | None
+    machine: Path
+    create_ms: int = 0
+
+    @property
+    def socket(self) -> Path:
+        """Where the plugin serves kubelet."""
+        return self.root / "kubelet/plugins" / DEFAULT_DRIVER / "dra.sock"
+
+
+class Plugin:
+    """The node program as a process of its own; enter to start it."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+        environment = dict(os.environ)
+        start = ["-m", "kubeletplugin"]
+        if place.library is None:
+            start = ["-m", "sim", "plugin", "--hardware", str(place.machine), "--"]
+        else:
+            environment |= {
+                "LD_LIBRARY_PATH": str(place.library.parent),
+                "NVML_MACHINE": str(place.machine / "nvml.txt"),
+                "NVML_CREATE_MS": str(place.create_ms),
+            }
+        self._process = Process(
+            "plugin",
+            [
+                *(sys.executable, *start, "--node-name", NODE),
+                *("--kubeconfig", str(place.kubeconfig), "--host-root", str(place.host_root)),
+                *("--driver-root", "/", "--kubelet-root", str(place.root / "kubelet")),
+                *("--cdi-root", str(place.root / "cdi"), "--log-level", "warning"),
+            ],
+            logs=place.root,
+            environment=environment,
+        )
+
+    @contextmanager
+    def running(self, api: KubeApi) -> Iterator[None]:
+        """Run it; entered once its GPUs are in its MigNode."""
+        self._process.start()
+        try:
+            wait_for("a ready MigNode", lambda: self._ready(api), timeout=60)
+            yield
+        finally:
+            self._process.stop()
+
+    def cpu_ms(self) -> float:
+        """CPU time that it has used so far; the kernel counts in steps of 10 ms."""
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) * 1000 / _TICKS
+
+    def status(self, field: str) -> int:
+        """A number of its /proc/<pid>/status: ``VmRSS`` in KiB, ``Threads``."""
+        lines = Path(f"/proc/{self._process.pid}/status").read_text().splitlines()
+        return next(int(n.split()[1]) for n in lines if n.startswith(f"{field}:"))
+
+    @property
+    def pid(self) -> int:
+        """Its process id, for profilers."""
+        return self._process.pid
+
+    def _ready(self, api: KubeApi) -> bool:
+        self._process.assert_running()
+        try:
+            status = api.get(MIG_NODES, NODE).get("status", {})
+        except KubeError:
+            return False
+        conditions = {c["type"]: c["status"] for c in status.get("conditions", ())}
+        return self._place.socket.exists() and conditions.get("Ready") == "True"
+
+
+class Claims:
+    """Claims that are allocated on the node, made beforehand."""
+
+    def __init__(self, api: KubeApi) -> None:
+        self._api = api
+        self._made = 0
+
+    def make(self, devices: Sequence[str]) -> list[ClaimRef]:
+        """One allocated claim for each device; several may name the same."""
+        return [self._allocated(device) for device in devices]
+
+    def shown(self, ref: ClaimRef) -> bool:
+        """Whether the claim's status tells of its device."""
+        claim = self._api.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
+        return bool(claim["status"].get("devices"))
+
+    def instances(self) -> int:
+        """How many slices the MigNode lists."""
+        gpus = self._api.get(MIG_NODES, NODE)["status"].get("gpus", ())
+        return sum(len(gpu.get("instances", ())) for gpu in gpus)
+
+    def delete(self, refs: Sequence[ClaimRef]) -> None:
+        """Remove them from the API server."""
+        for ref in refs:
+            self._api.delete(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
+
+    def _allocated(self, device: str) -> ClaimRef:
+        self._made += 1
+        name = f"bench-{os.getpid()}-{self._made}"
+        request = {"name": "r", "exactly": {"deviceClassName": DEFAULT_DRIVER}}
+        body: Obj = {
+            "metadata": {"name": name, "namespace": "default"},
+            "spec": {"devices": {"requests": [request]}},
+        }
+        made = self._api.create(RESOURCE_CLAIMS, body)
+        result = {"request": "r", "driver": DEFAULT_DRIVER, "pool": NODE, "device": device}
+        field = {"key": "metadata.name", "operator": "In", "values": [NODE]}
+        allocation = {
+            "devices": {"results": [result]},
+            "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
+        }
+        status = {"status": {"allocation": allocation}}
+        self._api.patch(RESOURCE_CLAIMS, name, status, namespace="default", subresource="status")
+        return ClaimRef("default", name, made["metadata"]["uid"])
+
+
+class Kubelet:
+    """Calls over the plugin's socket, each with the milliseconds that it took."""
+
+    def __init__(self, socket: Path) -> None:
+        self._channel = grpc.insecure_channel(f"unix:{socket}")
+        self._stub = v1_grpc.DRAPluginStub(self._channel)
+
+    def close(self) -> None:
+        """Close the connection."""
+        self._channel.close()
+
+    def empty(self) -> float:
+        """A Prepare of no claim."""
+        return self._timed(
+            lambda: self._stub.NodePrepareResources(
+                v1.NodePrepareResourcesRequest(), timeout=_CALL_SECONDS
+            )
+        )
+
+    def prepare(self, ref: ClaimRef) -> float:
+        """Prepare one claim.
+
+        Raises:
+            ClusterError: it was refused.
+        """
+        request = v1.NodePrepareResourcesRequest(claims=[_wire(ref)])
+        return self._timed(
+            lambda: _checked(
+                self._stub.NodePrepareResources(request, timeout=_CALL_SECONDS).claims[ref.uid]
+            )
+        )
+
+    def unprepare(self, ref: ClaimRef) -> float:
+        """Unprepare one claim.
+
+        Raises:
+            ClusterError: it was refused.
+        """
+        request = v1.NodeUnprepareResourcesRequest(claims=[_wire(ref)])
+        return self._timed(
+            lambda: _checked(
+                self._stub.NodeUnprepareResources(request, timeout=_CALL_SECONDS).claims[ref.uid]
+            )
+        )
+
+    @staticmethod
+    def _timed(call: object) -> float:
+        began = time.perf_counter()
+        call()  # type: ignore[operator]
+        return 1e3 * (time.perf_counter() - began)
+
+
+def node_object() -> Obj:
+    """The Node whose GPUs are used."""
+    return {"apiVersion": "v1", "kind": NODES.kind, "metadata": {"name": NODE}}
+
+
+def _wire(ref: ClaimRef) -> v1.Claim:
+    return v1.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid)
+
+
+def _checked(answer: v1.NodePrepareResourceResponse | v1.NodeUnprepareResourceResponse) -> None:
+    if answer.error:
+        raise ClusterError(answer.error)
