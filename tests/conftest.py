@@ -1,8 +1,15 @@
 """What holds for all tests."""
 
+import os
 import signal
+import sys
 
 from hypothesis import HealthCheck, settings
+
+# Without bytecode each of some hundred processes compiles anew what it imports, and each worker
+# rewrites the assertions of all tests; images of Python like to switch it off.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 # How long an example takes, or is made, says something about the machine, not about the code.
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])

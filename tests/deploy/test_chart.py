@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import helm_python
 import kubernetes_validate
 import pytest
@@ -10,6 +12,15 @@ import yaml
 from dra.common.resources import Obj
 from hack.cluster.chart import CHART, REPOSITORY, find, notes, render
 from tests.deploy.charts import MONITORING, VALUES, rendered, rules
+
+
+@pytest.fixture(autouse=True)
+def schemas_are_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Megabytes of JSON, which the library reads again for every object."""
+    monkeypatch.setattr(kubernetes_validate.utils, "schema_contents", contents)
+
+
+contents = functools.cache(kubernetes_validate.utils.schema_contents)
 
 
 @pytest.mark.parametrize("version", ["1.34", "1.37"])
