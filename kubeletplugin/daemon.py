@@ -269,7 +269,22 @@ class Daemon:
         self._readiness.wait_decided(_FIRST_LOOK_SECONDS)
         self._publisher.start()
         self._slice_publisher.start()
-        self._liveness.begin(self._sockets, self._readiness, overdue=self._library.overdue)
+        self._liveness.begin(
+            self._sockets,
+            self._readiness,
+            threads=[
+                part.problem
+                for part in (
+                    self._loop,
+                    self._janitor,
+                    self._monitor,
+                    self._publisher,
+                    self._slice_publisher,
+                    self._statuses,
+                )
+            ],
+            overdue=self._library.overdue,
+        )
         stop.wait()
         self._stop()
 
@@ -322,7 +337,7 @@ class Daemon:
         self._janitor.check_soon()
 
     def _problem(self, entry: Entry) -> DeviceProblem | None:
-        return self._monitor.problem(entry)
+        return self._monitor.problem_of(entry)
 
     def _prepare_settled(self, ref: ClaimRef, error: PluginError | None) -> None:
         """A Prepare is over; what stays impossible is told to whoever can move the pod."""

@@ -7,13 +7,12 @@ plugin were down it does not know any more.
 from __future__ import annotations
 
 import logging
-import random
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef
+from dra.kube.loop import Loop
 from dra.kube.timing import Backoff, Clock, SystemClock
 from kubeletplugin.claims.claim_fate import ClaimFate
 from kubeletplugin.claims.claim_tasks import ClaimTasks
@@ -38,9 +37,7 @@ class _Reclaiming:
     """Schedule of attempts to remove the remaining slices of one claim."""
 
     at: float
-    backoff: Backoff = field(
-        default_factory=lambda: Backoff(first=2.0, limit=_MOST_SECONDS, rng=random.Random())  # noqa: S311 - jitter
-    )
+    backoff: Backoff = field(default_factory=lambda: Backoff(first=2.0, limit=_MOST_SECONDS))
 
 
 class Janitor:
@@ -77,16 +74,21 @@ class Janitor:
         self._next_claims = self._next_check = self._clock.monotonic()
         self._reclaiming: dict[str, _Reclaiming] = {}
         self._ended: dict[str, float] = {}
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="janitor", daemon=True)
+        self._loop = Loop(
+            "janitor", self._turn, beat=beat, backoff=Backoff(first=ROUND_SECONDS), clock=clock
+        )
 
     def start(self) -> None:
         """Begin."""
-        self._thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
         """End; what is under way goes on to its end."""
-        self._stopping.set()
+        self._loop.stop()
+
+    def problem(self) -> str:
+        """A check for liveness: empty while the thread runs, or after ``stop``."""
+        return self._loop.problem()
 
     def check_soon(self) -> None:
         """Check in the next round what is held, its CDI specs among it."""
@@ -112,23 +114,17 @@ class Janitor:
         for uid in self._ended.keys() - uids:
             self._ended.pop(uid, None)
         for ref in claims:
-            if self._stopping.is_set():
+            if self._loop.is_stopping():
                 return
             self._beat()
             if self._tasks.idle(ref.uid):
                 self._claim(ref, now, ask=ask, check=check, at_once=everything)
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            self._beat()
-            if not self._readiness.is_open:
-                self._clock.wait(self._stopping, _CLOSED_SECONDS)
-                continue
-            try:
-                self.tend()
-            except Exception:  # noqa: BLE001 - a janitor that dies silently is worse
-                _log.exception("janitor")
-            self._clock.wait(self._stopping, ROUND_SECONDS)
+    def _turn(self) -> float:
+        if not self._readiness.is_open:
+            return _CLOSED_SECONDS
+        self.tend()
+        return ROUND_SECONDS
 
     def _claim(self, ref: ClaimRef, now: float, *, ask: bool, check: bool, at_once: bool) -> None:
         entries = self._journal.of_claim(ref.uid)

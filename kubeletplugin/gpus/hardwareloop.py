@@ -6,11 +6,10 @@ Without a driver the program stays up and tries again: what it cannot do, it say
 from __future__ import annotations
 
 import logging
-import random
-import threading
 from collections.abc import Callable
 from typing import Protocol
 
+from dra.kube.loop import Loop
 from dra.kube.timing import Backoff, Clock, SystemClock
 from kubeletplugin.errors import PluginError
 from kubeletplugin.gpus.hardware import Hardware
@@ -81,48 +80,53 @@ class HardwareLoop:
         self._recover = recover
         self._settle = settle
         self._library = library
-        self._beat = beat
         self._clock = clock or SystemClock()
         self._regaining = Regaining(hardware, clock=self._clock)
         self._recovered = False
-        self._stopping = threading.Event()
-        self._wake = threading.Event()
-        self._backoff = Backoff(first=1.0, rng=random.Random())  # noqa: S311 - jitter
-        self._thread = threading.Thread(target=self._run, name="hardware", daemon=True)
+        self._backoff = Backoff(first=1.0)
+        self._due = 0.0
+        self._loop = Loop("hardware", self._turn, beat=beat, clock=clock)
 
     def start(self) -> None:
         """Begin."""
-        self._thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
         """End after the look that is under way."""
-        self._stopping.set()
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=5.0)
+        self._loop.stop()
+        self._loop.join()
+
+    def problem(self) -> str:
+        """A check for liveness: empty while the thread runs, or after ``stop``."""
+        return self._loop.problem()
 
     def notify(self) -> None:
         """Look soon, if other GPUs than before are to be held open."""
-        self._wake.set()
+        self._loop.notify()
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            self._beat()
-            try:
-                self._step()
-                delay = POLL_SECONDS
-                self._backoff.reset()
-                if self._hardware.session.is_open:
-                    self._library.matches()
-            except (NvmlError, PluginError) as error:
-                self._library.failed(error)
-                delay = self._unavailable(self._library.explain(error))
-                if self._library.doubtful:
-                    delay = min(delay, AGAIN_SECONDS)
-            except Exception as error:  # noqa: BLE001 - a loop that dies silently is worse
-                _log.exception("hardware")
-                delay = self._unavailable(repr(error))
-            self._pause(delay)
+    def _turn(self) -> float:
+        """A look if one is due, or GPUs are to be let go of; returns seconds until the next."""
+        left = self._due - self._clock.monotonic()
+        if left > 0 and not self._holding.pending:
+            return left
+        delay = self._look()
+        self._due = self._clock.monotonic() + delay
+        return delay
+
+    def _look(self) -> float:
+        try:
+            self._step()
+            if self._hardware.session.is_open:
+                self._library.matches()
+        except (NvmlError, PluginError) as error:
+            self._library.failed(error)
+            delay = self._unavailable(self._library.explain(error))
+            return min(delay, AGAIN_SECONDS) if self._library.doubtful else delay
+        except Exception as error:  # noqa: BLE001 - claims are turned away until it is understood
+            _log.exception("hardware")
+            return self._unavailable(repr(error))
+        self._backoff.reset()
+        return POLL_SECONDS
 
     def _step(self) -> None:
         if not self._holding.settle():
@@ -139,17 +143,6 @@ class HardwareLoop:
                 self._recover()
                 self._recovered = True
             self._readiness.open()
-
-    def _pause(self, seconds: float) -> None:
-        """Wait for the next look."""
-        end = self._clock.monotonic() + seconds
-        while not self._stopping.is_set():
-            left = end - self._clock.monotonic()
-            if left <= 0 or not self._clock.wait(self._wake, left):
-                return
-            self._wake.clear()
-            if self._holding.pending:
-                return
 
     def _rest(self) -> None:
         """Serve without NVML, as far as that goes."""

@@ -7,7 +7,6 @@ Prepare. Only entries of this driver are touched, and only of the claim with the
 from __future__ import annotations
 
 import logging
-import random
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -18,6 +17,7 @@ from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ConflictError, KubeError, NotFoundError
+from dra.kube.loop import Loop
 from dra.kube.timing import Backoff, Clock, SystemClock, rfc3339
 from kubeletplugin.gpus.health.device_health import DeviceProblem
 from kubeletplugin.journal.entries import Entry, State
@@ -56,20 +56,20 @@ class ClaimStatuses:
         self._condition = threading.Condition()
         self._wanted: dict[str, tuple[ClaimRef, _Wish]] = {}
         self._busy = False
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="claim status", daemon=True)
+        self._loop = Loop("claim status", self._turn, backoff=Backoff(limit=1.0), clock=clock)
 
     def start(self) -> None:
         """Begin to write."""
-        self._thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
         """End after the write that is under way; what is still wanted is given up."""
-        with self._condition:
-            self._stopping.set()
-            self._condition.notify_all()
-        if self._thread.is_alive():
-            self._thread.join(timeout=5.0)
+        self._loop.stop()
+        self._loop.join()
+
+    def problem(self) -> str:
+        """A check for liveness: empty while the thread runs, or after ``stop``."""
+        return self._loop.problem()
 
     def prepared(self, ref: ClaimRef, entries: Sequence[Entry]) -> None:
         """Show these devices as they are, ready or not."""
@@ -111,22 +111,27 @@ class ClaimStatuses:
     def _want(self, ref: ClaimRef, wish: _Wish) -> None:
         with self._condition:
             self._wanted[ref.uid] = (ref, wish)
-            self._condition.notify_all()
+        self._loop.notify()
 
-    def _run(self) -> None:
-        while True:
+    def _turn(self) -> float | None:
+        with self._condition:
+            if not self._wanted:
+                return None
+            ref, wish = self._wanted.pop(next(iter(self._wanted)))
+            self._busy = True
+        try:
+            self._write(ref, wish)
+        except Exception as error:
+            error.add_note(f"while writing the status of claim {ref} (UID {ref.uid})")
+            raise
+        finally:
             with self._condition:
                 self._busy = False
                 self._condition.notify_all()
-                self._condition.wait_for(lambda: self._wanted or self._stopping.is_set())
-                if self._stopping.is_set():
-                    return
-                ref, wish = self._wanted.pop(next(iter(self._wanted)))
-                self._busy = True
-            self._write(ref, wish)
+        return 0.0
 
     def _write(self, ref: ClaimRef, wish: _Wish) -> None:
-        backoff = Backoff(first=self._first_delay, rng=random.Random())  # noqa: S311 - jitter
+        backoff = Backoff(first=self._first_delay)
         for _ in range(_ATTEMPTS):
             try:
                 self._apply(ref, wish)
@@ -136,15 +141,12 @@ class ClaimStatuses:
             except KubeError as error:
                 _log.warning("status not written yet", extra=about(ref, error=str(error)))
                 delay = backoff.next_delay(at_least=error.retry_after)
-            except Exception:  # noqa: BLE001 - a thread that dies silently is worse
-                _log.exception("status of claim %s (UID %s)", ref, ref.uid)
-                return
             else:
                 return
             with self._condition:
                 if ref.uid in self._wanted:
                     return  # newer wish
-            if self._clock.wait(self._stopping, delay):
+            if self._loop.pause(delay):
                 return
 
     def _apply(self, ref: ClaimRef, wish: _Wish) -> None:

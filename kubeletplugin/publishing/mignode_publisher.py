@@ -72,7 +72,7 @@ class MigNodePublisher(Republisher):
             self.drain = drain
             self._on_drain()
         if change.kind != "added":
-            self._wake.set()
+            self.notify()
 
     def _publish(self) -> float | None:
         inventory = self._inventory()
@@ -132,7 +132,7 @@ class MigNodePublisher(Republisher):
         try:
             self._api.replace(MIG_NODES, body, subresource="status", field_manager=self._manager)
         except (ConflictError, NotFoundError):
-            self._wake.set()  # somebody changed or deleted it meanwhile: look again
+            self.notify()  # somebody changed or deleted it meanwhile: look again
 
     def _owner(self) -> Obj:
         return node_owner(self._api, self._node_name)

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-import random
-import threading
 from abc import ABC, abstractmethod
 
 from dra.kube.errors import KubeError
+from dra.kube.loop import Loop
 from dra.kube.mirror.reflector import Reflector
 from dra.kube.timing import Backoff, Clock, SystemClock
 
@@ -29,54 +28,40 @@ class Republisher(ABC):
         self._reflector = reflector
         self._follow = follow
         self._clock = clock or SystemClock()
-        self._wake = threading.Event()
-        self._stopping = threading.Event()
-        self._backoff = Backoff(first=0.2, rng=random.Random())  # noqa: S311 - jitter
-        self._thread = threading.Thread(target=self._run, name=what, daemon=True)
+        self._backoff = Backoff()
+        self._loop = Loop(what, self._turn, clock=clock)
 
     def start(self) -> None:
         """Publish, and go on publishing."""
         if self._follow:
             self._reflector.start()
-        self._wake.set()
-        self._thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
         """Stop publishing; what is published stays as it is."""
         self._reflector.stop()
-        self._stopping.set()
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=5.0)
+        self._loop.stop()
+        self._loop.join()
+
+    def problem(self) -> str:
+        """A check for liveness: empty while the thread runs, or after ``stop``."""
+        return self._loop.problem()
 
     def notify(self) -> None:
         """Ask for a publication, since the state may have changed."""
-        self._wake.set()
+        self._loop.notify()
 
     @abstractmethod
     def _publish(self) -> float | None:
         """Write what is not true yet; returns seconds after which to look again anyhow."""
 
-    def _run(self) -> None:
-        again: float | None = None
-        while not self._stopping.is_set():
-            self._wake.wait(again)
-            self._wake.clear()
-            if self._stopping.is_set():
-                return
-            again = None
-            try:
-                again = self._publish()
-                self._backoff.reset()
-            except KubeError as error:
-                self._retry(error)
-            except Exception as error:  # noqa: BLE001 - a publisher that dies silently is worse
-                _log.exception("%s", self._what)
-                self._retry(error)
-
-    def _retry(self, error: Exception) -> None:
-        after = error.retry_after if isinstance(error, KubeError) else None
-        delay = self._backoff.next_delay(at_least=after)
-        _log.warning("%s: %s; again in %.1f s", self._what, error, delay)
-        self._wake.set()
-        self._clock.wait(self._stopping, delay)
+    def _turn(self) -> float | None:
+        try:
+            again = self._publish()
+        except KubeError as error:
+            delay = self._backoff.next_delay(at_least=error.retry_after)
+            _log.warning("%s: %s; again in %.1f s", self._what, error, delay)
+            self._loop.pause(delay)
+            return 0.0
+        self._backoff.reset()
+        return again

@@ -9,8 +9,7 @@ the old one has ended.
 from __future__ import annotations
 
 import socket
-import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import closing
 from pathlib import Path
 
@@ -24,8 +23,6 @@ from kubeletplugin.readiness import Readiness
 
 STUCK_SECONDS = 1800.0
 """More than a round of any loop takes, with every GPU hanging and no API server."""
-_THREADS = ("hardware", "janitor", "health", "MigNode", "ResourceSlices", "claim status")
-"""Beginnings of the names of the threads that must run."""
 _ANSWER_SECONDS = 4.0
 _STARTING = "the GPUs are still being looked at"
 
@@ -45,17 +42,24 @@ class Liveness:
         self._probes.ready.add("claims", str)
 
     def begin(
-        self, sockets: Sockets, readiness: Readiness, *, overdue: Callable[[], str] = str
+        self,
+        sockets: Sockets,
+        readiness: Readiness,
+        *,
+        threads: Iterable[Callable[[], str]],
+        overdue: Callable[[], str] = str,
     ) -> None:
-        """The sockets are served and all threads run.
+        """Check sockets and threads from now on, as all of them are to be there.
 
+        ``threads`` are the checks of the threads that must run (``Loop.problem``).
         ``overdue`` says why this process should have ended of its own accord by now.
         """
         self._overdue = overdue
         live = self._probes.live
         live.add("registration socket", lambda: _answers(sockets.registration))
         live.add("service socket", lambda: _accepts(sockets.service))
-        live.add("threads", _missing)
+        checks = tuple(threads)
+        live.add("threads", lambda: ", ".join(filter(None, (check() for check in checks))))
         live.add("hardware loop", self.hardware)
         live.add("janitor", self.janitor)
         live.add("end", overdue)
@@ -69,12 +73,6 @@ class Liveness:
         self._probes.live.clear()
         self._probes.live.add("end", self._overdue)
         self._probes.ready.add("claims", lambda: "the plugin is stopping")
-
-
-def _missing() -> str:
-    running = [thread.name for thread in threading.enumerate()]
-    ended = (n for n in _THREADS if not any(each.startswith(n) for each in running))
-    return ", ".join(f"{name} has ended" for name in ended)
 
 
 def _accepts(path: Path) -> str:

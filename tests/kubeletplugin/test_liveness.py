@@ -73,12 +73,33 @@ def test_a_server_that_takes_connections_and_answers_nobody_makes_it_dead(
         release.set()
 
 
-def test_a_thread_that_has_ended_makes_it_dead(rig: Rig) -> None:
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize(
+    ("part", "name"),
+    [
+        ("_loop", "hardware"),
+        ("_janitor", "janitor"),
+        ("_monitor", "health"),
+        ("_publisher", "MigNode {}"),
+        ("_slice_publisher", "ResourceSlices of {}"),
+        ("_statuses", "claim status"),
+    ],
+)
+def test_a_thread_that_has_ended_makes_it_dead(
+    make_rig: Callable[..., Rig], part: str, name: str
+) -> None:
+    rig = make_rig()
+    rig.start()
     wait_for("readiness", lambda: not unready(rig))
-    assert rig.daemon is not None
-    rig.daemon._janitor.stop()
+    loop = getattr(rig.daemon, part)._loop
+
+    def ends() -> None:
+        raise SystemExit
+
+    loop._turn = ends
+    loop.notify()
     wait_for("the end", lambda: dead(rig))
-    assert dead(rig) == ("threads: janitor has ended",)
+    assert dead(rig) == (f"threads: {name.format(rig.node)} has ended",)
 
 
 def test_a_loop_that_is_stuck_makes_it_dead(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,7 +97,7 @@ def test_at_rest_nothing_is_written(rig: Rig) -> None:
     for _ in range(5):
         rig.daemon._hardware.poll()
         rig.daemon._publisher.notify()
-        wait_for("the wish to be taken", lambda: not rig.daemon._publisher._wake.is_set())  # type: ignore[union-attr]
+        wait_for("the wish to be taken", lambda: not rig.daemon._publisher._loop._wake.is_set())  # type: ignore[union-attr]
     rig.stop()
     assert rig.http.writes == []
 
@@ -116,7 +116,7 @@ def test_before_the_first_look_at_the_gpus_nothing_is_written(
     publisher = rig.daemon._publisher
     wait_for("the hang", lambda: rig.machine.faults.seen("hang") == 1)
     publisher.notify()
-    wait_for("the wish to be taken", lambda: not publisher._wake.is_set())
+    wait_for("the wish to be taken", lambda: not publisher._loop._wake.is_set())
     publisher.stop()
     assert rig.http.writes == []
     assert rig.published_slices() == [("gpu-0", "1g.5gb", 4, "prepared")]

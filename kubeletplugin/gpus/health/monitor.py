@@ -14,7 +14,8 @@ from typing import Protocol
 from dra.claims.conditions import GPU_LOST, INSTANCE_LOST, LET_GO, NO_PERMISSION, XID_ERROR
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef, Gpu
-from dra.kube.timing import Clock, SystemClock
+from dra.kube.loop import Loop
+from dra.kube.timing import Backoff, Clock, SystemClock
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.health.device_health import (
     DeviceHealth,
@@ -74,28 +75,28 @@ class HealthMonitor:
         self._lost: frozenset[str] = frozenset()
         self._watches: dict[str, XidWatch] = {}
         self._unsupported = False
-        self._wake = threading.Event()
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="health", daemon=True)
+        self._loop = Loop("health", self._turn, backoff=Backoff(first=REVIEW_SECONDS), clock=clock)
 
     def start(self) -> None:
         """Begin to listen and to look."""
-        self._thread.start()
+        self._loop.start()
 
     def stop(self) -> None:
         """End; a watch whose GPU hangs is left behind."""
-        self._stopping.set()
-        self._wake.set()
-        if self._thread.is_alive():
-            self._thread.join(timeout=5.0)
+        self._loop.stop()
+        self._loop.join()
         for watch in self._watches.values():
             watch.stop()
         for watch in self._watches.values():
             watch.join(2.0)
 
+    def problem(self) -> str:
+        """A check for liveness: empty while the thread runs, or after ``stop``."""
+        return self._loop.problem()
+
     def notify(self) -> None:
         """Something may have changed: look soon."""
-        self._wake.set()
+        self._loop.notify()
 
     def gpus(self) -> tuple[Gpu, ...]:
         """All GPUs as last seen, with their problems."""
@@ -105,7 +106,7 @@ class HealthMonitor:
         """The health of every device that a pod may use; none while the GPUs cannot be asked."""
         return device_health(self._journal.entries(), self.gpus()) if self._ready() else ()
 
-    def problem(self, entry: Entry) -> DeviceProblem | None:
+    def problem_of(self, entry: Entry) -> DeviceProblem | None:
         """The problem of one device now, if any; None while the GPUs cannot be asked."""
         if not self._ready():
             return None
@@ -211,15 +212,10 @@ class HealthMonitor:
     def _held(self, uid: str) -> tuple[Entry, ...]:
         return tuple(e for e in self._journal.of_claim(uid) if e.state in HELD)
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            self._wake.clear()
-            try:
-                self._follow()
-                self.review()
-            except Exception:  # noqa: BLE001 - a monitor that dies silently is worse
-                _log.exception("health")
-            self._clock.wait(self._wake, REVIEW_SECONDS)
+    def _turn(self) -> float:
+        self._follow()
+        self.review()
+        return REVIEW_SECONDS
 
     def _follow(self) -> None:
         """A watch for each GPU of the node."""

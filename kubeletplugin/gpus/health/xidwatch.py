@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable
 
-from dra.kube.timing import Clock
+from dra.kube.loop import Loop
+from dra.kube.timing import Backoff, Clock
 from kubeletplugin.nvml.errors import GpuLostError, LetGoError, NotSupportedError, NvmlError
 from kubeletplugin.nvml.events import GpuEvents, Xid
 from kubeletplugin.nvml.session.session import Session
@@ -36,12 +36,11 @@ class XidWatch:
         self._on_instances = on_instances
         self._on_lost = on_lost
         self._on_unsupported = on_unsupported
-        self._clock = clock
         self._said = ""
         self._listens = False
-        self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self._run, name=f"XIDs {gpu}", daemon=True)
-        self._thread.start()
+        again = Backoff(first=_AGAIN_SECONDS)
+        self._loop = Loop(f"XIDs {gpu}", self._turn, backoff=again, clock=clock)
+        self._loop.start()
 
     @property
     def listens(self) -> bool:
@@ -50,32 +49,28 @@ class XidWatch:
 
     def stop(self) -> None:
         """End soon; does not wait."""
-        self._stopping.set()
+        self._loop.stop()
 
     def join(self, seconds: float) -> None:
         """Wait for the end; a call that hangs is left behind."""
-        self._thread.join(timeout=seconds)
+        self._loop.join(seconds)
 
-    def _run(self) -> None:
-        while not self._stopping.is_set():
-            pause = _AGAIN_SECONDS
-            try:
-                if self._session.is_open:
-                    self._listen()
-                    pause = _WAIT_SECONDS
-            except NotSupportedError as error:
-                self._on_unsupported(str(error))
-                return
-            except LetGoError:
-                _log.debug("XIDs of GPU %s are not listened to: it is let go of", self._gpu)
-            except GpuLostError as error:
-                self._say(error)
-                self._on_lost()
-            except NvmlError as error:
-                self._say(error)
-            except Exception:  # noqa: BLE001 - a watch that dies silently is worse
-                _log.exception("XIDs of GPU %s", self._gpu)
-            self._clock.wait(self._stopping, pause)
+    def _turn(self) -> float:
+        try:
+            if self._session.is_open:
+                self._listen()
+                return _WAIT_SECONDS
+        except NotSupportedError as error:
+            self._on_unsupported(str(error))
+            self._loop.stop()
+        except LetGoError:
+            _log.debug("XIDs of GPU %s are not listened to: it is let go of", self._gpu)
+        except GpuLostError as error:
+            self._say(error)
+            self._on_lost()
+        except NvmlError as error:
+            self._say(error)
+        return _AGAIN_SECONDS
 
     def _listen(self) -> None:
         events = GpuEvents(self._session, self._gpu)
@@ -84,7 +79,7 @@ class XidWatch:
         self._said = ""
         self._listens = True
         try:
-            while not (self._stopping.is_set() or events.stale):
+            while not (self._loop.is_stopping() or events.stale):
                 event = events.next(wait)
                 if isinstance(event, Xid):
                     self._on_xid(event)

@@ -98,7 +98,7 @@ class SlicePublisher(Republisher):
     def _changed(self, change: Change) -> None:
         if change.new is None or not self._writer.is_own(change.new):
             self._disturbed = True
-            self._wake.set()
+            self.notify()
 
     def _publish(self) -> float | None:
         if self._mode.wanted is Allocator.CONTROLLER or self._given_up is not None:
@@ -155,13 +155,13 @@ class SlicePublisher(Republisher):
             self._was_controllers = True
             return False
         if self._was_controllers:
-            self._clock.wait(self._stopping, HANDOVER_SECONDS)
+            self._loop.pause(HANDOVER_SECONDS)
         self._announced = True
         return True
 
     def _sync(self, inventory: Inventory) -> None:
         if self._disturbed and self._last is not None:
-            self._clock.wait(self._stopping, QUIET_SECONDS)
+            self._loop.pause(QUIET_SECONDS)
         disturbed, self._disturbed = self._disturbed, False
         features = self._features = self._features or probe(
             self._api, inventory, field_manager=self._options.field_manager
@@ -181,7 +181,7 @@ class SlicePublisher(Republisher):
                 return
             _log.warning("%s; devices that cannot be used are left out instead", error)
             self._features = Features(separate=features.separate, taints=False)
-            self._wake.set()
+            self.notify()
             return
         except LayoutError as error:
             self._give_up("LimitExceeded", str(error))
