@@ -129,13 +129,12 @@ class Ender:
         return self._reader.concerns(known.claim)
 
     def _on_node(self, known: KnownClaim) -> bool:
-        """Whether a node still has a slice of the claim; a node that cannot tell counts as yes."""
-        fleet, allocation = self._cluster.fleet, known.claim.allocation
-        uid = known.claim.ref.uid
-        if allocation is None or not allocation.node:
-            nodes = fleet.nodes_with_instances(uid)
-            return any(n in self._cluster.hosts.facts for n in nodes)
-        if allocation.node not in self._cluster.hosts.facts:
+        """Whether the node of its allocation still has a slice of the claim, or cannot tell.
+
+        What other nodes say is not asked: nobody but its own node can keep a claim from its end.
+        """
+        allocation = known.claim.allocation
+        if allocation is None or allocation.node not in self._cluster.hosts.facts:
             return False
-        instances = fleet.instance_claims(allocation.node)
-        return instances is None or uid in instances
+        instances = self._cluster.fleet.instance_claims(allocation.node)
+        return instances is None or known.claim.ref.uid in instances

@@ -84,8 +84,22 @@ def test_a_deleted_claim_is_released(how: str) -> None:
     assert bench.finalizers("c") == []
 
 
-@pytest.mark.parametrize("how", ["node gone", "mignode gone"])
-def test_a_deleted_claim_that_lost_its_allocation_is_released_with_its_node(how: str) -> None:
+@pytest.mark.parametrize("node", ["node-a", "node-b"])
+def test_no_node_holds_a_claim_without_an_allocation(node: str) -> None:
+    bench = Bench("node-a", "node-b")
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    held = instance("1g.5gb", 0, uid="uid-c", state="reclaiming")
+    bench.cluster.set_mignode(mignode(node, gpu(0, instances=(held,))))
+    bench.delete_pod("p")
+    bench.delete_claim("c")
+    bench.change_claim("c", allocation=None)
+    bench.run()
+    assert bench.finalizers("c") == []
+
+
+def test_the_place_of_a_claim_that_lost_its_allocation_is_taken_while_its_slice_is_there() -> None:
     bench = Bench("node-a")
     bench.claim(claim("c"))
     bench.pod(pod("p", "c"))
@@ -95,14 +109,13 @@ def test_a_deleted_claim_that_lost_its_allocation_is_released_with_its_node(how:
     bench.delete_pod("p")
     bench.delete_claim("c")
     bench.change_claim("c", allocation=None)
+    bench.claim(claim("whole", request("r", "mig-7g.40gb")))
+    bench.pod(pod("q", "whole"))
     bench.run()
-    assert bench.finalizers("c") == [FINALIZER]
-    if how == "node gone":
-        bench.cluster.remove_node("node-a")
-    else:
-        bench.cluster.remove_mignode("node-a")
+    assert bench.devices("whole") == []
+    bench.cluster.set_mignode(mignode("node-a"))
     bench.run()
-    assert bench.finalizers("c") == []
+    assert bench.devices("whole")
 
 
 def test_a_node_without_its_mignode_cannot_tell_and_the_claim_waits() -> None:

@@ -149,10 +149,6 @@ class Fleet:
         """UIDs of the claims that are allocated on ``node``."""
         return frozenset(self._by_node.get(node, ()))
 
-    def nodes_with_instances(self, claim_uid: str) -> list[str]:
-        """The nodes that have instances of a claim."""
-        return [node for node, uids in self._instances.items() if claim_uid in uids]
-
     def profiles_of(self, node: str) -> frozenset[str]:
         """Names of the profiles that a node's GPUs have, whoever allocates them."""
         return self._profiles.get(node, frozenset())
