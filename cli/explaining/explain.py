@@ -24,6 +24,7 @@ from dra.claims.wants import ClaimWants, Reader
 from dra.common.resources import Obj, at
 from dra.gpu.names import finalizer
 from dra.pods.pods import Key, Pod
+from dra.pods.rules import find_rules
 
 _NOT_MADE = "FailedResourceClaimCreation"
 
@@ -103,7 +104,8 @@ class Explainer:
         if obstacles:
             return Verdict(State.WAITING, tuple(obstacles))
         if wants:
-            return self._waiting(Problem(pod, tuple(wants), tuple(pins)), told)
+            rules = find_rules(pod, self._facts.hosts)
+            return self._waiting(Problem(pod, tuple(wants), tuple(pins), rules=rules), told)
         if any(self._is_ours(k) for k in made):
             return None
         text = "none of its claims asks for devices of this driver"

@@ -165,7 +165,7 @@ def _hosts(nodes: Iterable[Obj], pods: Iterable[Pod], claims: Mapping[Key, Known
         held = (claims[k].claim.allocation for k in pod.claim_keys if k in claims)
         node = pod.node or next((a.node for a in held if a is not None and a.node), "")
         if node and pod.live:
-            hosts.charge(pod.key, node, pod.needs.requests)
+            hosts.place(pod, node)
     return hosts
 
 

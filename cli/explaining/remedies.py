@@ -60,5 +60,10 @@ REMEDIES: Mapping[str, str] = {
     MisfitReason.TAINTED: "give the pod a toleration, or remove the taint",
     MisfitReason.SELECTOR: "correct the pod's nodeSelector or the node's labels",
     MisfitReason.AFFINITY: "correct the pod's node affinity or the node's labels",
+    MisfitReason.HOST_PORT: "end the pod that has the port there, or do without host ports",
+    MisfitReason.POD_AFFINITY: "start the pod that is sought, or relax the pod's affinity",
+    MisfitReason.POD_ANTI_AFFINITY: "prefer apartness instead of requiring it, or add nodes",
+    MisfitReason.SHUNNED: "end the pod that requires to be alone, or add nodes",
+    MisfitReason.SPREAD: "raise maxSkew, use ScheduleAnyway, or add nodes to the emptier domains",
     MisfitReason.RESOURCES: "ask for less, or make room on the node",
 }

@@ -7,6 +7,7 @@ from controller.cluster.known_claims import KnownClaims
 from controller.cluster.spec_cache import Sharing
 from dra.common.resources import Obj
 from dra.pods.hosts import Hosts
+from dra.pods.podneeds import PodNeeds
 from dra.pods.pods import Key, Pod, read_pod
 
 
@@ -22,6 +23,7 @@ class KnownPods:
         self._effects = effects
         self._sharing = sharing
         self._of_claim: dict[Key, set[Key]] = {}
+        self._watching: dict[tuple[str, PodNeeds], set[Key]] = {}
 
     def set(self, obj: Obj) -> None:
         """A pod was added or changed."""
@@ -32,6 +34,7 @@ class KnownPods:
             before = None
         self.by_key[pod.key] = pod
         self._link(pod.key, before.claim_keys if before else (), pod.claim_keys)
+        self._watch(before, pod)
         self._charge(pod, was=before)
         self._effects.pods.add(pod.key)
         if before is not None and before.live and not pod.live:
@@ -43,7 +46,8 @@ class KnownPods:
         if pod is None:
             return
         self._link(key, pod.claim_keys, ())
-        self._made_room(self._hosts.charge(key, "", {}), was=pod)
+        self._watch(pod, None)
+        self._place(pod, "", was=pod)
         self._effects.claims.update(pod.claim_keys)
         self._effects.gone_pods.add(pod.uid)
 
@@ -64,7 +68,31 @@ class KnownPods:
     def _charge(self, pod: Pod, *, was: Pod | None = None) -> None:
         """Charge a pod to the node where it is, or where our allocation sends it."""
         node = (pod.node or self._claims.node_of(pod.claim_keys)) if pod.live else ""
-        self._made_room(self._hosts.charge(pod.key, node, pod.needs.requests), was=was)
+        self._place(pod, node, was=was)
+
+    def _place(self, pod: Pod, node: str, *, was: Pod | None) -> None:
+        residents = self._hosts.residents
+        version = residents.version
+        self._made_room(self._hosts.place(pod, node), was=was)
+        if residents.version == version:
+            return
+        for (namespace, needs), pods in self._watching.items():
+            states = [pod] if was is None or was is pod else [was, pod]
+            if any(residents.matters(state, needs, owner=namespace) for state in states):
+                self._effects.pods.update(pods)
+
+    def _watch(self, before: Pod | None, pod: Pod | None) -> None:
+        """Note for whom it matters where other pods come and go: who waits, and needs company."""
+        for known, watches in ((before, False), (pod, True)):
+            if known is None or not known.needs.company.requires:
+                continue
+            key = (known.key[0], known.needs)
+            if watches and known.pending and not known.node and known.claims:
+                self._watching.setdefault(key, set()).add(known.key)
+            elif key in self._watching:
+                self._watching[key].discard(known.key)
+                if not self._watching[key]:
+                    del self._watching[key]
 
     def _made_room(self, node: str, *, was: Pod | None) -> None:
         """A pod left ``node``. If it was bound there, the scheduler may think anew about it."""

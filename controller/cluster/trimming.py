@@ -28,18 +28,27 @@ from dra.common.resources import (
 
 _IDENTITY = ("name", "namespace", "uid", "resourceVersion")
 _POD_METADATA = (
-    *("name", "namespace", "uid"),
+    *("name", "namespace", "uid", "labels"),
     *("creationTimestamp", "deletionTimestamp", "ownerReferences"),
 )
 """Without the resourceVersion: a change of nothing that is kept is none."""
-_CLAIM_METADATA = (*_POD_METADATA, "resourceVersion", "finalizers")
-_POD_SPEC = (
-    *("overhead", "resources", "nodeSelector", "affinity", "tolerations", "priority"),
-    *("schedulingGates", "resourceClaims", "nodeName"),
+_CLAIM_METADATA = (
+    *("name", "namespace", "uid", "resourceVersion", "finalizers"),
+    *("creationTimestamp", "deletionTimestamp", "ownerReferences"),
 )
+_POD_SPEC = ("overhead", "resources", "affinity", "priority", "nodeName")
+"""Of every pod: what it takes of its node, and whom it shuns."""
+_OWN_POD_SPEC = (
+    *_POD_SPEC,
+    *("nodeSelector", "tolerations", "topologySpreadConstraints", "preemptionPolicy"),
+    *("schedulingGates", "resourceClaims"),
+)
+"""Of pods with claims: also where they may go."""
 _OWNER = ("kind", "controller")
 _DEVICE = ("driver", "pool", "device", "shareID", "conditions")
 _CONTAINER = ("name", "resources", "restartPolicy")
+_PORT = ("hostPort", "hostIP", "protocol")
+_VOLUME_CLAIM = ("claimName",)
 _SHARED_BYTES = 32 * 2**20
 
 REQUEST_BYTES = 64 * 2**10
@@ -81,15 +90,25 @@ class Trimmer:
 
     def _pod(self, obj: Obj) -> Obj:
         spec, status = obj.get("spec") or {}, obj.get("status") or {}
-        slim = {key: self._shared(value) for key, value in _picked(spec, _POD_SPEC).items()}
+        if spec.get("resourceClaims"):
+            slim = _picked(spec, _OWN_POD_SPEC)
+            if volumes := [v for v in map(_volume, spec.get("volumes") or ()) if v]:
+                slim["volumes"] = volumes
+        else:
+            slim = _picked(spec, _POD_SPEC)
+            if affinity := _shunning(slim.pop("affinity", None) or {}):
+                slim["affinity"] = affinity
+        slim = {key: self._shared(value) for key, value in slim.items()}
         for field in ("containers", "initContainers"):
             if field in spec:
-                slim[field] = self._shared([_picked(c, _CONTAINER) for c in spec[field]])
-        said = _picked(status, ("phase", "resourceClaimStatuses"))
+                slim[field] = self._shared([_container(c) for c in spec[field]])
+        said = _picked(status, ("phase", "resourceClaimStatuses", "nominatedNodeName"))
         # What Kubernetes says of a pod is nothing to us, unlike what we said ourselves.
         if own := [c for c in status.get("conditions") or () if "/" in c["type"]]:
             said["conditions"] = own
         metadata = _named(obj["metadata"], _POD_METADATA)
+        if labels := metadata.pop("labels", None):
+            metadata["labels"] = self._shared(_interned(labels))
         if owners := metadata.get("ownerReferences"):
             metadata["ownerReferences"] = self._shared([_picked(o, _OWNER) for o in owners])
         return {"metadata": metadata, "spec": slim, "status": said}
@@ -159,6 +178,27 @@ class Trimmer:
 def remembering(resource: Resource) -> Callable[[Obj], Obj]:
     """What the mirror itself holds, to know what has changed: nodes are in the index already."""
     return identity if resource in (NODES, MIG_NODES) else lambda obj: obj
+
+
+def _container(container: Obj) -> Obj:
+    slim = _picked(container, _CONTAINER)
+    if ports := [_picked(p, _PORT) for p in container.get("ports") or () if p.get("hostPort")]:
+        slim["ports"] = ports
+    return slim
+
+
+def _volume(volume: Obj) -> Obj | None:
+    """The PersistentVolumeClaim of a volume; None of one without."""
+    if claim := volume.get("persistentVolumeClaim"):
+        return {"persistentVolumeClaim": _picked(claim, _VOLUME_CLAIM)}
+    return {"name": volume["name"], "ephemeral": {}} if "ephemeral" in volume else None
+
+
+def _shunning(affinity: Obj) -> Obj | None:
+    """Required anti-affinity between pods, which binds others too."""
+    field = "requiredDuringSchedulingIgnoredDuringExecution"
+    required = (affinity.get("podAntiAffinity") or {}).get(field)
+    return {"podAntiAffinity": {field: required}} if required else None
 
 
 def _stub(request: Obj, size: int) -> Obj:

@@ -12,6 +12,7 @@ from dra.allocator.problem import Problem
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.wants import ClaimWants, Reader
 from dra.pods.pods import Key, Pod
+from dra.pods.rules import find_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,8 @@ def examine(
     if not to_do:
         gated = cluster.finalizer in pod.gates
         return _unasked(known, cluster) if gated and not ours else Satisfied(ours)
-    return _mixture(to_do) or Problem(pod, tuple(to_do), tuple(pins))
+    rules = find_rules(pod, cluster.hosts)
+    return _mixture(to_do) or Problem(pod, tuple(to_do), tuple(pins), rules=rules)
 
 
 def _claims_of(pod: Pod, cluster: Cluster) -> list[KnownClaim] | None:

@@ -84,7 +84,8 @@ def alike(problem: Problem) -> Hashable | None:
     )
     # What an obstacle names is for the pod's namespace only.
     pod = problem.pod
-    return claims, _needs(pod.needs), frozenset(problem.excluded), pod.node, pod.key[0]
+    rules = () if problem.rules is None else problem.rules.key
+    return claims, _needs(pod.needs), frozenset(problem.excluded), pod.node, pod.key[0], rules
 
 
 def _needs(needs: PodNeeds) -> str:

@@ -53,7 +53,10 @@ class Allocator:
         if node in problem.excluded:
             return Misfit(MisfitReason.LEFT_OUT, problem.excluded[node])
         used = self._hosts.used(node, without=pod.key)
-        return find_misfit(pod.needs, facts, used, delegated=delegated)
+        misfit = find_misfit(pod.needs, facts, used, delegated=delegated)
+        if misfit is None and problem.rules is not None:
+            return problem.rules.find_misfit(facts)
+        return misfit
 
     def preferred(self, problem: Problem) -> Iterator[str]:
         """The names of the nodes, those first that the claims prefer, then by name."""

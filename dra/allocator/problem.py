@@ -13,6 +13,7 @@ from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import gpu_name, mig_device
 from dra.pods.pods import Pod
+from dra.pods.rules import Rules
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -20,13 +21,14 @@ class Problem:
     """All claims of a pod that are to be allocated, and where the pod may go.
 
     ``pins`` are the node selectors of its claims that are allocated. ``excluded`` maps nodes to
-    the reason why they are left out.
+    the reason why they are left out. ``rules`` are those beside what its node says; None for most.
     """
 
     pod: Pod
     claims: tuple[ClaimWants, ...]
     pins: tuple[Mapping[str, Any], ...] = ()
     excluded: Mapping[str, str] = field(default_factory=dict)
+    rules: Rules | None = None
 
 
 @dataclass(frozen=True, slots=True)

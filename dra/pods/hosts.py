@@ -1,4 +1,4 @@
-"""Nodes and the parts of them that are taken, by pods that run there or are about to."""
+"""Nodes, and what pods that run there or are about to take of them."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ from collections.abc import Mapping
 
 from dra.pods.nodefit import NodeFacts
 from dra.pods.podneeds import Amounts
-from dra.pods.pods import Key
+from dra.pods.pods import Key, Pod
+from dra.pods.residents import Residents
 
 
 class Hosts:
-    """Node facts and charges. A pod is charged to one node at a time."""
+    """Node facts and charges. A pod is charged to one node at a time.
+
+    ``residents`` knows the same pods by what they mean for others.
+    """
 
     def __init__(self) -> None:
+        self.residents = Residents()
         self._facts: dict[str, NodeFacts] = {}
         self._used: dict[str, dict[str, int]] = {}
         self._charged: dict[Key, tuple[str, Amounts]] = {}
@@ -40,6 +45,11 @@ class Hosts:
         if charge is None or charge[0] != node:
             return used
         return {name: amount - charge[1].get(name, 0) for name, amount in used.items()}
+
+    def place(self, pod: Pod, node: str) -> str:
+        """Put a pod on a node ("" for none); returns a node where that made room, or ""."""
+        self.residents.place(pod, node)
+        return self.charge(pod.key, node, pod.needs.requests)
 
     def charge(self, pod: Key, node: str, requests: Amounts) -> str:
         """Charge a pod to a node ("" for none); returns a node where that made room, or ""."""

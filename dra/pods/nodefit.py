@@ -1,7 +1,6 @@
-"""Fit of a pod on a node, as far as it can be told without being kube-scheduler.
+"""Fit of a pod on a node, by what the node says and by the resources that are taken.
 
-What is not checked here (volumes, spreading, affinity between pods) the scheduler answers by
-taking the allocation back.
+What else decides is in ``dra.pods.rules``.
 """
 
 from __future__ import annotations
@@ -64,6 +63,11 @@ class MisfitReason(StrEnum):
     BOUND = "BoundElsewhere"
     ELSEWHERE = "AllocatedElsewhere"
     LEFT_OUT = "NodeLeftOut"
+    HOST_PORT = "HostPortTaken"
+    POD_AFFINITY = "PodAffinityMismatch"
+    POD_ANTI_AFFINITY = "PodAntiAffinityMismatch"
+    SHUNNED = "ExistingPodAntiAffinity"
+    SPREAD = "TopologySpreadMismatch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +86,7 @@ def find_misfit(
     ``used`` is what the pods there take already. ``delegated`` are extended resources that a
     DeviceClass serves: a node need not have them.
     """
-    barred = _barred(pod, node) or _deselected(pod, node)
+    barred = _barred(pod, node) or find_deselection(pod, node)
     if barred is not None:
         return barred
     short = [
@@ -110,7 +114,7 @@ def _barred(pod: PodNeeds, node: NodeFacts) -> Misfit | None:
     return None
 
 
-def _deselected(pod: PodNeeds, node: NodeFacts) -> Misfit | None:
+def find_deselection(pod: PodNeeds, node: NodeFacts) -> Misfit | None:
     """Check the pod's selectors: the first that the node does not match."""
     for key, value in pod.node_selector.items():
         if node.labels.get(key) != value:

@@ -30,12 +30,13 @@ def _matches_term(term: Mapping[str, Any], labels: Mapping[str, str], name: str)
     fields = at(term, "matchFields")
     if not expressions and not fields:
         return False
-    return all(_holds(e, labels.get(e["key"])) for e in expressions) and all(
-        f["key"] == _FIELDS and _holds(f, name) for f in fields
+    return all(holds(e, labels.get(e["key"])) for e in expressions) and all(
+        f["key"] == _FIELDS and holds(f, name) for f in fields
     )
 
 
-def _holds(requirement: Mapping[str, Any], value: str | None) -> bool:
+def holds(requirement: Mapping[str, Any], value: str | None) -> bool:
+    """Whether ``value`` (None: there is none) is as a requirement with operator and values says."""
     check = _OPERATORS.get(requirement["operator"])
     return check is not None and check(value, at(requirement, "values"))
 

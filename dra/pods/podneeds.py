@@ -13,6 +13,8 @@ from typing import Any
 
 from dra.common.quantity import QuantityError, parse_quantity
 from dra.common.resources import at
+from dra.pods.hostports import HostPort, read_host_ports
+from dra.pods.podterms import ALONE, Company, read_company
 
 Amounts = Mapping[str, int]
 
@@ -22,7 +24,7 @@ PODS = "pods"
 
 READ_FIELDS = (
     *("containers", "initContainers", "overhead", "resources"),
-    *("nodeSelector", "affinity", "tolerations"),
+    *("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints", "preemptionPolicy"),
 )
 """The fields of a pod's spec that decide its needs."""
 
@@ -32,13 +34,17 @@ class PodNeeds:
     """The part of a pod's spec that decides where it may run.
 
     ``requests`` is the effective request, with one of ``pods``. ``affinity_terms`` are those of the
-    required node affinity, None when there is none.
+    required node affinity, None when there is none. ``preempts``: pods of lower priority may be
+    ended for it.
     """
 
     requests: Amounts = field(default_factory=dict)
     node_selector: Mapping[str, str] = field(default_factory=dict)
     affinity_terms: tuple[Mapping[str, Any], ...] | None = None
     tolerations: tuple[Mapping[str, Any], ...] = ()
+    host_ports: tuple[HostPort, ...] = ()
+    company: Company = ALONE
+    preempts: bool = True
 
 
 def read_needs(spec: Mapping[str, Any]) -> PodNeeds:
@@ -50,6 +56,9 @@ def read_needs(spec: Mapping[str, Any]) -> PodNeeds:
         node_selector=at(spec, "nodeSelector", default={}),
         affinity_terms=None if required is None else tuple(at(required, "nodeSelectorTerms")),
         tolerations=tuple(at(spec, "tolerations")),
+        host_ports=read_host_ports(spec),
+        company=read_company(spec),
+        preempts=spec.get("preemptionPolicy") != "Never",
     )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from dra.claims.claims import claim_names
@@ -21,7 +21,9 @@ class Pod:
     """A pod; ``claims`` maps its claim names to ResourceClaims, None while there is none yet.
 
     ``claim_keys`` are the ResourceClaims that exist, as far as its status tells, each once: a pod
-    may have the same claim under several names.
+    may have the same claim under several names. ``volume_claims`` are its PersistentVolumeClaims,
+    and True for those that belong to the pod. ``nominated`` is the node that kube-scheduler makes
+    room on for it.
     """
 
     key: Key
@@ -36,6 +38,9 @@ class Pod:
     created: str
     phase: str
     deleting: bool
+    labels: Mapping[str, str] = field(default_factory=dict)
+    volume_claims: tuple[tuple[str, bool], ...] = ()
+    nominated: str = ""
 
     @property
     def live(self) -> bool:
@@ -70,7 +75,19 @@ def read_pod(obj: Obj, needs: Callable[[Obj], PodNeeds] = read_needs) -> Pod:
         created=metadata.get("creationTimestamp") or "",
         phase=at(obj, "status", "phase", default=""),
         deleting="deletionTimestamp" in metadata,
+        labels=metadata.get("labels") or {},
+        volume_claims=tuple(_volume_claims(metadata["name"], spec)),
+        nominated=(obj.get("status") or {}).get("nominatedNodeName") or "",
     )
+
+
+def _volume_claims(pod: str, spec: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
+    """A volume that lives as long as its pod has a claim that is named by both."""
+    for volume in spec.get("volumes") or ():
+        if claim := volume.get("persistentVolumeClaim"):
+            yield claim["claimName"], False
+        elif "ephemeral" in volume:
+            yield f"{pod}-{volume['name']}", True
 
 
 def _integer(value: Any) -> int:

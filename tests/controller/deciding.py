@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from controller.cluster.cluster import Cluster
@@ -19,13 +20,16 @@ from tests.controller.objects import DRIVER, pod, versioned
 from tests.dra.gpus import A100
 
 
-def problem(known: Cluster, *claims: Obj, **spec: Any) -> Problem:
+def problem(
+    known: Cluster, *claims: Obj, labels: Mapping[str, str] | None = None, **spec: Any
+) -> Problem:
     """A pending pod that wants ``claims``; its classes are those that the hardware offers."""
     for body in generated_classes(DRIVER, [p.name for p in A100.profiles]):
         known.set_class(versioned(body))
     for body in claims:
         known.set_claim(versioned(body))
     body = versioned(pod("p", *(c["metadata"]["name"] for c in claims), **spec))
+    body["metadata"]["labels"] = dict(labels or {})
     known.set_pod(body)
     kinds = known.fleet.kinds
     found = examine(read_pod(body), known, Reader(DRIVER, kinds, known.classes))

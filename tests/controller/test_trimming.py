@@ -13,6 +13,7 @@ from dra.claims.conditions import PREPARE_FAILED, failed_prepare
 from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.mirror.store import Store
 from dra.pods.pods import Pod, read_pod
+from dra.pods.podterms import Company, NodeTerm, PodTerm, Spread
 from hack.bench.objects import as_stored
 from tests.controller.objects import (
     DRIVER,
@@ -32,7 +33,47 @@ def like(found: Pod) -> tuple[object, ...]:
         *(found.key, found.uid, found.claims, found.node, found.gates, found.priority),
         *(found.created, found.phase, found.deleting),
         *(needs.requests, needs.node_selector, needs.affinity_terms, needs.tolerations),
+        *(found.labels, found.volume_claims, found.nominated, needs.host_ports, needs.preempts),
+        *map(plain, vars_of(needs.company)),
     )
+
+
+def vars_of(company: Company) -> tuple[object, ...]:
+    """The terms of a pod."""
+    return tuple(getattr(company, name) for name in company.__slots__)
+
+
+def plain(value: object) -> object:
+    """Terms as values that can be compared."""
+    if isinstance(value, tuple):
+        return [plain(each) for each in value]
+    if isinstance(value, PodTerm | Spread | NodeTerm):
+        return {name: getattr(value, name) for name in value.__slots__}
+    return value
+
+
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
+TERM = {
+    "topologyKey": "zone",
+    "labelSelector": {"matchLabels": {"app": "web"}},
+    "namespaces": ["team"],
+    "namespaceSelector": {"matchLabels": {"of": "team"}},
+}
+AMONG_PODS = {
+    "podAffinity": {PREFERRED: [{"weight": 3, "podAffinityTerm": TERM}]},
+    "podAntiAffinity": {REQUIRED: [TERM]},
+}
+NODE_TERM = {"weight": 2, "preference": {"matchExpressions": [{"key": "a", "operator": "Exists"}]}}
+SPREAD = {
+    "topologyKey": "zone",
+    "labelSelector": {"matchLabels": {"app": "web"}},
+    "maxSkew": 2,
+    "minDomains": 3,
+    "whenUnsatisfiable": "DoNotSchedule",
+    "matchLabelKeys": ["version"],
+    "nodeTaintsPolicy": "Honor",
+}
 
 
 def full_pod() -> Obj:
@@ -48,15 +89,26 @@ def full_pod() -> Obj:
         overhead={"cpu": "10m"},
         resources={"limits": {"cpu": "2"}},
         nodeSelector={"disk": "ssd"},
-        affinity={"nodeAffinity": required},
+        affinity={"nodeAffinity": required | {PREFERRED: [NODE_TERM]}, **AMONG_PODS},
+        topologySpreadConstraints=[SPREAD],
+        preemptionPolicy="Never",
+        volumes=[
+            {"name": "scratch", "emptyDir": {}},
+            {"name": "data", "persistentVolumeClaim": {"claimName": "data", "readOnly": True}},
+            {"name": "own", "ephemeral": {"volumeClaimTemplate": {"spec": {"a": "b" * 500}}}},
+        ],
         schedulingGates=[{"name": "other"}],
         nodeName="node-a",
         priority=7,
     )
+    ports = [{"name": "web", "containerPort": 80, "hostPort": 80}, {"containerPort": 81}]
+    body["spec"]["containers"][0]["ports"] = ports
+    body["metadata"]["labels"] = {"app": "web", "version": "1"}
     body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     ours = {"type": f"{DRIVER}/ClaimsAllocated", "status": "False", "reason": "Waiting"}
     body["status"] = {
         "phase": "Running",
+        "nominatedNodeName": "node-a",
         "conditions": [ours],
         "resourceClaimStatuses": [{"name": "t", "resourceClaimName": "made"}],
     }
@@ -71,6 +123,21 @@ def test_a_trimmed_pod_is_read_as_the_whole_one_and_is_much_smaller() -> None:
     (condition,) = trimmed["status"]["conditions"]
     assert condition["type"] == f"{DRIVER}/ClaimsAllocated"
     assert len(json.dumps(trimmed)) < 0.5 * len(json.dumps(whole))
+
+
+def test_of_a_pod_without_claims_is_kept_what_it_takes_and_whom_it_shuns() -> None:
+    whole = full_pod()
+    del whole["spec"]["resourceClaims"]
+    trimmed = Trimmer(PODS, DRIVER)(whole)
+    found, known = read_pod(trimmed), read_pod(whole)
+    assert set(trimmed["spec"]) == {
+        *("containers", "initContainers", "overhead", "resources", "affinity"),
+        *("priority", "nodeName"),
+    }
+    assert (found.needs.requests, found.labels) == (known.needs.requests, known.labels)
+    assert found.needs.host_ports == known.needs.host_ports != ()
+    assert plain(found.needs.company.anti_affinity) == plain(known.needs.company.anti_affinity)
+    assert found.needs.company.liked == ()
 
 
 def test_a_trimmed_claim_is_read_as_the_whole_one() -> None:
@@ -153,12 +220,12 @@ def test_a_change_of_nothing_that_is_kept_of_a_pod_is_none() -> None:
     store, trim = Store(), Trimmer(PODS, DRIVER)
     before = as_stored(PODS, pod("p", "c"), 1)
     store.put(trim(before))
-    nominated = as_stored(PODS, pod("p", "c"), 2)
-    nominated["metadata"]["uid"] = before["metadata"]["uid"]
-    nominated["status"] |= {"nominatedNodeName": "node-a", "message": "soon"}
-    assert store.put(trim(nominated)) == []
-    nominated["spec"]["nodeName"] = "node-a"
-    (change,) = store.put(trim(nominated))
+    changed = as_stored(PODS, pod("p", "c"), 2)
+    changed["metadata"] |= {key: before["metadata"][key] for key in ("uid", "labels")}
+    changed["status"] |= {"qosClass": "Burstable", "message": "soon"}
+    assert store.put(trim(changed)) == []
+    changed["spec"]["nodeName"] = "node-a"
+    (change,) = store.put(trim(changed))
     assert change.kind == "modified"
 
 

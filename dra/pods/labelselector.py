@@ -1,0 +1,47 @@
+"""Label selectors as the API machinery reads them: requirements that all hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dra.pods.nodeselector import holds
+
+Labels = Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSelector:
+    """The requirements of a selector; None where there is no selector, which selects nothing."""
+
+    requirements: tuple[Mapping[str, Any], ...] | None = None
+
+    @property
+    def everything(self) -> bool:
+        """Whether it selects whatever there is."""
+        return self.requirements == ()
+
+    def matches(self, labels: Labels) -> bool:
+        """Whether it selects what carries ``labels``."""
+        if self.requirements is None:
+            return False
+        return all(holds(r, labels.get(r["key"])) for r in self.requirements)
+
+    def narrowed(self, labels: Labels) -> LabelSelector:
+        """This selector, and the same ``labels``; one that selects nothing still does."""
+        if self.requirements is None or not labels:
+            return self
+        return LabelSelector((*self.requirements, *_equal(labels)))
+
+
+def read_label_selector(obj: Mapping[str, Any] | None) -> LabelSelector:
+    """The LabelSelector in ``obj``."""
+    if obj is None:
+        return LabelSelector()
+    equal = _equal(obj.get("matchLabels") or {})
+    return LabelSelector((*equal, *(obj.get("matchExpressions") or ())))
+
+
+def _equal(labels: Labels) -> tuple[Mapping[str, Any], ...]:
+    return tuple({"key": k, "operator": "In", "values": [v]} for k, v in labels.items())

@@ -1,0 +1,78 @@
+"""Rules that decide beside the node itself where a pod may go: others on it, ports and volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from dra.pods.affinity import Affinity
+from dra.pods.hostports import find_conflict
+from dra.pods.hosts import Hosts
+from dra.pods.nodefit import Misfit, MisfitReason, NodeFacts
+from dra.pods.pods import Pod
+from dra.pods.residents import Residents
+from dra.pods.spread import find_domains
+
+
+class Rule(Protocol):
+    """Something that keeps a pod from nodes."""
+
+    def find_misfit(self, node: NodeFacts) -> Misfit | None:
+        """Why the pod cannot go to ``node``; None when it can."""
+
+
+@dataclass(frozen=True, slots=True)
+class _HostPorts:
+    pod: Pod
+    residents: Residents
+
+    def find_misfit(self, node: NodeFacts) -> Misfit | None:
+        others = (p for p in self.residents.on(node.name) if p.key != self.pod.key)
+        taken = [port for other in others for port in other.needs.host_ports]
+        port = find_conflict(self.pod.needs.host_ports, taken)
+        return None if port is None else Misfit(MisfitReason.HOST_PORT, f"host port {port} taken")
+
+
+class Rules:
+    """The rules for one pod, worked out when first asked for; good until anything changes.
+
+    ``key`` is equal for pods that are alike and to which equal rules apply.
+    """
+
+    def __init__(self, pod: Pod, hosts: Hosts) -> None:
+        self._pod = pod
+        self._hosts = hosts
+
+    @property
+    def key(self) -> Hashable:
+        """See above."""
+        labels, namespace = frozenset(self._pod.labels.items()), self._pod.key[0]
+        return self._pod.needs, namespace, labels, self._hosts.residents.version
+
+    def find_misfit(self, node: NodeFacts) -> Misfit | None:
+        """Why the pod cannot go to ``node``; None when it can."""
+        found = (rule.find_misfit(node) for rule in self._rules)
+        return next((misfit for misfit in found if misfit is not None), None)
+
+    @cached_property
+    def _rules(self) -> list[Rule]:
+        return [*self._apply()]
+
+    def _apply(self) -> Iterator[Rule]:
+        pod, company, nodes = self._pod, self._pod.needs.company, self._hosts.facts
+        if pod.needs.host_ports:
+            yield _HostPorts(pod, self._hosts.residents)
+        residents = self._hosts.residents
+        if company.affinity or company.anti_affinity or residents.may_shun(pod.key[0]):
+            yield Affinity(pod, residents, nodes)
+        if spread := company.hard_spread:
+            yield from find_domains(pod, spread, residents, nodes)
+
+
+def find_rules(pod: Pod, hosts: Hosts) -> Rules | None:
+    """The rules for ``pod``; None where nodes alone decide."""
+    needs = pod.needs
+    applies = needs.host_ports or needs.company.requires or hosts.residents.may_shun(pod.key[0])
+    return Rules(pod, hosts) if applies else None

@@ -1,0 +1,91 @@
+"""Spread of a pod's like over domains of nodes, as kube-scheduler reads ``DoNotSchedule``.
+
+kube-scheduler takes pods in an order of its own. So what is allocated and not bound yet counts
+in the domain that a pod may go to, and not in those that it is compared with: whichever of several
+pods is bound first, none is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from dra.pods.nodefit import Misfit, MisfitReason, NodeFacts, find_deselection
+from dra.pods.podneeds import tolerates
+from dra.pods.pods import Pod
+from dra.pods.podterms import Spread
+from dra.pods.residents import Residents
+
+
+class Domains:
+    """How many pods like one there are, by the value of the topology label of their nodes."""
+
+    def __init__(
+        self,
+        pod: Pod,
+        spread: Spread,
+        residents: Residents,
+        nodes: Iterable[NodeFacts],
+    ) -> None:
+        """``nodes`` are those with the topology labels of all constraints of the pod."""
+        self.spread = spread
+        selector = spread.selector_for(pod.labels)
+        self._own = int(selector.matches(pod.labels))
+        there: dict[str, int] = {}
+        bound: dict[str, int] = {}
+        if not selector.everything:  # kube-scheduler counts none then
+            for group in residents.selected(pod.key[0], selector, without=pod.key):
+                if not group.ending:
+                    _add(there, group.nodes)
+                    _add(bound, group.nodes if group.bound else {})
+        self.counts: dict[str, int] = {}
+        settled: dict[str, int] = {}
+        for node in nodes:
+            if _takes_part(pod, spread, node):
+                value = node.labels[spread.topology]
+                self.counts[value] = self.counts.get(value, 0) + there.get(node.name, 0)
+                settled[value] = settled.get(value, 0) + bound.get(node.name, 0)
+        self._is_short = len(settled) < spread.min_domains
+        self._least = sorted((count, value) for value, count in settled.items())[:2]
+
+    def find_misfit(self, node: NodeFacts) -> Misfit | None:
+        """Why the pod would make the domain of ``node`` too full; None when it would not."""
+        spread = self.spread
+        value = node.labels.get(spread.topology)
+        if value is None:
+            text = f"topology spread: the node has no label {spread.topology}"
+            return Misfit(MisfitReason.SPREAD, text)
+        skew = self.counts.get(value, 0) + self._own - self._least_beside(value)
+        if skew > spread.max_skew:
+            text = f"topology spread: its {spread.topology} has too many such pods"
+            return Misfit(MisfitReason.SPREAD, f"{text}, maxSkew is {spread.max_skew}")
+        return None
+
+    def _least_beside(self, value: str) -> int:
+        """The fewest pods of any domain, of other domains than ``value`` those that are bound."""
+        if self._is_short:
+            return 0
+        others = [count for count, other in self._least if other != value][:1]
+        own = [self.counts[value]] if value in self.counts else []
+        return min([*others, *own], default=0)
+
+
+def find_domains(
+    pod: Pod, spreads: Iterable[Spread], residents: Residents, nodes: Mapping[str, NodeFacts]
+) -> list[Domains]:
+    """The domains of all constraints; nodes that lack one of their labels have no part in any."""
+    constraints = [*spreads]
+    keys = [spread.topology for spread in constraints]
+    eligible = [n for n in nodes.values() if all(key in n.labels for key in keys)]
+    return [Domains(pod, spread, residents, eligible) for spread in constraints]
+
+
+def _takes_part(pod: Pod, spread: Spread, node: NodeFacts) -> bool:
+    """Whether the policies of a constraint count the node."""
+    if spread.affinity_counts and find_deselection(pod.needs, node) is not None:
+        return False
+    return not spread.taints_count or all(tolerates(pod.needs.tolerations, t) for t in node.taints)
+
+
+def _add(total: dict[str, int], more: Mapping[str, int]) -> None:
+    for name, count in more.items():
+        total[name] = total.get(name, 0) + count
