@@ -10,7 +10,7 @@ import click
 
 from kubeletplugin.check.trying.tools import Place, run_probe
 from sim.nvml import install
-from sim.nvml.clients import clients
+from sim.nvml.gpus.clients import clients
 from sim.nvml.machine import Machine
 from sim.nvml.state import Store
 
@@ -27,7 +27,7 @@ _ATTACH = """
 import os, sys
 from pathlib import Path
 from sim.nvml import install
-from sim.nvml.clients import clients
+from sim.nvml.gpus.clients import clients
 install(sys.argv[1])
 from kubeletplugin.check.probes.attachprobe import main
 main(lambda: [g for c in clients(Path(sys.argv[1])) if c.pid == os.getpid() for g in c.gpus])

@@ -27,8 +27,8 @@ from cdi.spec import Edits, Mount, joined
 from kubeletplugin.host.driver.hooks import NEVER
 from kubeletplugin.host.driversearch import DriverSearch
 from kubeletplugin.host.roots import Roots
-from sim.nvml.assembly import DRIVER_VERSION
-from sim.nvml.driverpackage import install
+from sim.nvml.files.driverpackage import install
+from sim.nvml.gpus.assembly import DRIVER_VERSION
 
 _OPTIONS = ["rbind", "rprivate", "ro", "nosuid", "nodev"]
 _NOSUID_NODEV_RO, _REMOUNT, _BIND, _RECURSIVE = 0x7, 0x20, 0x1000, 0x4000

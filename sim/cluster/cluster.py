@@ -25,10 +25,10 @@ from dra.gpu.names import DEFAULT_DRIVER
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import AlreadyExistsError, KubeError
 from sim.cluster.processes import ClusterError, Supervisor
-from sim.kubelet.record import is_registered
+from sim.kubelet.plugins.record import is_registered
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import Product, load_product
-from sim.nvml.strictjson import ContentError
+from sim.strictjson import ContentError
 
 DRIVER_NAMESPACE = "mig-dra-driver"
 API_SERVER = "apiserver"

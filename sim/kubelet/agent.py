@@ -7,13 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from dra.kube.client.transport import KubeApi
-from sim.kubelet.claims import ClaimManager
-from sim.kubelet.logs import LogServer
+from sim.kubelet.claims.manager import ClaimManager
 from sim.kubelet.node import NodeShape, register_node
-from sim.kubelet.pods import PodRunner, Retries
-from sim.kubelet.registration import RegistrationLoop
-from sim.kubelet.registry import PluginRegistry
-from sim.kubelet.slices import WIPING_SECONDS, SliceWiper
+from sim.kubelet.plugins.registration import RegistrationLoop
+from sim.kubelet.plugins.registry import PluginRegistry
+from sim.kubelet.plugins.slices import WIPING_SECONDS, SliceWiper
+from sim.kubelet.pods.logs import LogServer
+from sim.kubelet.pods.runner import PodRunner, Retries
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,8 +10,8 @@ from dra.kube.client.transport import KubeApi
 from sim.daemon import configure_logging, run_until_signal
 from sim.kubelet.agent import Kubelet, Settings
 from sim.kubelet.node import NodeShape, parse_labels, parse_taint
-from sim.kubelet.pods import Retries
-from sim.kubelet.slices import WIPING_SECONDS
+from sim.kubelet.plugins.slices import WIPING_SECONDS
+from sim.kubelet.pods.runner import Retries
 
 
 @click.command()

@@ -8,14 +8,14 @@ from typing import get_args
 
 import click
 
-from sim.nvml.assembly import DRIVER_VERSION
-from sim.nvml.clients import HeldError
+from sim.nvml.border.latencies import read_latencies
 from sim.nvml.codes import RefusedError, Return
-from sim.nvml.latencies import read_latencies
+from sim.nvml.gpus.assembly import DRIVER_VERSION
+from sim.nvml.gpus.clients import HeldError
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.products import product_names
 from sim.nvml.state import WHOLE_GPU, HostPart
-from sim.nvml.strictjson import ContentError
+from sim.strictjson import ContentError
 
 _state = click.option(
     "--state",

@@ -10,11 +10,12 @@ from typing import Any, Literal
 
 import msgspec
 
-from sim.nvml import hardware, host
-from sim.nvml.administration import Administration, find, reset
-from sim.nvml.assembly import DRIVER_VERSION, GpuSpec, new_machine
-from sim.nvml.calls import Call, CallLog
+from sim.nvml.border.calls import Call, CallLog
 from sim.nvml.faults import Fault, Faults
+from sim.nvml.files import host
+from sim.nvml.gpus import hardware
+from sim.nvml.gpus.administration import Administration, find, reset
+from sim.nvml.gpus.assembly import DRIVER_VERSION, GpuSpec, new_machine
 from sim.nvml.products import Product
 from sim.nvml.state import (
     WHOLE_GPU,

@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from sim.nvml.strictjson import ContentError, decode
+from sim.strictjson import ContentError, decode
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

@@ -8,7 +8,7 @@ from decimal import Decimal
 from typing import Any
 
 from dra.common.resources import Obj
-from sim.apiserver.quantities import parse
+from sim.apiserver.schema.quantities import parse
 
 Amounts = dict[str, Decimal]
 """Resource name to amount: cores, bytes, or a count."""

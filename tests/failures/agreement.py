@@ -12,7 +12,7 @@ from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import MigDevice, parse_device
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
-from sim.nvml import host
+from sim.nvml.files import host
 from sim.nvml.state import Gpu, GpuInstance
 from tests.failures.plant import DRIVER, Site
 

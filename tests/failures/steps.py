@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import sim.nvml.library
+import sim.nvml.border.library
 from dra.kube.timing import SystemClock
 
 OS_WRITERS = (
@@ -194,7 +194,7 @@ def hooked(recorder: StepRecorder) -> Iterator[StepRecorder]:
     opened = _io_open(recorder, io.open)
     put(io, "open", opened)
     put(_builtins(), "open", opened)
-    put(sim.nvml.library.CFunction, "__call__", _nvml(recorder))
+    put(sim.nvml.border.library.CFunction, "__call__", _nvml(recorder))
     put(threading.Thread, "start", _thread_start(recorder))
     put(SystemClock, "monotonic", lambda _: time.monotonic() + recorder.skipped)
     put(SystemClock, "wait", _clock_wait(recorder))
@@ -243,7 +243,7 @@ def _io_open(recorder: StepRecorder, real: Any) -> Any:
 
 
 def _nvml(recorder: StepRecorder) -> Any:
-    real = sim.nvml.library.CFunction.__call__
+    real = sim.nvml.border.library.CFunction.__call__
 
     def call(self: Any, *args: Any) -> Any:
         step = Step("nvml", self._export.name)

@@ -12,8 +12,8 @@ from dra.common.resources import RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef, InstanceState
 from kubeletplugin.gpus.ownership.entrywatch import EntryWatch
 from kubeletplugin.journal.entries import State
-from sim.nvml import host
 from sim.nvml.faults import Fault
+from sim.nvml.files import host
 from tests.failures.agreement import check_foreign, check_settled, entries
 from tests.failures.plant import Plant, Site
 from tests.failures.steps import KilledError, Step, StepRecorder, hooked

@@ -10,8 +10,8 @@ import pytest
 from dra.common.resources import MIG_NODES
 from kubeletplugin.gpus.neighbours.pausing import pause_of
 from kubeletplugin.nvml.xids import RESET_XIDS
-from sim.nvml.clients import HeldError
 from sim.nvml.codes import Return
+from sim.nvml.gpus.clients import HeldError
 from sim.nvml.machine import GpuSpec
 from sim.nvml.variants import OTHERS
 from tests.kubeletplugin.conftest import A100

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.apiserver import names
-from sim.apiserver.causes import Cause, invalid, not_supported, required
+from sim.apiserver.refusals import names
+from sim.apiserver.refusals.causes import Cause, invalid, not_supported, required
 from sim.apiserver.validate.devices import (
     check_items,
     check_label,

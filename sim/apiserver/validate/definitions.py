@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.apiserver.causes import Cause, invalid, not_supported, required
+from sim.apiserver.refusals.causes import Cause, invalid, not_supported, required
 
 Obj = dict[str, Any]
 

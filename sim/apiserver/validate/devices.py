@@ -7,8 +7,8 @@ import re
 import uuid
 from typing import TYPE_CHECKING, Any
 
-from sim.apiserver import names
-from sim.apiserver.causes import (
+from sim.apiserver.refusals import names
+from sim.apiserver.refusals.causes import (
     Cause,
     duplicate,
     forbidden,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from sim.apiserver import names
-from sim.apiserver.causes import Cause, forbidden, invalid, required
+from sim.apiserver.refusals import names
+from sim.apiserver.refusals.causes import Cause, forbidden, invalid, required
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from sim.apiserver.resources import ResourceType
+    from sim.apiserver.schema.resources import ResourceType
 
 Obj = dict[str, Any]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sim.apiserver import names
-from sim.apiserver.causes import (
+from sim.apiserver.refusals import names
+from sim.apiserver.refusals.causes import (
     Cause,
     duplicate,
     forbidden,

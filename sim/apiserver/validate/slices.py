@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sim.apiserver import names
-from sim.apiserver.causes import Cause, forbidden, invalid, required, too_long, too_many
+from sim.apiserver.refusals import names
+from sim.apiserver.refusals.causes import Cause, forbidden, invalid, required, too_long, too_many
 from sim.apiserver.validate.devices import (
     check_binding,
     check_driver,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from sim.apiserver.causes import Cause, invalid, required
+from sim.apiserver.refusals.causes import Cause, invalid, required
 
 Obj = dict[str, Any]
 

@@ -4,13 +4,13 @@ from typing import Any
 
 import pynvml
 
-from sim.nvml import hardware
-from sim.nvml.cabi import integer, put_int, put_text, put_uint, structure, versioned
-from sim.nvml.clients import clients
+from sim.nvml.border.cabi import integer, put_int, put_text, put_uint, structure, versioned
+from sim.nvml.border.library import exported
+from sim.nvml.border.session import Session
 from sim.nvml.codes import RefusedError, Return
-from sim.nvml.library import exported
+from sim.nvml.gpus import hardware
+from sim.nvml.gpus.clients import clients
 from sim.nvml.products import Architecture, Brand
-from sim.nvml.session import Session
 
 _MIB = 1024 * 1024
 ARCHITECTURES: dict[Architecture, int] = {

@@ -5,7 +5,7 @@ from typing import Any
 
 import pynvml
 
-from sim.nvml.cabi import (
+from sim.nvml.border.cabi import (
     address,
     integer,
     pointer_field,
@@ -13,9 +13,9 @@ from sim.nvml.cabi import (
     put_ulonglong,
     structure,
 )
+from sim.nvml.border.library import exported
+from sim.nvml.border.session import EventSet, Session
 from sim.nvml.codes import RefusedError, Return
-from sim.nvml.library import exported
-from sim.nvml.session import EventSet, Session
 from sim.nvml.state import MIG_CONFIG_CHANGE, Event
 
 _ALWAYS = 0x1 | 0x2 | 0x8 | 0x10

@@ -8,8 +8,7 @@ from typing import Any
 
 import pynvml
 
-from sim.nvml import hardware
-from sim.nvml.cabi import (
+from sim.nvml.border.cabi import (
     integer,
     pointer_field,
     put_handle,
@@ -18,10 +17,11 @@ from sim.nvml.cabi import (
     structure,
     versioned,
 )
+from sim.nvml.border.library import exported
+from sim.nvml.border.session import Session
 from sim.nvml.codes import RefusedError, Return
-from sim.nvml.library import exported
+from sim.nvml.gpus import hardware
 from sim.nvml.products import GpuInstanceProfile
-from sim.nvml.session import Session
 
 _PROFILE_ENUM_COUNT = 18
 

@@ -4,11 +4,11 @@ from typing import Any
 
 import pynvml
 
-from sim.nvml import hardware
-from sim.nvml.cabi import integer, put_handle, put_uint, structure
+from sim.nvml.border.cabi import integer, put_handle, put_uint, structure
+from sim.nvml.border.library import exported
+from sim.nvml.border.session import Session
 from sim.nvml.codes import RefusedError, Return
-from sim.nvml.library import exported
-from sim.nvml.session import Session
+from sim.nvml.gpus import hardware
 from sim.nvml.state import ComputeInstance, Gpu, GpuInstance
 
 

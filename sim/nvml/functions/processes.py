@@ -4,10 +4,10 @@ from typing import Any, Literal
 
 import pynvml
 
-from sim.nvml.cabi import structure
+from sim.nvml.border.cabi import structure
+from sim.nvml.border.library import exported
+from sim.nvml.border.session import Session
 from sim.nvml.codes import RefusedError, Return
-from sim.nvml.library import exported
-from sim.nvml.session import Session
 
 _MIB = 1024 * 1024
 

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from sim.nvml.cabi import integer, put_handle, put_int, put_text, put_uint, text
+from sim.nvml.border.cabi import integer, put_handle, put_int, put_text, put_uint, text
+from sim.nvml.border.library import exported
+from sim.nvml.border.session import Kind, Session
 from sim.nvml.codes import RefusedError, Return
-from sim.nvml.library import exported
-from sim.nvml.session import Kind, Session
 from sim.nvml.state import Gpu
 
 

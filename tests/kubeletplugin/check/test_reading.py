@@ -27,7 +27,7 @@ from kubeletplugin.check.trying.configevents import ConfigEvents
 from kubeletplugin.nvml.session.session import Session
 from sim.nvml.codes import Return
 from sim.nvml.faults import Fault
-from sim.nvml.host import compute_instance_minor, gpu_instance_minor
+from sim.nvml.files.host import compute_instance_minor, gpu_instance_minor
 from sim.nvml.machine import GpuSpec
 from sim.nvml.variants import Variants
 from tests.kubeletplugin.check.conftest import A100, H100, Node

@@ -18,7 +18,7 @@ from kubeletplugin.check.trying.slices import best
 from kubeletplugin.check.trying.tools import Place, run_probe
 from kubeletplugin.check.trying.witnesses import Descriptor, Directory
 from kubeletplugin.host.roots import Roots
-from sim.nvml.host import CAPS_MAJOR, compute_instance_minor, gpu_instance_minor
+from sim.nvml.files.host import CAPS_MAJOR, compute_instance_minor, gpu_instance_minor
 from sim.nvml.machine import Machine
 from tests.kubeletplugin.check.conftest import Node
 from tests.kubeletplugin.check.test_settling import trial

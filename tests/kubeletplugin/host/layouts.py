@@ -7,7 +7,7 @@ from pathlib import Path
 from kubeletplugin.host.driver.driverfiles import DriverFiles
 from kubeletplugin.host.driversearch import DriverSearch
 from kubeletplugin.host.roots import Roots
-from sim.nvml.elf import empty_library
+from sim.nvml.files.elf import empty_library
 
 VERSION = "570.86.15"
 DEVICES = """Character devices:

@@ -13,7 +13,7 @@ from kubeletplugin.host.driver.libraries.insideroot import inside
 from kubeletplugin.host.driver.libraries.ldcache import cached_paths
 from kubeletplugin.host.driver.libraries.librarymounts import container_directories
 from kubeletplugin.host.driversearch import DriverSearch
-from sim.nvml.elf import empty_library
+from sim.nvml.files.elf import empty_library
 from tests.kubeletplugin.host.layouts import (
     PLACES,
     SONAMES,

@@ -9,13 +9,13 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sim.apiserver import managed
-from sim.apiserver.fieldsets import compare, from_json, ownable, to_json
-from sim.apiserver.managed import Manager, Write
-from sim.apiserver.patches import json_patch, merge_patch
-from sim.apiserver.quantities import canonical, parse
-from sim.apiserver.shapes import ANY, TEXT, keyed, map_of, partial, set_of
-from sim.apiserver.strategic import strategic_patch
+from sim.apiserver.ownership import managed
+from sim.apiserver.ownership.fieldsets import compare, from_json, ownable, to_json
+from sim.apiserver.ownership.managed import Manager, Write
+from sim.apiserver.patches.standard import json_patch, merge_patch
+from sim.apiserver.patches.strategic import strategic_patch
+from sim.apiserver.schema.quantities import canonical, parse
+from sim.apiserver.schema.shapes import ANY, TEXT, keyed, map_of, partial, set_of
 
 Obj = dict[str, Any]
 

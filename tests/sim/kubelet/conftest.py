@@ -9,10 +9,10 @@ import pytest
 
 from dra.common.resources import PODS, Obj
 from dra.kube.client.transport import KubeApi
-from sim.kubelet import registration
 from sim.kubelet.agent import Kubelet, Settings
 from sim.kubelet.node import NodeShape
-from sim.kubelet.pods import Retries
+from sim.kubelet.plugins import registration
+from sim.kubelet.pods.runner import Retries
 from sim.scheduler.writes import SchedulerWrites
 from tests.sim import standins
 from tests.sim.kubelet.fakeplugin import FakePlugin

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from dra.common.resources import Obj
-from sim.kubelet.cdi import CdiCache, read_spec
-from sim.kubelet.containers import container_view
 from sim.kubelet.errors import ContainerError
+from sim.kubelet.pods.cdi import CdiCache, read_spec
+from sim.kubelet.pods.containers import container_view
 
 
 def _write(path: Path, *names: str, **more: object) -> None:

@@ -12,7 +12,7 @@ import pytest
 from dra.common.resources import PODS, Obj
 from dra.kube.client.transport import KubeApi
 from sim.kubelet.agent import Kubelet
-from sim.kubelet.logs import log_text
+from sim.kubelet.pods.logs import log_text
 from tests.sim import standins
 from tests.sim.kubelet.conftest import NODE, bind
 from tests.sim.kubelet.fakeplugin import FakePlugin

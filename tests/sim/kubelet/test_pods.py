@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dra.common.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.client.transport import KubeApi
 from sim.kubelet.agent import Kubelet, Settings
-from sim.kubelet.pods import RUN_SECONDS
+from sim.kubelet.pods.runner import RUN_SECONDS
 from tests.sim import standins
 from tests.sim.kubelet.conftest import NODE, MakePlugin, bind, bind_pod
 from tests.sim.kubelet.fakeplugin import FakePlugin, write_spec

@@ -13,8 +13,8 @@ import pynvml
 import pytest
 
 import sim.nvml
-from sim.nvml.clients import HeldError
 from sim.nvml.codes import Return
+from sim.nvml.gpus.clients import HeldError
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.variants import OTHERS
 from tests.sim.nvml.calls import refused

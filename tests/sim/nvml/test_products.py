@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from sim.nvml import products
 from sim.nvml.cli import main
 from sim.nvml.products import FIXTURES, load_product
-from sim.nvml.strictjson import ContentError
+from sim.strictjson import ContentError
 
 A30 = json.loads((FIXTURES / "A30.json").read_text())
 

@@ -1,0 +1,1 @@
+"""Forms of requests and answers: bodies, patches, tables, lists, watches."""

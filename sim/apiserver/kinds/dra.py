@@ -1,0 +1,178 @@
+"""Kinds of resource.k8s.io: claims, templates, device classes and resource slices."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sim.apiserver.kinds.kind import Environment, Kind, text_at
+from sim.apiserver.validate import claims, claimstatus, classes, slices
+from sim.apiserver.validate.devices import device_id, immutable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sim.apiserver.refusals.causes import Cause
+
+Obj = dict[str, Any]
+
+_ADMIN_LABEL = "resource.kubernetes.io/admin-access"
+
+
+def _admin_allowed(obj: Obj, env: Environment) -> bool:
+    labels = env.namespace_labels(obj["metadata"].get("namespace", ""))
+    return bool(labels.get(_ADMIN_LABEL) == "true")
+
+
+def _default_requests(spec: Obj, env: Environment) -> None:
+    for request in spec.setdefault("devices", {}).get("requests", []):
+        for wanted in [request.get("exactly"), *request.get("firstAvailable", [])]:
+            if wanted is None:
+                continue
+            if wanted.setdefault("allocationMode", "ExactCount") == "ExactCount":
+                wanted["count"] = wanted.get("count") or 1
+            if "DRAConsumableCapacity" not in env.gates:
+                wanted.pop("capacity", None)
+            if "DRAAdminAccess" not in env.gates:
+                wanted.pop("adminAccess", None)
+
+
+class ClaimKind(Kind):
+    """Claims: an immutable spec, and a status that carries no metadata."""
+
+    status_carries_metadata = False
+
+    def default(self, obj: Obj, env: Environment) -> None:
+        """Complete the requests, and always show a status."""
+        _default_requests(obj.setdefault("spec", {}), env)
+        status = obj.setdefault("status", {})
+        if "allocation" in status:
+            status["allocation"].setdefault("devices", {})
+
+    def prepare_create(self, obj: Obj, env: Environment) -> None:
+        """Begin with an empty status."""
+        obj["status"] = {}
+
+    def prepare_status(self, new: Obj, old: Obj, env: Environment) -> None:
+        """Drop fields behind closed gates, and the devices of an allocation that is gone."""
+        status = new.setdefault("status", {})
+        results = _results(status)
+        if "DRAResourceClaimDeviceStatus" not in env.gates and not old["status"].get("devices"):
+            status.pop("devices", None)
+        for result in results:
+            if "DRADeviceBindingConditions" not in env.gates:
+                result.pop("bindingConditions", None)
+                result.pop("bindingFailureConditions", None)
+            if "DRAConsumableCapacity" not in env.gates:
+                result.pop("shareID", None)
+                result.pop("consumedCapacity", None)
+        kept = {device_id(result) for result in results}
+        gone = {device_id(result) for result in _results(old["status"])} - kept
+        devices = [d for d in status.get("devices", []) if device_id(d) not in gone]
+        if devices:
+            status["devices"] = devices
+        else:
+            status.pop("devices", None)
+
+    def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
+        """Check the requests."""
+        return claims.check_claim_spec(obj["spec"], "spec", admin_allowed=_admin_allowed(obj, env))
+
+    def check_update(self, new: Obj, old: Obj, env: Environment) -> Iterable[Cause]:
+        """Refuse any change of the spec."""
+        return immutable("spec", new["spec"], old["spec"])
+
+    def check_status(self, new: Obj, old: Obj, env: Environment) -> Iterable[Cause]:
+        """Check allocation, reservations and device states."""
+        return claimstatus.check_claim_status(new, old, admin_allowed=_admin_allowed(new, env))
+
+
+def _results(status: Obj) -> list[Obj]:
+    results: list[Obj] = status.get("allocation", {}).get("devices", {}).get("results", [])
+    return results
+
+
+class ClaimTemplateKind(Kind):
+    """Templates: immutable."""
+
+    def default(self, obj: Obj, env: Environment) -> None:
+        """Complete the requests."""
+        _default_requests(obj.setdefault("spec", {}).setdefault("spec", {}), env)
+
+    def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
+        """Check the claim spec within."""
+        return claims.check_claim_spec(
+            obj["spec"]["spec"], "spec.spec", admin_allowed=_admin_allowed(obj, env)
+        )
+
+    def check_update(self, new: Obj, old: Obj, env: Environment) -> Iterable[Cause]:
+        """Refuse any change of the spec."""
+        return immutable("spec", new["spec"], old["spec"])
+
+
+class DeviceClassKind(Kind):
+    """Device classes."""
+
+    bumps_generation = True
+
+    def default(self, obj: Obj, env: Environment) -> None:
+        """Show a spec always; drop the extended resource behind a closed gate."""
+        spec = obj.setdefault("spec", {})
+        if "DRAExtendedResource" not in env.gates:
+            spec.pop("extendedResourceName", None)
+
+    def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
+        """Check selectors, configs and the extended resource name."""
+        return classes.check_device_class(obj["spec"])
+
+
+class SliceKind(Kind):
+    """Resource slices: gates drop fields silently, driver and pool never change."""
+
+    bumps_generation = True
+    selectable = frozenset(["spec.nodeName", "spec.driver"])
+
+    def default(self, obj: Obj, env: Environment) -> None:
+        """Drop fields behind closed gates; stamp taints."""
+        spec = obj.setdefault("spec", {})
+        if "DRAPartitionableDevices" not in env.gates:
+            spec.pop("sharedCounters", None)
+            spec.pop("perDeviceNodeSelection", None)
+        for device in spec.get("devices", []):
+            for gate, fields in _GATED_DEVICE_FIELDS.items():
+                if gate not in env.gates:
+                    for field in fields:
+                        device.pop(field, None)
+            for taint in device.get("taints", []):
+                taint.setdefault("timeAdded", env.timestamp())
+
+    def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
+        """Check the whole spec."""
+        return slices.check_slice(obj["spec"], None)
+
+    def check_update(self, new: Obj, old: Obj, env: Environment) -> Iterable[Cause]:
+        """Check the whole spec and what may not change."""
+        return slices.check_slice(new["spec"], old["spec"])
+
+    def fields(self, obj: Obj) -> Obj:
+        """Give node and driver."""
+        return {path: text_at(obj, path) for path in self.selectable}
+
+
+_GATED_DEVICE_FIELDS = {
+    "DRAPartitionableDevices": ("consumesCounters", "nodeName", "nodeSelector", "allNodes"),
+    "DRADeviceTaints": ("taints",),
+    "DRADeviceBindingConditions": (
+        "bindingConditions",
+        "bindingFailureConditions",
+        "bindsToNode",
+    ),
+    "DRAConsumableCapacity": ("allowMultipleAllocations",),
+    "DRANodeAllocatableResources": ("nodeAllocatableResourceMappings",),
+}
+
+DRA_KINDS: dict[tuple[str, str], Kind] = {
+    ("resource.k8s.io", "resourceclaims"): ClaimKind(),
+    ("resource.k8s.io", "resourceclaimtemplates"): ClaimTemplateKind(),
+    ("resource.k8s.io", "deviceclasses"): DeviceClassKind(),
+    ("resource.k8s.io", "resourceslices"): SliceKind(),
+}

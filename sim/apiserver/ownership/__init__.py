@@ -1,0 +1,1 @@
+"""Ownership of fields: managedFields and server-side apply."""

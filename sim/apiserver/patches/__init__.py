@@ -1,0 +1,1 @@
+"""Patches of objects: JSON patch, merge patch, strategic merge patch."""

@@ -1,0 +1,229 @@
+"""The resources that are served: the built-in ones here, custom ones from their definitions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from sim.apiserver.schema import builtin as shapes
+
+if TYPE_CHECKING:
+    from sim.apiserver.schema.shapes import Shape
+    from sim.apiserver.storage.store import Family
+
+ALL_VERBS = (
+    "create",
+    "delete",
+    "deletecollection",
+    "get",
+    "list",
+    "patch",
+    "update",
+    "watch",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ResourceType:
+    """One resource in one version: names, scope, subresources and the shape of its objects.
+
+    `schema` and `columns` are those of a custom resource's definition. `storage` names the
+    family whose objects it shows, if that is not its own (events exist in two groups).
+    """
+
+    group: str
+    version: str
+    plural: str
+    kind: str
+    namespaced: bool
+    shape: Shape
+    subresources: tuple[str, ...] = ()
+    short_names: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    singular: str = ""
+    custom: bool = False
+    schema: dict[str, Any] = field(default_factory=dict)
+    columns: tuple[dict[str, Any], ...] = ()
+    selectable: tuple[str, ...] = ()
+    storage: Family | None = None
+
+    @property
+    def api_version(self) -> str:
+        """The `apiVersion` of its objects."""
+        return f"{self.group}/{self.version}" if self.group else self.version
+
+    @property
+    def qualified(self) -> str:
+        """Plural and group, as messages name it."""
+        return f"{self.plural}.{self.group}" if self.group else self.plural
+
+    @property
+    def family(self) -> Family:
+        """Family under which the resource's objects are stored."""
+        return self.storage or (self.group, self.plural)
+
+
+_STATUS = ("status",)
+_RBAC = "rbac.authorization.k8s.io"
+_DRA = "resource.k8s.io"
+_ADMISSION = "admissionregistration.k8s.io"
+_APIEXTENSIONS = "apiextensions.k8s.io"
+
+
+def _core(plural: str, kind: str, shape: Shape, **more: Any) -> ResourceType:
+    return ResourceType("", "v1", plural, kind, more.pop("namespaced", True), shape, **more)
+
+
+def _dra(plural: str, kind: str, shape: Shape, **more: Any) -> ResourceType:
+    return ResourceType(_DRA, "v1", plural, kind, more.pop("namespaced", False), shape, **more)
+
+
+def _rbac(plural: str, kind: str, shape: Shape, *, namespaced: bool) -> ResourceType:
+    return ResourceType(_RBAC, "v1", plural, kind, namespaced, shape)
+
+
+def _apps(plural: str, kind: str, short: str) -> ResourceType:
+    return ResourceType(
+        "apps", "v1", plural, kind, True, shapes.WORKLOAD, _STATUS, (short,), ("all",)
+    )
+
+
+NAMESPACES = _core(
+    "namespaces",
+    "Namespace",
+    shapes.NAMESPACE,
+    namespaced=False,
+    subresources=("status", "finalize"),
+    short_names=("ns",),
+)
+NODES = _core(
+    "nodes", "Node", shapes.NODE, namespaced=False, subresources=_STATUS, short_names=("no",)
+)
+PODS = _core(
+    "pods",
+    "Pod",
+    shapes.POD,
+    subresources=("status", "binding", "eviction", "log"),
+    short_names=("po",),
+    categories=("all",),
+)
+EVENTS = _core("events", "Event", shapes.EVENT, short_names=("ev",))
+CUSTOM_RESOURCE_DEFINITIONS = ResourceType(
+    _APIEXTENSIONS,
+    "v1",
+    "customresourcedefinitions",
+    "CustomResourceDefinition",
+    False,
+    shapes.CUSTOM_RESOURCE_DEFINITION,
+    _STATUS,
+    ("crd", "crds"),
+    ("api-extensions",),
+)
+RESOURCE_CLAIMS = _dra(
+    "resourceclaims",
+    "ResourceClaim",
+    shapes.RESOURCE_CLAIM,
+    namespaced=True,
+    subresources=_STATUS,
+)
+RESOURCE_CLAIM_TEMPLATES = _dra(
+    "resourceclaimtemplates",
+    "ResourceClaimTemplate",
+    shapes.RESOURCE_CLAIM_TEMPLATE,
+    namespaced=True,
+)
+RESOURCE_SLICES = _dra("resourceslices", "ResourceSlice", shapes.RESOURCE_SLICE)
+DEVICE_CLASSES = _dra("deviceclasses", "DeviceClass", shapes.DEVICE_CLASS)
+LEASES = ResourceType("coordination.k8s.io", "v1", "leases", "Lease", True, shapes.LEASE)
+
+BUILTIN: tuple[ResourceType, ...] = (
+    NAMESPACES,
+    NODES,
+    PODS,
+    EVENTS,
+    _core("configmaps", "ConfigMap", shapes.CONFIG_MAP, short_names=("cm",)),
+    _core("secrets", "Secret", shapes.PLAIN),
+    _core("serviceaccounts", "ServiceAccount", shapes.SERVICE_ACCOUNT, short_names=("sa",)),
+    _core("services", "Service", shapes.PLAIN, subresources=_STATUS, short_names=("svc",)),
+    ResourceType(
+        "events.k8s.io",
+        "v1",
+        "events",
+        "Event",
+        True,
+        shapes.PLAIN,
+        short_names=("ev",),
+        storage=("", "events"),
+    ),
+    _apps("daemonsets", "DaemonSet", "ds"),
+    _apps("deployments", "Deployment", "deploy"),
+    LEASES,
+    CUSTOM_RESOURCE_DEFINITIONS,
+    DEVICE_CLASSES,
+    RESOURCE_CLAIMS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_SLICES,
+    _rbac("clusterroles", "ClusterRole", shapes.PLAIN, namespaced=False),
+    _rbac("clusterrolebindings", "ClusterRoleBinding", shapes.ROLE_BINDING, namespaced=False),
+    _rbac("roles", "Role", shapes.PLAIN, namespaced=True),
+    _rbac("rolebindings", "RoleBinding", shapes.ROLE_BINDING, namespaced=True),
+    ResourceType(
+        _ADMISSION,
+        "v1",
+        "validatingadmissionpolicies",
+        "ValidatingAdmissionPolicy",
+        False,
+        shapes.ADMISSION_POLICY,
+        _STATUS,
+    ),
+    ResourceType(
+        _ADMISSION,
+        "v1",
+        "validatingadmissionpolicybindings",
+        "ValidatingAdmissionPolicyBinding",
+        False,
+        shapes.ADMISSION_BINDING,
+    ),
+    ResourceType(
+        "scheduling.k8s.io",
+        "v1",
+        "priorityclasses",
+        "PriorityClass",
+        False,
+        shapes.PLAIN,
+        short_names=("pc",),
+    ),
+)
+
+
+class Catalogue:
+    """Every served resource, by group, version and plural."""
+
+    def __init__(self) -> None:
+        self._types = {(t.group, t.version, t.plural): t for t in BUILTIN}
+
+    def find(self, group: str, version: str, plural: str) -> ResourceType | None:
+        """Give a resource, or None if it is not served."""
+        return self._types.get((group, version, plural))
+
+    def of_family(self, family: Family) -> ResourceType:
+        """Give some version of a stored resource: enough to delete its objects."""
+        return next(t for t in self._types.values() if (t.group, t.plural) == family)
+
+    def of_kind(self, group: str, kind: str) -> ResourceType | None:
+        """Give some version of a kind: what an owner reference names."""
+        return next((t for t in self._types.values() if (t.group, t.kind) == (group, kind)), None)
+
+    def serve(self, resource: ResourceType) -> None:
+        """Begin to serve a custom resource, or replace it."""
+        self._types[resource.group, resource.version, resource.plural] = resource
+
+    def withdraw(self, group: str, plural: str) -> None:
+        """End serving every version of a custom resource."""
+        self._types = {
+            key: t for key, t in self._types.items() if (key[0], key[2]) != (group, plural)
+        }
+
+    def all(self) -> list[ResourceType]:
+        """Give everything, core first, then by group, version and plural."""
+        return sorted(self._types.values(), key=lambda t: (t.group, t.version, t.plural))

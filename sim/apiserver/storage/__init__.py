@@ -1,0 +1,1 @@
+"""Storage: records and their history, watches on it, selection."""

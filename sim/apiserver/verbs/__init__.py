@@ -1,0 +1,1 @@
+"""Verbs on objects: create, update, apply, delete, subresources, and what follows from them."""

@@ -1,0 +1,1 @@
+"""Claims of a node: prepared and unprepared, remembered over a restart."""

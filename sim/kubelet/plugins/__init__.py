@@ -1,0 +1,1 @@
+"""Plugins of a node: registered, asked, forgotten, their ResourceSlices with them."""

@@ -1,0 +1,1 @@
+"""Pods of a node: their life, status, containers, CDI edits and logs."""

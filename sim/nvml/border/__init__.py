@@ -1,0 +1,1 @@
+"""Border to pynvml: the library as C functions, and the session of one process with it."""

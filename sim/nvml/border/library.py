@@ -1,0 +1,132 @@
+"""The object that stands where the loaded libnvidia-ml stood: attributes are C functions.
+
+The functions live in `sim.nvml.functions`, by area, and enter themselves here. A name that nobody
+entered is missing, as in a library of an older version.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from sim.nvml.border.latencies import latency
+from sim.nvml.border.session import Session
+from sim.nvml.codes import ERROR_STRINGS, RefusedError, Return
+from sim.nvml.faults import crash, suffer
+from sim.nvml.state import Store
+
+Body = Callable[..., int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """A C function: `body` gets the session and the C arguments, and raises to refuse.
+
+    With `on_handle` the first argument is a handle that says which GPU the call is about.
+    """
+
+    name: str
+    body: Body
+    on_handle: bool
+    mutation: bool
+    needs_init: bool
+
+
+EXPORTS: dict[str, Export] = {}
+
+
+def exported(
+    name: str, *, on_handle: bool = True, mutation: bool = False, needs_init: bool = True
+) -> Callable[[Body], Body]:
+    """Enter a function into the library under its C name."""
+
+    def enter(body: Body) -> Body:
+        EXPORTS[name] = Export(name, body, on_handle, mutation, needs_init)
+        return body
+
+    return enter
+
+
+class CFunction:
+    """One function of the library, called with C arguments; `restype` is ctypes' and ignored."""
+
+    def __init__(self, session: Session, export: Export) -> None:
+        self.restype: Any = None
+        self._session = session
+        self._export = export
+
+    def __call__(self, *arguments: Any) -> int:
+        """Call, with the faults that are due, and return the nvmlReturn_t."""
+        session, export = self._session, self._export
+        gpu = self._gpu(arguments)
+        due = session.faults.due(export.name, gpu)
+        if seconds := latency(session.store.read().latencies, export.name):
+            time.sleep(seconds)
+        try:
+            done = suffer(session.faults, due)
+            code = int(Return.SUCCESS) if done else self._run(arguments, gpu)
+        except RefusedError as refused:
+            code = refused.code
+        session.log.record(
+            export.name,
+            gpu=gpu[0] if gpu else "",
+            code=code,
+            mutation=export.mutation,
+            wanted=session.store.read().record_calls,
+        )
+        if any(rule.action == "crash-after" for rule in due):
+            crash()
+        return code
+
+    def _run(self, arguments: tuple[Any, ...], gpu: tuple[str, int] | None) -> int:
+        if self._export.needs_init and self._session.references == 0:
+            raise RefusedError(Return.UNINITIALIZED)
+        if gpu is not None:
+            state = self._session.store.read()
+            if self._session.is_lost(state, state.gpus[gpu[1]]):
+                raise RefusedError(Return.GPU_IS_LOST)
+        return self._export.body(self._session, *arguments) or int(Return.SUCCESS)
+
+    def _gpu(self, arguments: tuple[Any, ...]) -> tuple[str, int] | None:
+        if not self._export.on_handle or not arguments:
+            return None
+        try:
+            uuid = self._session.target(arguments[0]).gpu
+        except RefusedError:
+            return None
+        return _uuid_and_index(self._session.store, uuid)
+
+
+def _uuid_and_index(store: Store, uuid: str) -> tuple[str, int] | None:
+    for index, gpu in enumerate(store.read().gpus):
+        if gpu.uuid == uuid:
+            return uuid, index
+    return None
+
+
+class SimulatedLibrary:
+    """Stand-in for the ctypes.CDLL of libnvidia-ml.so.1."""
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+
+    def end(self) -> None:
+        """The process that has it mapped is gone."""
+        self._session.end()
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        """The C function of this name; AttributeError where a real library lacks the symbol."""
+        if name == "nvmlErrorString":
+            return _ErrorString()
+        export = EXPORTS.get(name)
+        if export is None:
+            raise AttributeError(f"the simulated library has no symbol {name}")
+        return CFunction(self._session, export)
+
+
+class _ErrorString:
+    restype: Any = None
+
+    def __call__(self, code: Any) -> bytes:
+        known = {int(k): v for k, v in ERROR_STRINGS.items()}
+        return known.get(int(getattr(code, "value", code)), "Unknown Error").encode()

@@ -1,0 +1,1 @@
+"""Files of the simulated host: what kernel, driver and packages show under /."""

@@ -1,0 +1,1 @@
+"""GPUs of a machine: assembled, cut, held by processes, administered."""
