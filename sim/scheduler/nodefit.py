@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
+from fractions import Fraction
 from typing import Any
 
+from dra.common.quantity import parse_quantity
 from dra.common.resources import Obj
-from sim.apiserver.schema.quantities import parse
 
-Amounts = dict[str, Decimal]
+Amounts = dict[str, Fraction]
 """Resource name to amount: cores, bytes, or a count."""
 
 
@@ -19,7 +19,7 @@ class NodeView:
     """A node and what its pods ask for together; ``requested`` counts ``pods`` as well."""
 
     node: Obj
-    requested: Mapping[str, Decimal] = field(default_factory=dict)
+    requested: Mapping[str, Fraction] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -30,7 +30,7 @@ class NodeView:
     def allocatable(self) -> Amounts:
         """Resources that the node can give to pods."""
         offered = self.node.get("status", {}).get("allocatable", {})
-        return {name: parse(str(amount)) for name, amount in offered.items()}
+        return {name: parse_quantity(amount) for name, amount in offered.items()}
 
 
 def requests(pod: Obj) -> Amounts:
@@ -51,14 +51,14 @@ def requests(pod: Obj) -> Amounts:
             wanted = dict(sidecars)
         else:
             _add(wanted, sidecars)
-        peak = {name: max(peak.get(name, Decimal()), amount) for name, amount in wanted.items()} | {
-            name: amount for name, amount in peak.items() if name not in wanted
-        }
+        peak = {
+            name: max(peak.get(name, Fraction()), amount) for name, amount in wanted.items()
+        } | {name: amount for name, amount in peak.items() if name not in wanted}
     _add(total, sidecars)
     for name, amount in peak.items():
-        total[name] = max(total.get(name, Decimal()), amount)
-    _add(total, {n: parse(str(a)) for n, a in spec.get("overhead", {}).items()})
-    return total | {"pods": Decimal(1)}
+        total[name] = max(total.get(name, Fraction()), amount)
+    _add(total, {n: parse_quantity(a) for n, a in spec.get("overhead", {}).items()})
+    return total | {"pods": Fraction(1)}
 
 
 def rejection(pod: Obj, view: NodeView) -> tuple[str, str]:
@@ -81,22 +81,22 @@ def _resources(pod: Obj, view: NodeView) -> tuple[str, str]:
     allocatable = view.allocatable
     short = []
     for name, wanted in requests(pod).items():
-        room = allocatable.get(name, Decimal()) - view.requested.get(name, Decimal())
+        room = allocatable.get(name, Fraction()) - view.requested.get(name, Fraction())
         if wanted > room:
             short.append("Too many pods" if name == "pods" else f"Insufficient {name}")
     return ("NodeResourcesFit", ", ".join(short)) if short else ("", "")
 
 
-def least_allocated(pod: Obj, view: NodeView) -> Decimal:
+def least_allocated(pod: Obj, view: NodeView) -> Fraction:
     """Share of cpu and memory that stays free, averaged; the higher the better."""
     wanted = requests(pod)
     allocatable = view.allocatable
     shares = []
     for name in ("cpu", "memory"):
-        whole = allocatable.get(name, Decimal())
-        used = view.requested.get(name, Decimal()) + wanted.get(name, Decimal())
-        shares.append((whole - used) / whole if whole else Decimal())
-    return sum(shares, Decimal()) / len(shares)
+        whole = allocatable.get(name, Fraction())
+        used = view.requested.get(name, Fraction()) + wanted.get(name, Fraction())
+        shares.append((whole - used) / whole if whole else Fraction())
+    return sum(shares, Fraction()) / len(shares)
 
 
 def untolerated_taint(
@@ -165,9 +165,9 @@ def _holds(expression: Mapping[str, Any], values: Mapping[str, str]) -> bool:
 def _container_requests(container: Mapping[str, Any]) -> Amounts:
     resources = container.get("resources", {})
     asked = resources.get("limits", {}) | resources.get("requests", {})
-    return {name: parse(str(amount)) for name, amount in asked.items()}
+    return {name: parse_quantity(amount) for name, amount in asked.items()}
 
 
-def _add(total: Amounts, more: Mapping[str, Decimal]) -> None:
+def _add(total: Amounts, more: Mapping[str, Fraction]) -> None:
     for name, amount in more.items():
-        total[name] = total.get(name, Decimal()) + amount
+        total[name] = total.get(name, Fraction()) + amount

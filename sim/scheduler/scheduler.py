@@ -6,7 +6,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Sequence
-from decimal import Decimal
+from fractions import Fraction
 
 from dra.claims.claims import claim_names
 from dra.common.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, Obj
@@ -131,11 +131,11 @@ class Scheduler:
         ]
         with self._assumed_lock:
             placed += self._assumed.values()
-        requested: dict[str, dict[str, Decimal]] = {}
+        requested: dict[str, dict[str, Fraction]] = {}
         for node, pod in placed:
             total = requested.setdefault(node, {})
             for name, amount in requests(pod).items():
-                total[name] = total.get(name, Decimal()) + amount
+                total[name] = total.get(name, Fraction()) + amount
         nodes = sorted(self._nodes.store.list(), key=lambda n: str(n["metadata"]["name"]))
         return [NodeView(n, requested.get(n["metadata"]["name"], {})) for n in nodes]
 

@@ -6,19 +6,32 @@ Texts and reasons follow k8s.io/apimachinery `api/errors`, because clients match
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sim.apiserver.refusals.causes import Cause
-    from sim.apiserver.schema.resources import ResourceType
 
 Obj = dict[str, Any]
 
 MODIFIED_SINCE = (
     "the object has been modified; please apply your changes to the latest version and try again"
 )
+
+
+class Named(Protocol):
+    """Names of a resource, as messages give them."""
+
+    @property
+    def group(self) -> str: ...  # noqa: D102
+    @property
+    def plural(self) -> str: ...  # noqa: D102
+    @property
+    def kind(self) -> str: ...  # noqa: D102
+    @property
+    def qualified(self) -> str:
+        """Plural and group."""
 
 
 class ApiError(Exception):
@@ -47,14 +60,14 @@ class ApiError(Exception):
         return body | {"code": self.code}
 
 
-def _about(resource: ResourceType, name: str) -> Obj:
+def _about(resource: Named, name: str) -> Obj:
     details: Obj = {"name": name} if name else {}
     if resource.group:
         details["group"] = resource.group
     return details | {"kind": resource.plural}
 
 
-def success(resource: ResourceType, name: str, uid: str) -> Obj:
+def success(resource: Named, name: str, uid: str) -> Obj:
     """Give the `Status` that a finished deletion returns."""
     return {
         "kind": "Status",
@@ -77,19 +90,19 @@ def page_not_found() -> ApiError:
     )
 
 
-def not_found(resource: ResourceType, name: str) -> ApiError:
+def not_found(resource: Named, name: str) -> ApiError:
     """404 for an object."""
     message = f'{resource.qualified} "{name}" not found'
     return ApiError(HTTPStatus.NOT_FOUND, "NotFound", message, details=_about(resource, name))
 
 
-def already_exists(resource: ResourceType, name: str) -> ApiError:
+def already_exists(resource: Named, name: str) -> ApiError:
     """409 on create."""
     message = f'{resource.qualified} "{name}" already exists'
     return ApiError(HTTPStatus.CONFLICT, "AlreadyExists", message, details=_about(resource, name))
 
 
-def conflict(resource: ResourceType, name: str, why: str = MODIFIED_SINCE) -> ApiError:
+def conflict(resource: Named, name: str, why: str = MODIFIED_SINCE) -> ApiError:
     """409 on update: a stale resourceVersion, a failed precondition, a refused binding."""
     message = f'Operation cannot be fulfilled on {resource.qualified} "{name}": {why}'
     return ApiError(HTTPStatus.CONFLICT, "Conflict", message, details=_about(resource, name))
@@ -100,7 +113,7 @@ def apply_conflict(message: str, causes: list[Obj]) -> ApiError:
     return ApiError(HTTPStatus.CONFLICT, "Conflict", message, details={"causes": causes})
 
 
-def forbidden(resource: ResourceType, name: str, why: str) -> ApiError:
+def forbidden(resource: Named, name: str, why: str) -> ApiError:
     """403: a rule of the API (there is no authorization here)."""
     target = f'{resource.qualified} "{name}"' if name else resource.qualified
     return ApiError(
@@ -111,7 +124,7 @@ def forbidden(resource: ResourceType, name: str, why: str) -> ApiError:
     )
 
 
-def invalid(resource: ResourceType, name: str, causes: Sequence[Cause]) -> ApiError:
+def invalid(resource: Named, name: str, causes: Sequence[Cause]) -> ApiError:
     """422 with one cause for every field that breaks a rule."""
     lines = list(dict.fromkeys(f"{cause.field}: {cause.message()}" for cause in causes))
     text = lines[0] if len(lines) == 1 else "[" + ", ".join(lines) + "]"

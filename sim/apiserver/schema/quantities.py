@@ -7,29 +7,13 @@ decimal, exponent) stays, the mantissa becomes an integer with the largest suffi
 from __future__ import annotations
 
 import re
-from decimal import ROUND_CEILING, Decimal
+
+from dra.common.quantity import parse_quantity
 
 _BINARY = {"Ki": 1, "Mi": 2, "Gi": 3, "Ti": 4, "Pi": 5, "Ei": 6}
 _DECIMAL = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
-_FORM = re.compile(r"^([+-]?(?:\d+\.?\d*|\.\d+))(Ki|Mi|Gi|Ti|Pi|Ei|[numkMGTPE]|[eE][+-]?\d+)?$")
+_SUFFIX = re.compile(r"[KMGTPE]i$|[numkMGTPE]$|[eE][+-]?\d+$")
 _BINARY_FLOOR = 1024
-
-
-def parse(text: str) -> Decimal:
-    """Give the value of a quantity.
-
-    Raises:
-        ValueError: the text is no quantity.
-    """
-    match = _FORM.match(text)
-    if match is None:
-        raise ValueError(text)
-    number, suffix = Decimal(match[1]), match[2] or ""
-    if suffix in _BINARY:
-        return number * Decimal(1024) ** _BINARY[suffix]
-    if suffix in _DECIMAL:
-        return number * Decimal(10) ** _DECIMAL[suffix]
-    return number * Decimal(10) ** int(suffix[1:])
 
 
 def canonical(text: str) -> str:
@@ -38,16 +22,15 @@ def canonical(text: str) -> str:
     Raises:
         ValueError: the text is no quantity.
     """
-    value = parse(text)
-    match = _FORM.match(text)
-    suffix = (match[2] or "") if match else ""
-    nano = (value * Decimal(10) ** 9).to_integral_value(rounding=ROUND_CEILING)
-    if nano == 0:
+    value = parse_quantity(text)
+    found = _SUFFIX.search(text)
+    suffix = found[0] if found else ""
+    if value == 0:
         return "0"
-    if suffix in _BINARY and abs(value) >= _BINARY_FLOOR and value == value.to_integral_value():
-        return _scaled_binary(int(value))
+    if suffix in _BINARY and abs(value) >= _BINARY_FLOOR and value.denominator == 1:
+        return _scaled_binary(value.numerator)
     exponent = -9
-    number = int(nano)
+    number = int(value * 10**9)
     while number % 1000 == 0 and exponent < _DECIMAL["E"]:
         number //= 1000
         exponent += 3

@@ -9,7 +9,9 @@ from sim.apiserver.schema import builtin as shapes
 
 if TYPE_CHECKING:
     from sim.apiserver.schema.shapes import Shape
-    from sim.apiserver.storage.store import Family
+
+Family = tuple[str, str]
+"""(API group, plural): all served versions of a resource share one collection."""
 
 ALL_VERBS = (
     "create",

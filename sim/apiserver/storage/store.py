@@ -15,9 +15,9 @@ import msgspec
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from sim.apiserver.schema.resources import Family
+
 Obj = dict[str, Any]
-Family = tuple[str, str]
-"""(API group, plural): all served versions of a resource share one collection."""
 Key = tuple[str, str]
 """(namespace or "", name)."""
 

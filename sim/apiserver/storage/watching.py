@@ -12,8 +12,9 @@ from sim.apiserver.storage.store import CompactedError
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
 
+    from sim.apiserver.schema.resources import Family
     from sim.apiserver.storage.selectors import Selection
-    from sim.apiserver.storage.store import Change, Family, Record, Store
+    from sim.apiserver.storage.store import Change, Record, Store
 
 Obj = dict[str, Any]
 

@@ -17,8 +17,8 @@ from sim.apiserver.verbs.deletion import FOREGROUND, ORPHAN, DeleteOptions
 from sim.apiserver.verbs.incoming import Target
 
 if TYPE_CHECKING:
-    from sim.apiserver.schema.resources import Catalogue
-    from sim.apiserver.storage.store import Change, Family, Record
+    from sim.apiserver.schema.resources import Catalogue, Family
+    from sim.apiserver.storage.store import Change, Record
     from sim.apiserver.verbs.registry import Registry
 
 Obj = dict[str, Any]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from decimal import Decimal
+from fractions import Fraction
 
 import pytest
 
@@ -51,7 +51,7 @@ def _term(key: str, operator: str, *values: str, kind: str = "matchExpressions")
     ],
 )
 def test_what_a_pod_asks_for(spec: Obj, cpu: str) -> None:
-    assert requests({"spec": spec}) == {"cpu": Decimal(cpu), "pods": Decimal(1)}
+    assert requests({"spec": spec}) == {"cpu": Fraction(cpu), "pods": Fraction(1)}
 
 
 @pytest.mark.parametrize(
@@ -101,12 +101,12 @@ def test_tolerations(toleration: Obj, tolerated: bool) -> None:  # noqa: FBT001 
     ("used", "reason"),
     [
         ({}, ("", "")),
-        ({"cpu": Decimal("1.5")}, ("NodeResourcesFit", "Insufficient cpu")),
-        ({"pods": Decimal(2)}, ("NodeResourcesFit", "Too many pods")),
+        ({"cpu": Fraction("1.5")}, ("NodeResourcesFit", "Insufficient cpu")),
+        ({"pods": Fraction(2)}, ("NodeResourcesFit", "Too many pods")),
     ],
     ids=["room", "cpu", "pods"],
 )
-def test_free_resources(used: dict[str, Decimal], reason: tuple[str, str]) -> None:
+def test_free_resources(used: dict[str, Fraction], reason: tuple[str, str]) -> None:
     pod = {"metadata": {"name": "p"}, "spec": {"containers": [_container("1")]}}
     assert rejection(pod, NodeView(_node(), used)) == reason
 
