@@ -11,13 +11,13 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from threading import Event
 
 from dra.claims.allocation import AllocatedDevice
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef
 from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.claims.prepare.lookup import ClaimUnreadableError, resolve
+from kubeletplugin.claims.prepare.patience import patiently
 from kubeletplugin.claims.prepare.rollback import Rollback
 from kubeletplugin.claims.prepare.slices import Slices, check_withheld
 from kubeletplugin.claims.prepare.specs import Specs
@@ -37,7 +37,6 @@ from kubeletplugin.telemetry.logfields import about
 
 _log = logging.getLogger(__name__)
 _PATIENCE = 8.0
-_FIRST_DELAY = 0.1
 _LONGEST_DELAY = 2.0
 _ROLLBACK_PATIENCE = 2.0
 
@@ -81,16 +80,15 @@ class Preparer:
             PluginError: the claim is not prepared, and nothing new is left on the hardware unless
                 the message says so.
         """
-        end, delay = self._clock.monotonic() + _PATIENCE, _FIRST_DELAY
-        while True:
-            try:
-                return self._attempt(ref)
-            except PluginError as error:
-                if not error.passing or self._clock.monotonic() + delay > end:
-                    raise
-                _log.info("tried again at once", extra=about(ref, error=str(error)))
-            self._clock.wait(Event(), delay)
-            delay = min(2 * delay, _LONGEST_DELAY)
+        return patiently(
+            lambda: self._attempt(ref),
+            end=self._clock.monotonic() + _PATIENCE,
+            longest=_LONGEST_DELAY,
+            clock=self._clock,
+            on_retry=lambda error: _log.info(
+                "tried again at once", extra=about(ref, error=str(error))
+            ),
+        )
 
     def _attempt(self, ref: ClaimRef) -> tuple[Prepared, ...]:
         entries = self._entries(ref)

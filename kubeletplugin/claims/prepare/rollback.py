@@ -7,12 +7,12 @@ its answer, and the pod can end.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from threading import Event
 
 from dra.claims.reasons import NodeReason
 from dra.kube.timing import Clock, SystemClock
+from kubeletplugin.claims.prepare.patience import patiently
 from kubeletplugin.claims.prepare.removal import Removal
 from kubeletplugin.claims.prepare.specs import Specs
 from kubeletplugin.errors import HardwareError, PluginError
@@ -26,7 +26,6 @@ from kubeletplugin.telemetry.logfields import device
 from kubeletplugin.telemetry.reports import Reports
 
 _log = logging.getLogger(__name__)
-_FIRST_DELAY = 0.1
 _LONGEST_DELAY = 1.0
 _LEAST_PATIENCE = 0.1
 
@@ -145,19 +144,12 @@ class Rollback:
         if unit is None:
             why = "; ".join(self._hardware.problems)
             raise _AbsentError(f"GPU {entry.gpu} is not in this node now{': ' if why else ''}{why}")
-        self._patiently(lambda: self._remove(unit, entry, end, before), end)
-
-    def _patiently(self, attempt: Callable[[], None], end: float) -> None:
-        delay = _FIRST_DELAY
-        while True:
-            try:
-                return attempt()
-            except NvmlError as error:
-                if not error.passing or self._clock.monotonic() + delay > end:
-                    raise
-            # Without the GPU's lock: others may work on it meanwhile.
-            self._clock.wait(Event(), delay)
-            delay = min(2 * delay, _LONGEST_DELAY)
+        patiently(
+            lambda: self._remove(unit, entry, end, before),
+            end=end,
+            longest=_LONGEST_DELAY,
+            clock=self._clock,
+        )
 
     def _remove(self, unit: GpuUnit, entry: Entry, end: float, before: Entry | None) -> None:
         if not unit.lock.enter(max(_LEAST_PATIENCE, end - self._clock.monotonic())):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 
 from dra.claims.conditions import GPU_LOST
-from dra.kube.timing import Clock
+from dra.kube.timing import Backoff, Clock
 from kubeletplugin.gpus.hardware import Hardware
 
 _log = logging.getLogger(__name__)
@@ -28,7 +28,7 @@ class Regaining:
         self._clock = clock
         self._lost: frozenset[str] = frozenset()
         self._listed: frozenset[str] = frozenset()
-        self._pause = 0.0
+        self._backoff = Backoff(first=FIRST_SECONDS, limit=_LONGEST_SECONDS, jitter=0.0)
         self._at = 0.0
 
     def look(self) -> None:
@@ -41,12 +41,12 @@ class Regaining:
         lost, listed = self._missing(), self._hardware.listed_by_kernel()
         back, self._listed = listed - self._listed if self._lost else frozenset(), listed
         if lost - self._lost:
-            self._pause = 0.0
-            self._later()
+            self._backoff.reset()
+            self._postpone()
         self._lost = lost
         if not lost or not (back or self._clock.monotonic() >= self._at):
             return
-        self._later()
+        self._postpone()
         names = ", ".join(sorted(lost))
         if not self._hardware.session.reopen(_DRAIN_SECONDS):
             _log.info("NVML is not opened anew for %s: calls are under way", names)
@@ -58,9 +58,8 @@ class Regaining:
         )
         self._hardware.discover()
 
-    def _later(self) -> None:
-        self._pause = min(max(FIRST_SECONDS, 2 * self._pause), _LONGEST_SECONDS)
-        self._at = self._clock.monotonic() + self._pause
+    def _postpone(self) -> None:
+        self._at = self._clock.monotonic() + self._backoff.next_delay()
 
     def _missing(self) -> frozenset[str]:
         """GPUs that do not answer, by name, and those that would not even say who they are."""
