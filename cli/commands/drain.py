@@ -13,8 +13,8 @@ from cli.shell.session import Session
 from cli.site.draining import drained, merge, write_drain
 from cli.site.occupancy import GpuView, NodeView, Slot
 from cli.site.reading import site
-from dra.claims.conditions import LET_GO
 from dra.common.resources import PODS, Obj
+from dra.gpu.reasons import GpuReason
 from dra.kube.errors import KubeError, NotFoundError, UnavailableError
 from dra.kube.timing import rfc3339
 
@@ -82,7 +82,7 @@ def _held(node: NodeView, gpus: Iterable[str]) -> list[str]:
     return [
         v.gpu.name
         for v in node.gpus
-        if (not wanted or v.gpu.name in wanted) and v.gpu.reason != LET_GO
+        if (not wanted or v.gpu.name in wanted) and v.gpu.reason != GpuReason.LET_GO
     ]
 
 

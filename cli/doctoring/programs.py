@@ -9,6 +9,7 @@ from cli.doctoring.checks import Check, fail, named, ok, unknown, warn
 from cli.doctoring.evidence import Evidence
 from dra.common.resources import Obj, at
 from dra.gpu.inventory import Allocator
+from dra.gpu.reasons import GpuReason
 
 _GPU_NODE = "nvidia.com/gpu.present"
 
@@ -128,7 +129,7 @@ def modes(evidence: Evidence) -> Iterator[Check]:
                     f"{where} is withheld ({view.gpu.reason or 'reason unknown'}): {view.blocked}",
                     "docs/troubleshooting.md says what to do about each reason",
                 )
-        if node.gpus and all(v.gpu.reason == "MIGDisabled" for v in node.gpus):
+        if node.gpus and all(v.gpu.reason == GpuReason.MIG_OFF for v in node.gpus):
             found = True
             yield warn(
                 "modes",

@@ -23,6 +23,7 @@ _SAYS_MORE = frozenset(
     {Reason.TAKEN_BACK, Reason.REFUSED, Reason.NEXT_IN_LINE, Reason.PREPARE_FAILED}
 )
 """What only the controller can know."""
+_ABOUT_DEVICES = frozenset({Reason.NO_SUCH_PROFILE, Reason.MIG_OFF})
 
 
 def finding(reason: str, message: str) -> Finding:
@@ -84,7 +85,7 @@ def _impossible(explanation: Explanation) -> Finding | None:
     if explanation.obstacle is None or found.reason is Reason.WAITING:
         return None
     nodes = explanation.nodes.values()
-    if found.reason is Reason.NO_SUCH_PROFILE and any(map(is_possible, nodes)):
+    if found.reason in _ABOUT_DEVICES and any(map(is_possible, nodes)):
         return None
     return finding(found.reason, found.message)
 

@@ -8,6 +8,7 @@ from cli.shell.output import Output
 from cli.site.occupancy import ALLOCATED, GpuView, NodeView, Slot
 from dra.gpu.inventory import InstanceState
 from dra.gpu.placement_map import LABEL_WIDTH, Segment, color_of, compute_slices, draw_gpu, scale
+from dra.gpu.reasons import GpuReason
 
 _NOTE_WIDTH = 24
 _NARROWEST = 32
@@ -76,7 +77,7 @@ def _gpu(view: GpuView, out: Output, width: int) -> list[str]:
         notes = f"held whole by {whole.owner}", ""
     elif view.inventory.is_drained(view.gpu.name):
         notes = out.odd("drained"), ""
-    elif view.gpu.reason == "MIGDisabled":
+    elif view.gpu.reason == GpuReason.MIG_OFF:
         notes = "MIG is off: the whole GPU is free", ""
     elif view.blocked:
         notes = out.odd(view.gpu.reason or "withheld"), ""

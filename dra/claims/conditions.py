@@ -3,7 +3,8 @@
 The Ready condition in ``status.devices`` of a claim is written by the node and read by the
 controller, which writes the other one.
 
-``Ready`` is True with the reason ``Prepared``, or False with one of the reasons below.
+``Ready`` is True with the reason ``Prepared``, or False with ``PrepareFailedPermanently`` or a
+:class:`dra.gpu.reasons.GpuReason`.
 """
 
 from __future__ import annotations
@@ -17,12 +18,6 @@ READY = "Ready"
 PREPARED = "Prepared"
 PREPARE_FAILED = "PrepareFailedPermanently"
 """The node cannot prepare the device, and will not be able to before somebody does something."""
-XID_ERROR = "XidError"
-GPU_LOST = "GpuLost"
-INSTANCE_LOST = "InstanceLost"
-NO_PERMISSION = "NoPermission"
-LET_GO = "GpuLetGo"
-"""A GPU's: the node's plugin has nothing of it open, so that it may be reset."""
 
 
 def claims_allocated(driver: str) -> str:

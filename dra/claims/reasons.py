@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from dra.claims.conditions import GPU_LOST, LET_GO, NO_PERMISSION, PREPARE_FAILED, XID_ERROR
+from dra.claims.conditions import PREPARE_FAILED
+from dra.gpu.reasons import GpuReason
 
 
 class Reason(StrEnum):
@@ -17,6 +18,7 @@ class Reason(StrEnum):
     ALLOCATED = "Allocated"
     WAITING = "WaitingForSlice"
     NO_SUCH_PROFILE = "NoSuchProfile"
+    MIG_OFF = GpuReason.MIG_OFF
     NO_SUCH_CLASS = "NoSuchDeviceClass"
     BAD_SELECTOR = "InvalidSelector"
     COSTLY_SELECTOR = "SelectorTooCostly"
@@ -38,15 +40,15 @@ class NodeReason(StrEnum):
 
     IN_USE = "SliceInUse"
     WITHHELD = "SliceWithheld"
-    LOST = "SliceLost"
+    LOST = GpuReason.SLICE_LOST
     RESTORED = "SliceRestored"
     PREPARE_FAILED = PREPARE_FAILED
-    XID_ERROR = XID_ERROR
-    GPU_LOST = GPU_LOST
+    XID_ERROR = GpuReason.XID_ERROR
+    GPU_LOST = GpuReason.GPU_LOST
     RECOVERED = "GpuRecovered"
-    NVML_ERROR = "NVMLError"
-    NVML_HANG = "NVMLHang"
-    NO_PERMISSION = NO_PERMISSION
+    NVML_ERROR = GpuReason.NVML_ERROR
+    NVML_HANG = GpuReason.NVML_HANG
+    NO_PERMISSION = GpuReason.NO_PERMISSION
     XIDS_UNSUPPORTED = "XidEventsUnsupported"
     FOREIGN = "ForeignInstance"
     UNWRITABLE = "JournalUnwritable"
@@ -54,14 +56,14 @@ class NodeReason(StrEnum):
     CORRUPTED = "CheckpointCorrupted"
     REBUILT = "JournalRebuilt"
     MIG_ENABLED = "MIGModeEnabled"
-    MIG_PENDING = "MIGModePending"
+    MIG_PENDING = GpuReason.MIG_PENDING
     MIG_LEFT_OFF = "MIGModeLeftOff"
-    MIG_MANAGER = "MIGManagerActive"
-    DEVICE_PLUGIN = "DevicePluginActive"
+    MIG_MANAGER = GpuReason.MIG_MANAGER
+    DEVICE_PLUGIN = GpuReason.DEVICE_PLUGIN
     DRIVER_INCOMPLETE = "DriverIncomplete"
-    NVIDIA_DRA = "NvidiaDraDriverActive"
-    PAUSED = "GpuClientsPaused"
-    LET_GO = LET_GO
+    NVIDIA_DRA = GpuReason.NVIDIA_DRA
+    PAUSED = GpuReason.PAUSED
+    LET_GO = GpuReason.LET_GO
     TAKEN_UP = "GpuTakenUp"
     LIBRARY_REPLACED = "DriverLibraryReplaced"
     NO_SLICES = "SlicesNotPublished"

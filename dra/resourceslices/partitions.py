@@ -12,18 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from dra.claims.conditions import INSTANCE_LOST
 from dra.gpu.devices import VirtualSlice, full_gpu_device
 from dra.gpu.geometry import Geometry, Occupant, Placement, Profile, Usage
 from dra.gpu.inventory import Gpu, InstanceState, Inventory
+from dra.gpu.reasons import GpuReason
 from dra.resourceslices.order import placements_in_order, size
 
 Blocked = Mapping[str, tuple[Occupant, ...]]
 """By GPU UUID, what is on it that no claim's allocation accounts for."""
-
-_NOT_READY = "DriverNotReady"
-_DRAINED = "Drained"
-_UNHEALTHY = "Unhealthy"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +106,15 @@ def _trouble(gpu: Gpu, profile: Profile, placement: Placement) -> str:
         here = (instance.profile_id, instance.placement) == (profile.id, placement)
         if here and instance.claim is not None:
             if instance.state is InstanceState.LOST:
-                return INSTANCE_LOST
-            return _UNHEALTHY if instance.unhealthy else ""
+                return GpuReason.SLICE_LOST
+            return GpuReason.XID_ERROR if instance.unhealthy else ""
     return ""
 
 
 def _out_of_service(gpu: Gpu, inventory: Inventory) -> str:
     """Reason why nothing of a GPU is to be allocated; "" if there is none."""
     if not inventory.ready:
-        return _NOT_READY
+        return GpuReason.NOT_READY
     if inventory.is_drained(gpu.name):
-        return _DRAINED
-    return gpu.reason or _UNHEALTHY if gpu.unavailable else ""
+        return GpuReason.DRAINED
+    return gpu.reason or GpuReason.WITHHELD if gpu.unavailable else ""

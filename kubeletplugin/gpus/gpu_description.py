@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from dra.gpu.geometry import Geometry
 from dra.gpu.inventory import Gpu, Instance, InstanceState
+from dra.gpu.reasons import GpuReason
 from kubeletplugin.gpus.known_gpu import KnownGpu
 from kubeletplugin.journal.entries import LEAVING, Entry, State
 from kubeletplugin.nvml.instances import GpuInstance
@@ -55,7 +56,7 @@ def describe(
             entries,
             card.geometry,
             owners=owners,
-            looked=not failure[0] and card.reason != "NVMLError",
+            looked=not failure[0] and card.reason != GpuReason.NVML_ERROR,
         ),
         unavailable=problem,
         reason=reason,
@@ -120,5 +121,5 @@ def _availability(known: KnownGpu, failure: tuple[str, str]) -> tuple[str, str]:
     if known.withheld is not None:
         return known.withheld.reason, known.withheld.problem
     if not card.mig_capable:
-        return "NoMIG", ""
-    return "" if card.mig_enabled else "MIGDisabled", ""
+        return GpuReason.NO_MIG, ""
+    return "" if card.mig_enabled else GpuReason.MIG_OFF, ""

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
-from dra.claims.conditions import GPU_LOST, LET_GO
 from dra.gpu.inventory import Gpu
+from dra.gpu.reasons import GpuReason
 from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.errors import DeviceError
 from kubeletplugin.gpus.gpu_description import describe
@@ -24,7 +24,7 @@ from kubeletplugin.gpus.ownership.identity import Identity
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.nvml.discovery import MODE_PENDING, Card, discover, mig_mode
+from kubeletplugin.nvml.discovery import Card, discover, mig_mode
 from kubeletplugin.nvml.errors import DriverUnavailableError, GpuLostError, NvmlError
 from kubeletplugin.nvml.instances import GpuInstance, list_gpu_instances
 from kubeletplugin.nvml.session.session import Session
@@ -183,7 +183,7 @@ class Hardware:
 
     def show_let_go(self, unit: GpuUnit) -> None:
         """Publish that a GPU is let go of."""
-        self._show(unit, (), {}, failure=(LET_GO, unit.known.let_go))
+        self._show(unit, (), {}, failure=(GpuReason.LET_GO, unit.known.let_go))
 
     def listed_by_kernel(self) -> frozenset[str]:
         """PCI addresses of the GPUs that NVIDIA's kernel module has; none where it cannot say."""
@@ -252,7 +252,7 @@ class Hardware:
             if not unit.lock.try_enter():
                 # Whoever works on it looks when done, which may be never.
                 if hangs := self.session.hangs(unit.uuid):
-                    self._show(unit, (), {}, failure=("NVMLHang", hangs))
+                    self._show(unit, (), {}, failure=(GpuReason.NVML_HANG, hangs))
                 continue
             try:
                 current = self._is_current(unit) and current
@@ -269,7 +269,9 @@ class Hardware:
         mode = mig_mode(self.session, self.session.device(unit.uuid), gpu=unit.uuid)
         known = unit.known
         card = known.card
-        if card.reason == "NVMLError" or (known.seen and known.seen.reason == GPU_LOST):
+        if card.reason == GpuReason.NVML_ERROR or (
+            known.seen and known.seen.reason == GpuReason.GPU_LOST
+        ):
             return False  # a GPU that is back may have another minor number
         return (mode or (False, False)) == (card.mig_enabled, card.mig_pending)
 
@@ -288,8 +290,10 @@ class Hardware:
         hangs = self.session.hangs(unit.uuid)
         if isinstance(error, GpuLostError):
             unit.leave()
-        reason = GPU_LOST if isinstance(error, GpuLostError) else "NVMLError"
-        self._show(unit, (), {}, failure=("NVMLHang", hangs) if hangs else (reason, str(error)))
+        reason = GpuReason.GPU_LOST if isinstance(error, GpuLostError) else GpuReason.NVML_ERROR
+        self._show(
+            unit, (), {}, failure=(GpuReason.NVML_HANG, hangs) if hangs else (reason, str(error))
+        )
 
     def _show(
         self,
@@ -309,7 +313,7 @@ class Hardware:
         before = unit.show(gpu)
         if gpu == before:
             return
-        if failure[0] not in {"", LET_GO} and (
+        if failure[0] not in {"", GpuReason.LET_GO} and (
             before is None or before.unavailable != gpu.unavailable
         ):
             _log.error("%s: %s", unit.name, gpu.unavailable)
@@ -323,8 +327,8 @@ def _still_known(before: Card, now: Card) -> Card:
     """
     if before.mig_capable and not now.mig_capable and not now.reason:
         problem = "it says that MIG is not supported, and did support it before"
-        now = replace(now, reason="NVMLError", problem=problem)
-    if now.reason in {"", MODE_PENDING} or before is now or before.geometry is None:
+        now = replace(now, reason=GpuReason.NVML_ERROR, problem=problem)
+    if now.reason in {"", GpuReason.MIG_PENDING} or before is now or before.geometry is None:
         return now
     return replace(before, minor=now.minor, reason=now.reason, problem=now.problem)
 

@@ -9,13 +9,13 @@ from typing import Any
 import pynvml
 
 from dra.gpu.geometry import Geometry
+from dra.gpu.reasons import GpuReason
 from kubeletplugin.nvml.errors import NotSupportedError, NvmlError
 from kubeletplugin.nvml.profiles import read_geometry
 from kubeletplugin.nvml.remedies import reset
 from kubeletplugin.nvml.session.handles import Device
 from kubeletplugin.nvml.session.session import Session
 
-MODE_PENDING = "MIGModePending"
 _MIB = 1024 * 1024
 _MOST_GPUS = 64
 _ARCHITECTURES = {
@@ -120,7 +120,7 @@ def _read(session: Session, found: Device) -> Card:
     try:
         return _describe(session, device, uuid=uuid, minor=minor)
     except NvmlError as error:
-        return Card(uuid, minor, reason="NVMLError", problem=str(error))
+        return Card(uuid, minor, reason=GpuReason.NVML_ERROR, problem=str(error))
 
 
 def _describe(session: Session, device: Any, *, uuid: str, minor: int) -> Card:
@@ -156,7 +156,7 @@ def _availability(*, enabled: bool, pending: bool, uuid: str) -> tuple[str, str]
     if enabled != pending:
         wanted = "on" if pending else "off"
         return (
-            MODE_PENDING,
+            GpuReason.MIG_PENDING,
             f"MIG mode turns {wanted} at the next GPU reset; {reset(uuid)}",
         )
     return "", ""

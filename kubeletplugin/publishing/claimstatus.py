@@ -12,9 +12,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from dra.claims.claims import Claim, read_claim
-from dra.claims.conditions import INSTANCE_LOST, PREPARE_FAILED, PREPARED, READY
+from dra.claims.conditions import PREPARE_FAILED, PREPARED, READY
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
+from dra.gpu.reasons import GpuReason
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ConflictError, KubeError, NotFoundError
 from dra.kube.loop import Loop
@@ -183,7 +184,7 @@ class ClaimStatuses:
         if problem is not None:
             return _condition("False", problem.reason, problem.message)
         if entry.state is State.LOST:
-            return _condition("False", INSTANCE_LOST, entry.note)
+            return _condition("False", GpuReason.SLICE_LOST, entry.note)
         return _condition("True", PREPARED, "made, and its CDI spec written")
 
 

@@ -148,7 +148,7 @@ SITUATIONS: dict[str, tuple[Situation, list[Any], dict[str, Any], list[str]]] = 
         has(gpu(node="a", mig=False)),
         [request("r", "mig.dra.dev")],
         {},
-        ["NoSuchProfile", "no GPU is in MIG mode"],
+        ["MIGDisabled", "no GPU is in MIG mode"],
     ),
     "MIG off on one node, no room on the other": (
         beside_one_without_mig,

@@ -202,12 +202,12 @@ def test_a_gpu_out_of_service_is_tainted_or_left_out(ready: bool) -> None:  # no
 @pytest.mark.parametrize(
     ("instance", "value"),
     [
-        (Instance(Placement(4, 4), InstanceState.LOST, profile_id=9, claim=CLAIM), "InstanceLost"),
+        (Instance(Placement(4, 4), InstanceState.LOST, profile_id=9, claim=CLAIM), "SliceLost"),
         (
             Instance(
                 Placement(4, 4), InstanceState.PREPARED, profile_id=9, claim=CLAIM, unhealthy="XID"
             ),
-            "Unhealthy",
+            "XidError",
         ),
     ],
 )

@@ -8,8 +8,8 @@ from typing import Any, Literal, cast
 
 import pytest
 
-from dra.claims.conditions import GPU_LOST
 from dra.common.resources import Obj
+from dra.gpu.reasons import GpuReason
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.lifecycle import regaining
 from kubeletplugin.gpus.lifecycle.regaining import Regaining
@@ -120,7 +120,7 @@ def test_a_gpu_that_comes_back_serves_again_without_a_restart(
     if restarted:
         rig.restart()
     else:
-        wait_for("the loss", lambda: gpus(rig)["gpu-0"].get("reason") == GPU_LOST)
+        wait_for("the loss", lambda: gpus(rig)["gpu-0"].get("reason") == GpuReason.GPU_LOST)
         assert "GPU_IS_LOST" in rig.refused(rig.claim(FIRST))
     rig.machine.recover(0)
     wait_for("the GPU", lambda: "gpu-0" in gpus(rig) and not gpus(rig)["gpu-0"].get("reason"))
@@ -196,7 +196,9 @@ class FakeHardware:
     def units(self) -> list[Any]:
         return [
             SimpleNamespace(
-                known=SimpleNamespace(let_go="", seen=SimpleNamespace(minor=n, reason=GPU_LOST))
+                known=SimpleNamespace(
+                    let_go="", seen=SimpleNamespace(minor=n, reason=GpuReason.GPU_LOST)
+                )
             )
             for n in self.lost
         ]

@@ -159,7 +159,7 @@ def test_a_reset_ends_what_only_a_reset_can_end(rig: Rig) -> None:
     assert rig.daemon is not None
     rig.daemon._hardware.poll()
     wait_for("the MigNode", lambda: reason(rig) == "" and rig.published())
-    wait_for("the condition", lambda: ready(rig, ref) == ("False", "InstanceLost"))
+    wait_for("the condition", lambda: ready(rig, ref) == ("False", "SliceLost"))
     assert rig.prepared(rig.claim(SECOND))
 
 
@@ -195,7 +195,7 @@ def test_a_lost_gpu_is_heard_of_and_usable_when_it_is_back(
     assert rig.daemon is not None
     rig.daemon._hardware.poll()
     wait_for("the MigNode", lambda: reason(rig) == "" and rig.published())
-    wait_for("the condition", lambda: ready(rig, lost) == ("False", "InstanceLost"))
+    wait_for("the condition", lambda: ready(rig, lost) == ("False", "SliceLost"))
     assert rig.prepared(rig.claim(SECOND))
 
 
@@ -206,7 +206,7 @@ def test_a_slice_that_is_made_again_is_ready_again(rig: Rig) -> None:
     assert rig.daemon is not None
     rig.daemon._janitor.tend(everything=True)
     rig.daemon._hardware.poll()
-    wait_for("the condition", lambda: ready(rig, ref) == ("False", "InstanceLost"))
+    wait_for("the condition", lambda: ready(rig, ref) == ("False", "SliceLost"))
     assert rig.prepared(ref)
     wait_for("the condition", lambda: ready(rig, ref) == ("True", "Prepared"))
 

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from dra.claims.conditions import LET_GO
 from dra.common.resources import NODES, RESOURCE_SLICES, Obj, Resource
+from dra.gpu.reasons import GpuReason
 from dra.kube.mirror.reflector import Reflector
 from dra.resourceslices.nvidiadra import DEPLOY_LABEL, DRA_DRIVER
 from kubeletplugin.gpus.neighbours.nodewatch import NodeWatch
@@ -127,7 +127,7 @@ def test_where_it_gives_out_what_it_finds_ours_are_still_removed(
 @pytest.mark.parametrize(
     ("value", "reason"),
     # A pause of one of NVIDIA's programs is one of all: the GPUs are let go of.
-    [("true", ACTIVE), ("paused-for-driver-upgrade", LET_GO)],
+    [("true", ACTIVE), ("paused-for-driver-upgrade", GpuReason.LET_GO)],
 )
 def test_its_label_is_enough_and_false_ends_it(rig: Rig, value: str, reason: str) -> None:
     label(rig, {DEPLOY_LABEL: value})

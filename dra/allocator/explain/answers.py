@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, StrEnum
 
-from dra.claims.reasons import Obstacle
+from dra.claims.reasons import NodeReason, Obstacle
 from dra.gpu.geometry import Placement
+from dra.gpu.reasons import GpuReason
 
 
 class Detail(Enum):
@@ -29,15 +30,15 @@ class AnswerReason(StrEnum):
     FITS = "Fits"
     NO_ROOM = "NoRoom"
     NO_ROOM_TOGETHER = "NoRoomTogether"
-    FOREIGN = "ForeignInstance"
+    FOREIGN = NodeReason.FOREIGN
     RECLAIMING = "Reclaiming"
     HELD_WHOLE = "HeldWhole"
     NO_SUCH_DEVICE = "NoSuchDevice"
-    MIG_OFF = "MIGDisabled"
-    MODE_PENDING = "MIGModePending"
-    DRAINED = "Drained"
-    NOT_READY = "DriverNotReady"
-    WITHHELD = "Withheld"
+    MIG_OFF = GpuReason.MIG_OFF
+    MODE_PENDING = GpuReason.MIG_PENDING
+    DRAINED = GpuReason.DRAINED
+    NOT_READY = GpuReason.NOT_READY
+    WITHHELD = GpuReason.WITHHELD
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,10 +60,19 @@ def _without(
     reason, message = AnswerReason.NO_SUCH_DEVICE, "has no such device"
     if not state.gpu.mig_enabled:
         message += " (MIG is off)"
-        off = state.gpu.reason in ("", AnswerReason.MIG_OFF)
-        if off and (not full or _possible(search, state, missing, kinds)):
+        if _is_off(state) and (not full or _possible(search, state, missing, kinds)):
             reason = AnswerReason.MIG_OFF
     return GpuAnswer(state.gpu.name, reason, message)
+
+
+def lacks_mig_mode(search: Search, state: GpuState, index: int, kinds: Kinds) -> bool:
+    """Whether a GPU would have devices of type ``index`` if its MIG mode were on."""
+    return _is_off(state) and _possible(search, state, (index,), kinds)
+
+
+def _is_off(state: GpuState) -> bool:
+    """Whether nothing but its mode keeps a GPU from being sliced."""
+    return not state.gpu.mig_enabled and state.gpu.reason in ("", AnswerReason.MIG_OFF)
 
 
 def _possible(search: Search, state: GpuState, indices: Sequence[int], kinds: Kinds) -> bool:

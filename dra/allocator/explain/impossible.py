@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from dra.allocator.explain.gpus import lacks_mig_mode
 from dra.allocator.fleet.view import FleetView
 from dra.allocator.search.search import Search, all_of
 from dra.cel.kinds import Match
@@ -69,13 +70,15 @@ def _impossible(
     if "memory" in expressions:
         have += _largest(fleet)
     unknown = sorted(set(asked) - set(offered))
+    reason = _reason(search, index, fleet)
+    if offered and reason is Reason.MIG_OFF:
+        have += "; GPUs whose MIG mode is off may have it"
     if unknown:
         message = f"request {request!r}: no node offers profile {', '.join(unknown)}; {have}"
-        return Obstacle(Reason.NO_SUCH_PROFILE, message)
+        return Obstacle(reason, message)
     if failure.error:
         message = f"request {request!r}: no device is selected; a selector failed: {failure.error}"
-        reason = Reason.COSTLY_SELECTOR if failure.costly else Reason.BAD_SELECTOR
-        return Obstacle(reason, message)
+        return Obstacle(Reason.COSTLY_SELECTOR if failure.costly else Reason.BAD_SELECTOR, message)
     if others := about_schedulers(fleet):
         return Obstacle(
             Reason.WAITING,
@@ -83,9 +86,17 @@ def _impossible(
             f"selectors select{others}",
         )
     return Obstacle(
-        Reason.NO_SUCH_PROFILE,
+        reason,
         f"request {request!r}: no node offers a device that its selectors select; {have}",
     )
+
+
+def _reason(search: Search, index: int, fleet: FleetView) -> Reason:
+    """The word for what no GPU has: what MIG mode would bring is told apart."""
+    states = (state for node in fleet.nodes.values() for state in node.gpus)
+    if any(lacks_mig_mode(search, state, index, fleet.kinds) for state in states):
+        return Reason.MIG_OFF
+    return Reason.NO_SUCH_PROFILE
 
 
 def about_schedulers(fleet: FleetView) -> str:

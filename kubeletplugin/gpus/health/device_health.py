@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dra.claims.conditions import GPU_LOST, INSTANCE_LOST, XID_ERROR
-from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import Gpu, InstanceState
+from dra.gpu.reasons import GpuReason
 from kubeletplugin.journal.entries import HELD, Entry, State
 
-_ILL = frozenset({XID_ERROR, GPU_LOST, NodeReason.NVML_ERROR, NodeReason.NVML_HANG})
+_ILL = frozenset(
+    {GpuReason.XID_ERROR, GpuReason.GPU_LOST, GpuReason.NVML_ERROR, GpuReason.NVML_HANG}
+)
 """Reasons for which a GPU is not offered that also concern those who use it."""
 
 
@@ -46,18 +47,18 @@ def device_health(entries: Iterable[Entry], gpus: Iterable[Gpu]) -> tuple[Device
 def device_problem(entry: Entry, gpu: Gpu | None) -> DeviceProblem | None:
     """The problem of a device, if it has one; ``gpu`` is None if the node has not got it."""
     if gpu is None:
-        return DeviceProblem(GPU_LOST, f"GPU {entry.gpu} is not in the node")
+        return DeviceProblem(GpuReason.GPU_LOST, f"GPU {entry.gpu} is not in the node")
     if gpu.reason in _ILL and gpu.unavailable:
         return DeviceProblem(gpu.reason, gpu.unavailable)
     if entry.state is State.LOST:
-        return DeviceProblem(INSTANCE_LOST, entry.note or "the slice is gone from the GPU")
+        return DeviceProblem(GpuReason.SLICE_LOST, entry.note or "the slice is gone from the GPU")
     for instance in gpu.instances:
         if instance.claim is None or instance.claim.uid != entry.claim.uid:
             continue
         if instance.placement != entry.placement:
             continue
         if instance.state is InstanceState.LOST:
-            return DeviceProblem(INSTANCE_LOST, "the slice is gone from the GPU")
+            return DeviceProblem(GpuReason.SLICE_LOST, "the slice is gone from the GPU")
         if instance.unhealthy:
-            return DeviceProblem(XID_ERROR, instance.unhealthy)
+            return DeviceProblem(GpuReason.XID_ERROR, instance.unhealthy)
     return None

@@ -9,8 +9,8 @@ import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from dra.claims.conditions import GPU_LOST
 from dra.gpu.inventory import Gpu, Instance, InstanceState
+from dra.gpu.reasons import GpuReason
 
 QUIET_SECONDS = 300.0
 """Time after the last XID at which a GPU or slice that answers counts as healthy again."""
@@ -74,7 +74,7 @@ class GpuProblems:
             healed: list[GpuProblem] = []
             for key, problem in list(self._known.items()):
                 gpu = by_uuid.get(problem.gpu)
-                if gpu is None or gpu.reason == GPU_LOST:
+                if gpu is None or gpu.reason == GpuReason.GPU_LOST:
                     self._known[key] = replace(problem, away=True)
                 elif has_passed(problem, gpu, now=now):
                     healed.append(self._known.pop(key))

@@ -11,9 +11,9 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from typing import Protocol
 
-from dra.claims.conditions import GPU_LOST, INSTANCE_LOST, LET_GO, NO_PERMISSION, XID_ERROR
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef, Gpu
+from dra.gpu.reasons import GpuReason
 from dra.kube.loop import Loop
 from dra.kube.timing import Backoff, Clock, SystemClock
 from kubeletplugin.gpus.hardware import Hardware
@@ -130,14 +130,16 @@ class HealthMonitor:
         """NVML does not let this program change a GPU; what it offers cannot be delivered."""
         now = self._clock.monotonic()
         text = f"the last slice could not be made here for want of permission: {message}"
-        problem = GpuProblem(gpu, NO_PERMISSION, text, now, needs_reset=True, blocks=False)
+        problem = GpuProblem(
+            gpu, GpuReason.NO_PERMISSION, text, now, needs_reset=True, blocks=False
+        )
         if self._gpu_problems.of_gpu(gpu) is None and self._gpu_problems.add(problem):
             self._reports.report_node(NodeReason.NO_PERMISSION, text, warning=True)
             self._on_change()
 
     def permitted(self, gpu: str) -> None:
         """A GPU could be changed."""
-        if self._gpu_problems.drop(gpu, reason=NO_PERMISSION):
+        if self._gpu_problems.drop(gpu, reason=GpuReason.NO_PERMISSION):
             self._on_change()
 
     def taken_up(self, gpu: str) -> None:
@@ -174,13 +176,13 @@ class HealthMonitor:
         return changed
 
     def _tell_of_gpus(self, seen: Collection[Gpu]) -> None:
-        lost = {g.uuid: g for g in seen if g.reason == GPU_LOST}
+        lost = {g.uuid: g for g in seen if g.reason == GpuReason.GPU_LOST}
         for uuid in lost.keys() - self._lost:
             gpu = lost[uuid]
             self._reports.report_node(
                 NodeReason.GPU_LOST, f"{gpu.name}: {gpu.unavailable}", warning=True
             )
-        silent = self._lost & {g.uuid for g in seen if g.reason == LET_GO}
+        silent = self._lost & {g.uuid for g in seen if g.reason == GpuReason.LET_GO}
         for uuid in self._lost - lost.keys() - silent:
             self._reports.report_node(NodeReason.RECOVERED, f"GPU {uuid} answers again")
         self._lost = frozenset(lost) | silent
@@ -200,7 +202,7 @@ class HealthMonitor:
                 del self._told[key]
                 continue
             self._told[key] = problem
-            if problem.reason != INSTANCE_LOST:  # which has an event of its own
+            if problem.reason != GpuReason.SLICE_LOST:  # which has an event of its own
                 text = f"{entry.device}: {problem.message}"
                 self._reports.report_claim(
                     entry.claim, NodeReason(problem.reason), text, warning=True
@@ -256,9 +258,11 @@ def _of_xid(gpu: KnownGpu, xid: Xid, scope: Scope, *, at: float, remedy: str) ->
             "as healthy once it is made anew, or after 5 minutes without another"
         )
         own = frozenset(i.uuid for i in instances if i.gpu_instance_id == xid.gi_id and i.uuid)
-        return GpuProblem(gpu.uuid, XID_ERROR, message, at, gi_id=xid.gi_id, beside=own)
+        return GpuProblem(gpu.uuid, GpuReason.XID_ERROR, message, at, gi_id=xid.gi_id, beside=own)
     if not needs_reset:
         remedy = "it counts as healthy after 5 minutes without another"
     message = f"XID {xid.number} on {gpu}: {remedy}"
     beside = frozenset(i.uuid for i in instances if i.uuid)
-    return GpuProblem(gpu.uuid, XID_ERROR, message, at, needs_reset=needs_reset, beside=beside)
+    return GpuProblem(
+        gpu.uuid, GpuReason.XID_ERROR, message, at, needs_reset=needs_reset, beside=beside
+    )

@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 
-from dra.claims.conditions import GPU_LOST, LET_GO
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import Drain, Inventory
+from dra.gpu.reasons import GpuReason
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.neighbours.pausing import Pause
@@ -133,7 +133,7 @@ class LettingGo:
         """
         if not self._unseen or self._hardware.gpus():
             return ""
-        return LET_GO if self.rests else "NVMLError"
+        return GpuReason.LET_GO if self.rests else GpuReason.NVML_ERROR
 
     def reason(self) -> str:
         """Text about a node that was not looked at because it rests; empty otherwise."""
@@ -152,7 +152,7 @@ class LettingGo:
         What is only left to be removed does, unless that cannot be done before a reset.
         """
         gpu = unit.known
-        lost = gpu.seen is not None and gpu.seen.reason == GPU_LOST
+        lost = gpu.seen is not None and gpu.seen.reason == GpuReason.GPU_LOST
         frozen = gpu.withheld is not None and gpu.withheld.frozen
         found = self._journal.of_gpu(unit.uuid)
         return [e for e in found if _uses(e) or not (lost or frozen or gpu.unhealthy)]

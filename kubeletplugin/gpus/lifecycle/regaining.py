@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 
-from dra.claims.conditions import GPU_LOST
+from dra.gpu.reasons import GpuReason
 from dra.kube.timing import Backoff, Clock
 from kubeletplugin.gpus.hardware import Hardware
 
@@ -65,5 +65,9 @@ class Regaining:
         """GPUs that do not answer, by name, and those that would not even say who they are."""
         gpus = (u.known for u in self._hardware.units())
         seen = (g.seen for g in gpus if not g.let_go)
-        known = {f"gpu-{gpu.minor}" for gpu in seen if gpu is not None and gpu.reason == GPU_LOST}
+        known = {
+            f"gpu-{gpu.minor}"
+            for gpu in seen
+            if gpu is not None and gpu.reason == GpuReason.GPU_LOST
+        }
         return frozenset(known.union(self._hardware.problems))

@@ -1,0 +1,33 @@
+"""Reasons of GPUs and of the devices on them. Programs read them: keep them.
+
+The same words stand in MigNodes, in the taints of ResourceSlices, in the conditions of claims, in
+events and in the answers of ``kubectl mig explain``.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class GpuReason(StrEnum):
+    """Reason why a GPU, or a device on it, is not given out or not usable."""
+
+    NO_MIG = "NoMIG"
+    MIG_OFF = "MIGDisabled"
+    MIG_PENDING = "MIGModePending"
+    DRAINED = "Drained"
+    LET_GO = "GpuLetGo"
+    """The node's plugin has nothing of the GPU open, so that it may be reset."""
+    PAUSED = "GpuClientsPaused"
+    MIG_MANAGER = "MIGManagerActive"
+    DEVICE_PLUGIN = "DevicePluginActive"
+    NVIDIA_DRA = "NvidiaDraDriverActive"
+    WITHHELD = "Withheld"
+    """The plugin withholds the GPU without saying why in a word."""
+    NOT_READY = "DriverNotReady"
+    NO_PERMISSION = "NoPermission"
+    NVML_ERROR = "NVMLError"
+    NVML_HANG = "NVMLHang"
+    XID_ERROR = "XidError"
+    GPU_LOST = "GpuLost"
+    SLICE_LOST = "SliceLost"
