@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from dra.common.logs import Format, configure
-from dra.gpu.inventory import Allocator
+from dra.gpu.inventory import AllocatorKind
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.kube.client.served import check_served
 from dra.kube.client.transport import KubeApi
@@ -65,8 +65,8 @@ class _Program(click.Group):
 @click.option("--driver-name", default=DEFAULT_DRIVER, help="Name of the DRA driver.")
 @click.option(
     "--allocator",
-    type=click.Choice([a.value for a in Allocator]),
-    default=Allocator.CONTROLLER.value,
+    type=click.Choice([a.value for a in AllocatorKind]),
+    default=AllocatorKind.CONTROLLER.value,
     help="Who allocates this node's GPUs.",
 )
 @click.option(
@@ -215,7 +215,7 @@ def main(  # noqa: PLR0913 - the flags
         node_name=node_name,
         driver_name=driver_name,
         kubeconfig=kubeconfig,
-        allocator=Allocator(allocator),
+        allocator=AllocatorKind(allocator),
         roots=Roots.of(
             host_root=host_root,
             driver_root=driver_root,

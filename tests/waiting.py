@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from dra.kube.errors import NotFoundError
+from dra.kube.errors import ObjectNotFoundError
 from hack.cluster import waiting
 
 T = TypeVar("T")
@@ -29,7 +29,7 @@ def wait_for(
     def answer() -> T | None:
         try:
             return condition()
-        except NotFoundError:
+        except ObjectNotFoundError:
             return None
 
     return waiting.wait_for(what, answer, timeout=PATIENCE, interval=0.05, context=context)

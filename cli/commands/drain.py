@@ -15,7 +15,7 @@ from cli.site.occupancy import GpuView, NodeView, Slot
 from cli.site.reading import site
 from dra.common.resources import PODS, Obj
 from dra.gpu.reasons import GpuReason
-from dra.kube.errors import KubeError, NotFoundError, UnavailableError
+from dra.kube.errors import KubeError, ObjectNotFoundError, UnavailableError
 from dra.kube.timing import rfc3339
 
 _POLL_SECONDS = 2.0
@@ -108,7 +108,7 @@ def _evict(
             try:
                 session.api.create(PODS, body, subresource="eviction")
                 evicted.add(key)
-            except NotFoundError:
+            except ObjectNotFoundError:
                 continue
             except UnavailableError as error:
                 refused[key] = str(error)

@@ -9,26 +9,27 @@ from typing import Any
 from cli.commands.map import slot_json
 from cli.explaining.blockers import slots_of, text_of
 from cli.explaining.explain import Explainer
-from cli.explaining.facts import Facts, read_facts
-from cli.explaining.model import Explanation, Seat, State
+from cli.explaining.facts import ClusterFacts, read_facts
+from cli.explaining.model import ObjectExplanation, Progress, Seat
 from cli.shell.evaluating import evaluator, missing_module
 from cli.shell.exits import CliError, Exit
 from cli.shell.output import Output
 from cli.shell.session import Session
 from cli.site.occupancy import Site
 from dra.allocator.explain.answers import AnswerReason, GpuAnswer, NodeAnswer
-from dra.pods.pods import Key, read_pod
+from dra.common.resources import ObjectKey
+from dra.pods.pods import read_pod
 
 _SHOWN_NODES = 12
 _SHOWN_TOLD = 4
 _POD = ("pod", "pods", "po")
 _CLAIM = ("claim", "claims", "resourceclaim", "resourceclaims")
 _STATES = {
-    State.RUNNING: "runs",
-    State.ALLOCATED: "has its slices",
-    State.STARTING: "has its slices and does not run yet",
-    State.WAITING: "waits",
-    State.ENDED: "has ended",
+    Progress.RUNNING: "runs",
+    Progress.ALLOCATED: "has its slices",
+    Progress.STARTING: "has its slices and does not run yet",
+    Progress.WAITING: "waits",
+    Progress.ENDED: "has ended",
 }
 
 
@@ -48,13 +49,13 @@ def run(session: Session, arguments: argparse.Namespace) -> int:
         session.out.json("Explanation", _json(explanation, facts))
     else:
         _show(explanation, facts, session.out)
-    wrong = explanation.state is State.WAITING or explanation.findings
+    wrong = explanation.state is Progress.WAITING or explanation.findings
     return Exit.FINDING if wrong else Exit.OK
 
 
 def _explain(
-    explainer: Explainer, session: Session, facts: Facts, *, kind: str, name: str
-) -> Explanation:
+    explainer: Explainer, session: Session, facts: ClusterFacts, *, kind: str, name: str
+) -> ObjectExplanation:
     key = (session.namespace, name)
     if kind != "claim" and (pod := _pod(session, facts, key)) is not None:
         return explainer.pod(pod)
@@ -84,26 +85,26 @@ def _subject(words: Sequence[str]) -> tuple[str, str]:
     raise CliError(Exit.USAGE, f"{kind!r} is neither pod nor claim; write pod {name}")
 
 
-def _pod(session: Session, facts: Facts, key: Key) -> Any:
+def _pod(session: Session, facts: ClusterFacts, key: ObjectKey) -> Any:
     """The pod, also one that has ended, which ``facts`` leave out."""
     if key in facts.pods:
         return facts.pods[key]
     from dra.common.resources import PODS  # noqa: PLC0415
-    from dra.kube.errors import NotFoundError  # noqa: PLC0415 - the rare case
+    from dra.kube.errors import ObjectNotFoundError  # noqa: PLC0415 - the rare case
 
     try:
         return read_pod(session.api.get(PODS, key[1], namespace=key[0]))
-    except NotFoundError:
+    except ObjectNotFoundError:
         return None
 
 
-def _show(found: Explanation, facts: Facts, out: Output) -> None:
+def _show(found: ObjectExplanation, facts: ClusterFacts, out: Output) -> None:
     what = "pod" if found.kind == "Pod" else "claim"
     out.line(f"{out.bold(f'{what} {found.namespace}/{found.name}')} {_STATES[found.state]}")
     for seat in found.seats:
         out.line(f"  {_seat(seat)}")
     for number, each in enumerate(found.findings):
-        paint = out.bad if number == 0 and found.state is State.WAITING else out.odd
+        paint = out.bad if number == 0 and found.state is Progress.WAITING else out.odd
         out.paragraph("  ", f"{paint(each.reason)}: ", each.message)
         if each.remedy:
             out.paragraph("    ", "> ", each.remedy)
@@ -150,7 +151,7 @@ def _seat(seat: Seat) -> str:
     return f"claim {seat.claim}: {where} {gpu} on {seat.node}: {', '.join(facts)}{trouble}"
 
 
-def _json(found: Explanation, facts: Facts) -> dict[str, Any]:
+def _json(found: ObjectExplanation, facts: ClusterFacts) -> dict[str, Any]:
     return {
         "object": {"kind": found.kind, "namespace": found.namespace, "name": found.name},
         "state": found.state.value,

@@ -19,7 +19,7 @@ from dra.claims.claims import Claim, read_claim
 from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import finalizer
-from dra.kube.errors import ConflictError, InvalidError, NotFoundError
+from dra.kube.errors import ConflictError, InvalidError, ObjectNotFoundError
 
 _MANAGER = "kubectl-mig"
 
@@ -79,7 +79,7 @@ def _claims(session: Session, arguments: argparse.Namespace) -> list[Claim]:
 def _blockers(session: Session, claims: Iterable[Claim]) -> dict[ClaimRef, Blocker]:
     try:
         objects = session.api.list(MIG_NODES).items
-    except NotFoundError:  # the definition was removed with the driver
+    except ObjectNotFoundError:  # the definition was removed with the driver
         objects = []
     read, unreadable = inventories(objects)
     site = survey(read, (), driver=session.driver, unreadable=unreadable)
@@ -98,7 +98,7 @@ def _release(session: Session, claim: Claim) -> Blocker | None:
             body: Obj = {"status": {"allocation": None}}
             version = _patch(session, claim.ref, version, body, subresource="status")
         _patch(session, claim.ref, version, {"metadata": {"finalizers": left or None}})
-    except NotFoundError:
+    except ObjectNotFoundError:
         return None
     except ConflictError:
         return Blocker("it has just changed; try again")

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from cli.explaining.facts import CONTROLLER, PLUGIN, Facts, is_component, read_facts
+from cli.explaining.facts import CONTROLLER, PLUGIN, ClusterFacts, is_component, read_facts
 from cli.shell.session import Session
 from dra.common.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -20,7 +20,7 @@ from dra.common.resources import (
     Resource,
     at,
 )
-from dra.kube.errors import ForbiddenError, KubeError, NotFoundError
+from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
 from dra.resourceslices.nvidiadra import DRA_DRIVER, summary
 
 Answer = bool | None
@@ -48,7 +48,7 @@ class Evidence:
     ``nvidia_slices`` are summaries of the ResourceSlices of NVIDIA's DRA driver, by node.
     """
 
-    facts: Facts
+    facts: ClusterFacts
     now: datetime
     version: str = ""
     served: tuple[str, ...] | None = None
@@ -90,7 +90,7 @@ def _served(session: Session) -> tuple[str, ...] | None:
     """Versions of resource.k8s.io that the server has; none when it does not know the group."""
     try:
         group = session.api.read("/apis/resource.k8s.io")
-    except NotFoundError:
+    except ObjectNotFoundError:
         return ()
     except ForbiddenError:
         return None
@@ -100,7 +100,7 @@ def _served(session: Session) -> tuple[str, ...] | None:
 def _definition(session: Session) -> Obj | None:
     try:
         return session.api.get(CUSTOM_RESOURCE_DEFINITIONS, str(MIG_NODES))
-    except (NotFoundError, ForbiddenError):
+    except (ObjectNotFoundError, ForbiddenError):
         return None
 
 

@@ -9,7 +9,7 @@ from cli.doctoring.evidence import Evidence
 from dra.claims.classes import is_generated
 from dra.claims.extendedresources import holders
 from dra.claims.reasons import NodeReason
-from dra.gpu.inventory import Allocator
+from dra.gpu.inventory import AllocatorKind
 from dra.gpu.names import class_name, extended_resource_name
 from dra.resourceslices.nvidiadra import DEPLOY_LABEL, DRA_DRIVER, dra_driver
 
@@ -53,7 +53,7 @@ def drivers(evidence: Evidence) -> Iterator[Check]:
 def extended_resources(evidence: Evidence) -> Iterator[Check]:
     """No class of somebody else has an extended resource that ours is to serve."""
     site = evidence.facts.site
-    if all(n.inventory.allocator is Allocator.CONTROLLER for n in site.nodes):
+    if all(n.inventory.allocator is AllocatorKind.CONTROLLER for n in site.nodes):
         return  # ours serve none
     ours = {
         c["metadata"]["name"]

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from cli.doctoring.checks import Check, fail, named, ok, unknown, warn
 from cli.doctoring.evidence import Evidence
 from dra.common.resources import Obj, at
-from dra.gpu.inventory import Allocator
+from dra.gpu.inventory import AllocatorKind
 from dra.gpu.reasons import GpuReason
 
 _GPU_NODE = "nvidia.com/gpu.present"
@@ -138,7 +138,7 @@ def modes(evidence: Evidence) -> Iterator[Check]:
             )
     allocators = Counter(n.inventory.allocator for n in evidence.facts.site.nodes)
     if not found and allocators:
-        shown = ", ".join(f"{allocators[a]} by {a.value}" for a in Allocator if allocators[a])
+        shown = ", ".join(f"{allocators[a]} by {a.value}" for a in AllocatorKind if allocators[a])
         yield ok("modes", f"every GPU is in service; nodes allocated: {shown}")
 
 

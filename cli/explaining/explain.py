@@ -7,10 +7,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from cli.explaining.facts import Facts, KnownClaim
+from cli.explaining.facts import ClusterFacts, ListedClaim
 from cli.explaining.judging import Judge, pod_of
 from cli.explaining.limits import about_limits, asked_by_limits, with_extended
-from cli.explaining.model import Explanation, Finding, Seat, State, Told, Why
+from cli.explaining.model import Finding, ObjectExplanation, Progress, Seat, Told, Why
 from cli.explaining.remedies import REMEDIES
 from cli.explaining.seats import find_seated, seats_of
 from cli.explaining.waiting import find_waiting, finding
@@ -21,19 +21,19 @@ from dra.cel.kinds import Kinds
 from dra.cel.questions import Evaluator, SelectorError
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.wants import ClaimWants, Reader
-from dra.common.resources import Obj, at
+from dra.common.resources import Obj, ObjectKey, at
 from dra.gpu.names import finalizer
-from dra.pods.pods import Key, Pod
+from dra.pods.pods import Pod
 from dra.pods.rules import find_rules
 
 _NOT_MADE = "FailedResourceClaimCreation"
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Outcome:
     """The part of an explanation that has to be worked out."""
 
-    state: State
+    state: Progress
     findings: tuple[Finding, ...] = ()
     nodes: Mapping[str, NodeAnswer] = field(default_factory=dict)
     wanted: tuple[str, ...] = ()
@@ -42,13 +42,13 @@ class Verdict:
 class Explainer:
     """Explains pods and claims of one reading of the cluster; ``evaluator`` is asked for CEL."""
 
-    def __init__(self, facts: Facts, evaluator: Evaluator) -> None:
+    def __init__(self, facts: ClusterFacts, evaluator: Evaluator) -> None:
         self._facts = facts
         kinds = Kinds(evaluator)
         self._judge = Judge(facts, kinds)
         self._reader = Reader(facts.driver, kinds, facts.classes)
 
-    def pod(self, pod: Pod) -> Explanation:
+    def pod(self, pod: Pod) -> ObjectExplanation:
         """Why a pod waits for its claims, or where they are."""
         pod = with_extended(pod)
         told = self._told(pod.obj, pod.claim_keys)
@@ -56,10 +56,10 @@ class Explainer:
         seats = tuple(s for known in made for s in seats_of(known, self._facts))
         verdict = self._before_claims(pod) or self._unserved(pod, made, told)
         if verdict is None:
-            verdict = Verdict(*find_seated(pod, seats, self._facts, told))
+            verdict = Outcome(*find_seated(pod, seats, self._facts, told))
         return _explanation("Pod", pod.key, verdict, seats, told)
 
-    def claim(self, known: KnownClaim) -> Explanation:
+    def claim(self, known: ListedClaim) -> ObjectExplanation:
         """Why a claim waits, or where it is: through its pod, if one refers to it."""
         key = (known.claim.ref.namespace, known.claim.ref.name)
         told = self._told(known.obj, ())
@@ -69,24 +69,26 @@ class Explainer:
             verdict = self._allocated(known, pods, seats, told)
         elif pods:
             through = self.pod(pods[0])
-            verdict = Verdict(State.WAITING, through.findings, through.nodes, through.wanted)
+            verdict = Outcome(Progress.WAITING, through.findings, through.nodes, through.wanted)
         else:
             verdict = self._unused(known)
         return _explanation("ResourceClaim", key, verdict, seats, told)
 
-    def _before_claims(self, pod: Pod) -> Verdict | None:
+    def _before_claims(self, pod: Pod) -> Outcome | None:
         """What is to be said of a pod before its claims are looked at."""
         if not pod.live:
-            return Verdict(State.ENDED)
+            return Outcome(Progress.ENDED)
         if not pod.claims:
-            state = State.RUNNING if pod.phase == "Running" else State.WAITING
+            state = Progress.RUNNING if pod.phase == "Running" else Progress.WAITING
             if limits := asked_by_limits(pod):
-                return Verdict(state, (about_limits(limits, self._facts),))
-            return Verdict(state, (finding(Why.NO_CLAIMS, "the pod has no resource claims"),))
+                return Outcome(state, (about_limits(limits, self._facts),))
+            return Outcome(state, (finding(Why.NO_CLAIMS, "the pod has no resource claims"),))
         missing = [f for f in (self._unmade(pod, n, c) for n, c in pod.claims.items()) if f]
-        return Verdict(State.WAITING, tuple(missing)) if missing else None
+        return Outcome(Progress.WAITING, tuple(missing)) if missing else None
 
-    def _unserved(self, pod: Pod, made: list[KnownClaim], told: tuple[Told, ...]) -> Verdict | None:
+    def _unserved(
+        self, pod: Pod, made: list[ListedClaim], told: tuple[Told, ...]
+    ) -> Outcome | None:
         """Why claims of a pod are not allocated; None when all are that are ours."""
         wants, pins, obstacles = self._read(made)
         gates = [g for g in pod.gates if g != finalizer(self._facts.driver)]
@@ -102,54 +104,56 @@ class Explainer:
             text = f"claim {mixture}: {LOOKS_AND_HOLDS.message}"
             obstacles.append(finding(LOOKS_AND_HOLDS.reason, text))
         if obstacles:
-            return Verdict(State.WAITING, tuple(obstacles))
+            return Outcome(Progress.WAITING, tuple(obstacles))
         if wants:
             rules = find_rules(pod, self._facts.hosts)
             return self._waiting(Problem(pod, tuple(wants), tuple(pins), rules=rules), told)
         if any(self._is_ours(k) for k in made):
             return None
         text = "none of its claims asks for devices of this driver"
-        return Verdict(State.WAITING, (finding(Why.NOT_OURS, text),))
+        return Outcome(Progress.WAITING, (finding(Why.NOT_OURS, text),))
 
     def _allocated(
         self,
-        known: KnownClaim,
+        known: ListedClaim,
         pods: list[Pod],
         seats: tuple[Seat, ...],
         told: tuple[Told, ...],
-    ) -> Verdict:
+    ) -> Outcome:
         if known.claim.deleting and not known.claim.reserved_for:
             held = ", ".join(known.claim.finalizers) or "nothing"
             text = f"it is being deleted; finalizers: {held}"
-            return Verdict(State.ENDED, (finding(Why.CLAIM_GOING, text),))
+            return Outcome(Progress.ENDED, (finding(Why.CLAIM_GOING, text),))
         user = next((p for p in pods if not p.deleting), None)
         if user is None:
-            return Verdict(State.ALLOCATED)
-        return Verdict(*find_seated(user, seats, self._facts, told))
+            return Outcome(Progress.ALLOCATED)
+        return Outcome(*find_seated(user, seats, self._facts, told))
 
-    def _unused(self, known: KnownClaim) -> Verdict:
+    def _unused(self, known: ListedClaim) -> Outcome:
         """A claim that waits and that no pod refers to."""
         wants, _, obstacles = self._read([known])
         if obstacles or not wants:
             ours = obstacles or [finding(Why.NOT_OURS, "it asks for no device of this driver")]
-            return Verdict(State.WAITING, tuple(ours))
+            return Outcome(Progress.WAITING, tuple(ours))
         consumer = finding(Why.NO_CONSUMER, "no pod refers to it")
         answers: Mapping[str, NodeAnswer] = {}
         with suppress(SelectorError):
             answers = self._judge.explain(Problem(pod_of(known.claim), tuple(wants))).nodes
-        return Verdict(State.WAITING, (consumer,), answers, _wanted(wants))
+        return Outcome(Progress.WAITING, (consumer,), answers, _wanted(wants))
 
-    def _waiting(self, problem: Problem, told: tuple[Told, ...]) -> Verdict:
+    def _waiting(self, problem: Problem, told: tuple[Told, ...]) -> Outcome:
         wanted = _wanted(problem.claims)
         try:
             found = self._judge.explain(problem)
         except SelectorError as error:
             bad = finding(Reason.BAD_SELECTOR, str(error))
-            return Verdict(State.WAITING, (bad,), wanted=wanted)
-        return Verdict(State.WAITING, find_waiting(found, self._facts, told), found.nodes, wanted)
+            return Outcome(Progress.WAITING, (bad,), wanted=wanted)
+        return Outcome(
+            Progress.WAITING, find_waiting(found, self._facts, told), found.nodes, wanted
+        )
 
     def _read(
-        self, made: list[KnownClaim]
+        self, made: list[ListedClaim]
     ) -> tuple[list[ClaimWants], list[Mapping[str, Any]], list[Finding]]:
         """What is still to be served, where the rest binds the pod to, and what is wrong."""
         wants: list[ClaimWants] = []
@@ -176,7 +180,7 @@ class Explainer:
             return Finding(str(reason), text, REMEDIES[AnswerReason.MIG_OFF])
         return finding(reason, text)
 
-    def _is_ours(self, known: KnownClaim) -> bool:
+    def _is_ours(self, known: ListedClaim) -> bool:
         allocation = known.claim.allocation
         return allocation is not None and bool(allocation.of_driver(self._facts.driver))
 
@@ -201,16 +205,16 @@ class Explainer:
         why = said.message if said else "kube-controller-manager has not made it yet"
         return finding(Why.CLAIM_NOT_MADE, f"claim {entry!r} from template {template}: {why}")
 
-    def _told(self, obj: Obj, claims: tuple[Key, ...]) -> tuple[Told, ...]:
+    def _told(self, obj: Obj, claims: tuple[ObjectKey, ...]) -> tuple[Told, ...]:
         known = [self._facts.claims[k].obj for k in claims if k in self._facts.claims]
         found = [t for each in (obj, *known) for t in self._facts.told(each)]
         return tuple(dict.fromkeys(sorted(found, key=lambda t: t.at, reverse=True)))
 
 
 def _explanation(
-    kind: str, key: Key, verdict: Verdict, seats: tuple[Seat, ...], told: tuple[Told, ...]
-) -> Explanation:
-    return Explanation(
+    kind: str, key: ObjectKey, verdict: Outcome, seats: tuple[Seat, ...], told: tuple[Told, ...]
+) -> ObjectExplanation:
+    return ObjectExplanation(
         kind,
         *key,
         verdict.state,

@@ -23,13 +23,14 @@ from dra.common.resources import (
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     Obj,
+    ObjectKey,
     Resource,
     at,
 )
-from dra.kube.errors import ForbiddenError, NotFoundError
+from dra.kube.errors import ForbiddenError, ObjectNotFoundError
 from dra.pods.hosts import Hosts
 from dra.pods.nodefit import read_node
-from dra.pods.pods import Key, Pod, read_pod
+from dra.pods.pods import Pod, read_pod
 
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
 COMPONENT = "app.kubernetes.io/component"
@@ -39,7 +40,7 @@ _CHART_NAME = "dra-driver-nvidia-mig"
 
 
 @dataclass(frozen=True, slots=True)
-class KnownClaim:
+class ListedClaim:
     """A claim with the object that it was read from."""
 
     claim: Claim
@@ -47,7 +48,7 @@ class KnownClaim:
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
+class ClusterFacts:
     """The cluster at one time.
 
     ``leader`` says who allocates, is empty when nobody does, and None when that could not be read.
@@ -58,11 +59,11 @@ class Facts:
     driver: str
     site: Site
     installed: bool
-    claims: Mapping[Key, KnownClaim]
-    pods: Mapping[Key, Pod]
+    claims: Mapping[ObjectKey, ListedClaim]
+    pods: Mapping[ObjectKey, Pod]
     hosts: Hosts
     classes: Mapping[str, DeviceClass]
-    templates: frozenset[Key] = frozenset()
+    templates: frozenset[ObjectKey] = frozenset()
     events: tuple[Obj, ...] = ()
     leader: str | None = None
     plugins: Mapping[str, str] | None = None
@@ -73,7 +74,7 @@ class Facts:
         """Extended resources that a DeviceClass serves."""
         return frozenset(c.extended_resource for c in self.classes.values() if c.extended_resource)
 
-    def pods_of(self, claim: Key) -> list[Pod]:
+    def pods_of(self, claim: ObjectKey) -> list[Pod]:
         """The pods that refer to a claim, those that wait first."""
         found = [p for p in self.pods.values() if claim in p.claim_keys]
         return sorted(found, key=lambda p: (not p.pending, p.key))
@@ -93,7 +94,7 @@ class Facts:
         return tuple(sorted(latest.values(), key=lambda t: t.at, reverse=True))
 
 
-def read_facts(session: Session, namespace: str) -> Facts:
+def read_facts(session: Session, namespace: str) -> ClusterFacts:
     """Everything that can be read; events and templates of ``namespace`` only, if one is given.
 
     Raises:
@@ -103,7 +104,7 @@ def read_facts(session: Session, namespace: str) -> Facts:
     installed = True
     try:
         mignodes = session.api.list(MIG_NODES).items
-    except NotFoundError:
+    except ObjectNotFoundError:
         mignodes, installed = [], False
     read, unreadable = inventories(mignodes)
     claims = _all(session, RESOURCE_CLAIMS, unread)
@@ -114,7 +115,7 @@ def read_facts(session: Session, namespace: str) -> Facts:
         pod_objects = session.api.list(PODS, namespace=namespace).items
     pods = {p.key: p for p in map(read_pod, pod_objects)}
     known = {
-        (c["metadata"]["namespace"], c["metadata"]["name"]): KnownClaim(read_claim(c), c)
+        (c["metadata"]["namespace"], c["metadata"]["name"]): ListedClaim(read_claim(c), c)
         for c in claims
     }
     templates: list[Obj] = []
@@ -122,7 +123,7 @@ def read_facts(session: Session, namespace: str) -> Facts:
     if namespace:
         templates = _all(session, RESOURCE_CLAIM_TEMPLATES, unread, namespace=namespace)
         events = _all(session, EVENTS, unread, namespace=namespace)
-    return Facts(
+    return ClusterFacts(
         driver=session.driver,
         site=survey(read, claims, driver=session.driver, unreadable=unreadable),
         installed=installed,
@@ -156,7 +157,9 @@ def _all(
         return []
 
 
-def _hosts(nodes: Iterable[Obj], pods: Iterable[Pod], claims: Mapping[Key, KnownClaim]) -> Hosts:
+def _hosts(
+    nodes: Iterable[Obj], pods: Iterable[Pod], claims: Mapping[ObjectKey, ListedClaim]
+) -> Hosts:
     """Nodes, and what pods take that run there or that an allocation sends there."""
     hosts = Hosts()
     for obj in nodes:

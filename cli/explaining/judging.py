@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cli.explaining.facts import Facts
+from cli.explaining.facts import ClusterFacts
 from cli.explaining.model import Why
 from dra.allocator.admin_access import decide
 from dra.allocator.allocate import Allocator
@@ -25,7 +25,7 @@ from dra.allocator.problem import Problem
 from dra.allocator.scoring.geometry_index import Markets
 from dra.cel.kinds import Kinds
 from dra.claims.claims import Claim
-from dra.gpu.inventory import Allocator as AllocatorKind
+from dra.gpu.inventory import AllocatorKind
 from dra.pods.nodefit import MisfitReason
 from dra.pods.pods import Pod, read_pod
 
@@ -45,7 +45,7 @@ def pod_of(claim: Claim) -> Pod:
 class Judge:
     """Answers for the nodes of ``facts``; ``kinds`` evaluates selectors there and then."""
 
-    def __init__(self, facts: Facts, kinds: Kinds) -> None:
+    def __init__(self, facts: ClusterFacts, kinds: Kinds) -> None:
         self._facts = facts
         self._fleet = Fleet(facts.driver, kinds, Markets())
         for node in facts.site.nodes:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from cli.explaining.facts import Facts
+from cli.explaining.facts import ClusterFacts
 from cli.explaining.model import Finding, Why
 from cli.explaining.waiting import finding
 from dra.common.resources import at
-from dra.gpu.inventory import Allocator
+from dra.gpu.inventory import AllocatorKind
 from dra.pods.pods import Pod
 
 PREFIX = "nvidia.com/mig-"
@@ -37,10 +37,12 @@ def with_extended(pod: Pod) -> Pod:
     return replace(pod, claims={**pod.claims, _ENTRY: name}, claim_keys=keys)
 
 
-def about_limits(limits: Mapping[str, str], facts: Facts) -> Finding:
+def about_limits(limits: Mapping[str, str], facts: ClusterFacts) -> Finding:
     """What is to be said of a pod that asks so and has no claim."""
     asked = ", ".join(f"{name}: {number}" for name, number in sorted(limits.items()))
-    nodes = [n.name for n in facts.site.nodes if n.inventory.allocator is not Allocator.CONTROLLER]
+    nodes = [
+        n.name for n in facts.site.nodes if n.inventory.allocator is not AllocatorKind.CONTROLLER
+    ]
     served = f"those are {', '.join(nodes)}" if nodes else "this cluster has none"
     classes = ", ".join(sorted(name.partition("/")[2] for name in limits))
     return finding(

@@ -11,7 +11,7 @@ from dra.allocator.explain.answers import NodeAnswer
 from dra.gpu.inventory import ClaimRef
 
 
-class State(StrEnum):
+class Progress(StrEnum):
     """Of a pod, or of a claim, as far as its slices go."""
 
     RUNNING = "Running"
@@ -75,13 +75,13 @@ class Told:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class ObjectExplanation:
     """The answer. ``findings`` are in the order of their weight: the first is the blocker."""
 
     kind: str
     namespace: str
     name: str
-    state: State
+    state: Progress
     findings: tuple[Finding, ...] = ()
     seats: tuple[Seat, ...] = ()
     nodes: Mapping[str, NodeAnswer] = field(default_factory=dict)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cli.explaining.facts import Facts, KnownClaim
-from cli.explaining.model import Finding, Seat, State, Told, Why
+from cli.explaining.facts import ClusterFacts, ListedClaim
+from cli.explaining.model import Finding, Progress, Seat, Told, Why
 from cli.explaining.waiting import finding
 from cli.site.occupancy import Slot
 from dra.allocator.explain.answers import AnswerReason
@@ -17,7 +17,7 @@ from dra.pods.pods import Pod
 _SCHEDULER = "default-scheduler"
 
 
-def seats_of(known: KnownClaim, facts: Facts) -> tuple[Seat, ...]:
+def seats_of(known: ListedClaim, facts: ClusterFacts) -> tuple[Seat, ...]:
     """The devices of ours that a claim has."""
     allocation = known.claim.allocation
     if allocation is None:
@@ -31,8 +31,8 @@ def seats_of(known: KnownClaim, facts: Facts) -> tuple[Seat, ...]:
 
 
 def find_seated(
-    pod: Pod, seats: Sequence[Seat], facts: Facts, told: Sequence[Told]
-) -> tuple[State, tuple[Finding, ...]]:
+    pod: Pod, seats: Sequence[Seat], facts: ClusterFacts, told: Sequence[Told]
+) -> tuple[Progress, tuple[Finding, ...]]:
     """How far a pod is whose claims are all allocated, and what keeps it from running."""
     troubles = tuple(
         finding(s.ready, f"claim {s.claim}, {s.device} on {s.node}: {s.message or s.ready}")
@@ -40,13 +40,13 @@ def find_seated(
         if s.ready not in ("", "Prepared")
     )
     if not pod.node:
-        return State.ALLOCATED, (*troubles, _unbound(pod, facts, told))
+        return Progress.ALLOCATED, (*troubles, _unbound(pod, facts, told))
     if pod.phase == "Running":
-        return State.RUNNING, troubles
-    return State.STARTING, troubles or (_starting(pod, facts, told),)
+        return Progress.RUNNING, troubles
+    return Progress.STARTING, troubles or (_starting(pod, facts, told),)
 
 
-def _unbound(pod: Pod, facts: Facts, told: Sequence[Told]) -> Finding:
+def _unbound(pod: Pod, facts: ClusterFacts, told: Sequence[Told]) -> Finding:
     ours = finalizer(facts.driver)
     others = [g for g in pod.gates if g != ours]
     if others:
@@ -61,7 +61,7 @@ def _unbound(pod: Pod, facts: Facts, told: Sequence[Told]) -> Finding:
     return finding(Why.NOT_SCHEDULED, message.rstrip(": "))
 
 
-def _starting(pod: Pod, facts: Facts, told: Sequence[Told]) -> Finding:
+def _starting(pod: Pod, facts: ClusterFacts, told: Sequence[Told]) -> Finding:
     wrong = (facts.plugins or {}).get(pod.node, "no pod of the plugin runs there")
     if facts.plugins is not None and wrong:
         return finding(Why.PLUGIN_GONE, f"node {pod.node}: {wrong}")
@@ -81,7 +81,7 @@ def _scheduled(pod: Pod) -> str:
     return ""
 
 
-def _condition(known: KnownClaim, pool: str, device: str, driver: str) -> tuple[str, str]:
+def _condition(known: ListedClaim, pool: str, device: str, driver: str) -> tuple[str, str]:
     """Reason and message of the Ready condition; empty while the node has not said anything."""
     for entry in at(known.obj, "status", "devices"):
         if (entry["driver"], entry["pool"], entry["device"]) != (driver, pool, device):
@@ -92,7 +92,7 @@ def _condition(known: KnownClaim, pool: str, device: str, driver: str) -> tuple[
     return "", ""
 
 
-def _slot(known: KnownClaim, node: str, device: str, facts: Facts) -> Slot | None:
+def _slot(known: ListedClaim, node: str, device: str, facts: ClusterFacts) -> Slot | None:
     view = facts.site.node(node)
     try:
         parsed = parse_device(device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from cli.explaining.blockers import text_of
-from cli.explaining.facts import Facts
+from cli.explaining.facts import ClusterFacts
 from cli.explaining.judging import is_able, is_possible
 from cli.explaining.model import Finding, Told, Why
 from cli.explaining.remedies import REMEDIES
@@ -32,7 +32,7 @@ def finding(reason: str, message: str) -> Finding:
 
 
 def find_waiting(
-    explanation: Explanation, facts: Facts, told: Iterable[Told]
+    explanation: Explanation, facts: ClusterFacts, told: Iterable[Told]
 ) -> tuple[Finding, ...]:
     """What keeps a pod's claims from being served."""
     if not facts.site.nodes:
@@ -59,7 +59,7 @@ def find_waiting(
     return (*found, lead) if lead is not None else tuple(found)
 
 
-def _lead(facts: Facts) -> Finding | None:
+def _lead(facts: ClusterFacts) -> Finding | None:
     if facts.leader is None or facts.leader:
         return None
     return finding(

@@ -101,7 +101,7 @@ def _session(arguments: argparse.Namespace, out: Output, *, seconds: float) -> I
         yield session
     except errors.ForbiddenError as error:
         raise CliError(Exit.FORBIDDEN, f"not allowed: {error}") from error
-    except errors.NotFoundError as error:
+    except errors.ObjectNotFoundError as error:
         raise CliError(Exit.NOT_FOUND, str(error)) from error
     except errors.UnavailableError as error:
         message = f"no answer from {access.server} ({access.source}): {error}"

@@ -9,7 +9,7 @@ from cli.site.occupancy import Site, survey
 from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import Inventory
 from dra.gpu.mignode import from_mignode
-from dra.kube.errors import NotFoundError
+from dra.kube.errors import ObjectNotFoundError
 
 
 def mignodes(session: Session) -> list[Obj]:
@@ -20,7 +20,7 @@ def mignodes(session: Session) -> list[Obj]:
     """
     try:
         return session.api.list(MIG_NODES).items
-    except NotFoundError as error:
+    except ObjectNotFoundError as error:
         raise CliError(
             Exit.NOT_FOUND,
             f"the cluster does not know {MIG_NODES}: is the driver installed? (kubectl mig doctor)",

@@ -18,10 +18,10 @@ from dra.cel.kinds import Kinds
 from dra.claims.allocation import Allocation
 from dra.claims.claims import Claim
 from dra.claims.classes import DeviceClass, read_class
-from dra.common.resources import Obj
+from dra.common.resources import Obj, ObjectKey
 from dra.gpu.inventory import ClaimRef
 from dra.pods.hosts import Hosts
-from dra.pods.pods import Key, Pod
+from dra.pods.pods import Pod
 
 _REMEMBERED = 2000
 """Allocations that count as demand at a start; older ones would hardly weigh."""
@@ -45,12 +45,12 @@ class Cluster:
         self._nodes = KnownNodes(self.fleet, self.hosts, self._claims, self._effects)
 
     @property
-    def pods(self) -> dict[Key, Pod]:
+    def pods(self) -> dict[ObjectKey, Pod]:
         """Every known pod; not to be changed."""
         return self._pods.by_key
 
     @property
-    def claims(self) -> dict[Key, KnownClaim]:
+    def claims(self) -> dict[ObjectKey, KnownClaim]:
         """Every known claim; not to be changed."""
         return self._claims.by_key
 
@@ -62,7 +62,7 @@ class Cluster:
         """What did not fit may fit now, for a reason that no object shows."""
         self._effects.room = True
 
-    def pods_of(self, claim: Key) -> list[Pod]:
+    def pods_of(self, claim: ObjectKey) -> list[Pod]:
         """The pods that refer to a claim."""
         return self._pods.of_claim(claim)
 
@@ -102,7 +102,7 @@ class Cluster:
         self.classes.pop(name, None)
         self._effects.classes = True
 
-    def _pods_that_ask_for(self, device_class: str) -> Iterator[Key]:
+    def _pods_that_ask_for(self, device_class: str) -> Iterator[ObjectKey]:
         """Those whose claims of the class are not allocated."""
         for key, known in self.claims.items():
             claim = known.claim
@@ -117,7 +117,7 @@ class Cluster:
         """A pod was added or changed."""
         self._pods.set(obj)
 
-    def remove_pod(self, key: Key) -> None:
+    def remove_pod(self, key: ObjectKey) -> None:
         """A pod is gone."""
         self._pods.remove(key)
 
@@ -132,7 +132,7 @@ class Cluster:
         if self._claims.set(obj):
             self._pods.touch((obj["metadata"]["namespace"], obj["metadata"]["name"]))
 
-    def remove_claim(self, key: Key) -> None:
+    def remove_claim(self, key: ObjectKey) -> None:
         """A claim is gone."""
         if self._claims.remove(key):
             self._pods.touch(key)

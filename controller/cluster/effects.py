@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 
-from dra.pods.pods import Key
+from dra.common.resources import ObjectKey
 
 
 @dataclass(frozen=True, slots=True)
 class TakenBack:
     """An allocation of ours that somebody else removed."""
 
-    claim: Key
+    claim: ObjectKey
     node: str
 
 
@@ -24,8 +24,8 @@ class Effects:
     is named by UID.
     """
 
-    pods: set[Key] = field(default_factory=set)
-    claims: set[Key] = field(default_factory=set)
+    pods: set[ObjectKey] = field(default_factory=set)
+    claims: set[ObjectKey] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
     gone_pods: set[str] = field(default_factory=set)
     gone_claims: set[str] = field(default_factory=set)

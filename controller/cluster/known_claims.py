@@ -11,9 +11,8 @@ from controller.cluster.trimming import Trimmer
 from dra.allocator.fleet.fleet import Fleet
 from dra.claims.allocation import Allocation
 from dra.claims.claims import Claim, read_claim
-from dra.common.resources import RESOURCE_CLAIMS, Obj
+from dra.common.resources import RESOURCE_CLAIMS, Obj, ObjectKey
 from dra.gpu.inventory import ClaimRef
-from dra.pods.pods import Key
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -28,13 +27,13 @@ class KnownClaims:
     """Claims by name and by UID, and the writes to them that are under way."""
 
     def __init__(self, fleet: Fleet, finalizer: str, effects: Effects, sharing: Sharing) -> None:
-        self.by_key: dict[Key, KnownClaim] = {}
+        self.by_key: dict[ObjectKey, KnownClaim] = {}
         self._fleet = fleet
         self._finalizer = finalizer
         self._effects = effects
         self._sharing = sharing
         self._trimmer = Trimmer(RESOURCE_CLAIMS, fleet.driver)
-        self._key_of_uid: dict[str, Key] = {}
+        self._key_of_uid: dict[str, ObjectKey] = {}
         self._writing: dict[str, Allocation | None] = {}
 
     def set(self, obj: Obj) -> bool:
@@ -54,7 +53,7 @@ class KnownClaims:
         self._effects.claims.add(key)
         return True
 
-    def remove(self, key: Key) -> bool:
+    def remove(self, key: ObjectKey) -> bool:
         """Forget a claim; False if it is not known."""
         known = self.by_key.pop(key, None)
         if known is None:
@@ -97,7 +96,7 @@ class KnownClaims:
             return None
         return self._trimmer(obj)
 
-    def node_of(self, keys: Iterable[Key]) -> str:
+    def node_of(self, keys: Iterable[ObjectKey]) -> str:
         """The node that the first allocated claim is on, or is about to be; empty if none is."""
         for key in keys:
             known = self.by_key.get(key)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from controller.cluster.effects import Effects
 from controller.cluster.known_claims import KnownClaims
 from controller.cluster.spec_cache import Sharing
-from dra.common.resources import Obj
+from dra.common.resources import Obj, ObjectKey
 from dra.pods.hosts import Hosts
 from dra.pods.podneeds import PodNeeds
-from dra.pods.pods import Key, Pod, read_pod
+from dra.pods.pods import Pod, read_pod
 
 
 class KnownPods:
@@ -17,13 +17,13 @@ class KnownPods:
     def __init__(
         self, hosts: Hosts, claims: KnownClaims, effects: Effects, sharing: Sharing
     ) -> None:
-        self.by_key: dict[Key, Pod] = {}
+        self.by_key: dict[ObjectKey, Pod] = {}
         self._hosts = hosts
         self._claims = claims
         self._effects = effects
         self._sharing = sharing
-        self._of_claim: dict[Key, set[Key]] = {}
-        self._watching: dict[tuple[str, PodNeeds], set[Key]] = {}
+        self._of_claim: dict[ObjectKey, set[ObjectKey]] = {}
+        self._watching: dict[tuple[str, PodNeeds], set[ObjectKey]] = {}
 
     def set(self, obj: Obj) -> None:
         """A pod was added or changed."""
@@ -40,7 +40,7 @@ class KnownPods:
         if before is not None and before.live and not pod.live:
             self._effects.claims.update(pod.claim_keys)
 
-    def remove(self, key: Key) -> None:
+    def remove(self, key: ObjectKey) -> None:
         """A pod is gone."""
         pod = self.by_key.pop(key, None)
         if pod is None:
@@ -51,16 +51,16 @@ class KnownPods:
         self._effects.claims.update(pod.claim_keys)
         self._effects.gone_pods.add(pod.uid)
 
-    def of_claim(self, claim: Key) -> list[Pod]:
+    def of_claim(self, claim: ObjectKey) -> list[Pod]:
         """The pods that refer to a claim."""
         return [self.by_key[key] for key in self._of_claim.get(claim, ())]
 
-    def touch(self, claim: Key) -> None:
+    def touch(self, claim: ObjectKey) -> None:
         """Have the pods of a claim looked at: the claim has changed."""
         self.recharge(claim)
         self._effects.pods.update(self._of_claim.get(claim, ()))
 
-    def recharge(self, claim: Key) -> None:
+    def recharge(self, claim: ObjectKey) -> None:
         """Charge the pods of a claim to where its allocation sends them now."""
         for key in self._of_claim.get(claim, ()):
             self._charge(self.by_key[key])
@@ -101,7 +101,9 @@ class KnownPods:
         if node and was is not None and was.node == node:
             self._effects.nodes.add(node)
 
-    def _link(self, pod: Key, before: tuple[Key, ...], after: tuple[Key, ...]) -> None:
+    def _link(
+        self, pod: ObjectKey, before: tuple[ObjectKey, ...], after: tuple[ObjectKey, ...]
+    ) -> None:
         for claim in before:
             if claim not in after:
                 self._of_claim[claim].discard(pod)

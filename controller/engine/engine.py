@@ -37,7 +37,8 @@ from dra.allocator.problem import Decision, Problem
 from dra.cel.kinds import UnansweredError
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.wants import Reader
-from dra.pods.pods import Key, Pod
+from dra.common.resources import ObjectKey
+from dra.pods.pods import Pod
 
 LOOK_AGAIN_SECONDS = 60.0
 """How often a waiting pod is looked at although nothing happened."""
@@ -91,8 +92,8 @@ class Engine:
         )
         self._failures = Failures(now)
         self._overtaking = Overtaking(cluster, self._allocator, reporter, now=now)
-        self._pods: WorkList[Key] = WorkList(now)
-        self._claims: WorkList[Key] = WorkList(now)
+        self._pods: WorkList[ObjectKey] = WorkList(now)
+        self._claims: WorkList[ObjectKey] = WorkList(now)
         self._retries = Retries(
             cluster,
             reporter,
@@ -101,9 +102,9 @@ class Engine:
             claims=self._claims,
         )
         self._evaluations = evaluations
-        self._waiting: set[Key] = set()
-        self._pods_held_up: set[Key] = set()
-        self._claims_held_up: set[Key] = set()
+        self._waiting: set[ObjectKey] = set()
+        self._pods_held_up: set[ObjectKey] = set()
+        self._claims_held_up: set[ObjectKey] = set()
         self._delegated: frozenset[str] = frozenset()
         self._classes = ClassSync(cluster, writer, reporter, now)
         self._last_sweep = float("-inf")
@@ -177,7 +178,7 @@ class Engine:
             times += [self._claims.next_due(), self._pods.next_due()]
         return min((t for t in times if t is not None), default=None)
 
-    def _end(self, key: Key) -> bool:
+    def _end(self, key: ObjectKey) -> bool:
         """See whether a claim has ended; True when a write is under way."""
         if self._in_flight.is_about([key]):
             self._claims_held_up.add(key)
@@ -189,7 +190,7 @@ class Engine:
 
     # -- pods
 
-    def _add(self, key: Key, *, at: float | None = None) -> None:
+    def _add(self, key: ObjectKey, *, at: float | None = None) -> None:
         pod = self._cluster.pods.get(key)
         if pod is not None and pod.claims:
             self._pods.add(key, urgency(pod), at=at)
@@ -202,7 +203,7 @@ class Engine:
         for key in self._waiting - effects.pods:
             self._add(key, at=at)
 
-    def _serve(self, key: Key) -> bool:
+    def _serve(self, key: ObjectKey) -> bool:
         """Do what is to be done for a pod; True when a write is under way."""
         pod = self._cluster.pods.get(key)
         self._waiting.discard(key)
@@ -290,7 +291,7 @@ class Engine:
         self._observer.decided(self._now() - began, placed=decision is not None)
         return decision
 
-    def _wait(self, pod: Pod, obstacle: Obstacle, claims: list[Key]) -> None:
+    def _wait(self, pod: Pod, obstacle: Obstacle, claims: list[ObjectKey]) -> None:
         known = [self._cluster.claims[k].obj for k in claims if k in self._cluster.claims]
         fleet = self._cluster.fleet
         if fleet.nodes or not fleet.schedulers or pod.gates:  # else kube-scheduler says why
@@ -300,7 +301,7 @@ class Engine:
         end = self._exclusions.next_end(pod.uid)
         self._add(pod.key, at=at if end is None else min(at, end))
 
-    def _refuse(self, key: Key, node: str) -> None:
+    def _refuse(self, key: ObjectKey, node: str) -> None:
         """Somebody took an allocation back: that node does not suit the pods that wait for it."""
         known = self._cluster.claims.get(key)
         for pod in self._cluster.pods_of(key):
@@ -317,9 +318,9 @@ class Engine:
 
     def _guarded(
         self,
-        key: Key,
-        act: Callable[[Key], bool],
-        settle: Callable[[Key, Exception | None], object],
+        key: ObjectKey,
+        act: Callable[[ObjectKey], bool],
+        settle: Callable[[ObjectKey, Exception | None], object],
     ) -> None:
         """Act on a key; if that begins a write, its answer tells whether it succeeded."""
         try:
@@ -329,13 +330,13 @@ class Engine:
             # One object that we cannot handle must not keep the others from being served.
             settle(key, error)
 
-    def _settle_pod(self, key: Key, error: Exception | None) -> None:
+    def _settle_pod(self, key: ObjectKey, error: Exception | None) -> None:
         """What was written for a pod was answered; what happened meanwhile is looked at next."""
         if error is not None:
             self._pods_held_up.discard(key)  # it is retried, after a pause
         self._retries.retry_pod(key, error)
 
-    def _settle_claim(self, key: Key, error: Exception | None) -> None:
+    def _settle_claim(self, key: ObjectKey, error: Exception | None) -> None:
         """What was written to a claim was answered; its pods may wait for that."""
         if error is not None:
             self._claims_held_up.discard(key)

@@ -22,8 +22,9 @@ from dra.cel.kinds import Expressions, GpuKind, Question
 from dra.cel.questions import Answer, Evaluator, shortened
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.cache import BoundedCache
+from dra.common.resources import ObjectKey
 from dra.gpu.inventory import ClaimRef, Gpu
-from dra.pods.pods import Key, Pod
+from dra.pods.pods import Pod
 from dra.sandbox.limits import SECONDS
 from dra.sandbox.process import Sandbox, SandboxError
 
@@ -111,8 +112,8 @@ class Evaluations:
         self._queues: dict[str, deque[Question]] = {}
         self._queued: set[tuple[str, Hashable]] = set()
         self._refused: BoundedCache[str, tuple[Obstacle, float]] = BoundedCache(_REFUSED)
-        self._askers: dict[Hashable, set[Key]] = {}
-        self._waiting: dict[Key, _Waiting] = {}
+        self._askers: dict[Hashable, set[ObjectKey]] = {}
+        self._waiting: dict[ObjectKey, _Waiting] = {}
         self._under_way = False
         self._answers: deque[tuple[str, Question, Answer | Exception]] = deque()
         self._not_before = 0.0
@@ -158,9 +159,9 @@ class Evaluations:
                 gpu = state.gpu
                 yield (self._kinds.whole(gpu, state.inventory) if views else state.kind), gpu
 
-    def take_answers(self) -> list[Key]:
+    def take_answers(self) -> list[ObjectKey]:
         """Take the answers that have come; returns the pods that have all that they waited for."""
-        ready: list[Key] = []
+        ready: list[ObjectKey] = []
         while self._answers:
             namespace, question, answer = self._answers.popleft()
             self._under_way = False
@@ -186,7 +187,7 @@ class Evaluations:
         """The monotonic time to call ``take_answers`` although no answer came, or None."""
         return self._not_before if self._queues and not self._under_way else None
 
-    def _answered(self, question: Question) -> Iterator[Key]:
+    def _answered(self, question: Question) -> Iterator[ObjectKey]:
         for pod in self._askers.pop(question.key, ()):
             waiting = self._waiting[pod]
             waiting.keys.discard(question.key)

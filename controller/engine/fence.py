@@ -35,9 +35,8 @@ from controller.queue.worklist import WorkList
 from controller.writing.in_flight import Answer, InFlight
 from controller.writing.writer import NotLeadingError, Writer
 from dra.claims.claims import Claim
-from dra.common.resources import Obj
-from dra.kube.errors import ConflictError, KubeError, NotFoundError, UnavailableError
-from dra.pods.pods import Key
+from dra.common.resources import Obj, ObjectKey
+from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError, UnavailableError
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +70,7 @@ class Fence:
         self._now = now
         self._began = now()
         self._gaps = False
-        self._work: WorkList[Key] = WorkList(now)
+        self._work: WorkList[ObjectKey] = WorkList(now)
         self._open = {
             key: known.claim
             for key, known in cluster.claims.items()
@@ -112,19 +111,19 @@ class Fence:
         """The monotonic time of the next attempt, None when only an answer brings any."""
         return None if self._in_flight.full else self._work.next_due()
 
-    def _send(self, key: Key, claim: Claim) -> None:
+    def _send(self, key: ObjectKey, claim: Claim) -> None:
         def job() -> Iterator[Obj]:
             yield self._writer.fence(claim, self._mark)
 
         self._in_flight.start([key], job, lambda answer: self._settle(key, answer))
 
-    def _settle(self, key: Key, answer: Answer) -> None:
+    def _settle(self, key: ObjectKey, answer: Answer) -> None:
         error = answer.error
         fields = {"claim": str(self._open[key].ref), "error": str(error)}
         match error:
             case NotLeadingError():
                 raise error
-            case None | NotFoundError():
+            case None | ObjectNotFoundError():
                 pass
             case UnavailableError() | ConflictError() if self._may_pass(error):
                 self._work.retry(key, 0)

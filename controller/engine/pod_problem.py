@@ -11,7 +11,8 @@ from dra.allocator.admin_access import LOOKS_AND_HOLDS, find_mixture
 from dra.allocator.problem import Problem
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.wants import ClaimWants, Reader
-from dra.pods.pods import Key, Pod
+from dra.common.resources import ObjectKey
+from dra.pods.pods import Pod
 from dra.pods.rules import find_rules
 
 
@@ -31,7 +32,7 @@ class Satisfied:
 class Blocked:
     """A claim that cannot be allocated whatever is free."""
 
-    claim: Key
+    claim: ObjectKey
     obstacle: Obstacle
 
 

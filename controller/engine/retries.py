@@ -11,14 +11,15 @@ from controller.queue.worklist import WorkList
 from controller.reporting.report import Reporter
 from controller.writing.writer import NotLeadingError, RefusedError
 from dra.claims.reasons import Obstacle, Reason
+from dra.common.resources import ObjectKey
 from dra.kube.errors import (
     ConflictError,
     ForbiddenError,
     InvalidError,
     KubeError,
-    NotFoundError,
+    ObjectNotFoundError,
 )
-from dra.pods.pods import Key, Pod
+from dra.pods.pods import Pod
 
 _log = logging.getLogger(__name__)
 
@@ -35,8 +36,8 @@ class Retries:
         reporter: Reporter,
         *,
         overtaking: Overtaking,
-        pods: WorkList[Key],
-        claims: WorkList[Key],
+        pods: WorkList[ObjectKey],
+        claims: WorkList[ObjectKey],
     ) -> None:
         self._cluster = cluster
         self._reporter = reporter
@@ -44,7 +45,7 @@ class Retries:
         self._pods = pods
         self._claims = claims
 
-    def retry_claim(self, key: Key, error: Exception | None) -> float:
+    def retry_claim(self, key: ObjectKey, error: Exception | None) -> float:
         """Work on a claim has ended; returns the seconds until it is tried again, if it failed."""
         if error is None:
             self._claims.forget_failure(key)
@@ -52,7 +53,7 @@ class Retries:
         self._tell(key, error, None)
         return self._claims.retry(key, 0)
 
-    def retry_pod(self, key: Key, error: Exception | None) -> None:
+    def retry_pod(self, key: ObjectKey, error: Exception | None) -> None:
         """Work for a pod has ended."""
         pod = self._cluster.pods.get(key)
         if error is not None:
@@ -62,12 +63,12 @@ class Retries:
         else:
             self._pods.retry(key, urgency(pod))
 
-    def _tell(self, key: Key, error: Exception, pod: Pod | None) -> None:
+    def _tell(self, key: ObjectKey, error: Exception, pod: Pod | None) -> None:
         fields = {"key": "/".join(key), "error": str(error)}
         match error:
             case NotLeadingError():
                 raise error
-            case NotFoundError():
+            case ObjectNotFoundError():
                 _log.info("gone meanwhile", extra=fields)
             case RefusedError():
                 self._refused(key, str(error), pod)
@@ -80,7 +81,7 @@ class Retries:
             case _:
                 _log.error("failed; trying again later", extra=fields, exc_info=error)
 
-    def _refused(self, key: Key, message: str, pod: Pod | None) -> None:
+    def _refused(self, key: ObjectKey, message: str, pod: Pod | None) -> None:
         _log.error("write refused", extra={"key": "/".join(key), "error": message})
         if pod is not None:
             self._overtaking.leaves(pod.uid)

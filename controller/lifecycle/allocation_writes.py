@@ -18,9 +18,9 @@ from dra.allocator.problem import Decision, Pick
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.claims import Claim, read_claim
 from dra.claims.wants import ClaimWants
-from dra.common.resources import Obj
+from dra.common.resources import Obj, ObjectKey
 from dra.kube.errors import ConflictError, UnavailableError
-from dra.pods.pods import Key, Pod
+from dra.pods.pods import Pod
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ class _Write:
         return self.wants.claim
 
     @property
-    def key(self) -> Key:
+    def key(self) -> ObjectKey:
         return self.claim.ref.namespace, self.claim.ref.name
 
     @property
@@ -94,7 +94,7 @@ class AllocationWrites:
             self._send(pod, found, done, lifting=False)
         return bool(found)
 
-    def notice(self, key: Key) -> None:
+    def notice(self, key: ObjectKey) -> None:
         """A claim may have changed: if it is not as it was written to, the outcome is known."""
         known = self._cluster.claims.get(key)
         write = self._unknown.get(known.claim.ref.uid) if known else None

@@ -8,10 +8,9 @@ from controller.cluster.cluster import Cluster
 from controller.cluster.known_claims import KnownClaim
 from controller.writing.in_flight import Answer, InFlight
 from dra.claims.claims import Claim
-from dra.common.resources import Obj
-from dra.pods.pods import Key
+from dra.common.resources import Obj, ObjectKey
 
-Settle = Callable[[Key, Exception | None], None]
+Settle = Callable[[ObjectKey, Exception | None], None]
 """Called when a write to a claim was answered: with what went wrong, or None."""
 
 

@@ -14,7 +14,7 @@ from controller.lifecycle.claimwrites import ClaimWrites
 from controller.writing.writer import Writer
 from dra.claims.claims import Claim
 from dra.claims.wants import Reader
-from dra.pods.pods import Key
+from dra.common.resources import ObjectKey
 
 _log = logging.getLogger(__name__)
 
@@ -86,9 +86,9 @@ class Ender:
         self._writes = writes
         self._at_creation = at_creation
         self._now = now
-        self._unused_since: dict[Key, float] = {}
+        self._unused_since: dict[ObjectKey, float] = {}
 
-    def look_at(self, key: Key) -> float | None:
+    def look_at(self, key: ObjectKey) -> float | None:
         """Begin the next step for a claim; returns the time to look again, if there is one."""
         cluster = self._cluster
         known = cluster.claims.get(key)

@@ -17,7 +17,8 @@ from controller.reporting.report import Reporter
 from controller.writing.writer import Writer
 from dra.claims.conditions import failed_prepare
 from dra.claims.reasons import Obstacle, Reason
-from dra.pods.pods import Key, Pod
+from dra.common.resources import ObjectKey
+from dra.pods.pods import Pod
 
 
 class FailedPrepares:
@@ -38,7 +39,7 @@ class FailedPrepares:
         self._reporter = reporter
         self._exclusions = exclusions
 
-    def look_at(self, key: Key) -> bool:
+    def look_at(self, key: ObjectKey) -> bool:
         """Deallocate a claim that failed for good and that no pod holds; True when under way.
 
         A claim is held as long as a pod has it reserved or is bound, and as long as its node has

@@ -33,7 +33,7 @@ _LIMIT = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class State:
+class ConditionState:
     """What the condition says; ``reason`` and ``message`` as in an event."""
 
     allocated: bool
@@ -44,7 +44,7 @@ class State:
 @dataclass(frozen=True, slots=True)
 class _Due:
     pod: Pod
-    state: State
+    state: ConditionState
     at: float
 
 
@@ -62,7 +62,7 @@ class PodConditions:
         self._type = claims_allocated(driver)
         self._now = now
         self._due: dict[str, _Due] = {}
-        self._written: dict[str, tuple[State, float]] = {}
+        self._written: dict[str, tuple[ConditionState, float]] = {}
         self._not_before = float("-inf")
         self._sent: _Due | None = None
         self._answers: deque[Exception | None] = deque()
@@ -75,7 +75,9 @@ class PodConditions:
 
     def waits(self, pod: Pod, obstacle: Obstacle) -> None:
         """The pod's claims wait because of ``obstacle``."""
-        state = State(allocated=False, reason=obstacle.reason.value, message=_cut(obstacle.message))
+        state = ConditionState(
+            allocated=False, reason=obstacle.reason.value, message=_cut(obstacle.message)
+        )
         known = self._known(pod)
         now = self._now()
         same = known is not None and known[0].reason == state.reason
@@ -91,7 +93,7 @@ class PodConditions:
         self._due.pop(pod.uid, None)
         known = self._known(pod)
         if known is not None and not known[0].allocated:
-            state = State(allocated=True, reason=Reason.ALLOCATED.value, message="")
+            state = ConditionState(allocated=True, reason=Reason.ALLOCATED.value, message="")
             self._due[pod.uid] = _Due(pod, state, self._now())
 
     def leave(self, pod_uid: str) -> None:
@@ -152,14 +154,14 @@ class PodConditions:
         else:
             _log.info("condition not written", extra={"pod": str(sent.pod), "error": str(error)})
 
-    def _known(self, pod: Pod) -> tuple[State, float] | None:
+    def _known(self, pod: Pod) -> tuple[ConditionState, float] | None:
         """What the pod says already, and since when at the earliest."""
         if pod.uid in self._written:
             return self._written[pod.uid]
         for found in (pod.obj.get("status") or {}).get("conditions") or ():
             if found["type"] == self._type:
                 told = (found.get("reason") or "", found.get("message") or "")
-                return State(found["status"] == "True", *told), float("-inf")
+                return ConditionState(found["status"] == "True", *told), float("-inf")
         return None
 
 

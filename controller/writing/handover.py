@@ -22,8 +22,8 @@ from typing import Protocol
 
 from controller.cluster.known_claims import KnownClaim, newer
 from dra.claims.claims import Claim
+from dra.common.resources import ObjectKey
 from dra.gpu.inventory import ClaimRef
-from dra.pods.pods import Key
 
 
 class Handover(Protocol):
@@ -64,7 +64,7 @@ class Unanswered:
         """The claim has changed since, or is gone."""
         self._left.pop(uid, None)
 
-    def fitting(self, claims: Mapping[Key, KnownClaim]) -> list[ClaimRef]:
+    def fitting(self, claims: Mapping[ObjectKey, KnownClaim]) -> list[ClaimRef]:
         """Those that such an allocation still fits, for all that is known of the claims.
 
         What is known may be older than what was sent: the answer to our finalizer before it.

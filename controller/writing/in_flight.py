@@ -14,8 +14,7 @@ from dataclasses import dataclass, field
 
 from controller.writing.outbox import SENDERS, Outbox
 from controller.writing.writer import NotLeadingError
-from dra.common.resources import Obj
-from dra.pods.pods import Key
+from dra.common.resources import Obj, ObjectKey
 
 _log = logging.getLogger(__name__)
 
@@ -36,7 +35,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sent:
-    claims: tuple[Key, ...]
+    claims: tuple[ObjectKey, ...]
     done: Callable[[Answer], None]
     answer: Answer = field(default_factory=Answer)
 
@@ -47,7 +46,7 @@ class InFlight:
     def __init__(self, outbox: Outbox, wake: Callable[[], None]) -> None:
         self._outbox = outbox
         self._wake = wake
-        self._claims: set[Key] = set()
+        self._claims: set[ObjectKey] = set()
         self._under_way = 0
         self._arrived: deque[_Sent] = deque()
 
@@ -56,11 +55,11 @@ class InFlight:
         """Whether to wait for an answer before anything else is begun."""
         return self._under_way >= LIMIT
 
-    def is_about(self, claims: Iterable[Key]) -> bool:
+    def is_about(self, claims: Iterable[ObjectKey]) -> bool:
         """Whether any of ``claims`` is being written."""
         return not self._claims.isdisjoint(claims)
 
-    def start(self, claims: Iterable[Key], job: Job, done: Callable[[Answer], None]) -> None:
+    def start(self, claims: Iterable[ObjectKey], job: Job, done: Callable[[Answer], None]) -> None:
         """Have ``job`` write to ``claims``; ``done`` is called by ``take_answers`` afterwards."""
         sent = _Sent(tuple(claims), done)
         self._claims.update(sent.claims)

@@ -19,7 +19,7 @@ from dra.claims.allocation import AllocatedDevice, write_allocation
 from dra.claims.claims import Claim, field_manager
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.client.patch import PatchApi
-from dra.kube.errors import ConflictError, InvalidError, KubeError, NotFoundError
+from dra.kube.errors import ConflictError, InvalidError, KubeError, ObjectNotFoundError
 from dra.kube.timing import rfc3339
 from dra.pods.pods import Pod
 
@@ -141,7 +141,7 @@ class Writer:
         """Change a claim in whatever state it is, so that no write fits that was made before.
 
         Raises:
-            NotFoundError: the claim is gone; there may be another of its name.
+            ObjectNotFoundError: the claim is gone; there may be another of its name.
         """
         self._check()
         annotations = {f"{self._driver}/fence": mark}
@@ -156,7 +156,9 @@ class Writer:
         except InvalidError as error:
             causes = error.details.get("causes") or ()
             if any(cause.get("field") == "metadata.uid" for cause in causes):
-                raise NotFoundError(f"claim {claim.ref} is another: {error.message}") from error
+                raise ObjectNotFoundError(
+                    f"claim {claim.ref} is another: {error.message}"
+                ) from error
             raise
 
     def lift_gate(self, pod: Pod, gate: str) -> Obj:

@@ -9,8 +9,8 @@ from dra.allocator.fleet.gpustate import GpuState
 from dra.allocator.fleet.view import FleetView, NodeGpus
 from dra.allocator.scoring.fullness import Taken, fullness, gpu_memory, tiers
 from dra.claims.wants import ClaimWants
+from dra.common.resources import ObjectKey
 from dra.pods.hosts import Hosts
-from dra.pods.pods import Key
 
 
 def preference(claims: Iterable[ClaimWants]) -> NodesConfig:
@@ -20,7 +20,7 @@ def preference(claims: Iterable[ClaimWants]) -> NodesConfig:
 
 
 def node_tiers(
-    nodes: NodesConfig, fleet: FleetView, hosts: Hosts, *, pod: Key
+    nodes: NodesConfig, fleet: FleetView, hosts: Hosts, *, pod: ObjectKey
 ) -> Iterable[Iterable[str]]:
     """The fleet's nodes in the groups that ``nodes`` tells apart, the group preferred first.
 

@@ -8,6 +8,9 @@ from urllib.parse import quote
 Obj = dict[str, Any]
 """A Kubernetes object as decoded JSON."""
 
+ObjectKey = tuple[str, str]
+"""Namespace and name of an object."""
+
 
 def at(obj: Mapping[str, Any], *path: str, default: Any = ()) -> Any:
     """The value at a path of fields, ``default`` where one of them is missing or null.

@@ -98,7 +98,7 @@ class Gpu:
         return self.geometry.usage(i.occupant for i in self.instances)
 
 
-class Allocator(StrEnum):
+class AllocatorKind(StrEnum):
     """Program that allocates the GPUs of a node."""
 
     CONTROLLER = "controller"
@@ -145,7 +145,7 @@ class Inventory:
     pool: str
     driver: str
     gpus: tuple[Gpu, ...] = ()
-    allocator: Allocator = Allocator.CONTROLLER
+    allocator: AllocatorKind = AllocatorKind.CONTROLLER
     driver_version: str = ""
     cuda_driver_version: str = ""
     cdi_hook: str = ""

@@ -8,7 +8,7 @@ from typing import Any
 from api import mignode as wire
 from dra.gpu.geometry import Engines, Geometry, Placement, Profile
 from dra.gpu.inventory import (
-    Allocator,
+    AllocatorKind,
     ClaimRef,
     Drain,
     Gpu,
@@ -68,7 +68,7 @@ def from_mignode(obj: dict[str, Any]) -> Inventory:
         node=node.name,
         pool=node.spec.pool,
         driver=node.spec.driver,
-        allocator=Allocator(node.spec.allocator),
+        allocator=AllocatorKind(node.spec.allocator),
         gpus=tuple(_gpu_in(g, geometries) for g in node.status.gpus),
         driver_version=node.status.driver_version,
         cuda_driver_version=node.status.cuda_driver_version,

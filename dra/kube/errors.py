@@ -5,7 +5,7 @@ The whole tree, in one place::
     KubeError
      +-- KubeConfigError          no usable kubeconfig, service account or credential
      +-- NotServedError           the server serves no API that the driver needs
-     +-- NotFoundError            404
+     +-- ObjectNotFoundError      404
      +-- ConflictError            409: stale resourceVersion, uid precondition
      |    +-- AlreadyExistsError  409 with reason AlreadyExists
      +-- ForbiddenError           401, 403
@@ -80,7 +80,7 @@ class NotServedError(KubeError):
     """The server serves no version of an API that the driver needs; the message has the remedy."""
 
 
-class NotFoundError(KubeError):
+class ObjectNotFoundError(KubeError):
     """404: the object, its namespace or the resource itself does not exist."""
 
 
@@ -112,7 +112,7 @@ _BY_STATUS: dict[int, type[KubeError]] = {
     400: InvalidError,
     401: ForbiddenError,
     403: ForbiddenError,
-    404: NotFoundError,
+    404: ObjectNotFoundError,
     409: ConflictError,
     410: GoneError,
     422: InvalidError,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from dra.common.resources import ObjectKey
 from dra.pods.nodefit import NodeFacts
 from dra.pods.podneeds import Amounts
-from dra.pods.pods import Key, Pod
+from dra.pods.pods import Pod
 from dra.pods.residents import Residents
 
 
@@ -20,7 +21,7 @@ class Hosts:
         self.residents = Residents()
         self._facts: dict[str, NodeFacts] = {}
         self._used: dict[str, dict[str, int]] = {}
-        self._charged: dict[Key, tuple[str, Amounts]] = {}
+        self._charged: dict[ObjectKey, tuple[str, Amounts]] = {}
 
     @property
     def facts(self) -> Mapping[str, NodeFacts]:
@@ -38,7 +39,7 @@ class Hosts:
         """Forget a node; its pods stay charged to it."""
         self._facts.pop(name, None)
 
-    def used(self, node: str, *, without: Key | None = None) -> Amounts:
+    def used(self, node: str, *, without: ObjectKey | None = None) -> Amounts:
         """Resources that pods take of ``node`` together, ``without`` the charge of one of them."""
         used = self._used.get(node, {})
         charge = self._charged.get(without) if without is not None else None
@@ -51,7 +52,7 @@ class Hosts:
         self.residents.place(pod, node)
         return self.charge(pod.key, node, pod.needs.requests)
 
-    def charge(self, pod: Key, node: str, requests: Amounts) -> str:
+    def charge(self, pod: ObjectKey, node: str, requests: Amounts) -> str:
         """Charge a pod to a node ("" for none); returns a node where that made room, or ""."""
         before = self._charged.pop(pod, None)
         if before is not None:

@@ -7,11 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dra.claims.claims import claim_names
-from dra.common.resources import Obj, at
+from dra.common.resources import Obj, ObjectKey, at
 from dra.pods.podneeds import PodNeeds, read_needs
-
-Key = tuple[str, str]
-"""Namespace and name."""
 
 _ENDED = ("Succeeded", "Failed")
 
@@ -26,12 +23,12 @@ class Pod:
     room on for it.
     """
 
-    key: Key
+    key: ObjectKey
     uid: str
     obj: Obj
     needs: PodNeeds
     claims: Mapping[str, str | None]
-    claim_keys: tuple[Key, ...]
+    claim_keys: tuple[ObjectKey, ...]
     node: str
     gates: tuple[str, ...]
     priority: int

@@ -9,9 +9,10 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
+from dra.common.resources import ObjectKey
 from dra.pods.labelselector import Labels, LabelSelector
 from dra.pods.podneeds import PodNeeds
-from dra.pods.pods import Key, Pod
+from dra.pods.pods import Pod
 from dra.pods.podterms import PodTerm
 
 _NO_LABELS: Labels = {}
@@ -54,8 +55,8 @@ class Residents:
 
     def __init__(self) -> None:
         self.version = 0
-        self._place: dict[Key, tuple[str, Pod]] = {}
-        self._on: dict[str, dict[Key, Pod]] = {}
+        self._place: dict[ObjectKey, tuple[str, Pod]] = {}
+        self._on: dict[str, dict[ObjectKey, Pod]] = {}
         self._groups: dict[str, dict[_Alike, dict[str, int]]] = {}
         self._shunning: dict[str, dict[PodNeeds, dict[str, int]]] = {}
         self._far: dict[tuple[str, PodNeeds], dict[str, int]] = {}
@@ -104,11 +105,13 @@ class Residents:
         """The pods on a node."""
         return self._on.get(node, {}).values()
 
-    def find(self, pod: Key) -> tuple[str, Pod] | None:
+    def find(self, pod: ObjectKey) -> tuple[str, Pod] | None:
         """The node that a pod is on, and the pod as it was put there."""
         return self._place.get(pod)
 
-    def selected(self, namespace: str, selector: LabelSelector, *, without: Key) -> Iterator[Group]:
+    def selected(
+        self, namespace: str, selector: LabelSelector, *, without: ObjectKey
+    ) -> Iterator[Group]:
         """The groups of a namespace that ``selector`` selects, as they are without one pod."""
         own = self._place.get(without)
         for alike, nodes in self._groups.get(namespace, {}).items():
@@ -120,7 +123,7 @@ class Residents:
                 others = _less(nodes, own[0])
             yield Group(namespace, labels, alike.bound, alike.ending, others)
 
-    def meant(self, term: PodTerm, *, owner: Key) -> Iterator[Group]:
+    def meant(self, term: PodTerm, *, owner: ObjectKey) -> Iterator[Group]:
         """The groups that a term of the pod ``owner`` means, which itself does not count."""
         for namespace in [owner[0]] if term.at_home else [*self._groups]:
             if self.covers(term, namespace, owner=owner[0]):

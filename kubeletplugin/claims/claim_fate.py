@@ -10,7 +10,7 @@ from dra.claims.claims import Claim, read_claim
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client.transport import KubeApi
-from dra.kube.errors import KubeError, NotFoundError
+from dra.kube.errors import KubeError, ObjectNotFoundError
 
 _log = logging.getLogger(__name__)
 
@@ -42,7 +42,7 @@ def claim_fate(
     """Ask for one claim; ``seen`` gets what is found. Never raises KubeError."""
     try:
         found = api.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
-    except NotFoundError as error:
+    except ObjectNotFoundError as error:
         # A missing resource type (an API server still starting) is 404 too, without a name.
         return ClaimFate.GONE if error.details.get("name") == ref.name else ClaimFate.UNKNOWN
     except KubeError as error:

@@ -27,7 +27,7 @@ from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.journal.journalfile import Key
+from kubeletplugin.journal.journalfile import EntryKey
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.instances import list_compute_instances, list_gpu_instances
 from kubeletplugin.telemetry.logfields import device as device_fields
@@ -47,7 +47,7 @@ class _Given:
     total: int
 
     @property
-    def key(self) -> Key:
+    def key(self) -> EntryKey:
         return (self.claim.uid, self.device.device)
 
 
@@ -79,8 +79,8 @@ class Rebuild:
         self._pool = pool
         self._failure = ""
         self._lock = threading.Lock()
-        self._due: set[Key] | None = None
-        self._done: set[Key] = set()
+        self._due: set[EntryKey] | None = None
+        self._done: set[EntryKey] = set()
         self._found: list[Entry] = []
 
     def run(self, *, about_claim: str = "") -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from dra.gpu.inventory import Allocator
+from dra.gpu.inventory import AllocatorKind
 from kubeletplugin.host.driver.hooks import AUTO
 from kubeletplugin.host.driver.libraries.libraries import LIBRARY_DIRECTORIES
 from kubeletplugin.host.roots import Roots
@@ -30,7 +30,7 @@ class Options:
     node_name: str
     driver_name: str
     kubeconfig: str | None
-    allocator: Allocator
+    allocator: AllocatorKind
     roots: Roots
     instance: str = ""
     enable_mig: bool = False

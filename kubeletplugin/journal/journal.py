@@ -18,7 +18,7 @@ from pathlib import Path
 from cdi.files import TEMPORARY_SUFFIX, sync_directory, write_durably
 from kubeletplugin.errors import HostError
 from kubeletplugin.journal.entries import Entry, State
-from kubeletplugin.journal.journalfile import Contents, Key, decode, encode
+from kubeletplugin.journal.journalfile import Contents, EntryKey, decode, encode
 
 __all__ = ["Entry", "Journal", "State", "previous"]
 _log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Journal:
         self._on_change = on_change
         self.failure = ""
         self._contents, self.problems = _load(path)
-        self._entries: dict[Key, Entry] = {e.key: e for e in self._contents.entries}
+        self._entries: dict[EntryKey, Entry] = {e.key: e for e in self._contents.entries}
 
     def entries(self) -> tuple[Entry, ...]:
         """All entries, in the order in which they were first written."""
@@ -159,7 +159,7 @@ class Journal:
             if changed and self._on_change is not None:
                 self._on_change()
 
-    def _write(self, entries: dict[Key, Entry], contents: Contents | None = None) -> None:
+    def _write(self, entries: dict[EntryKey, Entry], contents: Contents | None = None) -> None:
         contents = replace(
             contents or self._contents,
             generation=self._contents.generation + 1,

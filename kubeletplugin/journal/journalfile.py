@@ -24,7 +24,7 @@ VERSION = 2
 """1 had no ``note``, no ``adopted``, and a checksum of ``generation`` and ``entries`` only."""
 _OLDEST = 1
 
-Key = tuple[str, str]
+EntryKey = tuple[str, str]
 Record = Mapping[str, Any]
 
 
@@ -109,7 +109,7 @@ def decode(data: bytes) -> Contents:
         body = {k: body.get(k) for k in ("generation", "entries")}
     if _checksum(body) != record.get("checksum"):
         raise ValueError("wrong checksum")
-    entries: dict[Key, Entry] = {}
+    entries: dict[EntryKey, Entry] = {}
     unread: list[Record] = []
     for raw in record["entries"]:
         entry = _read(raw)

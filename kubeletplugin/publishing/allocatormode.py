@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from dra.gpu.inventory import Allocator, Publication
+from dra.gpu.inventory import AllocatorKind, Publication
 
 
 class AllocatorMode:
@@ -16,22 +16,22 @@ class AllocatorMode:
     ``controller`` only after the last one is gone.
     """
 
-    def __init__(self, wanted: Allocator, *, on_change: Callable[[], None]) -> None:
+    def __init__(self, wanted: AllocatorKind, *, on_change: Callable[[], None]) -> None:
         self.wanted = wanted
         self._on_change = on_change
         self._mutex = threading.Lock()
         self._withdrawn = False
         self._publication: Publication | None = None
-        if wanted is Allocator.SCHEDULER:
+        if wanted is AllocatorKind.SCHEDULER:
             self._publication = Publication(done=None, reason="Pending")
 
     @property
-    def allocator(self) -> Allocator | None:
+    def allocator(self) -> AllocatorKind | None:
         """Allocator for the MigNode; None while slices of an earlier run may be there."""
         with self._mutex:
             if self._withdrawn:
-                return Allocator.CONTROLLER
-            return Allocator.SCHEDULER if self.wanted is Allocator.SCHEDULER else None
+                return AllocatorKind.CONTROLLER
+            return AllocatorKind.SCHEDULER if self.wanted is AllocatorKind.SCHEDULER else None
 
     @property
     def publication(self) -> Publication | None:

@@ -17,7 +17,7 @@ from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.reasons import GpuReason
 from dra.kube.client.transport import KubeApi
-from dra.kube.errors import ConflictError, KubeError, NotFoundError
+from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError
 from dra.kube.loop import Loop
 from dra.kube.timing import Backoff, Clock, SystemClock, rfc3339
 from kubeletplugin.gpus.health.device_health import DeviceProblem
@@ -136,7 +136,7 @@ class ClaimStatuses:
         for _ in range(_ATTEMPTS):
             try:
                 self._apply(ref, wish)
-            except (NotFoundError, ConflictError) as error:
+            except (ObjectNotFoundError, ConflictError) as error:
                 _log.debug("status not written", extra=about(ref, error=str(error)))
                 return
             except KubeError as error:

@@ -15,7 +15,7 @@ from dra.common.resources import MIG_NODES, NODES, Obj
 from dra.gpu.inventory import Drain, Inventory
 from dra.gpu.mignode import drain_of, from_mignode, to_mignode
 from dra.kube.client.transport import KubeApi
-from dra.kube.errors import AlreadyExistsError, ConflictError, KubeError, NotFoundError
+from dra.kube.errors import AlreadyExistsError, ConflictError, KubeError, ObjectNotFoundError
 from dra.kube.mirror.reflector import Change, Reflector
 from dra.kube.timing import Clock, rfc3339
 from kubeletplugin.publishing.republisher import Republisher
@@ -81,7 +81,7 @@ class MigNodePublisher(Republisher):
         wanted = to_mignode(inventory, transition_time=rfc3339(self._clock.now()))
         try:
             found = self._api.get(MIG_NODES, self._node_name)
-        except NotFoundError:
+        except ObjectNotFoundError:
             found = self._create(wanted)
         if not found["metadata"].get("deletionTimestamp"):  # else it comes back when it is gone
             found = self._update_spec(found, wanted)
@@ -100,7 +100,7 @@ class MigNodePublisher(Republisher):
         }
         try:
             created = self._api.create(MIG_NODES, body, field_manager=self._manager)
-        except NotFoundError as error:
+        except ObjectNotFoundError as error:
             raise KubeError(
                 f"{error}; is the CustomResourceDefinition {MIG_NODES} installed?"
             ) from error
@@ -131,7 +131,7 @@ class MigNodePublisher(Republisher):
         body = {**found, "status": status}
         try:
             self._api.replace(MIG_NODES, body, subresource="status", field_manager=self._manager)
-        except (ConflictError, NotFoundError):
+        except (ConflictError, ObjectNotFoundError):
             self.notify()  # somebody changed or deleted it meanwhile: look again
 
     def _owner(self) -> Obj:

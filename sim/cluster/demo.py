@@ -14,7 +14,7 @@ import yaml
 from dra.common.resources import PODS, RESOURCE_CLAIM_TEMPLATES, Obj, Resource
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.gpu.placement_map import draw
-from dra.kube.errors import NotFoundError
+from dra.kube.errors import ObjectNotFoundError
 from sim.cluster.cluster import Cluster
 from sim.cluster.observer import NamespaceObserver, Placement
 from sim.cluster.processes import ClusterError
@@ -190,7 +190,7 @@ class Tour:
     def _delete(self, pod: str) -> None:
         try:
             self._api.delete(PODS, pod, namespace=NAMESPACE)
-        except NotFoundError:
+        except ObjectNotFoundError:
             return
 
 

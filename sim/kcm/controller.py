@@ -7,7 +7,7 @@ import logging
 from dra.claims.claims import SCHEDULER_FINALIZER, claim_names
 from dra.common.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Obj
 from dra.kube.client.transport import KubeApi
-from dra.kube.errors import NotFoundError
+from dra.kube.errors import ObjectNotFoundError
 from dra.kube.events.events import EventRecorder
 from dra.kube.mirror.reflector import Change, Reflector
 from sim.kcm.decisions import (
@@ -85,7 +85,7 @@ class ClaimController:
                 self._sync_pod(obj)
             else:
                 self._sync_claim(obj)
-        except NotFoundError as error:
+        except ObjectNotFoundError as error:
             _log.debug("%s: %s", key, error)
 
     def _sync_pod(self, pod: Obj) -> None:
@@ -115,7 +115,7 @@ class ClaimController:
         namespace = pod["metadata"]["namespace"]
         try:
             template = self._api.get(RESOURCE_CLAIM_TEMPLATES, template_name, namespace=namespace)
-        except NotFoundError as error:
+        except ObjectNotFoundError as error:
             message = f'PodResourceClaim {pod_claim}: resource claim template "{template_name}": '
             self._events.emit(
                 pod, "FailedResourceClaimCreation", f"{message}not found", warning=True
@@ -171,6 +171,6 @@ class ClaimController:
         ):
             try:
                 return self._api.get(PODS, name, namespace=namespace)
-            except NotFoundError:
+            except ObjectNotFoundError:
                 return None
         return pod

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dra.common.resources import RESOURCE_CLAIMS, Obj
-from dra.gpu.inventory import Allocator, ClaimRef, Instance
+from dra.gpu.inventory import AllocatorKind, ClaimRef, Instance
 from tests.cli.world import LEASE_SECONDS, World
 from tests.controller.objects import gpu, instance, request
 from tests.dra.gpus import A100
@@ -252,7 +252,7 @@ def too_many_of_one(world: World) -> None:
 
 
 def by_scheduler(world: World) -> None:
-    world.add_node("node-a", allocator=Allocator.SCHEDULER)
+    world.add_node("node-a", allocator=AllocatorKind.SCHEDULER)
     waiting_pod(world)
 
 

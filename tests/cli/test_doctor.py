@@ -11,7 +11,7 @@ import pytest
 
 from cli.doctoring.cluster import rights
 from cli.doctoring.evidence import Evidence, gather
-from cli.explaining.facts import Facts
+from cli.explaining.facts import ClusterFacts
 from cli.shell.output import Output
 from cli.shell.session import Session
 from cli.site.occupancy import Site
@@ -23,7 +23,7 @@ from dra.common.resources import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
 )
-from dra.gpu.inventory import Allocator, Publication
+from dra.gpu.inventory import AllocatorKind, Publication
 from dra.pods.hosts import Hosts
 from dra.resourceslices.nvidiadra import DEPLOY_LABEL
 from tests.cli.conftest import Mig
@@ -197,7 +197,7 @@ def fell_back(world: World) -> None:
 
 
 def taken_name(world: World) -> None:
-    world.add_node("node-b", allocator=Allocator.SCHEDULER)
+    world.add_node("node-b", allocator=AllocatorKind.SCHEDULER)
     world.add_plugin("node-b", ready=True)
     spec = {
         "selectors": [{"cel": {"expression": "device.driver == 'gpu.nvidia.com'"}}],
@@ -296,7 +296,7 @@ def test_no_installation_at_all_is_told_as_such(world: World, mig: Mig) -> None:
 
 
 def evidence(**fields: Any) -> Evidence:
-    facts = Facts("mig.dra.dev", Site(()), True, {}, {}, Hosts(), {})
+    facts = ClusterFacts("mig.dra.dev", Site(()), True, {}, {}, Hosts(), {})
     return Evidence(facts, datetime.now(UTC), **fields)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cli.explaining.model import State, Why
+from cli.explaining.model import Progress, Why
 from cli.shell.arguments import parser
 from cli.shell.exits import Exit
 from dra.allocator.explain.answers import AnswerReason
@@ -32,7 +32,7 @@ _NOT_OF_WAITING = {
 
 def test_every_reason_and_state_is_explained() -> None:
     reasons = {r for r in Reason if r not in _NOT_OF_WAITING}
-    assert not {str(r) for r in {*Why, *AnswerReason, *MisfitReason, *State, *reasons}} - NAMED
+    assert not {str(r) for r in {*Why, *AnswerReason, *MisfitReason, *Progress, *reasons}} - NAMED
 
 
 def test_every_exit_code_is_explained() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from dra.common.resources import MIG_NODES, PODS, RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
-from dra.kube.errors import NotFoundError
+from dra.kube.errors import ObjectNotFoundError
 from tests.cli.conftest import Mig
 from tests.cli.world import World
 from tests.controller.objects import gpu, instance
@@ -149,7 +149,7 @@ def test_what_is_not_there_is_not_drained(node: World, mig: Mig) -> None:
     assert "its GPUs are: gpu-0, gpu-1" in ran.err
     assert mig("resume", "node-a", "gpu-7").code == 4
     assert drain_of(node) is None
-    with pytest.raises(NotFoundError):
+    with pytest.raises(ObjectNotFoundError):
         node.api.get(MIG_NODES, "node-x")
 
 

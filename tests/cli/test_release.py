@@ -11,7 +11,7 @@ import pytest
 from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client.transport import KubeApi
-from dra.kube.errors import NotFoundError
+from dra.kube.errors import ObjectNotFoundError
 from tests.cli.conftest import Mig
 from tests.cli.world import World
 from tests.controller.objects import DRIVER, FINALIZER, gpu, instance
@@ -257,7 +257,9 @@ def test_it_works_without_the_driver_being_installed(
 
     def without_mignodes(api: KubeApi, resource: Any, **fields: Any) -> Any:
         if resource == MIG_NODES:
-            raise NotFoundError("the server could not find the requested resource", status=404)
+            raise ObjectNotFoundError(
+                "the server could not find the requested resource", status=404
+            )
         return listed(api, resource, **fields)
 
     monkeypatch.setattr(KubeApi, "list", without_mignodes)

@@ -25,10 +25,10 @@ from dra.common.resources import (
     Obj,
     Resource,
 )
-from dra.gpu.inventory import Allocator, Gpu
+from dra.gpu.inventory import AllocatorKind, Gpu
 from dra.gpu.mignode import to_mignode
 from dra.kube.client.transport import KubeApi
-from dra.kube.errors import AlreadyExistsError, NotFoundError
+from dra.kube.errors import AlreadyExistsError, ObjectNotFoundError
 from tests.controller.objects import (
     DRIVER,
     FINALIZER,
@@ -92,7 +92,7 @@ class World:
                 body = {"metadata": {"finalizers": None}}
                 self.api.patch(resource, name, body, namespace=namespace)
             self.api.delete(resource, name, namespace=namespace, grace_seconds=0)
-        except NotFoundError:
+        except ObjectNotFoundError:
             return
 
     def add_node(
@@ -100,7 +100,7 @@ class World:
         name: str,
         *gpus: Gpu,
         ready: bool = True,
-        allocator: Allocator = Allocator.CONTROLLER,
+        allocator: AllocatorKind = AllocatorKind.CONTROLLER,
         **fields: Any,
     ) -> None:
         """A Node with its MigNode; ``fields`` are those of ``objects.node``."""

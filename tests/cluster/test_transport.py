@@ -15,7 +15,7 @@ from dra.kube.errors import (
     ConflictError,
     ForbiddenError,
     InvalidError,
-    NotFoundError,
+    ObjectNotFoundError,
 )
 from dra.kube.events.events import EventRecorder
 from dra.kube.leases.lease import LeaderElector, LeaseTimes
@@ -77,7 +77,7 @@ def test_every_kind_of_write_changes_the_object(kube: KubeApi, claim: Obj) -> No
 def test_each_refusal_is_its_own_error(
     kube: KubeApi, control_plane: ControlPlane, claim: Obj
 ) -> None:
-    with pytest.raises(NotFoundError):
+    with pytest.raises(ObjectNotFoundError):
         kube.get(RESOURCE_CLAIMS, "other", namespace=NAMESPACE)
     with pytest.raises(AlreadyExistsError):
         kube.create(RESOURCE_CLAIMS, new_claim("claim"))

@@ -23,7 +23,7 @@ from dra.cel.questions import Evaluator
 from dra.claims.wants import Reader
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.client.patch import PatchContent
-from dra.kube.errors import ConflictError, InvalidError, KubeError, NotFoundError
+from dra.kube.errors import ConflictError, InvalidError, KubeError, ObjectNotFoundError
 from tests.controller.objects import DRIVER, FINALIZER, mignode, node, versioned
 
 
@@ -76,7 +76,7 @@ class FakeApi:
             raise error
         found = self.objects.get((resource.plural, name))
         if found is None:
-            raise NotFoundError(f"{name} not found", status=404)
+            raise ObjectNotFoundError(f"{name} not found", status=404)
         obj = copy.deepcopy(found)
         if content == "json":
             _remove_gates(obj, body)

@@ -10,7 +10,7 @@ from dra.cel.cel import Selectors
 from dra.cel.kinds import Kinds
 from dra.common.resources import Obj
 from dra.gpu.geometry import Geometry, Placement
-from dra.gpu.inventory import Allocator, ClaimRef, Gpu, Instance, InstanceState, Inventory
+from dra.gpu.inventory import AllocatorKind, ClaimRef, Gpu, Instance, InstanceState, Inventory
 from dra.gpu.mignode import to_mignode
 from tests.dra.gpus import A100
 
@@ -47,7 +47,9 @@ def gpu(
     )
 
 
-def inventory(node: str, *gpus: Gpu, allocator: Allocator = Allocator.CONTROLLER) -> Inventory:
+def inventory(
+    node: str, *gpus: Gpu, allocator: AllocatorKind = AllocatorKind.CONTROLLER
+) -> Inventory:
     """A node's GPUs; one A100 unless given."""
     return Inventory(
         node,
@@ -60,7 +62,7 @@ def inventory(node: str, *gpus: Gpu, allocator: Allocator = Allocator.CONTROLLER
     )
 
 
-def mignode(node: str, *gpus: Gpu, allocator: Allocator = Allocator.CONTROLLER) -> Obj:
+def mignode(node: str, *gpus: Gpu, allocator: AllocatorKind = AllocatorKind.CONTROLLER) -> Obj:
     """The MigNode of such a node."""
     return versioned(to_mignode(inventory(node, *gpus, allocator=allocator)))
 

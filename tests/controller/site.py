@@ -26,7 +26,7 @@ from dra.common.resources import (
 )
 from dra.gpu.inventory import Gpu
 from dra.kube.client.transport import KubeApi
-from dra.kube.errors import NotFoundError
+from dra.kube.errors import ObjectNotFoundError
 from tests.controller.objects import claim, mignode, node, pod
 from tests.waiting import PATIENCE, wait_for
 
@@ -83,7 +83,7 @@ class Site:
         wait_for("classes", lambda: self.find(DEVICE_CLASSES, "mig-7g.40gb", ""))
 
     def find(self, resource: Any, name: str, namespace: str = "default") -> Obj | None:
-        with contextlib.suppress(NotFoundError):
+        with contextlib.suppress(ObjectNotFoundError):
             return self.api.get(resource, name, namespace=namespace)
         return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dra.common.resources import DEVICE_CLASSES, MIG_NODES, Obj
-from dra.gpu.inventory import Allocator
+from dra.gpu.inventory import AllocatorKind
 from tests.controller.bench import Bench
 from tests.controller.objects import device_class, mignode, node, versioned
 from tests.controller.site import Site
@@ -31,7 +31,7 @@ def carried(bench: Bench, name: str = "mig-1g.5gb") -> str | None:
     return found
 
 
-def allocated_by(bench: Bench, allocator: Allocator, name: str = "node-a") -> None:
+def allocated_by(bench: Bench, allocator: AllocatorKind, name: str = "node-a") -> None:
     bench.cluster.set_mignode(mignode(name, allocator=allocator))
     bench.run()
 
@@ -41,14 +41,14 @@ def bench() -> Bench:
     """One node, which kube-scheduler allocates."""
     bench = Bench()
     bench.cluster.set_node(node("node-a"))
-    allocated_by(bench, Allocator.SCHEDULER)
+    allocated_by(bench, AllocatorKind.SCHEDULER)
     return bench
 
 
 def test_a_name_that_nobody_serves_is_not_promised() -> None:
     bench = Bench("node-a")
     assert carried(bench) is None
-    allocated_by(bench, Allocator.SCHEDULER, "node-b")
+    allocated_by(bench, AllocatorKind.SCHEDULER, "node-b")
     assert (carried(bench), carried(bench, "mig-1g.5gb.me")) == (NAME, f"{NAME}.me")
     bench.cluster.remove_mignode("node-b")
     bench.run()
@@ -57,9 +57,9 @@ def test_a_name_that_nobody_serves_is_not_promised() -> None:
 
 def test_a_node_that_falls_back_to_the_controller_takes_the_names_away(bench: Bench) -> None:
     assert carried(bench) == NAME
-    allocated_by(bench, Allocator.CONTROLLER)
+    allocated_by(bench, AllocatorKind.CONTROLLER)
     assert carried(bench) is None
-    allocated_by(bench, Allocator.SCHEDULER)
+    allocated_by(bench, AllocatorKind.SCHEDULER)
     assert carried(bench) == NAME
 
 
@@ -104,9 +104,9 @@ def test_what_a_newer_class_serves_is_not_given_up_as_that_would_take_it_from_bo
     bench.run()
     assert (carried(bench), taken_by(bench)) == (NAME, "nvidia-mig-1g.5gb")
     assert "ours is older and out of use" in bench.recorder.events[-1][3]
-    allocated_by(bench, Allocator.CONTROLLER)
+    allocated_by(bench, AllocatorKind.CONTROLLER)
     assert carried(bench) == NAME
-    allocated_by(bench, Allocator.SCHEDULER)
+    allocated_by(bench, AllocatorKind.SCHEDULER)
     bench.run(seconds=100)
     before = len(bench.api.writes)
     bench.cluster.remove_class("nvidia-mig-1g.5gb")
@@ -118,7 +118,7 @@ def test_what_a_newer_class_serves_is_not_given_up_as_that_would_take_it_from_bo
 def test_a_class_that_was_there_first_keeps_its_pods() -> None:
     bench = Bench()
     bench.cluster.set_class(versioned(foreign()))
-    allocated_by(bench, Allocator.SCHEDULER)
+    allocated_by(bench, AllocatorKind.SCHEDULER)
     assert carried(bench) is None
     bench.cluster.set_class(versioned(foreign(made=LATER)))
     bench.run()
@@ -154,7 +154,7 @@ def test_the_api_server_takes_a_name_away_and_gives_it_back(site: Site) -> None:
         found: str | None = annotations.get("mig.dra.dev/extended-resource-taken-by")
         return found
 
-    def allocate(allocator: Allocator) -> None:
+    def allocate(allocator: AllocatorKind) -> None:
         spec = {"allocator": mignode("node-a", allocator=allocator)["spec"]["allocator"]}
         site.api.patch(MIG_NODES, "node-a", {"spec": spec})
 
@@ -162,7 +162,7 @@ def test_the_api_server_takes_a_name_away_and_gives_it_back(site: Site) -> None:
     site.start()
     site.wait_classes()
     assert stored() is None
-    allocate(Allocator.SCHEDULER)
+    allocate(AllocatorKind.SCHEDULER)
     wait_for("the name", lambda: stored() == NAME)
     site.api.create(DEVICE_CLASSES, foreign(name="a-class"))
     wait_for("the other class to be seen", lambda: taken_by_another() == "a-class")
@@ -170,5 +170,5 @@ def test_the_api_server_takes_a_name_away_and_gives_it_back(site: Site) -> None:
     site.api.delete(DEVICE_CLASSES, "a-class")
     wait_for("the annotation to go", lambda: taken_by_another() is None)
     assert stored() == NAME
-    allocate(Allocator.CONTROLLER)
+    allocate(AllocatorKind.CONTROLLER)
     wait_for("the name to go", lambda: stored() is None)

@@ -18,7 +18,7 @@ from dra.kube.errors import (
     ForbiddenError,
     InvalidError,
     KubeError,
-    NotFoundError,
+    ObjectNotFoundError,
     UnavailableError,
 )
 from tests.controller.bench import Bench
@@ -297,5 +297,5 @@ def test_a_refusal_of_another_claims_uid_says_that_this_one_is_gone() -> None:
     obj = unallocated(bench)
     known = bench.cluster.claims["default", "c"].claim
     bench.api.put(RESOURCE_CLAIMS, {**obj, "metadata": {**obj["metadata"], "uid": "another"}})
-    with pytest.raises(NotFoundError, match="is another"):
+    with pytest.raises(ObjectNotFoundError, match="is another"):
         bench.writer.fence(known, "mark")

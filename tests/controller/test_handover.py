@@ -11,7 +11,7 @@ from dra.kube.errors import (
     ForbiddenError,
     InvalidError,
     KubeError,
-    NotFoundError,
+    ObjectNotFoundError,
     UnavailableError,
 )
 from tests.controller.bench import Bench, once
@@ -68,7 +68,7 @@ def test_what_was_sent_and_not_answered_may_still_be_made(error: Exception) -> N
         InvalidError("no", status=422),
         InvalidError("resourceclaims/binding", status=422),
         ForbiddenError("no", status=403),
-        NotFoundError("gone", status=404),
+        ObjectNotFoundError("gone", status=404),
         ConflictError("stale", status=409),
         UnavailableError("too many requests", status=429),
     ],

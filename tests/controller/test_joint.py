@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dra.allocator.scoring.moves import MoveTable
-from dra.allocator.scoring.score import Key, Situation, Weights, best_fit, first_fit, sws
+from dra.allocator.scoring.score import Cost, Situation, Weights, best_fit, first_fit, sws
 from dra.allocator.search.combine import (
     Option,
     Pricing,
@@ -41,7 +41,7 @@ def offers(geometry: Geometry, *names: str) -> list[Offer]:
 
 def served(
     gpus: list[tuple[Geometry, Usage]], wanted: list[list[str]]
-) -> tuple[Key, list[Option]] | None:
+) -> tuple[Cost, list[Option]] | None:
     """``wanted`` are the profile names that would do, per type; one device each."""
     target = (1,) * len(wanted)
     return combine(
@@ -59,7 +59,7 @@ def served(
     )
 
 
-def by_trying(gpus: list[tuple[Geometry, Usage, int]], wanted: list[list[str]]) -> Iterator[Key]:
+def by_trying(gpus: list[tuple[Geometry, Usage, int]], wanted: list[list[str]]) -> Iterator[Cost]:
     """The costs of all ways to serve ``wanted``, one after the other."""
     if not wanted:
         yield ()

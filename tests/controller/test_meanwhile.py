@@ -8,7 +8,7 @@ import pytest
 
 from controller.writing.writer import NotLeadingError
 from dra.common.resources import RESOURCE_CLAIMS
-from dra.kube.errors import KubeError, NotFoundError
+from dra.kube.errors import KubeError, ObjectNotFoundError
 from tests.controller.desk import after_write, at_desk, on_write, served_half, settle, wants, watch
 from tests.controller.objects import FINALIZER, claim, request
 
@@ -57,7 +57,7 @@ def test_a_claim_that_goes_meanwhile_is_forgotten_and_its_place_is_free() -> Non
         del bench.api.objects["resourceclaims", "c"]
         bench.cluster.remove_claim(("default", "c"))
 
-    on_write(bench, STATUS, gone, NotFoundError("gone", status=404))
+    on_write(bench, STATUS, gone, ObjectNotFoundError("gone", status=404))
     settle(bench, desk)
     assert ("default", "c") not in bench.cluster.claims
     wants(bench, "d")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dra.claims.reasons import Reason
-from dra.gpu.inventory import Allocator as Mode
+from dra.gpu.inventory import AllocatorKind
 from tests.controller.deciding import decide, why
 from tests.controller.objects import (
     claim,
@@ -34,7 +34,7 @@ def test_a_node_that_does_not_fit_the_pod_is_not_chosen_and_the_reason_told() ->
 
 def test_nodes_that_kube_scheduler_allocates_are_not_ours() -> None:
     known = cluster("node-a")
-    known.set_mignode(mignode("node-a", allocator=Mode.SCHEDULER))
+    known.set_mignode(mignode("node-a", allocator=AllocatorKind.SCHEDULER))
     assert "no node has GPUs that this controller allocates" in why(known, claim("c")).message
 
 

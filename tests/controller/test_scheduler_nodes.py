@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from dra.common.resources import RESOURCE_CLAIMS
-from dra.gpu.inventory import Allocator, Gpu
+from dra.gpu.inventory import AllocatorKind, Gpu
 from tests.controller.bench import Bench
 from tests.controller.objects import FINALIZER, claim, gpu, instance, mignode, node, pod, request
 
 
 def scheduled(bench: Bench, name: str) -> None:
     bench.cluster.set_node(node(name))
-    bench.cluster.set_mignode(mignode(name, allocator=Allocator.SCHEDULER))
+    bench.cluster.set_mignode(mignode(name, allocator=AllocatorKind.SCHEDULER))
 
 
 def test_where_kube_scheduler_allocates_every_node_only_classes_are_written() -> None:
@@ -56,10 +56,10 @@ def test_a_pod_for_which_our_nodes_have_no_room_is_told_of_the_others(full: Gpu)
 def test_a_node_that_changes_hands_is_counted_once() -> None:
     bench = Bench("node-a")
     fleet = bench.cluster.fleet
-    bench.cluster.set_mignode(mignode("node-a", allocator=Allocator.SCHEDULER))
+    bench.cluster.set_mignode(mignode("node-a", allocator=AllocatorKind.SCHEDULER))
     assert (set(fleet.nodes), fleet.schedulers) == (set(), {"node-a"})
     bench.cluster.set_mignode(mignode("node-a"))
     assert (set(fleet.nodes), fleet.schedulers) == ({"node-a"}, set())
-    bench.cluster.set_mignode(mignode("node-a", allocator=Allocator.SCHEDULER))
+    bench.cluster.set_mignode(mignode("node-a", allocator=AllocatorKind.SCHEDULER))
     bench.cluster.remove_mignode("node-a")
     assert (set(fleet.nodes), fleet.schedulers) == (set(), set())

@@ -15,7 +15,7 @@ import pytest
 
 from controller.cli import main as controller
 from dra.common.resources import Obj
-from dra.gpu.inventory import Allocator
+from dra.gpu.inventory import AllocatorKind
 from hack.cluster.chart import REPOSITORY, find, pod_spec, render
 from kubeletplugin.__main__ import main as kubeletplugin
 from kubeletplugin.host.options import Options
@@ -100,7 +100,9 @@ def test_the_names_of_the_sockets_fit() -> None:
     roots = Roots(Path("/"), Path("/"), options["cdi_root"], options["kubelet_root"], Path("/s"))
     named = {
         sockets(
-            Options("n", options["driver_name"], None, Allocator.CONTROLLER, roots, instance=uid)
+            Options(
+                "n", options["driver_name"], None, AllocatorKind.CONTROLLER, roots, instance=uid
+            )
         )
         for uid in (str(uuid4()), str(uuid4()))
     }

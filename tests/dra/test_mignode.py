@@ -7,7 +7,15 @@ import pytest
 
 from api.errors import InvalidObjectError
 from dra.gpu.geometry import Placement
-from dra.gpu.inventory import Allocator, ClaimRef, Drain, Gpu, Instance, InstanceState, Inventory
+from dra.gpu.inventory import (
+    AllocatorKind,
+    ClaimRef,
+    Drain,
+    Gpu,
+    Instance,
+    InstanceState,
+    Inventory,
+)
 from dra.gpu.mignode import drain_of, from_mignode, to_mignode
 from tests.dra.gpus import A100, THIRDS
 
@@ -25,7 +33,7 @@ INVENTORY = Inventory(
     node="node-a",
     pool="node-a",
     driver="mig.dra.dev",
-    allocator=Allocator.SCHEDULER,
+    allocator=AllocatorKind.SCHEDULER,
     driver_version="570.86.10",
     cuda_driver_version="12.8",
     cdi_hook="/usr/bin/nvidia-cdi-hook",

@@ -17,7 +17,7 @@ import msgspec
 
 from dra.common.resources import Obj
 from dra.kube.client.http import HttpClient, Page
-from dra.kube.errors import AlreadyExistsError, ConflictError, NotFoundError, UnavailableError
+from dra.kube.errors import AlreadyExistsError, ConflictError, ObjectNotFoundError, UnavailableError
 
 _SUBRESOURCES = ("status", "binding")
 _OBJECT = "object.json"
@@ -88,7 +88,7 @@ class FolderHttp(HttpClient):
     def _change(self, method: str, place: Path, body: Any, *, sub: str, content_type: str) -> Obj:
         try:
             found = _load(place)
-        except NotFoundError:
+        except ObjectNotFoundError:
             if "apply" not in content_type or sub:
                 raise
             return self._create(place.parent, body)
@@ -118,8 +118,8 @@ def _merge(old: Any, new: Any) -> Any:
     return merged | {k: _merge(old.get(k), v) for k, v in new.items() if v is not None}
 
 
-def _missing(place: Path) -> NotFoundError:
-    return NotFoundError(f"{place.name} not found", status=404, details={"name": place.name})
+def _missing(place: Path) -> ObjectNotFoundError:
+    return ObjectNotFoundError(f"{place.name} not found", status=404, details={"name": place.name})
 
 
 def _load(place: Path) -> Obj:

@@ -17,9 +17,9 @@ from uuid import uuid4
 
 import sim.nvml
 from dra.common.resources import NODES, RESOURCE_CLAIMS, Obj
-from dra.gpu.inventory import Allocator, ClaimRef, Inventory
+from dra.gpu.inventory import AllocatorKind, ClaimRef, Inventory
 from dra.kube.client.transport import KubeApi
-from dra.kube.errors import KubeError, NotFoundError, UnavailableError
+from dra.kube.errors import KubeError, ObjectNotFoundError, UnavailableError
 from kubeletplugin.claims.node import Outcome
 from kubeletplugin.daemon import Daemon
 from kubeletplugin.errors import PluginError
@@ -105,7 +105,7 @@ class Site:
         """Whether the claim itself is in the API."""
         try:
             found = self.api().get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
-        except NotFoundError:
+        except ObjectNotFoundError:
             return False
         return bool(found["metadata"]["uid"] == ref.uid)
 
@@ -133,7 +133,7 @@ class Plant:
     def _build(self) -> Daemon:
         with self.recorder.outside():
             sim.nvml.install(self.site.machine.directory)
-        options = Options(NODE, DRIVER, None, Allocator.CONTROLLER, self.site.roots)
+        options = Options(NODE, DRIVER, None, AllocatorKind.CONTROLLER, self.site.roots)
         daemon = Daemon(options, _RecordedApi(self).api, Telemetry())
         # Sent from a thread of their own, and a courtesy: kept here.
         daemon._events.emit = self._emit  # type: ignore[method-assign]

@@ -14,7 +14,7 @@ from api.kubelet.dra.v1 import api_pb2 as v1
 from api.kubelet.pluginregistration.v1 import api_pb2 as registration_pb2
 from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_v1
 from dra.gpu.inventory import ClaimRef
-from dra.kube.errors import KubeError, NotFoundError
+from dra.kube.errors import KubeError, ObjectNotFoundError
 from tests.kubeletplugin.rig import DRIVER, Rig, wire
 from tests.waiting import PATIENCE
 
@@ -178,7 +178,7 @@ def test_ten_thousand_unknown_claims_in_one_call_are_each_answered(
     def refuse(method: str, path: str) -> KubeError | None:
         if "resourceclaims/c" not in path or path.endswith(f"/{served.name}"):
             return None
-        return NotFoundError(path, status=404, details={"name": path.rsplit("/", 1)[-1]})
+        return ObjectNotFoundError(path, status=404, details={"name": path.rsplit("/", 1)[-1]})
 
     rig.http.refuse = refuse
     with closing(rig.channel()) as channel:

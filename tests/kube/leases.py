@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Literal
 
 from dra.common.resources import LEASES, Obj, Resource
-from dra.kube.errors import AlreadyExistsError, ConflictError, NotFoundError, UnavailableError
+from dra.kube.errors import AlreadyExistsError, ConflictError, ObjectNotFoundError, UnavailableError
 from dra.kube.leases.leaselock import LeaseLock, LeaseTimes
 from tests.kube.clocks import FakeClock
 
@@ -76,7 +76,7 @@ class LeaseServer:
     def _read(self) -> Obj:
         lease = self.stored()
         if lease is None:
-            raise NotFoundError("no lease", status=404)
+            raise ObjectNotFoundError("no lease", status=404)
         return copy.deepcopy(lease)
 
     def store(self, body: Obj) -> Obj:

@@ -17,7 +17,7 @@ from dra.kube.errors import (
     ConflictError,
     GoneError,
     InvalidError,
-    NotFoundError,
+    ObjectNotFoundError,
 )
 from dra.kube.events.events import EventRecorder
 from dra.kube.leases.lease import LeaderElector, LeaseTimes
@@ -105,7 +105,7 @@ def test_objects_live_their_life_through_every_verb(cluster: KubeApi) -> None:
     assert "deletionTimestamp" in read["metadata"]
     operations = [{"op": "remove", "path": "/metadata/finalizers"}]
     cluster.patch(RESOURCE_CLAIMS, "c", operations, namespace="default", content="json")
-    with pytest.raises(NotFoundError):
+    with pytest.raises(ObjectNotFoundError):
         cluster.get(RESOURCE_CLAIMS, "c", namespace="default")
 
 

@@ -22,7 +22,7 @@ from dra.kube.errors import (
     GoneError,
     InvalidError,
     KubeError,
-    NotFoundError,
+    ObjectNotFoundError,
     UnavailableError,
 )
 from tests.kube.stub import (
@@ -42,7 +42,7 @@ from tests.waiting import PATIENCE
 @pytest.mark.parametrize(
     ("code", "reason", "expected"),
     [
-        (404, "NotFound", NotFoundError),
+        (404, "NotFound", ObjectNotFoundError),
         (409, "Conflict", ConflictError),
         (409, "AlreadyExists", AlreadyExistsError),
         (401, "Unauthorized", ForbiddenError),

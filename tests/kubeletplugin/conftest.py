@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from dra.common.resources import CUSTOM_RESOURCE_DEFINITIONS
-from dra.gpu.inventory import Allocator
+from dra.gpu.inventory import AllocatorKind
 from dra.kube.client.transport import KubeApi
 from kubeletplugin.claims import janitor, node
 from kubeletplugin.claims.prepare import prepare
@@ -112,7 +112,7 @@ def frequent_looks(monkeypatch: pytest.MonkeyPatch) -> None:
 def scheduled(make_rig: Callable[..., Rig]) -> Rig:
     """A node with two A100 that kube-scheduler allocates."""
     rig = make_rig()
-    rig.allocator = Allocator.SCHEDULER
+    rig.allocator = AllocatorKind.SCHEDULER
     rig.start()
     wait_for("slices", lambda: published(rig))
     return rig

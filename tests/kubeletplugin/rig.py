@@ -16,7 +16,7 @@ import sim.nvml
 from api.kubelet.dra.v1 import api_pb2 as v1
 from api.kubelet.dra.v1 import api_pb2_grpc as v1_grpc
 from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj, Resource
-from dra.gpu.inventory import Allocator, ClaimRef
+from dra.gpu.inventory import AllocatorKind, ClaimRef
 from dra.gpu.mignode import to_mignode
 from dra.kube.client.http import HttpClient, Page
 from dra.kube.client.transport import KubeApi
@@ -74,7 +74,7 @@ class Rig:
         self.api = KubeApi.connect(str(kubeconfig), user_agent="tests/1", timeout_seconds=30.0)
         self.http = PluginHttp(kubeconfig)
         self.driver_root = Path("/")
-        self.allocator = Allocator.CONTROLLER
+        self.allocator = AllocatorKind.CONTROLLER
         self.daemon: Daemon | None = None
         self.telemetry = Telemetry()
         self._stop = threading.Event()

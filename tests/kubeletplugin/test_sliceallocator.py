@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from dra.gpu.inventory import Allocator
+from dra.gpu.inventory import AllocatorKind
 from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
 from tests.kubeletplugin.publishedslices import (
     SLICES,
@@ -21,7 +21,7 @@ def test_back_with_the_controller_the_slices_go_before_the_mignode_says_so(
 ) -> None:
     rig = scheduled
     rig.stop()
-    rig.allocator = Allocator.CONTROLLER
+    rig.allocator = AllocatorKind.CONTROLLER
     rig.http.writes = []
     rig.start()
     assert rig.mignode()["spec"]["allocator"] == "controller"
@@ -37,7 +37,7 @@ def test_back_with_the_controller_the_slices_go_before_the_mignode_says_so(
 def test_without_a_look_at_old_slices_the_controller_allocates_nothing(scheduled: Rig) -> None:
     rig = scheduled
     rig.stop()
-    rig.allocator = Allocator.CONTROLLER
+    rig.allocator = AllocatorKind.CONTROLLER
 
     def refuse(method: str, path: str) -> KubeError | None:
         return UnavailableError(f"{method} {path}") if path.startswith(SLICES) else None
@@ -69,7 +69,7 @@ def test_the_mignode_says_so_before_the_first_slice_is_there(make_rig: Callable[
     rig.start()
     assert rig.mignode()["spec"]["allocator"] == "controller"
     rig.stop()
-    rig.allocator = Allocator.SCHEDULER
+    rig.allocator = AllocatorKind.SCHEDULER
     rig.http.writes = []
     rig.start()
     wait_for("slices", lambda: published(rig))
@@ -87,7 +87,7 @@ def test_a_refused_write_is_seen_in_the_mignode_and_tried_again(
     make_rig: Callable[..., Rig],
 ) -> None:
     rig = make_rig()
-    rig.allocator = Allocator.SCHEDULER
+    rig.allocator = AllocatorKind.SCHEDULER
     rig.http.refuse = lambda method, path: (
         ForbiddenError("slices are not for you") if (method, path) == ("POST", SLICES) else None
     )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dra.common.resources import RESOURCE_SLICES
-from dra.gpu.inventory import Allocator
+from dra.gpu.inventory import AllocatorKind
 from dra.resourceslices import resourceslices
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
@@ -33,7 +33,7 @@ def node_at(kubeconfig: Path, folder: Path) -> Iterator[Rig]:
     machine = Machine.create(folder / "hw", [GpuSpec(A100)])
     rig = Rig(machine, folder, kubeconfig)
     rig.create_node()
-    rig.allocator = Allocator.SCHEDULER
+    rig.allocator = AllocatorKind.SCHEDULER
     try:
         yield rig
     finally:
@@ -93,7 +93,7 @@ def test_what_exceeds_a_limit_is_left_to_the_controller(
 ) -> None:
     monkeypatch.setattr(resourceslices, "MAX_COUNTERS", 3)
     rig = make_rig()
-    rig.allocator = Allocator.SCHEDULER
+    rig.allocator = AllocatorKind.SCHEDULER
     rig.start()
     wait_for("the reason", lambda: condition(rig).get("reason") == "LimitExceeded")
     assert "at most 3 are allowed" in condition(rig)["message"]

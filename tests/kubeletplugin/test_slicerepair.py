@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dra.common.resources import RESOURCE_SLICES
-from dra.gpu.inventory import Allocator
+from dra.gpu.inventory import AllocatorKind
 from tests.kubeletplugin.publishedslices import (
     SLICES,
     devices,
@@ -79,7 +79,7 @@ def test_another_drivers_slices_stay(scheduled: Rig) -> None:
     }
     rig.api.create(RESOURCE_SLICES, other)
     rig.stop()
-    rig.allocator = Allocator.CONTROLLER
+    rig.allocator = AllocatorKind.CONTROLLER
     rig.start()
     assert slices(rig) == []
     assert rig.api.get(RESOURCE_SLICES, f"other-{rig.node}")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from dra.common.resources import RESOURCE_SLICES, Obj
-from dra.gpu.inventory import Allocator
+from dra.gpu.inventory import AllocatorKind
 from dra.kube import retry_schedule
 from dra.kube.errors import ForbiddenError, KubeError
 from tests.kube.clocks import FakeClock
@@ -59,7 +59,7 @@ def test_once_the_gate_is_on_the_node_is_handed_back_to_kube_scheduler(
     monkeypatch.setattr(retry_schedule, "FIRST_SECONDS", 0.2)
     rig = make_rig()
     gate = Gate(rig, monkeypatch)
-    rig.allocator = Allocator.SCHEDULER
+    rig.allocator = AllocatorKind.SCHEDULER
     rig.start()
     wait_for("slices", lambda: published(rig))
     before = devices(rig)
@@ -85,7 +85,7 @@ def test_a_gate_that_is_off_is_seldom_asked_for(
     rig = make_rig()
     gate = Gate(rig, monkeypatch)
     gate.on = False
-    rig.allocator = Allocator.SCHEDULER
+    rig.allocator = AllocatorKind.SCHEDULER
     rig.start()
     wait_for("the controller", lambda: rig.mignode()["spec"]["allocator"] == "controller")
     assert rig.daemon is not None
@@ -105,7 +105,7 @@ def test_what_is_refused_while_the_gate_is_asked_for_changes_nothing(
     rig = make_rig()
     gate = Gate(rig, monkeypatch)
     gate.on = False
-    rig.allocator = Allocator.SCHEDULER
+    rig.allocator = AllocatorKind.SCHEDULER
     rig.start()
     wait_for("the controller", lambda: rig.mignode()["spec"]["allocator"] == "controller")
     refused: list[str] = []

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from api.kubelet.dra.v1 import api_pb2 as v1
-from dra.gpu.inventory import Allocator
+from dra.gpu.inventory import AllocatorKind
 from dra.kube.client.transport import KubeApi
 from kubeletplugin.errors import HostError
 from kubeletplugin.host.grpcserver import MAX_SOCKET_PATH
@@ -27,7 +27,7 @@ OLD, NEW = "11111111-aaaa-4bbb-8ccc-222222222222", "33333333-aaaa-4bbb-8ccc-4444
 
 
 def options(rig: Rig, instance: str) -> Options:
-    return Options(rig.node, DRIVER, None, Allocator.CONTROLLER, rig.roots, instance=instance)
+    return Options(rig.node, DRIVER, None, AllocatorKind.CONTROLLER, rig.roots, instance=instance)
 
 
 class Process:

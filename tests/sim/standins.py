@@ -19,7 +19,7 @@ from dra.common.resources import (
     Obj,
 )
 from dra.kube.client.transport import KubeApi
-from dra.kube.errors import ConflictError, NotFoundError
+from dra.kube.errors import ConflictError, ObjectNotFoundError
 from tests.sim.apiserver.running import running_server
 
 DRIVER = "mig.dra.dev"
@@ -52,7 +52,7 @@ def wipe(api: KubeApi) -> None:
                     body = {"metadata": {"finalizers": None}}
                     api.patch(resource, name, body, namespace=namespace)
                 api.delete(resource, name, namespace=namespace, grace_seconds=0)
-            except (NotFoundError, ConflictError):
+            except (ObjectNotFoundError, ConflictError):
                 continue
 
 
@@ -161,6 +161,6 @@ def phase(api: KubeApi, name: str) -> str:
 def gone(get: Callable[[], object]) -> bool:
     try:
         get()
-    except NotFoundError:
+    except ObjectNotFoundError:
         return True
     return False

@@ -16,7 +16,7 @@ from dra.allocator.fleet.gpustate import GpuState
 from dra.allocator.fleet.view import Candidate, Pricing
 from dra.allocator.scoring.geometry_index import Market
 from dra.allocator.scoring.geometry_weights import GpuId
-from dra.allocator.scoring.score import Key, Policy, Situation, Weights
+from dra.allocator.scoring.score import Cost, Policy, Situation, Weights
 from dra.cel.kinds import GpuKind, Kinds, Offer
 from dra.common.cache import BoundedCache
 from dra.gpu.geometry import Placement, Profile, Usage
@@ -24,7 +24,7 @@ from dra.gpu.geometry import Placement, Profile, Usage
 _SHELVES_BYTES = 16 * 2**20
 
 
-_Entry = tuple[Key, GpuId, int, Candidate]
+_Entry = tuple[Cost, GpuId, int, Candidate]
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ class Stock:
         self, stream: _Stream, policy: Policy, weights: Weights, gpus: Iterable[GpuState]
     ) -> Iterator[_Entry]:
         """Of each GPU that has any, the entry of ``_run`` that comes first."""
-        known: dict[tuple[Usage, int], tuple[Key, Placement] | None] = {}
+        known: dict[tuple[Usage, int], tuple[Cost, Placement] | None] = {}
         table = stream.market.table
         for state in gpus:
             offer = stream.offers.get(state.kind)
@@ -167,7 +167,7 @@ class Stock:
                 yield cost, state.id, stream.rank, Candidate(cost, state, offer, first[1])
 
 
-def _by_order(entry: _Entry) -> tuple[Key, GpuId, int]:
+def _by_order(entry: _Entry) -> tuple[Cost, GpuId, int]:
     return entry[:3]
 
 

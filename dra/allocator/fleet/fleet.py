@@ -16,7 +16,7 @@ from dra.allocator.scoring.score import Weights
 from dra.cel.kinds import Kinds
 from dra.claims.allocation import Allocation
 from dra.gpu.holdings import why_blocked
-from dra.gpu.inventory import Allocator, ClaimRef, Gpu, Inventory
+from dra.gpu.inventory import AllocatorKind, ClaimRef, Gpu, Inventory
 from dra.gpu.names import DeviceNameError, GpuDevice, MigDevice, parse_device
 
 
@@ -46,7 +46,7 @@ class Fleet:
             return self.drop_inventory(inventory.node)
         self._instances[inventory.node] = frozenset(_claim_uids(inventory))
         self._profiles[inventory.node] = frozenset(_profile_names(inventory))
-        if inventory.allocator is not Allocator.CONTROLLER:
+        if inventory.allocator is not AllocatorKind.CONTROLLER:
             self._remove(inventory.node)
             self.schedulers.add(inventory.node)
             return False

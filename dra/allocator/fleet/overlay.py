@@ -15,7 +15,7 @@ from dra.allocator.fleet.gpustate import GpuState
 from dra.allocator.fleet.view import Candidate, Candidates, FleetView, Holder, NodeGpus, Pricing
 from dra.allocator.scoring.geometry_index import Market
 from dra.allocator.scoring.geometry_weights import GpuId
-from dra.allocator.scoring.score import Key, Policy, Situation, Weights
+from dra.allocator.scoring.score import Cost, Policy, Situation, Weights
 from dra.cel.kinds import Kinds
 
 
@@ -88,7 +88,7 @@ class Overlay:
         return self._fleet.without(self._change.gone | gone, holding=added.values())
 
 
-_Entry = tuple[Key, GpuId, int, Candidate]
+_Entry = tuple[Cost, GpuId, int, Candidate]
 
 
 class _Candidates:
@@ -156,5 +156,5 @@ class _Candidates:
         return found
 
 
-def _by_cost(candidate: Candidate) -> tuple[Key, GpuId]:
+def _by_cost(candidate: Candidate) -> tuple[Cost, GpuId]:
     return candidate.cost, candidate.state.id

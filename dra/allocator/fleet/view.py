@@ -8,7 +8,7 @@ from typing import NamedTuple, Protocol
 
 from dra.allocator.fleet.gpustate import GpuState
 from dra.allocator.scoring.geometry_index import Market, Markets
-from dra.allocator.scoring.score import Key, Policy, Weights
+from dra.allocator.scoring.score import Cost, Policy, Weights
 from dra.cel.kinds import Kinds, Offer
 from dra.claims.allocation import Allocation
 from dra.gpu.geometry import Placement
@@ -42,7 +42,7 @@ class NodeGpus:
 class Candidate(NamedTuple):
     """One slice that would serve a want of one device. Lower costs are better."""
 
-    cost: Key
+    cost: Cost
     state: GpuState
     offer: Offer
     placement: Placement

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from dra.allocator.scoring.moves import Move, MoveTable
-from dra.allocator.scoring.score import Census, Key, Policy, Situation, Weights
+from dra.allocator.scoring.score import Census, Cost, Policy, Situation, Weights
 from dra.gpu.geometry import Profile, Usage
 
 
@@ -27,7 +27,7 @@ class GpuId(NamedTuple):
 class Offer(NamedTuple):
     """One placement on one GPU. Lower keys are better."""
 
-    key: Key
+    key: Cost
     gpu: GpuId
     move: Move
 
@@ -95,7 +95,7 @@ class Market:
         what the number of distinct states costs. The market must not change meanwhile.
         """
         slices = self.table.geometry.memory_slices
-        heap: list[tuple[Key, GpuId, int, int, list[GpuId], Move]] = []
+        heap: list[tuple[Cost, GpuId, int, int, list[GpuId], Move]] = []
         for group, moves in self._moves[profile.id].values():
             situation = Situation(group.usage, group.instances, slices, weights)
             gpus = group.gpus

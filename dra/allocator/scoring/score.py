@@ -100,8 +100,8 @@ class Situation(NamedTuple):
     weights: Weights
 
 
-Key = tuple[float, ...]
-Policy = Callable[[Situation, Move], Key]
+Cost = tuple[float, ...]
+Policy = Callable[[Situation, Move], Cost]
 
 
 def scarcity_weights(census: Census, shares: tuple[float, ...]) -> Weights:
@@ -145,29 +145,29 @@ def poisson_tail(mean: float, least: int) -> float:
 _DEVIATIONS = 9.0
 
 
-def sws(situation: Situation, move: Move) -> Key:
+def sws(situation: Situation, move: Move) -> Cost:
     """Least expected loss; then the fullest GPU, then the one with most instances."""
     placements, wanted = situation.weights
     cost = sum(map(mul, placements, move.loss)) + WASTE_CHARGE * move.waste[wanted]
     return (cost, _free_after(situation, move), -situation.instances)
 
 
-def best_fit(situation: Situation, move: Move) -> Key:
+def best_fit(situation: Situation, move: Move) -> Cost:
     """The GPU with the fewest free memory slices afterwards; there, the least loss."""
     return (_free_after(situation, move), sum(move.loss))
 
 
-def spread(situation: Situation, move: Move) -> Key:
+def spread(situation: Situation, move: Move) -> Cost:
     """The GPU with the most free memory slices afterwards; there, the least loss."""
     return (-_free_after(situation, move), sum(move.loss))
 
 
-def mfi(situation: Situation, move: Move) -> Key:
+def mfi(situation: Situation, move: Move) -> Cost:
     """Least growth of fragmentation; then the fullest GPU."""
     return (move.fragmentation, _free_after(situation, move))
 
 
-def first_fit(situation: Situation, move: Move) -> Key:  # noqa: ARG001 - a Policy takes both
+def first_fit(situation: Situation, move: Move) -> Cost:  # noqa: ARG001 - a Policy takes both
     """The first GPU in name order, at the lowest start."""
     return ()
 

@@ -14,7 +14,7 @@ from itertools import zip_longest
 from typing import TypeVar
 
 from dra.allocator.scoring.moves import Move, MoveTable
-from dra.allocator.scoring.score import Key, Policy, Situation, Weights
+from dra.allocator.scoring.score import Cost, Policy, Situation, Weights
 from dra.allocator.search.budget import Effort
 from dra.allocator.search.constraint_values import (
     FREE,
@@ -51,7 +51,7 @@ class Option:
     """
 
     take: Vector
-    cost: Key
+    cost: Cost
     grants: tuple[Grant, ...]
     used: Marks = UNMARKED
     bound: Marks = UNMARKED
@@ -150,7 +150,7 @@ def combine(
     target: Vector,
     members: Members = NO_MEMBERS,
     effort: Effort | None = None,
-) -> tuple[Key, list[Option]] | None:
+) -> tuple[Cost, list[Option]] | None:
     """The cheapest choice of one option per GPU that serves ``target`` exactly, or None.
 
     Earlier GPUs give as much as possible where the cost is equal. No used mark is used twice, and
@@ -161,9 +161,9 @@ def combine(
     """
     effort = effort or Effort()
     start = ((0,) * len(target), UNMARKED, UNMARKED)
-    reached: dict[tuple[Vector, Marks, Marks], tuple[Key, tuple[Option, ...]]] = {start: ((), ())}
+    reached: dict[tuple[Vector, Marks, Marks], tuple[Cost, tuple[Option, ...]]] = {start: ((), ())}
     for options in gpus:
-        following: dict[tuple[Vector, Marks, Marks], tuple[Key, tuple[Option, ...]]] = {}
+        following: dict[tuple[Vector, Marks, Marks], tuple[Cost, tuple[Option, ...]]] = {}
         for (served, used, bound), (cost, chosen) in sorted(
             reached.items(), key=_most_served_first
         ):
@@ -205,7 +205,7 @@ def _shifted(policy: Policy, places: int) -> Policy:
     return lambda situation, move: (*padding, *policy(situation, move))
 
 
-def add(one: Key, other: Key) -> Key:
+def add(one: Cost, other: Cost) -> Cost:
     """The sum of two costs, component by component."""
     return tuple(a + b for a, b in zip_longest(one, other, fillvalue=0))
 
@@ -222,11 +222,11 @@ class _Prices:
 
     def __init__(self, pricing: Pricing) -> None:
         self._pricing = pricing
-        self._known: dict[tuple[object, ...], tuple[tuple[Key, Move], ...]] = {}
+        self._known: dict[tuple[object, ...], tuple[tuple[Cost, Move], ...]] = {}
 
     def of(
         self, index: int, offer: Offer, situation: Situation, seen: Situation
-    ) -> tuple[tuple[Key, Move], ...]:
+    ) -> tuple[tuple[Cost, Move], ...]:
         """The moves that make ``offer``, as the policy of type ``index`` judges them."""
         policy = self._pricing.policies[index]
         key = (policy, offer, situation.usage, seen.usage, seen.instances)
@@ -237,7 +237,7 @@ class _Prices:
 
     def _judged(
         self, policy: Policy, offer: Offer, situation: Situation, seen: Situation
-    ) -> Iterable[tuple[Key, Move]]:
+    ) -> Iterable[tuple[Cost, Move]]:
         if offer.profile is None:
             return
         moves = self._pricing.table.moves

@@ -11,7 +11,7 @@ from dra.allocator.fleet.gpustate import GpuState
 from dra.allocator.fleet.view import FleetView, NodeGpus
 from dra.allocator.node_order import preference
 from dra.allocator.problem import Asked, Decision, Problem
-from dra.allocator.scoring.score import POLICIES, Key, Policy
+from dra.allocator.scoring.score import POLICIES, Cost, Policy
 from dra.allocator.search.budget import Effort, TooHardError
 from dra.allocator.search.combine import (
     Option,
@@ -32,7 +32,7 @@ from dra.gpu.devices import PARENT, PCIE_ROOT
 class Solution(NamedTuple):
     """What serving a problem on a node costs, and one option per GPU that could give something."""
 
-    cost: Key
+    cost: Cost
     options: list[Option]
 
 
@@ -137,7 +137,7 @@ class Search:
         ``groups`` are of nodes whose GPUs are in equal states, by name. Lazy: a group costs what
         its first node costs.
         """
-        heap: list[tuple[Key, str, int, Sequence[str]]] = []
+        heap: list[tuple[Cost, str, int, Sequence[str]]] = []
         for names in groups:
             found = self.solution(self._fleet.nodes[names[0]].gpus)
             if found is not None:

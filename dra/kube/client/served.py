@@ -5,7 +5,7 @@ import logging
 
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.kube.client.transport import KubeApi
-from dra.kube.errors import KubeError, NotFoundError, NotServedError
+from dra.kube.errors import KubeError, NotServedError, ObjectNotFoundError
 
 _log = logging.getLogger(__name__)
 
@@ -21,7 +21,7 @@ def check_served(api: KubeApi) -> None:
     group, wanted = RESOURCE_CLAIMS.group, RESOURCE_CLAIMS.version
     try:
         served = [each["version"] for each in api.read(f"/apis/{group}")["versions"]]
-    except NotFoundError:
+    except ObjectNotFoundError:
         served = []
     except KubeError as error:
         _log.warning("cannot tell yet whether the server serves %s: %s", group, error)

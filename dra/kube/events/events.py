@@ -15,7 +15,7 @@ from typing import Protocol
 
 from dra.common.resources import EVENTS, Obj, Resource
 from dra.kube.client.patch import PatchApi
-from dra.kube.errors import AlreadyExistsError, NotFoundError, UnavailableError
+from dra.kube.errors import AlreadyExistsError, ObjectNotFoundError, UnavailableError
 from dra.kube.events.eventlimits import Allowance, Occurrence, Recent
 from dra.kube.timing import Backoff, Clock, SystemClock, rfc3339
 
@@ -237,7 +237,7 @@ class EventRecorder:
                     {"count": count, "lastTimestamp": rfc3339(waiting.last)},
                     namespace=occurrence.namespace,
                 )
-            except NotFoundError:
+            except ObjectNotFoundError:
                 pass  # Events expire on the server, after an hour by default.
             else:
                 self._sent.put(occurrence, _Sent(sent.name, count, now))

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from dra.common.resources import LEASES, Obj, Resource, at
-from dra.kube.errors import ConflictError, NotFoundError
+from dra.kube.errors import ConflictError, ObjectNotFoundError
 from dra.kube.timing import Clock, rfc3339_micro
 
 SETTLED = "mig.dra.dev/settled"
@@ -134,7 +134,7 @@ class LeaseLock:
                 self.settled = settled
             else:
                 return None
-        except (ConflictError, NotFoundError):
+        except (ConflictError, ObjectNotFoundError):
             # Somebody was faster, or touched the Lease: look at it before the next attempt.
             self._lease = None
             return None
@@ -156,13 +156,13 @@ class LeaseLock:
         spec = _spec(self._lease) | {"holderIdentity": "", "renewTime": now, "acquireTime": now}
         try:
             self._observe(self._api.replace(LEASES, _body_of(self._lease, spec, settled=settled)))
-        except (ConflictError, NotFoundError):
+        except (ConflictError, ObjectNotFoundError):
             self._lease = None
 
     def _read(self) -> None:
         try:
             self._observe(self._api.get(LEASES, self._name, namespace=self._namespace))
-        except NotFoundError:
+        except ObjectNotFoundError:
             self._lease = None
 
     def _observe(self, lease: Obj) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS
 from dra.kube.client.transport import KubeApi
 from dra.kube.connect.incluster import SERVICE_ACCOUNT
-from dra.kube.errors import KubeConfigError, KubeError, NotFoundError
+from dra.kube.errors import KubeConfigError, KubeError, ObjectNotFoundError
 from kubeletplugin.check.items import Item
 from kubeletplugin.check.notebook import Notebook
 
@@ -64,5 +64,5 @@ def _ask(notebook: Notebook, api: KubeApi) -> None:
 def _versions(api: KubeApi, group: str) -> tuple[str, ...]:
     try:
         return tuple(str(v["version"]) for v in api.read(f"/apis/{group}")["versions"])
-    except NotFoundError:
+    except ObjectNotFoundError:
         return ()

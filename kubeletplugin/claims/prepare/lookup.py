@@ -26,7 +26,7 @@ from dra.gpu.names import (
     profile_label,
 )
 from dra.kube.client.transport import KubeApi
-from dra.kube.errors import ForbiddenError, KubeError, NotFoundError
+from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
 from kubeletplugin.claims.prepare.slices import check_mig
 from kubeletplugin.errors import ClaimError, DeviceError, StartingError
 from kubeletplugin.gpus.gpuunit import GpuUnit
@@ -172,7 +172,7 @@ def _check_names(ref: ClaimRef) -> None:
 def _get(api: KubeApi, ref: ClaimRef) -> Mapping[str, Any]:
     try:
         return api.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
-    except NotFoundError as error:
+    except ObjectNotFoundError as error:
         raise ClaimError("the claim does not exist any more") from error
     except ForbiddenError as error:
         raise ClaimUnreadableError(

@@ -20,7 +20,7 @@ from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.journal.entries import HELD, LEAVING, Entry, State
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.journal.journalfile import Key
+from kubeletplugin.journal.journalfile import EntryKey
 from kubeletplugin.nvml.errors import GpuLostError, InUseError, NvmlError
 from kubeletplugin.telemetry.logfields import device
 from kubeletplugin.telemetry.reports import Reports
@@ -127,7 +127,7 @@ class Rollback:
         left: Remainder,
         patience: float,
         otherwise: State,
-        before: Mapping[Key, Entry] | None = None,
+        before: Mapping[EntryKey, Entry] | None = None,
     ) -> None:
         end = self._clock.monotonic() + max(patience, _LEAST_PATIENCE)
         for entry in entries:

@@ -24,7 +24,7 @@ from pathlib import Path
 from kubeletplugin.gpus.ownership.belonging import Continuity
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.entries import Entry
-from kubeletplugin.journal.journalfile import Key
+from kubeletplugin.journal.journalfile import EntryKey
 
 _log = logging.getLogger(__name__)
 _CAPABILITIES = "/proc/driver/nvidia/capabilities"
@@ -50,7 +50,7 @@ class EntryWatch:
         self._generation = generation
         self._held_in = 0
         self._lock = threading.Lock()
-        self._held: dict[Key, dict[str, int]] = {}
+        self._held: dict[EntryKey, dict[str, int]] = {}
 
     def begin(self, entry: Entry) -> None:
         """Hold and mark the directories of instances that were just made."""
@@ -92,14 +92,14 @@ class EntryWatch:
         answers = [*told.values(), Continuity.UNKNOWN, Continuity.UNKNOWN]
         return answers[0], answers[1]
 
-    def end(self, key: Key) -> None:
+    def end(self, key: EntryKey) -> None:
         """Hold nothing of this entry any more."""
         with self._lock:
             held = self._held.pop(key, {})
         for descriptor in held.values():
             os.close(descriptor)
 
-    def keep_only(self, keys: Collection[Key]) -> None:
+    def keep_only(self, keys: Collection[EntryKey]) -> None:
         """Hold nothing of entries but these."""
         with self._lock:
             gone = self._held.keys() - set(keys)

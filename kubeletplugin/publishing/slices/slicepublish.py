@@ -12,9 +12,9 @@ from functools import partial
 
 from dra.claims.reasons import NodeReason
 from dra.common.resources import MIG_NODES, RESOURCE_SLICES
-from dra.gpu.inventory import Allocator, Inventory, Publication
+from dra.gpu.inventory import AllocatorKind, Inventory, Publication
 from dra.kube.client.transport import KubeApi
-from dra.kube.errors import ForbiddenError, KubeError, NotFoundError
+from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
 from dra.kube.mirror.reflector import Change, Reflector
 from dra.kube.retry_schedule import RetrySchedule
 from dra.kube.timing import Clock
@@ -71,7 +71,7 @@ class SlicePublisher(Republisher):
         super().__init__(
             f"ResourceSlices of {options.node_name}",
             reflector,
-            follow=mode.wanted is Allocator.SCHEDULER,
+            follow=mode.wanted is AllocatorKind.SCHEDULER,
             clock=clock,
         )
         self._api = api
@@ -101,8 +101,8 @@ class SlicePublisher(Republisher):
             self.notify()
 
     def _publish(self) -> float | None:
-        if self._mode.wanted is Allocator.CONTROLLER or self._given_up is not None:
-            if self._mode.allocator is not Allocator.CONTROLLER:
+        if self._mode.wanted is AllocatorKind.CONTROLLER or self._given_up is not None:
+            if self._mode.allocator is not AllocatorKind.CONTROLLER:
                 self._withdraw()
             if self._given_up is None:
                 return None
@@ -149,9 +149,9 @@ class SlicePublisher(Republisher):
         """Whether the controller knows that it does not allocate here."""
         try:
             found = self._api.get(MIG_NODES, self._options.node_name)
-        except NotFoundError:
+        except ObjectNotFoundError:
             found = {}
-        if found and found["spec"]["allocator"] != Allocator.SCHEDULER.value:
+        if found and found["spec"]["allocator"] != AllocatorKind.SCHEDULER.value:
             self._was_controllers = True
             return False
         if self._was_controllers:

@@ -17,7 +17,7 @@ import msgspec
 
 from dra.common.resources import RESOURCE_SLICES, Obj
 from dra.kube.client.transport import KubeApi
-from dra.kube.errors import ConflictError, NotFoundError
+from dra.kube.errors import ConflictError, ObjectNotFoundError
 from dra.resourceslices.resourceslices import SliceLayout
 
 _log = logging.getLogger(__name__)
@@ -124,7 +124,7 @@ class SliceWriter:
     def _list(self) -> list[_Found]:
         try:
             listed = self._api.list(RESOURCE_SLICES, field_selector=self._selector)
-        except NotFoundError:
+        except ObjectNotFoundError:
             return []  # a server that has no such resource has none of ours
         return [_found(obj) for obj in listed.items]
 
@@ -150,7 +150,7 @@ class SliceWriter:
     def _delete(self, found: _Found) -> None:
         try:
             self._api.delete(RESOURCE_SLICES, found.name, uid=found.uid)
-        except NotFoundError:
+        except ObjectNotFoundError:
             return
         except ConflictError:
             raise ConflictError(f"ResourceSlice {found.name} was made anew meanwhile") from None

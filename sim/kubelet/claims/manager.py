@@ -15,7 +15,7 @@ from dra.claims.claims import claim_names
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client.transport import KubeApi
-from dra.kube.errors import KubeError, NotFoundError
+from dra.kube.errors import KubeError, ObjectNotFoundError
 from sim.kubelet.claims.checkpoint import ClaimInfo, load, save
 from sim.kubelet.errors import ClaimError
 from sim.kubelet.plugins.registry import PluginRegistry
@@ -114,7 +114,7 @@ class ClaimManager:
         namespace, uid = pod["metadata"]["namespace"], pod["metadata"]["uid"]
         try:
             claim = self._api.get(RESOURCE_CLAIMS, name, namespace=namespace)
-        except NotFoundError as error:
+        except ObjectNotFoundError as error:
             raise ClaimError(f"ResourceClaim {namespace}/{name} does not exist") from error
         except KubeError as error:
             raise ClaimError(f"ResourceClaim {namespace}/{name}: {error}") from error

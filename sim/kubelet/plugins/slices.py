@@ -8,7 +8,7 @@ import time
 
 from dra.common.resources import RESOURCE_SLICES
 from dra.kube.client.transport import KubeApi
-from dra.kube.errors import KubeError, NotFoundError
+from dra.kube.errors import KubeError, ObjectNotFoundError
 from dra.kube.timing import Backoff
 from sim.kubelet.plugins.registry import PluginRegistry
 
@@ -85,5 +85,5 @@ class SliceWiper:
             _log.info("deleting ResourceSlice %s of %s", name, driver or "an earlier kubelet")
             try:
                 self._api.delete(RESOURCE_SLICES, name)
-            except NotFoundError:
+            except ObjectNotFoundError:
                 continue

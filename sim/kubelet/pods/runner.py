@@ -13,7 +13,7 @@ from pathlib import Path
 
 from dra.common.resources import PODS, Obj
 from dra.kube.client.transport import KubeApi
-from dra.kube.errors import ConflictError, KubeError, NotFoundError
+from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError
 from dra.kube.events.events import EventRecorder
 from dra.kube.mirror.reflector import Change, Reflector
 from sim.kubelet.claims.manager import ClaimManager
@@ -150,7 +150,7 @@ class PodRunner:
                 return self._start(pod)
             left = _seconds_left(pod, started)
             return self._end(pod, "Succeeded") if left is not None and left <= 0 else left
-        except NotFoundError:
+        except ObjectNotFoundError:
             return None
 
     def _start(self, pod: Obj) -> float | None:
