@@ -28,6 +28,8 @@ from kubeletplugin.claims.prepare.slices import Slices
 from kubeletplugin.claims.prepare.specs import Specs
 from kubeletplugin.claims.rebuild import Rebuild, claims_of
 from kubeletplugin.claims.recovery import Recovery
+from kubeletplugin.claims.release import Release
+from kubeletplugin.claims.upkeep import Upkeep
 from kubeletplugin.errors import PluginError, denied_gpu, is_permanent
 from kubeletplugin.gpus.gpu_names import GpuNames, used_names
 from kubeletplugin.gpus.hardware import Hardware
@@ -72,7 +74,9 @@ _FIRST_LOOK_SECONDS = 5.0
 class Daemon:
     """One node's plugin, by the owner of its state directory."""
 
-    def __init__(self, options: Options, api: KubeApi, telemetry: Telemetry) -> None:
+    def __init__(  # noqa: PLR0915 - the parts
+        self, options: Options, api: KubeApi, telemetry: Telemetry
+    ) -> None:
         self._options = options
         self._ending = threading.Event()
         self._liveness, observer = telemetry.liveness, telemetry.metrics
@@ -129,7 +133,6 @@ class Daemon:
         self._recovery = Recovery(
             self._hardware,
             self._journal,
-            slices,
             specs,
             rollback,
             fate=fate,
@@ -146,22 +149,40 @@ class Daemon:
             pool=options.pool,
             observer=observer,
         )
-        node = Node(
+        release = Release(
+            self._journal,
+            rollback,
+            readiness=self._readiness,
+            recovery=self._recovery,
+            rebuild=self._rebuild,
+            statuses=self._statuses,
+        )
+        upkeep = Upkeep(
+            self._journal,
+            self._tasks,
+            rollback=rollback,
+            recovery=self._recovery,
+            rebuild=self._rebuild,
+            statuses=self._statuses,
+            observer=observer,
+        )
+        node = self._node = Node(
             readiness=self._readiness,
             journal=self._journal,
             preparer=preparer,
-            rollback=rollback,
+            release=release,
             tasks=self._tasks,
             statuses=self._statuses,
-            recovery=self._recovery,
             rebuild=self._rebuild,
             settled=self._prepare_settled,
             observer=observer,
         )
         self._janitor = Janitor(
             self._journal,
-            node,
+            upkeep,
             self._tasks,
+            release=release.release,
+            processes=rollback.processes,
             readiness=self._readiness,
             fate=fate,
             reports=reports,

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef
@@ -16,7 +17,7 @@ from dra.kube.loop import Loop
 from dra.kube.timing import Backoff, Clock, SystemClock
 from kubeletplugin.claims.claim_fate import ClaimFate
 from kubeletplugin.claims.claim_tasks import ClaimTasks
-from kubeletplugin.claims.node import Node
+from kubeletplugin.claims.upkeep import Upkeep
 from kubeletplugin.journal.entries import HELD, LEAVING
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.readiness import Readiness
@@ -33,8 +34,8 @@ _CLOSED_SECONDS = 0.5
 
 
 @dataclass(slots=True)
-class _Reclaiming:
-    """Schedule of attempts to remove the remaining slices of one claim."""
+class _Removal:
+    """Attempts to remove the remaining slices of one claim: the next, and the pauses between."""
 
     at: float
     backoff: Backoff = field(default_factory=lambda: Backoff(first=2.0, limit=_MOST_SECONDS))
@@ -43,6 +44,7 @@ class _Reclaiming:
 class Janitor:
     """One thread of its own: it asks the API server, and waits for GPUs.
 
+    ``release`` takes a claim off the node, ``processes`` has the ids of those in its slices.
     ``forgotten_seconds`` is how long kubelet may take to unprepare a claim that has ended;
     ``beat`` is called every round, and before every claim.
     """
@@ -50,9 +52,11 @@ class Janitor:
     def __init__(  # noqa: PLR0913 - what it looks at
         self,
         journal: Journal,
-        node: Node,
+        upkeep: Upkeep,
         tasks: ClaimTasks,
         *,
+        release: Callable[[ClaimRef], None],
+        processes: Callable[[ClaimRef], tuple[int, ...]],
         readiness: Readiness,
         fate: Callable[[ClaimRef], ClaimFate],
         reports: Reports,
@@ -64,7 +68,9 @@ class Janitor:
         self._observer = observer or NodeObserver()
         self._beat = beat
         self._journal = journal
-        self._node = node
+        self._upkeep = upkeep
+        self._release = release
+        self._processes = processes
         self._tasks = tasks
         self._readiness = readiness
         self._fate = fate
@@ -72,7 +78,7 @@ class Janitor:
         self._forgotten_seconds = forgotten_seconds
         self._clock = clock or SystemClock()
         self._next_claims = self._next_check = self._clock.monotonic()
-        self._reclaiming: dict[str, _Reclaiming] = {}
+        self._removals: dict[str, _Removal] = {}
         self._ended: dict[str, float] = {}
         self._loop = Loop(
             "janitor", self._turn, beat=beat, backoff=Backoff(first=ROUND_SECONDS), clock=clock
@@ -107,10 +113,10 @@ class Janitor:
             self._next_claims = now + CLAIMS_SECONDS
         if check:
             self._next_check = now + CHECK_SECONDS
-            self._node.rebuild()
+            self._upkeep.rebuild()
         claims = dict.fromkeys(e.claim for e in self._journal.entries())
         uids = {ref.uid for ref in claims}
-        self._reclaiming = {u: r for u, r in self._reclaiming.items() if u in uids}
+        self._removals = {u: r for u, r in self._removals.items() if u in uids}
         for uid in self._ended.keys() - uids:
             self._ended.pop(uid, None)
         for ref in claims:
@@ -129,16 +135,16 @@ class Janitor:
     def _claim(self, ref: ClaimRef, now: float, *, ask: bool, check: bool, at_once: bool) -> None:
         entries = self._journal.of_claim(ref.uid)
         if any(e.state in LEAVING and not e.quarantined for e in entries):
-            due = self._reclaiming.setdefault(ref.uid, _Reclaiming(now))
+            due = self._removals.setdefault(ref.uid, _Removal(now))
             if at_once or now >= due.at:
-                self._node.reclaim(ref)
+                self._upkeep.retry_removal(ref)
                 due.at = self._clock.monotonic() + due.backoff.next_delay()
         else:
-            self._reclaiming.pop(ref.uid, None)
+            self._removals.pop(ref.uid, None)
         if ask:
-            self._node.background(ref, "collect", lambda: self._collect(ref))
+            self._upkeep.run(ref, "collect", partial(self._collect, ref))
         if check and any(e.state in HELD for e in self._journal.of_claim(ref.uid)):
-            self._node.check(ref)
+            self._upkeep.check(ref)
 
     def _collect(self, ref: ClaimRef) -> None:
         """Take a claim off the node for which kubelet will not ask; not from under a process.
@@ -153,7 +159,7 @@ class Janitor:
             if fate is not ClaimFate.UNKNOWN:
                 self._ended.pop(ref.uid, None)
             return
-        if pids := self._node.processes(ref):
+        if pids := self._processes(ref):
             names = ", ".join(map(str, pids))
             _log.warning("gone, but still in use", extra=about(ref, pids=names))
             message = f"the claim is gone; its slices are kept until processes {names} have ended"
@@ -161,7 +167,7 @@ class Janitor:
             self._next_claims = min(self._next_claims, self._clock.monotonic() + CHECK_SECONDS)
             return
         _log.info("gone, its slices are removed", extra=about(ref, reason=fate.name.lower()))
-        self._node.release(ref)
+        self._release(ref)
         self._observer.acted(Action.COLLECTED)
 
     def _forgotten(self, ref: ClaimRef) -> bool:

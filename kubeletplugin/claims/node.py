@@ -9,41 +9,42 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from functools import partial
 
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.claim_tasks import ClaimTasks
 from kubeletplugin.claims.prepare.prepare import Prepared, Preparer
-from kubeletplugin.claims.prepare.rollback import Rollback
 from kubeletplugin.claims.rebuild import Rebuild
-from kubeletplugin.claims.recovery import Recovery
-from kubeletplugin.errors import HardwareError, PluginError, StartingError
+from kubeletplugin.claims.release import START_SECONDS, Release
+from kubeletplugin.errors import PluginError
 from kubeletplugin.journal.entries import HELD
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.publishing.claimstatus import ClaimStatuses
 from kubeletplugin.readiness import Readiness
 from kubeletplugin.telemetry.logfields import about, device
-from kubeletplugin.telemetry.observer import Action, NodeObserver, Served
+from kubeletplugin.telemetry.observer import NodeObserver, Operation, Served
 
-T = TypeVar("T")
 _log = logging.getLogger(__name__)
 
 RPC_SECONDS = 38.0
 """Kubelet gives a call 45 s."""
-_START_SECONDS = 30.0
-_UNPREPARE_PATIENCE = 8.0
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The answer for one claim: devices, or why not."""
+    """The answer for one claim: devices, or why not. ``cause``: what ``error`` came from."""
 
     devices: tuple[Prepared, ...] = ()
     error: str = ""
+    cause: Exception | None = None
 
 
 class Node:
-    """Prepares and unprepares claims. Thread-safe; what goes wrong with a claim is its Outcome."""
+    """Prepares and unprepares claims. Thread-safe; what goes wrong with a claim is its Outcome.
+
+    ``settled`` hears of every Prepare that is over, with the error if it failed; it is called
+    without locks, in a thread of the claim or of kubelet's call.
+    """
 
     def __init__(  # noqa: PLR0913 - the parts that serve a claim
         self,
@@ -51,10 +52,9 @@ class Node:
         readiness: Readiness,
         journal: Journal,
         preparer: Preparer,
-        rollback: Rollback,
+        release: Release,
         tasks: ClaimTasks,
         statuses: ClaimStatuses,
-        recovery: Recovery,
         rebuild: Rebuild,
         settled: Callable[[ClaimRef, PluginError | None], None] = lambda _ref, _error: None,
         clock: Callable[[], float] = time.monotonic,
@@ -64,10 +64,9 @@ class Node:
         self._readiness = readiness
         self._journal = journal
         self._preparer = preparer
-        self._rollback = rollback
+        self._release = release
         self._tasks = tasks
         self._statuses = statuses
-        self._recovery = recovery
         self._rebuild = rebuild
         self._settled = settled
         self._clock = clock
@@ -78,127 +77,72 @@ class Node:
 
     def prepare(self, ref: ClaimRef, *, deadline: float) -> Outcome:
         """NodePrepareResources for one claim."""
-
-        def work() -> tuple[Prepared, ...]:
-            self._readiness.enter(min(_START_SECONDS, max(0.0, deadline - self._clock())))
-            self._rebuild.run(about_claim=ref.uid)
-            devices = self._preparer.prepare(ref)
-            self._statuses.prepared(ref, self._journal.of_claim(ref.uid))
-            self._settled(ref, None)
-            return devices
-
-        return self._run(
-            ref, "prepare", lambda: Outcome(self._timed(ref, "prepare", work, deadline))
-        )
+        work = partial(self._prepare, ref, deadline)
+        outcome = self._serve(ref, Operation.PREPARE, work, deadline)
+        if isinstance(outcome.cause, PluginError):
+            self._settled(ref, outcome.cause)
+        return outcome
 
     def unprepare(self, ref: ClaimRef, *, deadline: float) -> Outcome:
         """NodeUnprepareResources for one claim; needs no API server, and no claim."""
+        return self._serve(ref, Operation.UNPREPARE, partial(self._unprepare, ref), deadline)
 
-        def work() -> tuple[Prepared, ...]:
-            self.release(ref)
-            return ()
-
-        return self._run(
-            ref, "unprepare", lambda: Outcome(self._timed(ref, "unprepare", work, deadline))
-        )
-
-    def release(self, ref: ClaimRef) -> None:
-        """Take everything of a claim off the node; what is left is withheld and goes later.
-
-        Raises:
-            StartingError: the GPUs cannot be asked yet, or it cannot be told yet whether anything
-                of the claim is there.
-            HardwareError: something is left of which there is no record that it is to go.
-        """
-        known = self._journal.of_claim(ref.uid)
-        if any(e.placement is not None for e in known):
-            self._readiness.enter(_START_SECONDS)
-        if not known and self._forgotten(ref):
-            raise StartingError(
-                "the journal was lost, and what it said of this claim is not found again yet, as "
-                "the API server or a GPU does not answer; it is tried again"
-            )
-        known = self._journal.of_claim(ref.uid)
-        left = self._rollback.remove_all(ref.uid, patience=_UNPREPARE_PATIENCE)
-        if left.failed:
-            raise HardwareError(str(left))
-        if known:
-            self._statuses.unprepared(ref, known)
-
-    def _forgotten(self, ref: ClaimRef) -> bool:
-        """Whether a claim was prepared here by its CDI spec, and a lost journal hides with what."""
-        if not self._recovery.has_spec(ref.uid):
-            return False
+    def _prepare(self, ref: ClaimRef, deadline: float) -> tuple[Prepared, ...]:
+        self._readiness.enter(min(START_SECONDS, max(0.0, deadline - self._clock())))
         self._rebuild.run(about_claim=ref.uid)
-        return self._rebuild.may_miss(ref.uid)
+        devices = self._preparer.prepare(ref)
+        self._statuses.prepared(ref, self._journal.of_claim(ref.uid))
+        self._settled(ref, None)
+        return devices
 
-    def reclaim(self, ref: ClaimRef) -> None:
-        """Try once more to remove what is left of a claim, unless something is done for it."""
+    def _unprepare(self, ref: ClaimRef) -> tuple[Prepared, ...]:
+        self._release.release(ref)
+        return ()
 
-        def work() -> None:
-            if not str(self._rollback.retry_removal(ref.uid)):
-                self._observer.acted(Action.RECLAIMED)
-                _log.info("reclaimed", extra=about(ref))
-
-        self.background(ref, "reclaim", work)
-
-    def check(self, ref: ClaimRef) -> None:
-        """Compare a claim with the hardware, and make again what a reset took from it."""
-
-        def work() -> None:
-            changed = self._recovery.check(ref.uid)
-            if self._recovery.restore(ref) or changed:
-                self._statuses.prepared(ref, self._journal.of_claim(ref.uid))
-
-        self.background(ref, "check", work)
-
-    def processes(self, ref: ClaimRef) -> tuple[int, ...]:
-        """Processes in the slices of a claim, as far as NVML tells."""
-        return self._rollback.processes(ref.uid)
-
-    def rebuild(self) -> None:
-        """Look for what a lost journal leaves out, if that is still to be done."""
-        if not self._rebuild.run():
-            return
-        for uid in self._recovery.strays():
-            ref = ClaimRef("", "", uid)
-            self.background(ref, "sweep", lambda uid=uid: self._recovery.drop_stray(uid))  # type: ignore[misc]
-
-    def background(self, ref: ClaimRef, name: str, work: Callable[[], object]) -> None:
-        """Do something for a claim that kubelet did not ask for, with nothing else beside it."""
-        try:
-            self._tasks.run(ref.uid, name, work, deadline=self.deadline())
-        except PluginError as error:
-            _log.debug("%s failed", name, extra=about(ref, error=str(error)))
-
-    def _timed(self, ref: ClaimRef, name: str, work: Callable[[], T], deadline: float) -> T:
-        return self._tasks.run(ref.uid, name, work, deadline=deadline)
-
-    def _run(self, ref: ClaimRef, name: str, call: Callable[[], Outcome]) -> Outcome:
+    def _serve(
+        self,
+        ref: ClaimRef,
+        operation: Operation,
+        work: Callable[[], tuple[Prepared, ...]],
+        deadline: float,
+    ) -> Outcome:
+        """The outcome of ``work`` as the claim's only task; it is measured and logged."""
         began = self._clock()
         before = self._journal.of_claim(ref.uid)
-        failure: Exception | None = None
-        try:
-            outcome = call()
-        except PluginError as error:
-            failure = error
-            _log.warning("%s failed", name, extra=about(ref, error=str(error)))
-            if name == "prepare":
-                self._settled(ref, error)
-            outcome = Outcome(error=f"claim {ref} (UID {ref.uid}): {error}")
-        except Exception as error:  # noqa: BLE001 - told to kubelet; other claims are served
-            failure = error
-            _log.exception("%s failed", name, extra=about(ref))
-            outcome = Outcome(
-                error=f"claim {ref} (UID {ref.uid}): internal error (see the log): {error!r}"
-            )
+        outcome = self._outcome(ref, operation, work, deadline)
         seconds = self._clock() - began
-        entries = before or self._journal.of_claim(ref.uid)
-        repeated = any(e.state in HELD for e in before)
-        self._observer.served(Served(ref, name, seconds, entries, repeated, failure))
-        if failure is None:
-            for entry in self._journal.of_claim(ref.uid) or before:
-                _log.info("%s done", name, extra=device(entry, seconds=round(seconds, 3)))
-            if not entries:
-                _log.info("%s done: nothing was here", name, extra=about(ref))
+        after = self._journal.of_claim(ref.uid)
+        self._observer.served(
+            Served(
+                ref,
+                operation,
+                seconds,
+                entries=before or after,
+                repeated=any(e.state in HELD for e in before),
+                error=outcome.cause,
+            )
+        )
+        if outcome.cause is not None:
+            return outcome
+        for entry in after or before:
+            _log.info("%s done", operation, extra=device(entry, seconds=round(seconds, 3)))
+        if not (before or after):
+            _log.info("%s done: nothing was here", operation, extra=about(ref))
         return outcome
+
+    def _outcome(
+        self,
+        ref: ClaimRef,
+        operation: Operation,
+        work: Callable[[], tuple[Prepared, ...]],
+        deadline: float,
+    ) -> Outcome:
+        try:
+            return Outcome(self._tasks.run(ref.uid, operation, work, deadline=deadline))
+        except PluginError as error:
+            _log.warning("%s failed", operation, extra=about(ref, error=str(error)))
+            return Outcome(error=f"claim {ref} (UID {ref.uid}): {error}", cause=error)
+        except Exception as error:  # noqa: BLE001 - told to kubelet; other claims are served
+            _log.exception("%s failed", operation, extra=about(ref))
+            text = f"claim {ref} (UID {ref.uid}): internal error (see the log): {error!r}"
+            return Outcome(error=text, cause=error)

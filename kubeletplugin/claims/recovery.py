@@ -13,7 +13,6 @@ from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.claim_fate import ClaimFate
 from kubeletplugin.claims.prepare.rollback import Rollback
-from kubeletplugin.claims.prepare.slices import Slices
 from kubeletplugin.claims.prepare.specs import Specs
 from kubeletplugin.errors import IncompleteError, PluginError
 from kubeletplugin.gpus.hardware import Hardware
@@ -36,7 +35,6 @@ class Recovery:
         self,
         hardware: Hardware,
         journal: Journal,
-        slices: Slices,
         specs: Specs,
         rollback: Rollback,
         *,
@@ -48,7 +46,6 @@ class Recovery:
         self._observer = observer or NodeObserver()
         self._hardware = hardware
         self._journal = journal
-        self._slices = slices
         self._specs = specs
         self._rollback = rollback
         self._fate = fate
@@ -194,7 +191,7 @@ class Recovery:
         if not unit.lock.enter(_LOCK_SECONDS):
             return None
         try:
-            return self._slices.present(entry)
+            return self._hardware.identity.is_whole(entry)
         except NvmlError as error:
             _log.debug("cannot be checked", extra=device(entry, error=str(error)))
             return None

@@ -100,7 +100,7 @@ class ClaimStatuses:
 
         self._want(ref, wish)
 
-    def unprepared(self, ref: ClaimRef, entries: Sequence[Entry]) -> None:  # noqa: ARG002 - symmetric
+    def unprepared(self, ref: ClaimRef) -> None:
         """Take our entries away; a claim that is gone, or deallocated, has none."""
         self._want(ref, lambda _: [])
 

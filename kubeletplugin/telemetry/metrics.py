@@ -12,7 +12,7 @@ from dra.kube.timing import seconds_since
 from dra.monitoring import PREFIX, WHOLE_GPU
 from kubeletplugin.errors import PluginError, is_permanent
 from kubeletplugin.telemetry.claim_cache import ClaimCache
-from kubeletplugin.telemetry.observer import Action, NodeObserver, Served
+from kubeletplugin.telemetry.observer import Action, NodeObserver, Operation, Served
 
 _CALL_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40)
 _NVML_SECONDS = (0.0001, 0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 60)
@@ -44,7 +44,7 @@ class PluginMetrics(NodeObserver):
                 registry=registry,
                 buckets=_CALL_SECONDS,
             )
-            for operation in ("prepare", "unprepare")
+            for operation in Operation
         }
         self._prepared = Histogram(
             f"{PREFIX}claim_prepared_seconds",
@@ -86,7 +86,7 @@ class PluginMetrics(NodeObserver):
         facts = self._claims.of(served.ref.uid)
         profile = _one(profiles or {self.profile_of(d) for d in facts.devices})
         self._calls[served.operation].labels(profile, _result(served.error)).observe(served.seconds)
-        if served.operation == "prepare" and served.error is None and not served.repeated:
+        if served.operation is Operation.PREPARE and served.error is None and not served.repeated:
             latency = seconds_since(facts.created, self._now())
             if latency is not None:
                 self._prepared.observe(latency)

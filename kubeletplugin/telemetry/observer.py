@@ -31,16 +31,23 @@ class Action(StrEnum):
     SWEPT = "swept"
 
 
+class Operation(StrEnum):
+    """Call of kubelet, as metrics and logs name it."""
+
+    PREPARE = "prepare"
+    UNPREPARE = "unprepare"
+
+
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A call of kubelet for one claim that was answered: ``operation`` is prepare or unprepare.
+    """A call of kubelet for one claim that was answered.
 
     ``entries`` are the claim's in the journal before it, or else after it. ``repeated``: it was
     prepared already. ``error`` is None when the answer was good.
     """
 
     ref: ClaimRef
-    operation: str
+    operation: Operation
     seconds: float
     entries: tuple[Entry, ...]
     repeated: bool

@@ -198,12 +198,12 @@ class Plant:
 
     def prepare(self, ref: ClaimRef, *, within: float = WITHIN_SECONDS) -> Outcome:
         """What kubelet asks for one claim."""
-        node = self.daemon._janitor._node
+        node = self.daemon._node
         return self.run(lambda: node.prepare(ref, deadline=node._clock() + within))
 
     def unprepare(self, ref: ClaimRef, *, within: float = WITHIN_SECONDS) -> Outcome:
         """What kubelet asks when the last pod of a claim is gone."""
-        node = self.daemon._janitor._node
+        node = self.daemon._node
         return self.run(lambda: node.unprepare(ref, deadline=node._clock() + within))
 
     def inventory(self) -> Inventory | None:

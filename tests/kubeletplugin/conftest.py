@@ -12,7 +12,7 @@ import yaml
 from dra.common.resources import CUSTOM_RESOURCE_DEFINITIONS
 from dra.gpu.inventory import AllocatorKind
 from dra.kube.client.transport import KubeApi
-from kubeletplugin.claims import janitor, node
+from kubeletplugin.claims import janitor, release
 from kubeletplugin.claims.prepare import prepare
 from kubeletplugin.gpus import hardwareloop
 from kubeletplugin.gpus.health import xidwatch
@@ -98,7 +98,7 @@ def rig(make_rig: Callable[..., Rig]) -> Rig:
 def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """For what a call waits for seconds, it waits for tenths."""
     monkeypatch.setattr(prepare, "_PATIENCE", 0.5)
-    monkeypatch.setattr(node, "_UNPREPARE_PATIENCE", 0.5)
+    monkeypatch.setattr(release, "_PATIENCE", 0.5)
     monkeypatch.setattr(janitor, "ROUND_SECONDS", 0.1)
 
 

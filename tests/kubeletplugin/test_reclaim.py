@@ -9,7 +9,7 @@ import pytest
 
 from dra.common.resources import EVENTS
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.claims import node
+from kubeletplugin.claims import release
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from tests.kubeletplugin.rig import Rig
@@ -68,7 +68,7 @@ def test_a_slice_in_use_is_withheld_with_its_processes_named_and_removed_when_th
 def test_a_process_that_ends_within_the_call_is_waited_for(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(node, "_UNPREPARE_PATIENCE", 30.0)
+    monkeypatch.setattr(release, "_PATIENCE", 30.0)
     ref = in_use(rig)
     rig.machine.inject(
         Fault(

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from dra.claims.reasons import NodeReason
+from dra.gpu.inventory import ClaimRef
 from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.claims.prepare.patience import patiently
 from kubeletplugin.claims.prepare.removal import Removal
@@ -110,10 +111,10 @@ class Rollback:
         self._entries(rest, left, 0.0, State.RECLAIMING)
         return left
 
-    def processes(self, uid: str) -> tuple[int, ...]:
-        """Processes in the slices of a claim, as far as NVML tells."""
+    def processes(self, ref: ClaimRef) -> tuple[int, ...]:
+        """Ids of the processes in the slices of a claim, as far as NVML tells."""
         found: set[int] = set()
-        for entry in self._journal.of_claim(uid):
+        for entry in self._journal.of_claim(ref.uid):
             if self._hardware.unit(entry.gpu) is not None:
                 try:
                     found.update(self._removal.processes(entry))

@@ -53,10 +53,6 @@ class Slices:
         self._identity = identity
         self._boot_id = boot_id
 
-    def present(self, entry: Entry) -> bool:
-        """Whether an entry's slice is there, whole: both instances and the same UUID."""
-        return self._identity.is_whole(entry)
-
     def ensure(self, unit: GpuUnit, entry: Entry) -> Entry:
         """The entry with its slice: as it was left, finished, or made anew at its placement.
 
@@ -68,7 +64,7 @@ class Slices:
         recorded = self._journal.get(entry)
         if recorded is None or recorded.gpu != unit.uuid:
             return self._make(unit, entry)
-        if recorded.state is not State.INTENT and self.present(recorded):
+        if recorded.state is not State.INTENT and self._identity.is_whole(recorded):
             return recorded
         _log.info("made again", extra=device(entry))
         profile, _ = _shape(unit, entry)

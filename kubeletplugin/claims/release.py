@@ -1,0 +1,67 @@
+"""Release of a claim: all its devices off the node, asked for by kubelet or not."""
+
+from __future__ import annotations
+
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.claims.prepare.rollback import Rollback
+from kubeletplugin.claims.rebuild import Rebuild
+from kubeletplugin.claims.recovery import Recovery
+from kubeletplugin.errors import HardwareError, StartingError
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.publishing.claimstatus import ClaimStatuses
+from kubeletplugin.readiness import Readiness
+
+START_SECONDS = 30.0
+"""Longest wait of a call for a plugin that is starting."""
+_PATIENCE = 8.0
+
+
+class Release:
+    """Takes claims off the node. Thread-safe; nothing else works on the claim (see ClaimTasks)."""
+
+    def __init__(  # noqa: PLR0913 - all that may know of a claim
+        self,
+        journal: Journal,
+        rollback: Rollback,
+        *,
+        readiness: Readiness,
+        recovery: Recovery,
+        rebuild: Rebuild,
+        statuses: ClaimStatuses,
+    ) -> None:
+        self._journal = journal
+        self._rollback = rollback
+        self._readiness = readiness
+        self._recovery = recovery
+        self._rebuild = rebuild
+        self._statuses = statuses
+
+    def release(self, ref: ClaimRef) -> None:
+        """Take everything of a claim off the node; what is left is withheld and goes later.
+
+        Raises:
+            StartingError: the GPUs cannot be asked yet, or it cannot be told yet whether anything
+                of the claim is there.
+            HardwareError: something is left of which there is no record that it is to go.
+        """
+        known = self._journal.of_claim(ref.uid)
+        if any(e.placement is not None for e in known):
+            self._readiness.enter(START_SECONDS)
+        if not known and self._forgotten(ref):
+            raise StartingError(
+                "the journal was lost, and what it said of this claim is not found again yet, as "
+                "the API server or a GPU does not answer; it is tried again"
+            )
+        known = self._journal.of_claim(ref.uid)
+        left = self._rollback.remove_all(ref.uid, patience=_PATIENCE)
+        if left.failed:
+            raise HardwareError(str(left))
+        if known:
+            self._statuses.unprepared(ref)
+
+    def _forgotten(self, ref: ClaimRef) -> bool:
+        """Whether a claim was prepared here by its CDI spec, and a lost journal hides with what."""
+        if not self._recovery.has_spec(ref.uid):
+            return False
+        self._rebuild.run(about_claim=ref.uid)
+        return self._rebuild.may_miss(ref.uid)

@@ -1,0 +1,83 @@
+"""Upkeep of claims that kubelet did not ask for: removed, checked, found again."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from functools import partial
+
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.claims.claim_tasks import ClaimTasks
+from kubeletplugin.claims.prepare.rollback import Rollback
+from kubeletplugin.claims.rebuild import Rebuild
+from kubeletplugin.claims.recovery import Recovery
+from kubeletplugin.errors import PluginError
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.publishing.claimstatus import ClaimStatuses
+from kubeletplugin.telemetry.logfields import about
+from kubeletplugin.telemetry.observer import Action, NodeObserver
+
+_log = logging.getLogger(__name__)
+_SECONDS = 38.0
+"""Longest wait for one piece of work, which goes on after it."""
+
+
+class Upkeep:
+    """Works on one claim at a time, with nothing else beside it. Thread-safe.
+
+    Failures of one claim are logged; no method raises PluginError.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it works with
+        self,
+        journal: Journal,
+        tasks: ClaimTasks,
+        *,
+        rollback: Rollback,
+        recovery: Recovery,
+        rebuild: Rebuild,
+        statuses: ClaimStatuses,
+        clock: Callable[[], float] = time.monotonic,
+        observer: NodeObserver | None = None,
+    ) -> None:
+        self._journal = journal
+        self._tasks = tasks
+        self._rollback = rollback
+        self._recovery = recovery
+        self._rebuild = rebuild
+        self._statuses = statuses
+        self._clock = clock
+        self._observer = observer or NodeObserver()
+
+    def run(self, ref: ClaimRef, name: str, work: Callable[[], object]) -> None:
+        """Do ``work`` for a claim once nothing else is done for it; ``name`` is for logs."""
+        try:
+            self._tasks.run(ref.uid, name, work, deadline=self._clock() + _SECONDS)
+        except PluginError as error:
+            _log.debug("%s failed", name, extra=about(ref, error=str(error)))
+
+    def retry_removal(self, ref: ClaimRef) -> None:
+        """Try once more to remove what is left of a claim."""
+        self.run(ref, "reclaim", partial(self._retry_removal, ref))
+
+    def check(self, ref: ClaimRef) -> None:
+        """Compare a claim with the hardware, and make again what a reset took from it."""
+        self.run(ref, "check", partial(self._check, ref))
+
+    def rebuild(self) -> None:
+        """Look for what a lost journal leaves out, if that is still to be done."""
+        if not self._rebuild.run():
+            return
+        for uid in self._recovery.strays():
+            self.run(ClaimRef("", "", uid), "sweep", partial(self._recovery.drop_stray, uid))
+
+    def _retry_removal(self, ref: ClaimRef) -> None:
+        if not str(self._rollback.retry_removal(ref.uid)):
+            self._observer.acted(Action.RECLAIMED)
+            _log.info("reclaimed", extra=about(ref))
+
+    def _check(self, ref: ClaimRef) -> None:
+        changed = self._recovery.check(ref.uid)
+        if self._recovery.restore(ref) or changed:
+            self._statuses.prepared(ref, self._journal.of_claim(ref.uid))
