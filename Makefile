@@ -86,7 +86,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.runtime: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP_INSTALL) --editable '.[controller,kubeletplugin]'
+	$(PIP_INSTALL) --editable '.[controller,kubeletplugin,sim]'
 	@touch $@
 
 $(PLUGINS)/.made: $(VENV)/.runtime

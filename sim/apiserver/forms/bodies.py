@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import yaml
 
+from dra.common.resources import Obj
 from sim.apiserver.forms import protobuf
-from sim.apiserver.forms.tables import table
+from sim.apiserver.forms.tables import metadata_only, table
 from sim.apiserver.patches.standard import json_patch, merge_patch
 from sim.apiserver.patches.strategic import strategic_patch
 from sim.apiserver.refusals import causes, errors
@@ -22,8 +23,6 @@ if TYPE_CHECKING:
     from sim.apiserver.forms.requests import Request
     from sim.apiserver.schema.resources import ResourceType
     from sim.apiserver.storage.store import Record
-
-Obj = dict[str, Any]
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -44,7 +43,7 @@ _PlainLoader.yaml_implicit_resolvers = {
 
 
 def parse(request: Request) -> Any:
-    """Read a body in JSON, YAML or, for a few kinds, protobuf (400 or 415 if it is none)."""
+    """Reads a body in JSON, YAML or, for a few kinds, protobuf (400 or 415 if it is none)."""
     kind = request.headers.get("content-type", "")
     if kind.startswith(protobuf.MEDIA_TYPE):
         return protobuf.decode(request.body)
@@ -68,7 +67,7 @@ class Patch:
 
 
 def parse_patch(request: Request, resource: ResourceType) -> Patch:
-    """Read a patch of the type that the request names (415 for one that is not taken here)."""
+    """Reads a patch of the type that the request names (415 for one that is not taken here)."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip()
     accepted = [_JSON, _MERGE, _APPLY] if resource.custom else [_JSON, _MERGE, _STRATEGIC, _APPLY]
     if kind not in accepted:
@@ -92,7 +91,7 @@ def _object(value: Any) -> Obj:
 
 
 def require_manager(manager: str) -> None:
-    """Refuse (422) an apply that does not say who applies."""
+    """Refuses (422) an apply that does not say who applies."""
     if manager:
         return
     cause = causes.required("fieldManager", "is required for apply patch")
@@ -125,7 +124,7 @@ class Form:
         return "application/json"
 
     def encode(self, resource: ResourceType, record: Record, now: datetime) -> bytes:
-        """Write one object."""
+        """Writes one object."""
         if self.kind:
             return _encode(self.convert(resource, [record.obj], now))
         if record.raw and record.obj["apiVersion"] == resource.api_version:
@@ -133,7 +132,7 @@ class Form:
         return _encode(present(resource, record.obj))
 
     def convert(self, resource: ResourceType, objects: Sequence[Obj], now: datetime) -> Obj:
-        """Convert one object: into its row, or into its metadata."""
+        """Converts one object: into its row, or into its metadata."""
         if self.kind == "Table":
             rows = table(resource, objects, now, include=self.include)
             rows["metadata"] = {"resourceVersion": objects[0]["metadata"]["resourceVersion"]}
@@ -141,17 +140,8 @@ class Form:
         return metadata_only(objects[0])
 
 
-def metadata_only(obj: Obj) -> Obj:
-    """Give the PartialObjectMetadata of an object."""
-    return {
-        "kind": "PartialObjectMetadata",
-        "apiVersion": "meta.k8s.io/v1",
-        "metadata": obj["metadata"],
-    }
-
-
 def form(request: Request) -> Form:
-    """Choose the first form that the client accepts and this server speaks (406 if none)."""
+    """Chooses the first form that the client accepts and this server speaks (406 if none)."""
     accept = request.headers.get("accept") or "*/*"
     for clause in accept.split(","):
         kind, *parameters = [part.strip() for part in clause.split(";")]

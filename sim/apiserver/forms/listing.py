@@ -5,12 +5,13 @@ from __future__ import annotations
 import base64
 import json
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from sim.apiserver.forms.bodies import Form, metadata_only
-from sim.apiserver.forms.tables import table
+from dra.common.resources import Obj
+from sim.apiserver.forms.bodies import Form
+from sim.apiserver.forms.tables import metadata_only, table
 from sim.apiserver.refusals import errors
 from sim.apiserver.verbs import deletion
 from sim.apiserver.verbs.incoming import Target
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
     from sim.apiserver.storage.store import Record
     from sim.apiserver.verbs.deletion import DeleteOptions
     from sim.apiserver.verbs.registry import Registry
-
-Obj = dict[str, Any]
 
 _SNAPSHOTS_KEPT = 64
 _encode = msgspec.json.Encoder().encode
@@ -37,7 +36,7 @@ class Lists:
         self._serial = 0
 
     def answer(self, target: Target, selection: Selection, request: Request, form: Form) -> bytes:
-        """Give the body of a list."""
+        """The body of a list."""
         limit = request.number("limit")
         token = request.query.get("continue", "")
         if token:
@@ -121,7 +120,7 @@ class Lists:
         return _encode(head)[:-1] + b',"items":[' + b",".join(items) + b"]}"
 
     def delete(self, target: Target, request: Request, options: DeleteOptions) -> bytes:
-        """Delete everything selected; gives the list of it."""
+        """Deletes everything selected; gives the list of it."""
         labels = request.query.get("labelSelector", "")
         fields = request.query.get("fieldSelector", "")
         selection = self._registry.selection(target.resource, labels, fields)

@@ -1,76 +1,53 @@
-"""The few bodies that kubectl sends as protobuf: its `create` of simple kinds, and evictions.
+"""Protobuf bodies of the few built-in kinds that kubectl creates itself: namespaces, evictions, ...
 
-Everything else comes as JSON, and answers always are JSON.
-
-Field numbers are those of the `generated.proto` files of k8s.io/api; maps are repeated entries of
-key (1) and value (2).
+kubectl's generated clients send protobuf and fall back to nothing (client-go, ``rest/client.go``:
+built-in resources "will not degrade to JSON"). All else comes as JSON, and answers always are JSON.
+Field numbers are those of the ``generated.proto`` files of k8s.io/api.
 """
 
 from __future__ import annotations
 
-import base64
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+import functools
 
+from google.protobuf import descriptor_pb2, descriptor_pool, json_format, message_factory
+from google.protobuf.message import DecodeError, Message
+
+from dra.common.resources import Obj
 from sim.apiserver.refusals import errors
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-Obj = dict[str, Any]
 
 MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-
-
-@dataclass(frozen=True, slots=True)
-class _Field:
-    """The JSON name of a field and how its bytes are read."""
-
-    name: str
-    kind: Literal["text", "texts", "number", "flag", "map", "bytes map", "message"] = "text"
-    message: str = ""
-
-
-_MESSAGES: dict[str, dict[int, _Field]] = {
-    "ObjectMeta": {
-        1: _Field("name"),
-        2: _Field("generateName"),
-        3: _Field("namespace"),
-        5: _Field("uid"),
-        6: _Field("resourceVersion"),
-        11: _Field("labels", "map"),
-        12: _Field("annotations", "map"),
-        14: _Field("finalizers", "texts"),
-    },
-    "Preconditions": {1: _Field("uid"), 2: _Field("resourceVersion")},
-    "DeleteOptions": {
-        1: _Field("gracePeriodSeconds", "number"),
-        2: _Field("preconditions", "message", "Preconditions"),
-        4: _Field("propagationPolicy"),
-        5: _Field("dryRun", "texts"),
-    },
-    "Namespace": {},
-    "ServiceAccount": {},
-    "ConfigMap": {
-        2: _Field("data", "map"),
-        3: _Field("binaryData", "bytes map"),
-        4: _Field("immutable", "flag"),
-    },
-    "Secret": {
-        2: _Field("data", "bytes map"),
-        3: _Field("type"),
-        4: _Field("stringData", "map"),
-        5: _Field("immutable", "flag"),
-    },
-    "Eviction": {2: _Field("deleteOptions", "message", "DeleteOptions")},
+_FIELD = descriptor_pb2.FieldDescriptorProto
+_SCALARS = {
+    "string": _FIELD.TYPE_STRING,
+    "bytes": _FIELD.TYPE_BYTES,
+    "int64": _FIELD.TYPE_INT64,
+    "bool": _FIELD.TYPE_BOOL,
 }
-_METADATA = _Field("metadata", "message", "ObjectMeta")
+# Message: "name number type ..."; "[]" before a type repeats it, "map:" makes it a map's values.
+_MESSAGES = {
+    "ObjectMeta": "name 1 string generateName 2 string namespace 3 string uid 5 string "
+    "resourceVersion 6 string labels 11 map:string annotations 12 map:string "
+    "finalizers 14 []string",
+    "Preconditions": "uid 1 string resourceVersion 2 string",
+    "DeleteOptions": "gracePeriodSeconds 1 int64 preconditions 2 Preconditions "
+    "propagationPolicy 4 string dryRun 5 []string",
+    "TypeMeta": "apiVersion 1 string kind 2 string",
+    "Unknown": "typeMeta 1 TypeMeta raw 2 bytes",
+}
+_KINDS = {
+    "Namespace": "metadata 1 ObjectMeta",
+    "ServiceAccount": "metadata 1 ObjectMeta",
+    "ConfigMap": "metadata 1 ObjectMeta data 2 map:string binaryData 3 map:bytes immutable 4 bool",
+    "Secret": "metadata 1 ObjectMeta data 2 map:bytes type 3 string stringData 4 map:string "
+    "immutable 5 bool",
+    "Eviction": "metadata 1 ObjectMeta deleteOptions 2 DeleteOptions",
+    "DeleteOptions": "",
+}
 
 
 def decode(body: bytes) -> Obj:
-    """Give the object in a protobuf body.
+    """The object in a protobuf body.
 
     Raises:
         ApiError: 415 for a kind that is not known here, 400 for broken bytes.
@@ -78,66 +55,55 @@ def decode(body: bytes) -> Obj:
     if not body.startswith(_MAGIC):
         raise errors.bad_request("the body is no protobuf of Kubernetes")
     try:
-        envelope = dict(_fields(body[len(_MAGIC) :]))
-        kind_of = dict(_fields(envelope[1]))
-        version, kind = kind_of[1].decode(), kind_of[2].decode()
-        if kind not in _MESSAGES or kind in ("ObjectMeta", "Preconditions"):
+        envelope = _parse("Unknown", body[len(_MAGIC) :])
+        kind = envelope["typeMeta"]
+        if kind["kind"] not in _KINDS:
             raise errors.unsupported_media_type(["application/json", "application/yaml"])
-        return {"apiVersion": version, "kind": kind} | _message(kind, envelope.get(2, b""))
-    except (IndexError, KeyError, UnicodeDecodeError, AttributeError, TypeError) as broken:
+        found = _parse(kind["kind"], envelope["raw"])
+    except (DecodeError, KeyError) as broken:
         raise errors.bad_request(f"the protobuf body is broken: {broken}") from None
+    return dict(kind) | found
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """Give (number, value) of each field: an int for numbers, bytes for the rest."""
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        number, wire = tag >> 3, tag & 7
-        if wire == _VARINT:
-            value, at = _varint(data, at)
-            yield number, value
-            continue
-        length = {_FIXED64: 8, _FIXED32: 4}.get(wire)
-        if wire == _BYTES:
-            length, at = _varint(data, at)
-        if length is None or at + length > len(data):
-            raise IndexError(f"field {number}")
-        yield number, data[at : at + length]
-        at += length
+def _parse(name: str, data: bytes) -> Obj:
+    message = _classes()[name]()
+    message.ParseFromString(data)
+    if name == "Unknown":
+        found: Obj = {field.name: value for field, value in message.ListFields()}
+        return {"raw": b""} | found | {"typeMeta": json_format.MessageToDict(found["typeMeta"])}
+    shown: Obj = json_format.MessageToDict(message)
+    return shown
 
 
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:  # noqa: PLR2004 - the last byte of a varint
-            return value, at
-        shift += 7
+@functools.cache
+def _classes() -> dict[str, type[Message]]:
+    pool = descriptor_pool.DescriptorPool()
+    file = descriptor_pb2.FileDescriptorProto(name="kubernetes.proto", syntax="proto3")
+    for name, fields in (_KINDS | _MESSAGES).items():
+        message = file.message_type.add(name=name)
+        words = fields.split()
+        for field, number, kind in zip(words[::3], words[1::3], words[2::3], strict=True):
+            _add_field(message, field, int(number), kind)
+    pool.Add(file)
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(name))
+        for name in _KINDS | _MESSAGES
+    }
 
 
-def _message(kind: str, data: bytes) -> Obj:
-    known = _MESSAGES[kind]
-    if kind not in ("ObjectMeta", "Preconditions", "DeleteOptions"):
-        known = known | {1: _METADATA}
-    found: Obj = {}
-    for number, value in _fields(data):
-        field = known.get(number)
-        if field is None or value == b"":
-            continue
-        if field.kind == "message":
-            found[field.name] = _message(field.message, value)
-        elif field.kind in ("map", "bytes map"):
-            entry = dict(_fields(value))
-            inner = entry.get(2, b"")
-            text = base64.b64encode(inner) if field.kind == "bytes map" else inner
-            found.setdefault(field.name, {})[entry[1].decode()] = text.decode()
-        elif field.kind == "texts":
-            found.setdefault(field.name, []).append(value.decode())
-        elif field.kind == "text":
-            found[field.name] = value.decode()
-        else:
-            found[field.name] = bool(value) if field.kind == "flag" else value
-    return found
+def _add_field(message: descriptor_pb2.DescriptorProto, name: str, number: int, kind: str) -> None:
+    repeated = kind.startswith(("[]", "map:"))
+    field = message.field.add(name=name, number=number, json_name=name)
+    field.label = _FIELD.LABEL_REPEATED if repeated else _FIELD.LABEL_OPTIONAL
+    if kind.startswith("map:"):
+        entry = message.nested_type.add(name=f"{name[0].upper()}{name[1:]}Entry")
+        entry.options.map_entry = True
+        _add_field(entry, "key", 1, "string")
+        _add_field(entry, "value", 2, kind.removeprefix("map:"))
+        field.type, field.type_name = _FIELD.TYPE_MESSAGE, f".{message.name}.{entry.name}"
+        return
+    kind = kind.removeprefix("[]")
+    if kind in _SCALARS:
+        field.type = _SCALARS[kind]
+    else:
+        field.type, field.type_name = _FIELD.TYPE_MESSAGE, f".{kind}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from sim.apiserver.refusals import errors
@@ -11,8 +11,6 @@ from sim.apiserver.verbs.incoming import Target, WriteOptions
 
 if TYPE_CHECKING:
     from sim.apiserver.schema.resources import Catalogue
-
-Obj = dict[str, Any]
 
 _TRUE = ("true", "1", "True")
 
@@ -28,18 +26,18 @@ class Request:
     body: bytes = b""
 
     def flag(self, name: str) -> bool:
-        """Tell whether a query parameter is true."""
+        """Whether a query parameter is true."""
         return self.query.get(name) in _TRUE
 
     def number(self, name: str) -> int:
-        """Give a query parameter as a number, 0 if it is missing (400 if it is none)."""
+        """A query parameter as a number, 0 if it is missing (400 if it is none)."""
         text = self.query.get(name) or "0"
         if not text.isdigit():
             raise errors.bad_request(f'query parameter {name}: "{text}" is no number')
         return int(text)
 
     def write_options(self) -> WriteOptions:
-        """Give who writes, from the query and the user agent."""
+        """Gives who writes, from the query and the user agent."""
         agent = self.headers.get("user-agent", "unknown").partition("/")[0]
         dry_run = self.query.get("dryRun", "")
         if dry_run not in ("", "All"):
@@ -52,13 +50,13 @@ class Request:
 
 
 def split(raw_target: str) -> tuple[str, dict[str, str]]:
-    """Split a request target into its path and its query."""
+    """Splits a request target into its path and its query."""
     parts = urlsplit(raw_target)
     return unquote(parts.path), dict(parse_qsl(parts.query, keep_blank_values=True))
 
 
 def resolve(path: str, catalogue: Catalogue) -> Target | None:
-    """Give what a path below `/api` or `/apis` is about; None if it is no resource's path."""
+    """Gives what a path below `/api` or `/apis` is about; None if it is no resource's path."""
     parts = path.strip("/").split("/")
     if parts[0] == "api" and len(parts) > 2:  # noqa: PLR2004 - /api/v1/<resource>
         group, version, rest = "", parts[1], parts[2:]

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from dra.common.resources import Obj
 from sim.apiserver.refusals import errors
 from sim.apiserver.storage.watching import INITIAL_EVENTS_END, Watch, begin
 
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from sim.apiserver.storage.store import Record
     from sim.apiserver.verbs.incoming import Target
     from sim.apiserver.verbs.registry import Registry
-
-Obj = dict[str, Any]
 
 _encode = msgspec.json.Encoder().encode
 _SHORTEST_DEFAULT_SECONDS = 1800
@@ -38,7 +37,7 @@ class Stream:
 def open_watch(
     registry: Registry, target: Target, selection: Selection, request: Request, form: Form
 ) -> Stream:
-    """Begin a watch; from this call on no change is missed.
+    """Begins a watch; from this call on no change is missed.
 
     Raises:
         ApiError: the parameters are refused.

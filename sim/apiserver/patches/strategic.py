@@ -4,20 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dra.common.resources import Obj
 from sim.apiserver.refusals import errors
 from sim.apiserver.schema.shapes import ANY
 
 if TYPE_CHECKING:
     from sim.apiserver.schema.shapes import Shape
 
-Obj = dict[str, Any]
-
 _ORDER = "$setElementOrder/"
 _DELETE_ITEMS = "$deleteFromPrimitiveList/"
 
 
 def strategic_patch(shape: Shape, target: Any, patch: Any) -> Any:
-    """Give `target` changed by a strategic merge patch.
+    """`target` changed by a strategic merge patch.
 
     Raises:
         ApiError: 400 for an unknown directive or a list item without its merge key.
@@ -88,7 +87,7 @@ def _deletes(item: Any) -> bool:
 
 
 def _clean(value: Any) -> Any:
-    """Drop directives and nulls from something that is taken over as new."""
+    """Drops directives and nulls from something that is taken over as new."""
     if isinstance(value, dict):
         return {
             name: _clean(inner)
