@@ -53,12 +53,12 @@ class WorkQueue:
         ]
 
     def start(self) -> None:
-        """Start the workers."""
+        """Starts the workers."""
         for thread in self._threads:
             thread.start()
 
     def stop(self, *, timeout: float = 5.0) -> None:
-        """Take no more keys and wait for the workers, at most ``timeout`` seconds together."""
+        """Takes no more keys and waits for the workers, at most ``timeout`` seconds together."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -68,14 +68,9 @@ class WorkQueue:
                 thread.join(max(0.0, deadline - time.monotonic()))
 
     def add(self, key: str) -> None:
-        """Look at the key as soon as possible, whatever delay it waits for."""
+        """Looks at the key as soon as possible, whatever delay it waits for."""
         with self._changed:
             self._add(key)
-
-    def add_after(self, key: str, seconds: float) -> None:
-        """Look at the key in ``seconds``, or earlier if it is due earlier."""
-        with self._changed:
-            self._add_after(key, seconds)
 
     def _add(self, key: str) -> None:
         self._due.pop(key, None)
@@ -133,7 +128,7 @@ class WorkQueue:
                 self._changed.wait(wait)
 
     def _promote(self) -> None:
-        """Move what is due to the ready keys; entries that were overtaken are dropped."""
+        """Moves what is due to the ready keys; entries that were overtaken are dropped."""
         now = time.monotonic()
         while self._heap and self._heap[0][0] <= now:
             when, _, key = heapq.heappop(self._heap)

@@ -9,7 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from dra.kube.timing import Backoff
 
 FIRST_BACKOFF = 1.0
 LAST_BACKOFF = 10.0
@@ -17,10 +19,14 @@ FLUSH_SECONDS = 300.0
 """After this long a rejected pod is tried again although nothing changed."""
 
 
+def _backoff() -> Backoff:
+    return Backoff(first=FIRST_BACKOFF, limit=LAST_BACKOFF, jitter=0)
+
+
 @dataclass(slots=True)
 class _Entry:
     uid: str
-    attempts: int = 0
+    backoff: Backoff = field(default_factory=_backoff)
     ready: bool = True
     failed: bool = False
     rejected_by: frozenset[str] = frozenset()
@@ -84,7 +90,6 @@ class SchedulingQueue:
             while not self._closed:
                 now = self._clock()
                 if (entry := self._next(now)) is not None:
-                    entry.attempts += 1
                     self._taken = entry.uid
                     self._missed.discard(entry.uid)
                     return entry.uid
@@ -94,7 +99,7 @@ class SchedulingQueue:
             return None
 
     def close(self) -> None:
-        """Wake the taker for the last time."""
+        """Wakes the taker for the last time."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -106,10 +111,9 @@ class SchedulingQueue:
             if entry is None:
                 return
             now = self._clock()
-            backoff = min(LAST_BACKOFF, FIRST_BACKOFF * 2.0 ** min(entry.attempts - 1, 8))
             entry.failed = failed
             entry.rejected_by = rejected_by
-            entry.not_before = now + backoff
+            entry.not_before = now + entry.backoff.next_delay()
             entry.flush_at = now + FLUSH_SECONDS
             # What happened while the pod was looked at may have made it fit.
             entry.ready = failed or uid in self._missed

@@ -59,7 +59,7 @@ def test_a_key_that_waits_is_handled_once(make: MakeQueue) -> None:
 
     queue = make(handle)
     queue.add("before")
-    queue.add_after("a", 0.1)
+    queue.add("a")
     queue.add("a")
     both_added.set()
     wait_for("one", lambda: seen == ["before", "a"])

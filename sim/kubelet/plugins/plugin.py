@@ -58,12 +58,8 @@ class Plugin:
         """Whether the connection stands."""
         return self._connected.is_set()
 
-    def wait_connected(self, seconds: float) -> bool:
-        """Wait for the connection; returns :attr:`connected`."""
-        return self._connected.wait(seconds)
-
     def close(self) -> None:
-        """End the connection."""
+        """Ends the connection."""
         self._closed = True
         self._connected.clear()
         self._channel.unsubscribe(self._state_changed)
