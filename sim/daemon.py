@@ -12,10 +12,10 @@ class Service(Protocol):
     """Something with threads of its own."""
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Begins; returns at once."""
 
     def stop(self) -> None:
-        """End, within a few seconds."""
+        """Ends, within a few seconds."""
 
 
 def configure_logging(level: str) -> None:
@@ -26,7 +26,7 @@ def configure_logging(level: str) -> None:
 
 
 def run_until_signal(*services: Service) -> None:
-    """Start the services in order; on SIGTERM or SIGINT stop them in reverse order."""
+    """Starts the services in order; on SIGTERM or SIGINT stops them in reverse order."""
     ended = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: ended.set())

@@ -29,7 +29,7 @@ _FIRST_NAMESPACES = ("default", "kube-node-lease", "kube-public", "kube-system")
 
 
 def build(*, history: int, gates: frozenset[str]) -> Api:
-    """Give an API with the namespaces that every cluster begins with."""
+    """An API with the namespaces that every cluster begins with."""
     env = Environment(now=lambda: datetime.now(UTC), store=Store(history=history), gates=gates)
     catalogue = Catalogue()
     registry = Registry(env)
@@ -42,7 +42,7 @@ def build(*, history: int, gates: frozenset[str]) -> Api:
 
 
 def kubeconfig(url: str) -> str:
-    """Give a kubeconfig for the server; any credentials would do, so there are none."""
+    """A kubeconfig for the server; any credentials would do, so there are none."""
     name = "sim"
     return yaml.safe_dump(
         {
@@ -57,7 +57,7 @@ def kubeconfig(url: str) -> str:
 
 
 def parse_gates(text: str) -> frozenset[str]:
-    """Read `Gate=true,Gate=false` on top of what 1.36 has on.
+    """Reads `Gate=true,Gate=false` on top of what 1.36 has on.
 
     Raises:
         click.BadParameter: an entry has another form.

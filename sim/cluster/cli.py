@@ -126,7 +126,7 @@ def _explain(terminal: Terminal, cluster: Cluster, *, seconds: float) -> None:
 
 
 def _watch_over(terminal: Terminal, cluster: Cluster) -> None:
-    """Start plugins and controller again when they end, as Kubernetes would.
+    """Starts plugins and controller again when they end, as Kubernetes would.
 
     Raises:
         ClusterError: a stand-in ended, or a daemon ended again and again.

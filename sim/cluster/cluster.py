@@ -126,7 +126,7 @@ class Cluster:
 def running_cluster(
     shape: ClusterShape, *, directory: Path | None = None, kubeconfig: Path | None = None
 ) -> Iterator[Cluster]:
-    """Start a cluster, wait until it is ready, and end it on exit.
+    """Starts a cluster, waits until it is ready, and ends it on exit.
 
     Raises:
         ClusterError: it does not become ready, or a process ended, or a product or path cannot be
@@ -173,7 +173,7 @@ def wait_until(
     *,
     seconds: float = _START_SECONDS,
 ) -> None:
-    """Poll until ``missing`` returns "".
+    """Polls until ``missing`` returns "".
 
     Raises:
         ClusterError: a process ended, or time is up; says what was missing last.
@@ -228,7 +228,7 @@ def _build_machine(place: NodePlace, shape: ClusterShape) -> None:
 
 
 def _install(api: KubeApi) -> None:
-    """Install, as an administrator does, the custom resource and the driver's namespace."""
+    """Installs, as an administrator does, the custom resource and the driver's namespace."""
     crd = yaml.safe_load((files("api") / "crds" / "mignodes.yaml").read_text())
     namespace = {"metadata": {"name": DRIVER_NAMESPACE}}
     for resource, body in ((CUSTOM_RESOURCE_DEFINITIONS, crd), (NAMESPACES, namespace)):

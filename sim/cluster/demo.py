@@ -39,7 +39,7 @@ class Tour:
         self._observer = NamespaceObserver(cluster, NAMESPACE, self._running)
 
     def run(self) -> int:
-        """Take the whole tour; returns how many slices were cut.
+        """Takes the whole tour; returns how many slices were cut.
 
         Raises:
             ClusterError: something is not as the tour says.
@@ -200,7 +200,7 @@ def _manifest(name: str) -> Iterator[Obj]:
 
 
 def introduce(terminal: Terminal) -> None:
-    """Say what is real here and what is not."""
+    """Says what is real here and what is not."""
     terminal.heading("MIG slices on demand: a tour on a simulated cluster")
     terminal.line()
     terminal.term(
@@ -216,7 +216,7 @@ def introduce(terminal: Terminal) -> None:
 
 
 def conclude(terminal: Terminal, slices: int, started: float) -> None:
-    """Say how the tour went."""
+    """Says how the tour went."""
     terminal.line()
     terminal.line(
         f"{slices} slices were made and removed in {time.monotonic() - started:.1f} s. "

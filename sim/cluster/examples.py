@@ -14,7 +14,7 @@ _TEMPLATE = "whole-gpu"
 
 
 def write_whole(folder: Path, product: Product, *, gpus: int) -> tuple[Path, str]:
-    """Write pods that take a whole GPU each, one more than there are; returns file and last pod."""
+    """Writes pods for a whole GPU each, one more than there are; returns file and last pod."""
     largest = class_name(product.whole.name)
     template = {
         "apiVersion": "resource.k8s.io/v1",

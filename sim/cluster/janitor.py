@@ -26,7 +26,7 @@ _PAUSE_SECONDS = 0.1
 
 
 def main() -> None:
-    """Obey standard input."""
+    """Obeys standard input."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     processes: list[int] = []

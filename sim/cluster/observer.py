@@ -99,7 +99,7 @@ class NamespaceObserver:
         return str(found[-1]["message"]) if found else ""
 
     def wait(self, what: str, holds: Callable[[], bool], *, seconds: float) -> None:
-        """Wait until ``holds``.
+        """Waits until ``holds``.
 
         Raises:
             ClusterError: time is up or a process ended; says what the pods do instead.

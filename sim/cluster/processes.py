@@ -128,7 +128,7 @@ class Supervisor:
         wave: int = 1,
         environment: Mapping[str, str] | None = None,
     ) -> Child:
-        """Start ``python <arguments>`` with standard output and error in ``logs/<name>.log``."""
+        """Starts ``python <arguments>`` with standard output and error in ``logs/<name>.log``."""
         log = self.directory / "logs" / f"{name}.log"
         with log.open("ab") as output:
             process = subprocess.Popen(
@@ -145,7 +145,7 @@ class Supervisor:
         return child
 
     def restart(self, child: Child) -> Child:
-        """Start an ended child again, with the same arguments and log."""
+        """Starts an ended child again, with the same arguments and log."""
         return self.spawn(child.name, child.arguments, wave=child.wave)
 
     def ended(self) -> list[Child]:
@@ -153,7 +153,7 @@ class Supervisor:
         return [child for child in self.children.values() if child.exit_code is not None]
 
     def check(self) -> None:
-        """See that all run.
+        """Sees that all run.
 
         Raises:
             ClusterError: one has ended; shows the end of its log.
@@ -162,7 +162,7 @@ class Supervisor:
             raise ClusterError(child.epitaph())
 
     def stop(self) -> None:
-        """End all children, wave by wave, and wait for them; those that do not end are killed."""
+        """Ends all children, wave by wave, and waits for them; those that do not end are killed."""
         for wave in sorted({child.wave for child in self.children.values()}, reverse=True):
             members = [child for child in self.children.values() if child.wave == wave]
             for child in members:
@@ -184,7 +184,7 @@ class Supervisor:
 
 
 def _own(directory: Path) -> int:
-    """Make the directory and lock it; returns what holds the lock until it is closed."""
+    """Makes the directory and locks it; returns what holds the lock until it is closed."""
     try:
         (directory / "logs").mkdir(parents=True, exist_ok=True)
         lock = os.open(directory, os.O_RDONLY | os.O_CLOEXEC)

@@ -43,7 +43,7 @@ class ClaimController:
         self._queue.start()
 
     def stop(self) -> None:
-        """End after the object at hand."""
+        """Ends after the object at hand."""
         self._queue.stop()
         self._pods.stop()
         self._claims.stop()

@@ -124,7 +124,7 @@ def reservation(pod: Obj, claim: Obj) -> Obj | None:
 
 
 def claim_change(claim: Obj, find_pod: Callable[[str], Obj | None]) -> ClaimChange:
-    """Decide on a claim, given a look-up of the pods of its namespace by name.
+    """Decides on a claim, given a look-up of the pods of its namespace by name.
 
     Reservations of pods that are done, gone or replaced end; consumers of other kinds stay. With
     the last reservation an allocation ends only under the delete-protection finalizer: a claim

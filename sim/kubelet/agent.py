@@ -51,7 +51,7 @@ class Kubelet:
         self._logs = LogServer(self._pods.log)
 
     def start(self) -> None:
-        """Register the node and begin.
+        """Registers the node and begins.
 
         Raises:
             dra.kube.errors.KubeError: the node could not be registered.
@@ -63,7 +63,7 @@ class Kubelet:
         self._pods.start()
 
     def stop(self) -> None:
-        """Stop as kubelet does: the node, its pods and prepared claims stay as they are."""
+        """Stops as kubelet does: the node, its pods and prepared claims stay as they are."""
         self._logs.stop()
         self._pods.stop()
         self._registration.stop()

@@ -57,7 +57,7 @@ def parse_labels(texts: Iterable[str]) -> dict[str, str]:
 
 
 def register_node(api: KubeApi, shape: NodeShape, now: datetime, *, port: int) -> Obj:
-    """Create the Node, or set labels and status of the one that exists; its taints stay.
+    """Creates the Node, or sets labels and status of the one that exists; its taints stay.
 
     ``port`` is where this kubelet serves logs.
     """

@@ -15,7 +15,7 @@ from sim.nvml.files.host import show_pid_namespace
 
 
 def install(state_dir: str | Path) -> None:
-    """Make pynvml of this process talk to the machine in `state_dir`.
+    """Makes pynvml of this process talk to the machine in `state_dir`.
 
     Installing again replaces the library, as a new process would load it: nothing is initialised
     and no handle is known.
@@ -39,7 +39,7 @@ def end() -> None:
 
 
 def uninstall() -> None:
-    """Leave pynvml as it was before it loaded a library."""
+    """Leaves pynvml as it was before it loaded a library."""
     end()
     pynvml.nvmlLib = None
     pynvml._nvmlGetFunctionPointer_cache.clear()  # noqa: SLF001 - it holds our functions

@@ -142,7 +142,7 @@ def destroy(state: Path, gpu: int, gpu_instance: int) -> None:
 @_state
 @_gpu
 def reset(state: Path, gpu: int) -> None:
-    """Reset a GPU, as nvidia-smi -r does: not while a client holds it."""
+    """Resets a GPU, as nvidia-smi -r does: not while a client holds it."""
     with _refusals():
         Machine(state).reset_gpu(gpu)
 
@@ -164,7 +164,7 @@ _parts = click.argument("parts", nargs=-1, type=click.Choice(get_args(HostPart))
 @_state
 @_parts
 def take_away(state: Path, parts: tuple[HostPart, ...]) -> None:
-    """Take parts of the driver's installation off the host."""
+    """Takes parts of the driver's installation off the host."""
     Machine(state).take_away(*parts)
 
 
@@ -172,7 +172,7 @@ def take_away(state: Path, parts: tuple[HostPart, ...]) -> None:
 @_state
 @_parts
 def bring_back(state: Path, parts: tuple[HostPart, ...]) -> None:
-    """Bring back what was taken away; without arguments all of it."""
+    """Brings back what was taken away; without arguments all of it."""
     Machine(state).bring_back(*parts)
 
 
@@ -180,7 +180,7 @@ def bring_back(state: Path, parts: tuple[HostPart, ...]) -> None:
 @_state
 @click.argument("version")
 def upgrade(state: Path, version: str) -> None:
-    """Exchange the driver's files and modules: not while a client has it open."""
+    """Exchanges the driver's files and modules: not while a client has it open."""
     with _refusals():
         Machine(state).upgrade_driver(version)
 
@@ -196,7 +196,7 @@ def clients(state: Path) -> None:
 @main.command()
 @_state
 def reboot(state: Path) -> None:
-    """Boot the machine again: instances are gone."""
+    """Boots the machine again: instances are gone."""
     Machine(state).reboot()
 
 

@@ -71,13 +71,13 @@ class Faults:
             return self._rules
 
     def add(self, fault: Fault) -> None:
-        """Put a rule into force, counting its calls from now on."""
+        """Puts a rule into force, counting its calls from now on."""
         with locked(self._lock):
             self._write([*(r for r in self.rules() if r.id != fault.id), fault])
             self._write_counts({k: v for k, v in self._read_counts().items() if k != fault.id})
 
     def remove(self, identifier: str | None = None) -> None:
-        """Take one rule away, or all of them; what hangs on it goes on."""
+        """Takes one rule away, or all of them; what hangs on it goes on."""
         with locked(self._lock):
             keep = [r for r in self.rules() if identifier is not None and r.id != identifier]
             self._write(keep)
@@ -103,7 +103,7 @@ class Faults:
         ]
 
     def wait_until_released(self, rule: Fault) -> None:
-        """Block for as long as the rule is in force."""
+        """Blocks for as long as the rule is in force."""
         while any(r.id == rule.id for r in self.rules()):
             time.sleep(_POLL_SECONDS)
 
@@ -121,7 +121,7 @@ class Faults:
 
 
 def suffer(faults: Faults, due: list[Fault]) -> bool:
-    """Let the rules act that act before a call; true if the call must have no effect."""
+    """Lets the rules act that act before a call; true if the call must have no effect."""
     for rule in due:
         if rule.action == "delay":
             time.sleep(rule.seconds)
@@ -135,5 +135,5 @@ def suffer(faults: Faults, due: list[Fault]) -> bool:
 
 
 def crash() -> None:
-    """End this process as a power cut would: no handler, no flush."""
+    """Ends this process as a power cut would: no handler, no flush."""
     os.kill(os.getpid(), signal.SIGKILL)

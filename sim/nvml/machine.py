@@ -65,7 +65,7 @@ class Machine(Administration):
         driver_version: str = DRIVER_VERSION,
         variants: Variants | None = None,
     ) -> "Machine":
-        """Build a machine and its host files (under `<state_dir>/host` by default).
+        """Builds a machine and its host files (under `<state_dir>/host` by default).
 
         Raises:
             FileExistsError: the directory already holds a machine.
@@ -110,7 +110,7 @@ class Machine(Administration):
     def create_slice(
         self, gpu: str | int, profile: str, *, start: int | None = None, compute: bool = True
     ) -> Slice:
-        """Create a slice by profile name ("1g.5gb"), full compute instance included unless told.
+        """Creates a slice by profile name ("1g.5gb"), full compute instance included unless told.
 
         Raises:
             LookupError: the GPU has no such profile.
@@ -147,7 +147,7 @@ class Machine(Administration):
         )
 
     def destroy_slice(self, gpu: str | int, gpu_instance: int) -> None:
-        """Destroy a GPU instance with its compute instances.
+        """Destroys a GPU instance with its compute instances.
 
         Raises:
             RefusedError: IN_USE while a process holds it.
@@ -162,7 +162,7 @@ class Machine(Administration):
             host.sync_capabilities(Path(state.host_root), state)
 
     def destroy_compute_instances(self, gpu: str | int, gpu_instance: int) -> None:
-        """Destroy the compute instances of a GPU instance and leave it."""
+        """Destroys the compute instances of a GPU instance and leaves it."""
         with self.store.change() as state:
             target = find(state, gpu)
             instance = _find_instance(target, gpu_instance)
@@ -249,7 +249,7 @@ class Machine(Administration):
         variants: Variants | None = None,
         latencies: dict[str, float] | None = None,
     ) -> None:
-        """Set the machine's switches (see `MachineState`); None leaves one as it is."""
+        """Sets the machine's switches (see `MachineState`); None leaves one as it is."""
         with self.store.change() as state:
             if privileged is not None:
                 state.privileged = privileged
@@ -267,12 +267,12 @@ class Machine(Administration):
     # -- faults and the record of calls
 
     def inject(self, fault: Fault) -> str:
-        """Put a fault into force and return its id, for `clear_faults`."""
+        """Puts a fault into force and returns its id, for `clear_faults`."""
         self.faults.add(fault)
         return fault.id
 
     def clear_faults(self, identifier: str | None = None) -> None:
-        """Take away one fault or all; what hangs goes on."""
+        """Takes away one fault or all; what hangs goes on."""
         self.faults.remove(identifier)
 
     def mutations(self) -> list[Call]:

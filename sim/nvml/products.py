@@ -107,7 +107,7 @@ def product_names() -> list[str]:
 
 
 def load_product(product: str | Path) -> Product:
-    """Read a product from a bundled fixture's name or from a JSON file's path.
+    """Reads a product from a bundled fixture's name or from a JSON file's path.
 
     Raises:
         LookupError: no such fixture or file; the message lists the fixtures.
@@ -128,7 +128,7 @@ def load_product(product: str | Path) -> Product:
 
 
 def _require(contradictions: Iterator[str]) -> None:
-    """Refuse the first contradiction; while decoding, msgspec adds where it stands."""
+    """Refuses the first contradiction; while decoding, msgspec adds where it stands."""
     if problem := next(contradictions, ""):
         raise ValueError(problem)
 

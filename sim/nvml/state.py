@@ -137,7 +137,7 @@ class MachineState(msgspec.Struct):
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Write the file so that readers see the old or the new content, whole.
+    """Writes the file so that readers see the old or the new content, whole.
 
     The file gets a time of its own: the kernel's is too coarse to tell two quick writes apart when
     the second one gets the inode of the one before.
@@ -151,7 +151,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file exclusively, against threads and processes alike."""
+    """Holds the lock file exclusively, against threads and processes alike."""
     with path.open("a") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         yield
@@ -187,7 +187,7 @@ class Store:
         self._products: dict[str, Product] = {}
 
     def create(self, state: MachineState, products: list[Product]) -> None:
-        """Write the first state and the machine's products.
+        """Writes the first state and the machine's products.
 
         Raises:
             FileExistsError: the directory already holds a machine.

@@ -53,7 +53,7 @@ class Scheduler:
         self._thread.start()
 
     def stop(self) -> None:
-        """End after the pod at hand."""
+        """Ends after the pod at hand."""
         self._queue.close()
         self._thread.join(5.0)
         for reflector in self._reflectors():
@@ -164,7 +164,7 @@ class Scheduler:
             self._queue.wake([PLUGIN])
 
     def _claim_changed(self, change: Change) -> None:
-        """Wake the claim's pods when its status changed, all pods when a device became free."""
+        """Wakes the claim's pods when its status changed, all pods when a device became free."""
         claim = change.new or change.old
         if claim is None:
             return

@@ -24,7 +24,7 @@ class SchedulerWrites:
         self._events = EventRecorder(api, component="default-scheduler")
 
     def close(self) -> None:
-        """Send the last events."""
+        """Sends the last events."""
         self._events.close()
 
     def reserve(self, pod: Obj, claim: Obj) -> None:
@@ -81,7 +81,7 @@ class SchedulerWrites:
         )
 
     def bind(self, pod: Obj, node: str) -> None:
-        """Bind the pod through its binding subresource."""
+        """Binds the pod through its binding subresource."""
         metadata = pod["metadata"]
         binding = Resource("", "v1", f"pods/{metadata['name']}/binding", "Binding", namespaced=True)
         self._api.create(

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dra.common.resources import Obj
 from sim.apiserver.schema.resources import ALL_VERBS
 
 if TYPE_CHECKING:
     from sim.apiserver.schema.resources import Catalogue, ResourceType
-
-Obj = dict[str, Any]
 
 VERSION = {
     "major": "1",
@@ -34,7 +33,7 @@ _GET_PATCH_UPDATE = ("get", "patch", "update")
 
 
 def api_versions() -> Obj:
-    """Answer GET /api."""
+    """Answers GET /api."""
     return {
         "kind": "APIVersions",
         "versions": ["v1"],
@@ -43,7 +42,7 @@ def api_versions() -> Obj:
 
 
 def groups(catalogue: Catalogue) -> dict[str, list[str]]:
-    """Give the served versions of every group, the preferred one first."""
+    """The served versions of every group, the preferred one first."""
     found: dict[str, list[str]] = {}
     for resource in catalogue.all():
         versions = found.setdefault(resource.group, [])
@@ -58,7 +57,7 @@ def _priority(version: str) -> tuple[int, str]:
 
 
 def group_list(catalogue: Catalogue) -> Obj:
-    """Answer GET /apis."""
+    """Answers GET /apis."""
     named = [_group(name, versions) for name, versions in groups(catalogue).items() if name]
     return {"kind": "APIGroupList", "apiVersion": "v1", "groups": named}
 
@@ -69,7 +68,7 @@ def _group(name: str, versions: list[str]) -> Obj:
 
 
 def group(catalogue: Catalogue, name: str) -> Obj | None:
-    """Answer GET /apis/<group>."""
+    """Answers GET /apis/<group>."""
     versions = groups(catalogue).get(name)
     if not versions:
         return None
@@ -77,7 +76,7 @@ def group(catalogue: Catalogue, name: str) -> Obj | None:
 
 
 def resource_list(catalogue: Catalogue, group: str, version: str) -> Obj | None:
-    """Answer GET /api/v1 and /apis/<group>/<version>."""
+    """Answers GET /api/v1 and /apis/<group>/<version>."""
     served = [t for t in catalogue.all() if (t.group, t.version) == (group, version)]
     if not served:
         return None
@@ -129,7 +128,7 @@ def _subresource(resource: ResourceType, name: str) -> tuple[str, list[str], Obj
 
 
 def aggregated(catalogue: Catalogue, *, core: bool) -> Obj:
-    """Answer GET /api or /apis in the aggregated form, which modern kubectl asks for first."""
+    """Answers GET /api or /apis in the aggregated form, which modern kubectl asks for first."""
     items = []
     by_group = groupby(catalogue.all(), key=lambda t: t.group)
     for name, members in by_group:
@@ -183,7 +182,7 @@ def _aggregated_resource(resource: ResourceType) -> Obj:
 
 
 def openapi_index(catalogue: Catalogue) -> Obj:
-    """Answer GET /openapi/v3: one document for each group and version."""
+    """Answers GET /openapi/v3: one document for each group and version."""
     paths = {}
     for resource in catalogue.all():
         prefix = _prefix(resource)
@@ -197,7 +196,7 @@ def _prefix(resource: ResourceType) -> str:
 
 
 def openapi(catalogue: Catalogue, prefix: str) -> Obj | None:
-    """Answer GET /openapi/v3/<prefix>: no schemas, only that PATCH knows `fieldValidation`.
+    """Answers GET /openapi/v3/<prefix>: no schemas, only that PATCH knows `fieldValidation`.
 
     That is what kubectl looks for to leave validation to the server.
     """

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
+from dra.common.resources import Obj
 from sim.apiserver.discovery import groups as discovery
 from sim.apiserver.forms import bodies, listing
 from sim.apiserver.forms.requests import Request, resolve
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from sim.apiserver.storage.store import Record
     from sim.apiserver.verbs.incoming import Target
     from sim.apiserver.verbs.registry import Registry
-
-Obj = dict[str, Any]
 
 _encode = msgspec.json.Encoder().encode
 _JSON = "application/json"
@@ -52,7 +51,7 @@ class Api:
         self._lists = listing.Lists(registry)
 
     def handle(self, request: Request) -> Response:
-        """Answer a request.
+        """Answers a request.
 
         Raises:
             ApiError: it is refused.

@@ -7,13 +7,12 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from dra.common.resources import Obj
 from sim.apiserver.refusals import errors
 
 if TYPE_CHECKING:
     from sim.apiserver.forms.requests import Request
     from sim.apiserver.verbs.incoming import Target
-
-Obj = dict[str, Any]
 
 
 @dataclass(slots=True)
@@ -35,7 +34,7 @@ class Fault:
 
     @classmethod
     def parse(cls, body: Any) -> Fault:
-        """Read a fault (400 if it is malformed)."""
+        """Reads a fault (400 if it is malformed)."""
         try:
             return cls(
                 method=str(body.get("method", "*")).upper(),
@@ -60,14 +59,14 @@ class Debug:
         self.faults: list[Fault] = []
 
     def count(self, verb: str, target: Target, *, written: bool) -> None:
-        """Count a served request, and whether it changed something."""
+        """Counts a served request, and whether it changed something."""
         name = "/".join(filter(None, (target.resource.qualified, target.subresource)))
         self.requests[f"{verb} {name}"] += 1
         if written:
             self.writes[f"{verb} {name}"] += 1
 
     def fault_for(self, request: Request) -> Fault | None:
-        """Give the fault that this request runs into, and use it up by one."""
+        """The fault that this request runs into, used up by one."""
         for fault in self.faults:
             if fault.method in ("*", request.method) and fault.path.search(request.path):
                 fault.count -= 1
@@ -77,7 +76,7 @@ class Debug:
         return None
 
     def report(self, version: int) -> Obj:
-        """Answer GET /debug/writes."""
+        """Answers GET /debug/writes."""
         return {
             "resourceVersion": version,
             "total": self.writes.total(),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from sim.apiserver.refusals import errors
@@ -14,8 +14,6 @@ from sim.apiserver.verbs.incoming import Target
 
 if TYPE_CHECKING:
     from sim.apiserver.verbs.registry import Registry
-
-Obj = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

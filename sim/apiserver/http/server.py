@@ -32,7 +32,7 @@ class _DropConnectionError(Exception):
 async def serve_connection(
     api: Api, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
 ) -> None:
-    """Answer the requests of one connection until either side closes it."""
+    """Answers the requests of one connection until either side closes it."""
     try:
         while (request := await _read_request(reader, writer)) is not None:
             keep = request.headers.get("connection", "").lower() != "close"

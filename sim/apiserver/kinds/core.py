@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import base64
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dra.common.resources import Obj
 from sim.apiserver.kinds.kind import Environment, Kind, text_at
 from sim.apiserver.validate import pods, small
 from sim.apiserver.validate.definitions import check_definition
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sim.apiserver.refusals.causes import Cause
-
-Obj = dict[str, Any]
 
 _WAIT_FOR_NODE_SECONDS = 300
 _DEFAULT_GRACE_SECONDS = 30
@@ -39,7 +38,7 @@ class PodKind(Kind):
     )
 
     def default(self, obj: Obj, env: Environment) -> None:
-        """Fill in what kubelets and schedulers take for granted."""
+        """Fills in what kubelets and schedulers take for granted."""
         spec = obj.setdefault("spec", {})
         spec.setdefault("restartPolicy", "Always")
         spec.setdefault("terminationGracePeriodSeconds", _DEFAULT_GRACE_SECONDS)
@@ -59,7 +58,7 @@ class PodKind(Kind):
                 port.setdefault("protocol", "TCP")
 
     def prepare_create(self, obj: Obj, env: Environment) -> None:
-        """Give a new pod its first status, and what admission adds."""
+        """Gives a new pod its first status, and what admission adds."""
         spec = obj["spec"]
         spec.setdefault("serviceAccountName", "default")
         spec.setdefault("serviceAccount", spec["serviceAccountName"])
@@ -93,7 +92,7 @@ class PodKind(Kind):
             ]
 
     def prepare_status(self, new: Obj, old: Obj, env: Environment) -> None:
-        """Keep owners and the QoS class."""
+        """Keeps owners and the QoS class."""
         for name in ("ownerReferences",):
             if name in old["metadata"]:
                 new["metadata"][name] = old["metadata"][name]
@@ -102,19 +101,19 @@ class PodKind(Kind):
         new.setdefault("status", {}).setdefault("qosClass", text_at(old, "status.qosClass"))
 
     def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
-        """Check containers, claims and gates."""
+        """Checks containers, claims and gates."""
         return pods.check_pod(obj["spec"])
 
     def check_update(self, new: Obj, old: Obj, env: Environment) -> Iterable[Cause]:
-        """Refuse all but a few changes of the spec."""
+        """Refuses all but a few changes of the spec."""
         return pods.check_pod_update(new["spec"], old["spec"])
 
     def check_status(self, new: Obj, old: Obj, env: Environment) -> Iterable[Cause]:
-        """Check the recorded claims."""
+        """Checks the recorded claims."""
         return pods.check_pod_status(new)
 
     def grace_seconds(self, obj: Obj, asked: int | None) -> int:
-        """Give no time to pods without a node and to finished ones."""
+        """Gives no time to pods without a node and to finished ones."""
         if not text_at(obj, "spec.nodeName"):
             return 0
         if text_at(obj, "status.phase") in ("Succeeded", "Failed"):
@@ -127,7 +126,7 @@ class PodKind(Kind):
         return 1 if seconds < 0 else seconds
 
     def fields(self, obj: Obj) -> Obj:
-        """Give node, phase and so on."""
+        """Gives node, phase and so on."""
         fields = super().fields(obj)
         return fields | {"spec.hostNetwork": fields["spec.hostNetwork"] or "false"}
 
@@ -152,14 +151,14 @@ class NodeKind(Kind):
     selectable = frozenset(["spec.unschedulable"])
 
     def default(self, obj: Obj, env: Environment) -> None:
-        """Take the capacity for allocatable."""
+        """Takes the capacity for allocatable."""
         obj.setdefault("spec", {})
         status = obj.setdefault("status", {})
         if "capacity" in status:
             status.setdefault("allocatable", dict(status["capacity"]))
 
     def fields(self, obj: Obj) -> Obj:
-        """Give whether the node is cordoned: never empty."""
+        """Gives whether the node is cordoned: never empty."""
         return {"spec.unschedulable": text_at(obj, "spec.unschedulable") or "false"}
 
 
@@ -169,22 +168,22 @@ class NamespaceKind(Kind):
     selectable = frozenset(["status.phase", "name"])
 
     def default(self, obj: Obj, env: Environment) -> None:
-        """Label the namespace with its name."""
+        """Labels the namespace with its name."""
         metadata = obj["metadata"]
         if metadata.get("name"):
             metadata.setdefault("labels", {})["kubernetes.io/metadata.name"] = metadata["name"]
 
     def prepare_create(self, obj: Obj, env: Environment) -> None:
-        """Set the phase and the finalizer."""
+        """Sets the phase and the finalizer."""
         obj["status"] = {"phase": "Active"}
         obj.setdefault("spec", {}).setdefault("finalizers", ["kubernetes"])
 
     def prepare_update(self, new: Obj, old: Obj, env: Environment) -> None:
-        """Keep the spec's finalizers: they change only through `finalize`."""
+        """Keeps the spec's finalizers: they change only through `finalize`."""
         new["spec"] = old["spec"]
 
     def fields(self, obj: Obj) -> Obj:
-        """Give the phase."""
+        """The phase."""
         name = obj["metadata"]["name"]
         return {"status.phase": text_at(obj, "status.phase"), "name": name}
 
@@ -215,15 +214,15 @@ class EventKind(Kind):
         obj.setdefault("involvedObject", {})
 
     def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
-        """Check the namespace and the fields of new-style events."""
+        """Checks the namespace and the fields of new-style events."""
         return small.check_event(obj)
 
     def check_update(self, new: Obj, old: Obj, env: Environment) -> Iterable[Cause]:
-        """Check as on creation."""
+        """Checks as on creation."""
         return small.check_event(new)
 
     def fields(self, obj: Obj) -> Obj:
-        """Give what the event is about and who reports it."""
+        """Gives what the event is about and who reports it."""
         fields = super().fields(obj)
         reporter = text_at(obj, "reportingComponent")
         return fields | {"source": text_at(obj, "source.component") or reporter}
@@ -236,11 +235,11 @@ class LeaseKind(Kind):
     created_by_update = True
 
     def default(self, obj: Obj, env: Environment) -> None:
-        """Give the lease a spec."""
+        """Gives the lease a spec."""
         obj.setdefault("spec", {})
 
     def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
-        """Check durations and holder."""
+        """Checks durations and holder."""
         return small.check_lease(obj["spec"])
 
 
@@ -248,7 +247,7 @@ class ConfigMapKind(Kind):
     """Config maps."""
 
     def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
-        """Check the keys."""
+        """Checks the keys."""
         return small.check_config_map(obj)
 
 
@@ -256,7 +255,7 @@ class SecretKind(Kind):
     """Secrets."""
 
     def default(self, obj: Obj, env: Environment) -> None:
-        """Set the type, and take plain text over into the data."""
+        """Sets the type, and takes plain text over into the data."""
         obj.setdefault("type", "Opaque")
         for key, text in obj.pop("stringData", {}).items():
             obj.setdefault("data", {})[key] = base64.b64encode(text.encode()).decode()
@@ -276,7 +275,7 @@ class DefinitionKind(Kind):
     status_carries_metadata = False
 
     def default(self, obj: Obj, env: Environment) -> None:
-        """Complete the names and the conversion."""
+        """Completes the names and the conversion."""
         spec = obj.setdefault("spec", {})
         spec.setdefault("conversion", {"strategy": "None"})
         names = spec.setdefault("names", {})
@@ -285,7 +284,7 @@ class DefinitionKind(Kind):
             names.setdefault("listKind", f"{kind}List")
 
     def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
-        """Check what the server has to rely on."""
+        """Checks what the server has to rely on."""
         return check_definition(obj)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
+from dra.common.resources import Obj
 from sim.apiserver.kinds.kind import Environment, Kind, text_at
 from sim.apiserver.schema.builtin import METADATA
 from sim.apiserver.schema.resources import ResourceType
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sim.apiserver.refusals.causes import Cause
-
-Obj = dict[str, Any]
 
 
 class CustomKind(Kind):
@@ -31,19 +30,19 @@ class CustomKind(Kind):
         self.selectable = frozenset(path.lstrip(".") for path in resource.selectable)
 
     def default(self, obj: Obj, env: Environment) -> None:
-        """Set the schema's defaults."""
+        """Sets the schema's defaults."""
         _set_defaults(self._resource.schema, obj)
 
     def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
-        """Check against the schema."""
+        """Checks against the schema."""
         return check_schema(self._resource.schema, obj)
 
     def check_status(self, new: Obj, old: Obj, env: Environment) -> Iterable[Cause]:
-        """Check against the schema."""
+        """Checks against the schema."""
         return check_schema(self._resource.schema, new)
 
     def fields(self, obj: Obj) -> Obj:
-        """Give the definition's selectable fields."""
+        """The definition's selectable fields."""
         return {path: text_at(obj, path) for path in self.selectable}
 
 
@@ -60,7 +59,7 @@ def _set_defaults(schema: Obj, value: Any) -> None:
 
 
 def resource_types(definition: Obj) -> list[ResourceType]:
-    """Give what a CustomResourceDefinition serves, one for each served version."""
+    """Gives what a CustomResourceDefinition serves, one for each served version."""
     spec = definition["spec"]
     names = spec["names"]
     return [
@@ -99,7 +98,7 @@ def _root_shape(schema: Obj) -> Shape:
 
 
 def shape_of(schema: Obj) -> Shape:
-    """Give the shape that a structural schema describes; types are checked elsewhere."""
+    """The shape that a structural schema describes; types are checked elsewhere."""
     open_ended = bool(schema.get("x-kubernetes-preserve-unknown-fields"))
     atomic = schema.get("x-kubernetes-map-type") == "atomic"
     if schema.get("type") == "array":

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dra.common.resources import Obj
 from sim.apiserver.kinds.kind import Environment, Kind, text_at
 from sim.apiserver.validate import claims, claimstatus, classes, slices
 from sim.apiserver.validate.devices import device_id, immutable
@@ -12,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sim.apiserver.refusals.causes import Cause
-
-Obj = dict[str, Any]
 
 _ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 
@@ -42,18 +41,18 @@ class ClaimKind(Kind):
     status_carries_metadata = False
 
     def default(self, obj: Obj, env: Environment) -> None:
-        """Complete the requests, and always show a status."""
+        """Completes the requests, and always shows a status."""
         _default_requests(obj.setdefault("spec", {}), env)
         status = obj.setdefault("status", {})
         if "allocation" in status:
             status["allocation"].setdefault("devices", {})
 
     def prepare_create(self, obj: Obj, env: Environment) -> None:
-        """Begin with an empty status."""
+        """Begins with an empty status."""
         obj["status"] = {}
 
     def prepare_status(self, new: Obj, old: Obj, env: Environment) -> None:
-        """Drop fields behind closed gates, and the devices of an allocation that is gone."""
+        """Drops fields behind closed gates, and the devices of an allocation that is gone."""
         status = new.setdefault("status", {})
         results = _results(status)
         if "DRAResourceClaimDeviceStatus" not in env.gates and not old["status"].get("devices"):
@@ -74,15 +73,15 @@ class ClaimKind(Kind):
             status.pop("devices", None)
 
     def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
-        """Check the requests."""
+        """Checks the requests."""
         return claims.check_claim_spec(obj["spec"], "spec", admin_allowed=_admin_allowed(obj, env))
 
     def check_update(self, new: Obj, old: Obj, env: Environment) -> Iterable[Cause]:
-        """Refuse any change of the spec."""
+        """Refuses any change of the spec."""
         return immutable("spec", new["spec"], old["spec"])
 
     def check_status(self, new: Obj, old: Obj, env: Environment) -> Iterable[Cause]:
-        """Check allocation, reservations and device states."""
+        """Checks allocation, reservations and device states."""
         return claimstatus.check_claim_status(new, old, admin_allowed=_admin_allowed(new, env))
 
 
@@ -95,17 +94,17 @@ class ClaimTemplateKind(Kind):
     """Templates: immutable."""
 
     def default(self, obj: Obj, env: Environment) -> None:
-        """Complete the requests."""
+        """Completes the requests."""
         _default_requests(obj.setdefault("spec", {}).setdefault("spec", {}), env)
 
     def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
-        """Check the claim spec within."""
+        """Checks the claim spec within."""
         return claims.check_claim_spec(
             obj["spec"]["spec"], "spec.spec", admin_allowed=_admin_allowed(obj, env)
         )
 
     def check_update(self, new: Obj, old: Obj, env: Environment) -> Iterable[Cause]:
-        """Refuse any change of the spec."""
+        """Refuses any change of the spec."""
         return immutable("spec", new["spec"], old["spec"])
 
 
@@ -115,13 +114,13 @@ class DeviceClassKind(Kind):
     bumps_generation = True
 
     def default(self, obj: Obj, env: Environment) -> None:
-        """Show a spec always; drop the extended resource behind a closed gate."""
+        """Shows a spec always; drops the extended resource behind a closed gate."""
         spec = obj.setdefault("spec", {})
         if "DRAExtendedResource" not in env.gates:
             spec.pop("extendedResourceName", None)
 
     def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
-        """Check selectors, configs and the extended resource name."""
+        """Checks selectors, configs and the extended resource name."""
         return classes.check_device_class(obj["spec"])
 
 
@@ -132,7 +131,7 @@ class SliceKind(Kind):
     selectable = frozenset(["spec.nodeName", "spec.driver"])
 
     def default(self, obj: Obj, env: Environment) -> None:
-        """Drop fields behind closed gates; stamp taints."""
+        """Drops fields behind closed gates; stamps taints."""
         spec = obj.setdefault("spec", {})
         if "DRAPartitionableDevices" not in env.gates:
             spec.pop("sharedCounters", None)
@@ -146,15 +145,15 @@ class SliceKind(Kind):
                 taint.setdefault("timeAdded", env.timestamp())
 
     def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
-        """Check the whole spec."""
+        """Checks the whole spec."""
         return slices.check_slice(obj["spec"], None)
 
     def check_update(self, new: Obj, old: Obj, env: Environment) -> Iterable[Cause]:
-        """Check the whole spec and what may not change."""
+        """Checks the whole spec and what may not change."""
         return slices.check_slice(new["spec"], old["spec"])
 
     def fields(self, obj: Obj) -> Obj:
-        """Give node and driver."""
+        """Gives node and driver."""
         return {path: text_at(obj, path) for path in self.selectable}
 
 

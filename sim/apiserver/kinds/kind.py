@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from dra.common.resources import Obj
 from sim.apiserver.schema.normalise import rfc3339
 
 if TYPE_CHECKING:
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from sim.apiserver.ownership.fieldsets import Path
     from sim.apiserver.refusals.causes import Cause
     from sim.apiserver.storage.store import Store
-
-Obj = dict[str, Any]
 
 DEFAULT_GATES = frozenset(
     [
@@ -45,11 +44,11 @@ class Environment:
     gates: frozenset[str] = field(default=DEFAULT_GATES)
 
     def timestamp(self) -> str:
-        """Give the present moment as the API writes it."""
+        """The present moment as the API writes it."""
         return rfc3339(self.now())
 
     def namespace_labels(self, namespace: str) -> Obj:
-        """Give the labels of a namespace."""
+        """The labels of a namespace."""
         record = self.store.get(("", "namespaces"), ("", namespace))
         labels: Obj = record.obj["metadata"].get("labels", {}) if record else {}
         return labels
@@ -67,39 +66,39 @@ class Kind:
     selectable: frozenset[str] = frozenset()
 
     def default(self, obj: Obj, env: Environment) -> None:
-        """Fill in defaults; runs on every write, so it must be idempotent."""
+        """Fills in defaults; runs on every write, so it must be idempotent."""
 
     def prepare_create(self, obj: Obj, env: Environment) -> None:
-        """Drop or set what a client may not decide on creation."""
+        """Drops or sets what a client may not decide on creation."""
 
     def prepare_update(self, new: Obj, old: Obj, env: Environment) -> None:
-        """Undo what a write to the main endpoint may not change."""
+        """Undoes what a write to the main endpoint may not change."""
 
     def prepare_status(self, new: Obj, old: Obj, env: Environment) -> None:
-        """Undo what a write to the status endpoint may not change."""
+        """Undoes what a write to the status endpoint may not change."""
 
     def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
-        """Give what is wrong with a new object."""
+        """Gives what is wrong with a new object."""
         return ()
 
     def check_update(self, new: Obj, old: Obj, env: Environment) -> Iterable[Cause]:
-        """Give what is wrong with an update of the main endpoint."""
+        """Gives what is wrong with an update of the main endpoint."""
         return self.check_create(new, env)
 
     def check_status(self, new: Obj, old: Obj, env: Environment) -> Iterable[Cause]:
-        """Give what is wrong with an update of the status endpoint."""
+        """Gives what is wrong with an update of the status endpoint."""
         return ()
 
     def fields(self, obj: Obj) -> Obj:
-        """Give the values of the selectable fields beside name and namespace."""
+        """The values of the selectable fields beside name and namespace."""
         return {path: text_at(obj, path) for path in self.selectable}
 
     def grace_seconds(self, obj: Obj, asked: int | None) -> int:
-        """Give how long the object outlives a delete request."""
+        """Gives how long the object outlives a delete request."""
         return 0
 
     def select(self, obj: Obj) -> Obj:
-        """Give all selectable fields."""
+        """All selectable fields."""
         metadata = obj["metadata"]
         own = {
             "metadata.name": metadata.get("name", ""),
@@ -108,7 +107,7 @@ class Kind:
         return own | self.fields(obj)
 
     def begin(self, obj: Obj, env: Environment, *, has_status: bool) -> None:
-        """Bring a new object into its first state."""
+        """Brings a new object into its first state."""
         if has_status and not self.create_keeps_status:
             obj.pop("status", None)
         if self.bumps_generation:
@@ -116,7 +115,7 @@ class Kind:
         self.prepare_create(obj, env)
 
     def advance(self, new: Obj, old: Obj, env: Environment, *, has_status: bool) -> None:
-        """Confine an update of the main endpoint to what it may change."""
+        """Confines an update of the main endpoint to what it may change."""
         if has_status:
             _take_over(new, old, "status")
         self.prepare_update(new, old, env)
@@ -125,7 +124,7 @@ class Kind:
             new["metadata"]["generation"] = old["metadata"].get("generation", 0) + 1
 
     def report(self, new: Obj, old: Obj, env: Environment) -> None:
-        """Confine an update of the status endpoint to what it may change."""
+        """Confines an update of the status endpoint to what it may change."""
         for name in set(new) | set(old):
             if name not in ("apiVersion", "kind", "metadata", "status"):
                 _take_over(new, old, name)
@@ -136,7 +135,7 @@ class Kind:
         self.prepare_status(new, old, env)
 
     def reset_fields(self, subresource: str, *, has_status: bool) -> tuple[Path, ...]:
-        """Give the fields that a writer of this endpoint cannot own."""
+        """The fields that a writer of this endpoint cannot own."""
         if subresource == "status":
             spec: tuple[Path, ...] = (("f:spec",),)
             return spec if self.status_carries_metadata else (*spec, ("f:metadata",))
@@ -155,7 +154,7 @@ def _but(obj: Obj, names: tuple[str, ...]) -> Obj:
 
 
 def text_at(obj: Obj, path: str) -> str:
-    """Give the scalar at a dotted path as text, "" if there is none."""
+    """The scalar at a dotted path as text, "" if there is none."""
     value: Any = obj
     for name in path.lstrip(".").split("."):
         value = value.get(name) if isinstance(value, dict) else None

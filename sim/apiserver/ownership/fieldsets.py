@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from dra.common.resources import Obj
 from sim.apiserver.schema.shapes import Shape, children, is_leaf
 
-Obj = dict[str, Any]
 Path = tuple[str, ...]
 FieldSet = frozenset[Path]
 
@@ -49,7 +49,7 @@ class Difference:
 
 
 def ownable(fields: frozenset[Path] | set[Path]) -> FieldSet:
-    """Drop what nobody owns: identity and what the server itself writes."""
+    """Drops what nobody owns: identity and what the server itself writes."""
     return frozenset(
         path
         for path in fields
@@ -58,14 +58,14 @@ def ownable(fields: frozenset[Path] | set[Path]) -> FieldSet:
 
 
 def without(fields: FieldSet, prefixes: tuple[Path, ...]) -> FieldSet:
-    """Drop the fields under any of the prefixes."""
+    """Drops the fields under any of the prefixes."""
     return frozenset(
         path for path in fields if not any(path[: len(prefix)] == prefix for prefix in prefixes)
     )
 
 
 def applied_fields(shape: Shape, value: Any, path: Path = ()) -> set[Path]:
-    """Give what an applied configuration claims: leaves, keyed items, empty containers."""
+    """Gives what an applied configuration claims: leaves, keyed items, empty containers."""
     if is_leaf(shape, value) or not value:
         return {path} if path else set()
     found: set[Path] = set()
@@ -85,7 +85,7 @@ def _everything(shape: Shape, value: Any, path: Path) -> set[Path]:
 
 
 def compare(shape: Shape, old: Any, new: Any) -> Difference:
-    """Compare two versions field by field."""
+    """Compares two versions field by field."""
     removed: set[Path] = set()
     added: set[Path] = set()
     modified: set[Path] = set()
@@ -113,7 +113,7 @@ def compare(shape: Shape, old: Any, new: Any) -> Difference:
 
 
 def to_json(fields: FieldSet) -> Obj:
-    """Write a set as FieldsV1."""
+    """Writes a set as FieldsV1."""
     root: Obj = {}
     for path in sorted(fields):
         node = root
@@ -133,7 +133,7 @@ def _drop_lone_dots(node: Obj) -> None:
 
 
 def from_json(node: Obj, path: Path = ()) -> FieldSet:
-    """Read a set from FieldsV1."""
+    """Reads a set from FieldsV1."""
     found: set[Path] = set()
     for element, inner in node.items():
         if element == ".":
@@ -146,7 +146,7 @@ def from_json(node: Obj, path: Path = ()) -> FieldSet:
 
 
 def readable(path: Path) -> str:
-    """Write a path as conflict messages do: `.spec.containers[name="a"].image`."""
+    """Writes a path as conflict messages do: `.spec.containers[name="a"].image`."""
     text = ""
     for element in path:
         kind, body = element[0], element[2:]

@@ -8,8 +8,9 @@ lists, and meets a conflict where it would change what another manager owns.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dra.common.resources import Obj
 from sim.apiserver.ownership.fieldsets import (
     EMPTY,
     FieldSet,
@@ -27,8 +28,6 @@ from sim.apiserver.refusals import errors
 
 if TYPE_CHECKING:
     from sim.apiserver.schema.shapes import Shape
-
-Obj = dict[str, Any]
 
 _MANAGERS_KEPT_FOR_UPDATES = 10
 
@@ -64,7 +63,7 @@ class Write:
 
 
 def read(obj: Obj) -> Managers:
-    """Read the managers of an object."""
+    """Reads the managers of an object."""
     return {
         Manager(
             entry.get("operation", "Update"),
@@ -77,7 +76,7 @@ def read(obj: Obj) -> Managers:
 
 
 def write(obj: Obj, managers: Managers) -> None:
-    """Write the managers into an object, appliers first, then by time."""
+    """Writes the managers into an object, appliers first, then by time."""
     entries = []
     kept = _merge_ancient(managers)
     for manager in sorted(kept, key=lambda m: (m.operation, kept[m].time, m)):
@@ -114,7 +113,7 @@ def _merge_ancient(managers: Managers) -> Managers:
 
 
 def track_update(shape: Shape, old: Obj, new: Obj, write_: Write) -> None:
-    """Record in `new` what this update changed.
+    """Records in `new` what this update changed.
 
     An update that empties `managedFields` on purpose resets the ownership, as in Kubernetes.
     """
@@ -145,7 +144,7 @@ def _bare(obj: Obj) -> Obj:
 
 
 def apply(shape: Shape, live: Obj, config: Obj, write_: Write, *, force: bool) -> Obj:
-    """Give the object that results from applying `config` to `live`; neither is changed.
+    """The object that results from applying `config` to `live`; neither is changed.
 
     Raises:
         ApiError: 409 with a cause for every field that another manager owns with another value.

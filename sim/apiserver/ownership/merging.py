@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def merge(shape: Shape, live: Any, config: Any) -> Any:
-    """Give `live` with everything that `config` says; lists with keys are merged by them."""
+    """`live` with everything that `config` says; lists with keys are merged by them."""
     if is_leaf(shape, config) or live is None:
         return config
     if isinstance(config, dict) and isinstance(live, dict):
@@ -42,7 +42,7 @@ def _merge_lists(shape: Shape, live: list[Any], config: list[Any]) -> list[Any]:
 
 
 def prune(shape: Shape, value: Any, *, dropped: FieldSet, held: FieldSet) -> Any:
-    """Remove the `dropped` fields, and containers that this leaves empty, unless `held`."""
+    """Removes the `dropped` fields, and containers that this leaves empty, unless `held`."""
     doomed = {path for path in dropped if not _is_held(path, held)}
     if not doomed:
         return value

@@ -33,60 +33,60 @@ class Cause:
     detail: str
 
     def message(self) -> str:
-        """Say what is wrong, without the path of the field."""
+        """Says what is wrong, without the path of the field."""
         text = _WORDS[self.type]
         if self.type not in _WITHOUT_VALUE:
             text += f": {json.dumps(self.value, separators=(',', ':'), ensure_ascii=False)}"
         return f"{text}: {self.detail}" if self.detail else text
 
     def as_json(self) -> dict[str, Any]:
-        """Give the entry of `details.causes`."""
+        """The entry of `details.causes`."""
         return {"reason": self.type, "message": self.message(), "field": self.field}
 
 
 def required(field: str, detail: str = "") -> Cause:
-    """Say that a value is missing."""
+    """Says that a value is missing."""
     return Cause("FieldValueRequired", field, None, detail)
 
 
 def invalid(field: str, value: Any, detail: str) -> Cause:
-    """Say that a value breaks a rule."""
+    """Says that a value breaks a rule."""
     return Cause("FieldValueInvalid", field, value, detail)
 
 
 def wrong_type(field: str, value: Any, detail: str) -> Cause:
-    """Say that a value has another JSON type than the schema."""
+    """Says that a value has another JSON type than the schema."""
     return Cause("FieldValueTypeInvalid", field, value, detail)
 
 
 def forbidden(field: str, detail: str) -> Cause:
-    """Say that a value may not be given here."""
+    """Says that a value may not be given here."""
     return Cause("FieldValueForbidden", field, None, detail)
 
 
 def duplicate(field: str, value: Any) -> Cause:
-    """Say that a value is there twice."""
+    """Says that a value is there twice."""
     return Cause("FieldValueDuplicate", field, value, "")
 
 
 def not_found(field: str, value: Any) -> Cause:
-    """Say that a value names something that is not there."""
+    """Says that a value names something that is not there."""
     return Cause("FieldValueNotFound", field, value, "")
 
 
 def not_supported(field: str, value: Any, allowed: Iterable[str]) -> Cause:
-    """Say that a value is none of the known ones."""
+    """Says that a value is none of the known ones."""
     words = ", ".join(f'"{word}"' for word in allowed)
     return Cause("FieldValueNotSupported", field, value, f"supported values: {words}")
 
 
 def too_long(field: str, limit: int) -> Cause:
-    """Say that a text has more than `limit` bytes."""
+    """Says that a text has more than `limit` bytes."""
     unit = "byte" if limit == 1 else "bytes"
     return Cause("FieldValueTooLong", field, None, f"may not be more than {limit} {unit}")
 
 
 def too_many(field: str, count: int, limit: int) -> Cause:
-    """Say that a list has more than `limit` items."""
+    """Says that a list has more than `limit` items."""
     unit = "item" if limit == 1 else "items"
     return Cause("FieldValueTooMany", field, count, f"must have at most {limit} {unit}")

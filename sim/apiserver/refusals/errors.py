@@ -6,14 +6,14 @@ Texts and reasons follow k8s.io/apimachinery `api/errors`, because clients match
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
+
+from dra.common.resources import Obj
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from sim.apiserver.refusals.causes import Cause
-
-Obj = dict[str, Any]
 
 MODIFIED_SINCE = (
     "the object has been modified; please apply your changes to the latest version and try again"
@@ -45,7 +45,7 @@ class ApiError(Exception):
         self.details = details or {}
 
     def status(self) -> Obj:
-        """Give the `Status` object that goes into the response body or a watch's ERROR event."""
+        """The `Status` object that goes into the response body or a watch's ERROR event."""
         body: Obj = {
             "kind": "Status",
             "apiVersion": "v1",
@@ -68,7 +68,7 @@ def _about(resource: Named, name: str) -> Obj:
 
 
 def success(resource: Named, name: str, uid: str) -> Obj:
-    """Give the `Status` that a finished deletion returns."""
+    """The `Status` that a finished deletion returns."""
     return {
         "kind": "Status",
         "apiVersion": "v1",

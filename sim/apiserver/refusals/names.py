@@ -22,7 +22,7 @@ def _matches(pattern: str, text: str) -> bool:
 
 
 def dns_label(text: str) -> str | None:
-    """Check an RFC 1123 label: at most 63 of `a-z0-9-`."""
+    """Checks an RFC 1123 label: at most 63 of `a-z0-9-`."""
     if len(text) > DNS_LABEL_LENGTH:
         return f"must be no more than {DNS_LABEL_LENGTH} bytes"
     if _matches(_LABEL, text):
@@ -35,7 +35,7 @@ def dns_label(text: str) -> str | None:
 
 
 def dns_subdomain(text: str) -> str | None:
-    """Check an RFC 1123 subdomain: labels joined by dots, at most 253 characters."""
+    """Checks an RFC 1123 subdomain: labels joined by dots, at most 253 characters."""
     if len(text) > SUBDOMAIN_LENGTH:
         return f"must be no more than {SUBDOMAIN_LENGTH} bytes"
     if _matches(_SUBDOMAIN, text):
@@ -48,14 +48,14 @@ def dns_subdomain(text: str) -> str | None:
 
 
 def path_segment(text: str) -> str | None:
-    """Check a name that may be anything that fits into a URL path (RBAC)."""
+    """Checks a name that may be anything that fits into a URL path (RBAC)."""
     if text in (".", "..") or "/" in text or "%" in text:
         return "may not be '.' or '..' and may not contain '/' or '%'"
     return None
 
 
 def qualified_name(text: str) -> str | None:
-    """Check a label key: `[prefix/]name`."""
+    """Checks a label key: `[prefix/]name`."""
     prefix, slash, name = text.rpartition("/")
     if "/" in prefix or (slash and not prefix) or not name:
         return (
@@ -76,7 +76,7 @@ def qualified_name(text: str) -> str | None:
 
 
 def label_value(text: Any) -> str | None:
-    """Check a label value: empty, or at most 63 of `A-Za-z0-9-_.`."""
+    """Checks a label value: empty, or at most 63 of `A-Za-z0-9-_.`."""
     if not isinstance(text, str):
         return "must be a string"
     if len(text) > DNS_LABEL_LENGTH:

@@ -55,7 +55,7 @@ _CONDITION = struct(
 
 
 def kind(**fields: Shape) -> Shape:
-    """Describe a whole object of which other top-level fields are dropped."""
+    """Describes a whole object of which other top-level fields are dropped."""
     common = {"apiVersion": TEXT, "kind": TEXT, "metadata": METADATA}
     return Shape("struct", common | fields, closed=True)
 

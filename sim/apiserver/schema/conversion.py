@@ -6,12 +6,12 @@ are core events under other field names.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from dra.common.resources import Obj
 
 if TYPE_CHECKING:
     from sim.apiserver.schema.resources import ResourceType
-
-Obj = dict[str, Any]
 
 _EVENTS = "events.k8s.io/v1"
 _RENAMED = {
@@ -27,7 +27,7 @@ _ORIGINAL = {new: old for old, new in _RENAMED.items()}
 
 
 def present(resource: ResourceType, obj: Obj) -> Obj:
-    """Give a stored object as this version of its resource shows it."""
+    """A stored object as this version of its resource shows it."""
     if obj["apiVersion"] == resource.api_version:
         return obj
     if resource.api_version == _EVENTS:
@@ -36,7 +36,7 @@ def present(resource: ResourceType, obj: Obj) -> Obj:
 
 
 def stored(resource: ResourceType, obj: Obj) -> Obj:
-    """Give an object as it is stored."""
+    """An object as it is stored."""
     if resource.api_version != _EVENTS:
         return obj
     return {_ORIGINAL.get(name, name): value for name, value in obj.items()} | {"apiVersion": "v1"}

@@ -10,11 +10,10 @@ import re
 from datetime import UTC, datetime
 from typing import Any
 
+from dra.common.resources import Obj
 from sim.apiserver.refusals import errors
 from sim.apiserver.schema.quantities import canonical
 from sim.apiserver.schema.shapes import ANY, Shape
-
-Obj = dict[str, Any]
 
 _FRACTION = re.compile(r"(\.\d+)?(Z|[+-]\d\d:\d\d)$")
 
@@ -24,7 +23,7 @@ class _MismatchError(Exception):
 
 
 def normalise(shape: Shape, obj: Obj, unknown: list[str] | None = None) -> Obj:
-    """Give the object as it is kept; the paths of dropped unknown fields go into `unknown`.
+    """The object as it is kept; the paths of dropped unknown fields go into `unknown`.
 
     Raises:
         ApiError: 400, a value has the wrong type.
@@ -120,5 +119,5 @@ def _time(text: str, *, micro: bool) -> str:
 
 
 def rfc3339(moment: datetime, *, micro: bool = False) -> str:
-    """Write a moment as metav1.Time (whole seconds) or MicroTime."""
+    """Writes a moment as metav1.Time (whole seconds) or MicroTime."""
     return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ" if micro else "%Y-%m-%dT%H:%M:%SZ")

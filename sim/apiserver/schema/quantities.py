@@ -17,7 +17,7 @@ _BINARY_FLOOR = 1024
 
 
 def canonical(text: str) -> str:
-    """Give a quantity as the API server writes it back.
+    """A quantity as the API server writes it back.
 
     Raises:
         ValueError: the text is no quantity.

@@ -205,27 +205,27 @@ class Catalogue:
         self._types = {(t.group, t.version, t.plural): t for t in BUILTIN}
 
     def find(self, group: str, version: str, plural: str) -> ResourceType | None:
-        """Give a resource, or None if it is not served."""
+        """A resource, or None if it is not served."""
         return self._types.get((group, version, plural))
 
     def of_family(self, family: Family) -> ResourceType:
-        """Give some version of a stored resource: enough to delete its objects."""
+        """Some version of a stored resource: enough to delete its objects."""
         return next(t for t in self._types.values() if (t.group, t.plural) == family)
 
     def of_kind(self, group: str, kind: str) -> ResourceType | None:
-        """Give some version of a kind: what an owner reference names."""
+        """Some version of a kind: what an owner reference names."""
         return next((t for t in self._types.values() if (t.group, t.kind) == (group, kind)), None)
 
     def serve(self, resource: ResourceType) -> None:
-        """Begin to serve a custom resource, or replace it."""
+        """Begins to serve a custom resource, or replaces it."""
         self._types[resource.group, resource.version, resource.plural] = resource
 
     def withdraw(self, group: str, plural: str) -> None:
-        """End serving every version of a custom resource."""
+        """Ends serving every version of a custom resource."""
         self._types = {
             key: t for key, t in self._types.items() if (key[0], key[2]) != (group, plural)
         }
 
     def all(self) -> list[ResourceType]:
-        """Give everything, core first, then by group, version and plural."""
+        """Gives everything, core first, then by group, version and plural."""
         return sorted(self._types.values(), key=lambda t: (t.group, t.version, t.plural))

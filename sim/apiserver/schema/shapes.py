@@ -11,8 +11,6 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-Obj = dict[str, Any]
-
 
 @dataclass(frozen=True, slots=True)
 class Shape:
@@ -39,7 +37,7 @@ class Shape:
     lenient: bool = False
 
     def child(self, name: str) -> Shape:
-        """Give the shape of a field of a struct or a value of a map."""
+        """The shape of a field of a struct or a value of a map."""
         if self.kind == "map" and self.item is not None:
             return self.item
         return self.fields.get(name, ANY)
@@ -55,41 +53,41 @@ MICRO_TIME = Shape("micro")
 
 
 def struct(*, atomic: bool = False, **fields: Shape) -> Shape:
-    """Describe a struct completely: other fields are dropped."""
+    """Describes a struct completely: other fields are dropped."""
     return Shape("struct", fields, closed=True, atomic=atomic)
 
 
 def partial(*, atomic: bool = False, **fields: Shape) -> Shape:
-    """Describe some fields of a struct; others pass as they are."""
+    """Describes some fields of a struct; others pass as they are."""
     return Shape("struct", fields, atomic=atomic)
 
 
 def map_of(item: Shape, *, atomic: bool = False) -> Shape:
-    """Describe a map from text to `item`."""
+    """Describes a map from text to `item`."""
     return Shape("map", item=item, atomic=atomic)
 
 
 def list_of(item: Shape = ANY) -> Shape:
-    """Describe a list that has one owner and is replaced as a whole."""
+    """Describes a list that has one owner and is replaced as a whole."""
     return Shape("list", item=item, atomic=True)
 
 
 def set_of(item: Shape = TEXT, *, merge: bool = False) -> Shape:
-    """Describe a list of distinct scalars; `merge`: strategic merge patch adds to it."""
+    """Describes a list of distinct scalars; `merge`: strategic merge patch adds to it."""
     return Shape("list", item=item, is_set=True, merge_key="*" if merge else "")
 
 
 def keyed(
     item: Shape, *keys: str, merge: bool = True, defaults: dict[str, Any] | None = None
 ) -> Shape:
-    """Describe a list that is a map by `keys`; strategic merge patch uses the first of them."""
+    """Describes a list that is a map by `keys`; strategic merge patch uses the first of them."""
     return Shape(
         "list", item=item, keys=keys, merge_key=keys[0] if merge else "", defaults=defaults or {}
     )
 
 
 def is_leaf(shape: Shape, value: Any) -> bool:
-    """Tell whether a value is owned and compared as one unit."""
+    """Whether a value is owned and compared as one unit."""
     if shape.atomic:
         return True
     if isinstance(value, dict):
@@ -98,7 +96,7 @@ def is_leaf(shape: Shape, value: Any) -> bool:
 
 
 def element_id(shape: Shape, element: Any) -> str:
-    """Give the path element of a list's item, as FieldsV1 writes it: `k:{...}` or `v:...`."""
+    """The path element of a list's item, as FieldsV1 writes it: `k:{...}` or `v:...`."""
     if shape.is_set:
         return "v:" + _compact(element)
     found = {}
@@ -115,7 +113,7 @@ def _compact(value: Any) -> str:
 
 
 def children(shape: Shape, value: Any) -> list[tuple[str, Shape, Any]]:
-    """Give (path element, shape, value) of what is inside a value that is not a leaf."""
+    """(path element, shape, value) of what is inside a value that is not a leaf."""
     if isinstance(value, dict):
         return [("f:" + name, shape.child(name), inner) for name, inner in value.items()]
     item = shape.item or ANY

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dra.common.resources import Obj
 from sim.apiserver.refusals import errors, names
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-
-Obj = dict[str, Any]
 
 _SPLIT = re.compile(r",(?![^(]*\))")
 _SET = re.compile(r"^\s*(\S+)\s+(in|notin)\s*\(([^)]*)\)\s*$")
@@ -28,7 +27,7 @@ class Requirement:
     values: frozenset[str]
 
     def holds(self, labels: Obj) -> bool:
-        """Tell whether a set of labels or fields satisfies this condition."""
+        """Whether a set of labels or fields satisfies this condition."""
         present = self.key in labels
         if self.operator == "exists":
             return present
@@ -53,7 +52,7 @@ class Selection:
     fields: tuple[Requirement, ...] = ()
 
     def takes(self, obj: Obj, fields_of: Callable[[Obj], Obj]) -> bool:
-        """Tell whether an object is selected; `fields_of` gives its selectable fields."""
+        """Whether an object is selected; `fields_of` gives its selectable fields."""
         labels = obj["metadata"].get("labels", {})
         if not all(requirement.holds(labels) for requirement in self.labels):
             return False
@@ -64,7 +63,7 @@ class Selection:
 
 
 def parse_labels(text: str) -> tuple[Requirement, ...]:
-    """Parse a label selector such as `a=b,c!=d,e in (f,g),!h`.
+    """Parses a label selector such as `a=b,c!=d,e in (f,g),!h`.
 
     Raises:
         ApiError: 400, it cannot be parsed.
@@ -94,7 +93,7 @@ def _parse_label(part: str) -> Requirement:
 
 
 def parse_fields(text: str, supported: frozenset[str]) -> tuple[Requirement, ...]:
-    """Parse a field selector such as `metadata.name=a,spec.nodeName!=b`.
+    """Parses a field selector such as `metadata.name=a,spec.nodeName!=b`.
 
     Raises:
         ApiError: 400, it cannot be parsed or names a field that this resource does not select by.

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
+
+from dra.common.resources import Obj
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from sim.apiserver.schema.resources import Family
 
-Obj = dict[str, Any]
 Key = tuple[str, str]
 """(namespace or "", name)."""
 
@@ -34,7 +35,7 @@ class Record:
     raw: bytes
 
     def copy(self) -> Obj:
-        """Give a private deep copy of the object."""
+        """A private deep copy of the object."""
         copied: Obj = _decode(self.raw)
         return copied
 
@@ -65,20 +66,20 @@ class Store:
         self._listeners: list[Callable[[Change], None]] = []
 
     def get(self, family: Family, key: Key) -> Record | None:
-        """Give the current record, if there is one."""
+        """The current record, if there is one."""
         return self._objects[family].get(key)
 
     def records(self, family: Family, namespace: str = "") -> list[Record]:
-        """Give the records of a resource in key order; an empty namespace means all."""
+        """The records of a resource in key order; an empty namespace means all."""
         objects = self._objects[family]
         return [objects[key] for key in sorted(objects) if not namespace or key[0] == namespace]
 
     def families(self) -> Iterator[Family]:
-        """Give every resource that holds an object."""
+        """Every resource that holds an object."""
         return (family for family, objects in list(self._objects.items()) if objects)
 
     def put(self, family: Family, obj: Obj) -> Record:
-        """Create or replace under the next version, which is written into the object."""
+        """Creates or replaces under the next version, which is written into the object."""
         key = key_of(obj)
         old = self._objects[family].get(key)
         record = self._stamp(obj)
@@ -87,14 +88,14 @@ class Store:
         return record
 
     def remove(self, family: Family, obj: Obj) -> Record:
-        """Delete; `obj` is the state that watchers see, under the version of the deletion."""
+        """Deletes; `obj` is the state that watchers see, under the version of the deletion."""
         old = self._objects[family].pop(key_of(obj))
         record = self._stamp(obj)
         self._tell(Change("DELETED", family, old, record))
         return record
 
     def since(self, family: Family, version: int) -> list[Change]:
-        """Give the changes after `version`.
+        """The changes after `version`.
 
         Raises:
             CompactedError: some of them are forgotten.
@@ -104,17 +105,17 @@ class Store:
         return [change for change in self._changes[family] if change.new.version > version]
 
     def compacted(self, family: Family) -> int:
-        """Give the version up to which the history of a resource is forgotten."""
+        """The version up to which the history of a resource is forgotten."""
         return self._compacted[family]
 
     def compact(self) -> None:
-        """Forget the history of every resource: watches from older versions get 410."""
+        """Forgets the history of every resource: watches from older versions get 410."""
         for family in set(self._objects) | set(self._changes):
             self._changes[family].clear()
             self._compacted[family] = self.version
 
     def listen(self, listener: Callable[[Change], None]) -> Callable[[], None]:
-        """Have every later change told; the returned call ends that."""
+        """Has every later change told; the returned call ends that."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
@@ -134,6 +135,6 @@ class Store:
 
 
 def key_of(obj: Obj) -> Key:
-    """Give the key under which an object is stored."""
+    """The key under which an object is stored."""
     metadata = obj["metadata"]
     return metadata.get("namespace", ""), metadata["name"]

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dra.common.resources import Obj
 from sim.apiserver.refusals import errors
 from sim.apiserver.storage.store import CompactedError
 
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from sim.apiserver.schema.resources import Family
     from sim.apiserver.storage.selectors import Selection
     from sim.apiserver.storage.store import Change, Record, Store
-
-Obj = dict[str, Any]
 
 _BOOKMARK_SECONDS = 60.0
 _BEFORE_END_SECONDS = 2.0
@@ -45,7 +44,7 @@ class Watch:
         self._stop_listening: Callable[[], None] = lambda: None
 
     def start(self, version: int | None, *, initial_events: bool) -> None:
-        """Queue what is there already, or what changed since `version`.
+        """Queues what is there already, or what changed since `version`.
 
         Raises:
             CompactedError: the history no longer reaches back to `version`.
@@ -61,7 +60,7 @@ class Watch:
         self._stop_listening = self._store.listen(self._see)
 
     def close(self) -> None:
-        """Stop listening to the store."""
+        """Stops listening to the store."""
         self._stop_listening()
 
     def _takes(self, record: Record) -> bool:
@@ -70,7 +69,7 @@ class Watch:
         return self._selection.takes(record.obj, self._fields_of)
 
     def _see(self, change: Change) -> None:
-        """Queue a change; an object that enters or leaves the selection is added or deleted."""
+        """Queues a change; an object that enters or leaves the selection is added or deleted."""
         if change.family != self._family:
             return
         was = change.old is not None and self._takes(change.old)
@@ -84,7 +83,7 @@ class Watch:
 
     @staticmethod
     def _left(change: Change) -> Record:
-        """Give the old state under the new version, which is what a leaver's watcher sees."""
+        """The old state under the new version, which is what a leaver's watcher sees."""
         old = change.old or change.new
         obj = old.copy()
         obj["metadata"]["resourceVersion"] = str(change.new.version)
@@ -93,7 +92,7 @@ class Watch:
     async def events(
         self, *, seconds: float, bookmarks: bool, mark_initial_end: bool
     ) -> AsyncIterator[tuple[str, Record | int]]:
-        """Give events until the timeout; a bookmark gives the version, not a record.
+        """Gives events until the timeout; a bookmark gives the version, not a record.
 
         The bookmark that ends the initial events is ("INITIAL", version).
         """
@@ -123,7 +122,7 @@ class Watch:
 def begin(
     watch: Watch, store: Store, asked: str, *, initial_events: bool
 ) -> errors.ApiError | None:
-    """Start a watch from the asked-for resourceVersion.
+    """Starts a watch from the asked-for resourceVersion.
 
     Gives the error that the stream has to begin and end with if that version is forgotten.
 

@@ -33,7 +33,7 @@ def _environment() -> Any:
 
 @functools.lru_cache(maxsize=1024)
 def complaint_about(expression: str) -> str | None:
-    """Give what is wrong with a selector expression, or None."""
+    """Gives what is wrong with a selector expression, or None."""
     if cel is None:
         return None
     try:

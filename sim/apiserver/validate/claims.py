@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from dra.common.resources import Obj
 from sim.apiserver.refusals import names
 from sim.apiserver.refusals.causes import Cause, invalid, not_supported, required
 from sim.apiserver.validate.devices import (
@@ -15,8 +14,6 @@ from sim.apiserver.validate.devices import (
     check_toleration,
     refuse_admin_access,
 )
-
-Obj = dict[str, Any]
 
 REQUESTS = 32
 _CONSTRAINTS = 32
@@ -30,7 +27,7 @@ _REFERENCE = (
 
 
 def check_claim_spec(spec: Obj, path: str, *, admin_allowed: bool) -> list[Cause]:
-    """Check the spec of a claim or of a template."""
+    """Checks the spec of a claim or of a template."""
     devices = spec.get("devices", {})
     requests = devices.get("requests", [])
     known = request_names(devices)
@@ -61,7 +58,7 @@ def check_claim_spec(spec: Obj, path: str, *, admin_allowed: bool) -> list[Cause
 
 
 def request_names(devices: Obj) -> set[str]:
-    """Give every name by which requests can be referred to: `request`, `request/subrequest`."""
+    """Every name by which requests can be referred to: `request`, `request/subrequest`."""
     known = set()
     for request in devices.get("requests", []):
         name = request.get("name", "")
@@ -71,14 +68,14 @@ def request_names(devices: Obj) -> set[str]:
 
 
 def check_references(references: list[str], path: str, known: set[str]) -> list[Cause]:
-    """Check a list of request names."""
+    """Checks a list of request names."""
     return check_items(
         references, path, REQUESTS, lambda name, at: check_reference(name, at, known), key=str
     )
 
 
 def check_reference(name: str, path: str, known: set[str]) -> list[Cause]:
-    """Check the name of a request or of a request's alternative."""
+    """Checks the name of a request or of a request's alternative."""
     parts = name.split("/")
     causes: list[Cause] = []
     if len(parts) <= 2:  # noqa: PLR2004 - request and subrequest

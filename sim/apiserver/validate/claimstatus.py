@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dra.common.resources import Obj
 from sim.apiserver.refusals import names
 from sim.apiserver.refusals.causes import (
     Cause,
@@ -40,8 +41,6 @@ from sim.apiserver.validate.nodeselector import check_node_selector
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-Obj = dict[str, Any]
-
 _RESULTS = 32
 _RESERVATIONS = 256
 _CONDITIONS = 8
@@ -52,7 +51,7 @@ _MESSAGE_LENGTH = 32768
 
 
 def check_claim_status(new: Obj, old: Obj, *, admin_allowed: bool) -> list[Cause]:
-    """Check a status update; an allocation may come and go but never change."""
+    """Checks a status update; an allocation may come and go but never change."""
     status, before = new["status"], old.get("status", {})
     known = request_names(new["spec"].get("devices", {}))
     allocation = status.get("allocation")
@@ -175,7 +174,7 @@ def _check_device(device: Obj, path: str, allocated: set[Any]) -> list[Cause]:
 
 
 def check_conditions(conditions: list[Obj], path: str) -> list[Cause]:
-    """Check metav1.Conditions: complete, well-formed, one of each type."""
+    """Checks metav1.Conditions: complete, well-formed, one of each type."""
     causes = check_items(conditions, path, -1, _check_condition)
     seen: set[str] = set()
     for index, condition in enumerate(conditions):

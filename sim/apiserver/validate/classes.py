@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from dra.common.resources import Obj
 from sim.apiserver.refusals import names
 from sim.apiserver.refusals.causes import Cause, invalid
 from sim.apiserver.validate.claims import CONFIGS
 from sim.apiserver.validate.devices import check_items, check_opaque, check_selectors
 
-Obj = dict[str, Any]
-
 _QUOTA_PREFIX = "requests."
 
 
 def check_device_class(spec: Obj) -> list[Cause]:
-    """Check selectors, configurations and the extended resource name."""
+    """Checks selectors, configurations and the extended resource name."""
     causes = check_selectors(spec.get("selectors", []), "spec.selectors")
     causes += check_items(spec.get("config", []), "spec.config", CONFIGS, check_opaque)
     name = spec.get("extendedResourceName")
@@ -26,7 +23,7 @@ def check_device_class(spec: Obj) -> list[Cause]:
 
 
 def is_extended_resource(name: str) -> bool:
-    """Tell whether a resource name belongs to a domain other than kubernetes.io."""
+    """Whether a resource name belongs to a domain other than kubernetes.io."""
     domain, slash, _ = name.partition("/")
     native = not slash or domain == "kubernetes.io" or domain.endswith(".kubernetes.io")
     return (

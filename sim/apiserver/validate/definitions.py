@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from dra.common.resources import Obj
 from sim.apiserver.refusals.causes import Cause, invalid, not_supported, required
-
-Obj = dict[str, Any]
 
 _SCOPES = ("Cluster", "Namespaced")
 
 
 def check_definition(definition: Obj) -> list[Cause]:
-    """Check the name, the names, the scope, and that one version is stored and all have schemas."""
+    """Checks names and scope, and that one version is stored and all have schemas."""
     spec, metadata = definition.get("spec", {}), definition["metadata"]
     names = spec.get("names", {})
     causes = [

@@ -7,6 +7,7 @@ import re
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from dra.common.resources import Obj
 from sim.apiserver.refusals import names
 from sim.apiserver.refusals.causes import (
     Cause,
@@ -23,8 +24,6 @@ from sim.apiserver.validate.cel import complaint_about
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Sequence
 
-Obj = dict[str, Any]
-
 OPAQUE_LENGTH = 10 * 1024
 _EXPRESSION_LENGTH = 10 * 1024
 _POOL_NAME_LENGTH = 253
@@ -35,7 +34,7 @@ _EFFECTS = ("NoExecute", "NoSchedule", "None")
 
 
 def device_id(entry: Obj) -> tuple[str, str, str, str]:
-    """Give (driver, pool, device, share) of an allocation result or a device status."""
+    """(driver, pool, device, share) of an allocation result or a device status."""
     return (
         entry.get("driver", ""),
         entry.get("pool", ""),
@@ -45,7 +44,7 @@ def device_id(entry: Obj) -> tuple[str, str, str, str]:
 
 
 def immutable(path: str, new: Any, old: Any) -> list[Cause]:
-    """Refuse a change."""
+    """Refuses a change."""
     return [] if new == old else [invalid(path, new, "field is immutable")]
 
 
@@ -57,7 +56,7 @@ def check_items(
     *,
     key: Callable[[Any], Hashable] | None = None,
 ) -> list[Cause]:
-    """Check a list: its length, every item, and that `key` (if given) is distinct."""
+    """Checks a list: its length, every item, and that `key` (if given) is distinct."""
     if 0 <= limit < len(items):
         return [too_many(path, len(items), limit)]
     causes: list[Cause] = []
@@ -73,7 +72,7 @@ def check_items(
 
 
 def check_driver(name: str, path: str) -> list[Cause]:
-    """Check a driver name: a DNS subdomain of at most 63 characters, in any case."""
+    """Checks a driver name: a DNS subdomain of at most 63 characters, in any case."""
     if not name:
         return [required(path)]
     causes = [too_long(path, 63)] if len(name) > names.DNS_LABEL_LENGTH else []
@@ -82,7 +81,7 @@ def check_driver(name: str, path: str) -> list[Cause]:
 
 
 def check_pool(name: str, path: str) -> list[Cause]:
-    """Check a pool name: DNS subdomains separated by slashes, at most 253 characters."""
+    """Checks a pool name: DNS subdomains separated by slashes, at most 253 characters."""
     if not name:
         return [required(path)]
     causes = [too_long(path, _POOL_NAME_LENGTH)] if len(name) > _POOL_NAME_LENGTH else []
@@ -94,7 +93,7 @@ def check_pool(name: str, path: str) -> list[Cause]:
 
 
 def check_label(name: str, path: str) -> list[Cause]:
-    """Check the name of a device, request, counter or counter set: a DNS label."""
+    """Checks the name of a device, request, counter or counter set: a DNS label."""
     if not name:
         return [required(path)]
     complaint = names.dns_label(name)
@@ -102,7 +101,7 @@ def check_label(name: str, path: str) -> list[Cause]:
 
 
 def check_uuid(text: str, path: str) -> list[Cause]:
-    """Check a UUID in its normal form."""
+    """Checks a UUID in its normal form."""
     try:
         normal = str(uuid.UUID(text))
     except ValueError:
@@ -115,7 +114,7 @@ def check_uuid(text: str, path: str) -> list[Cause]:
 
 
 def check_qualified(name: str, path: str) -> list[Cause]:
-    """Check an attribute's name: a C identifier with an optional domain."""
+    """Checks an attribute's name: a C identifier with an optional domain."""
     domain, slash, identifier = name.rpartition("/")
     causes: list[Cause] = []
     if slash and not domain:
@@ -137,7 +136,7 @@ def check_qualified(name: str, path: str) -> list[Cause]:
 
 
 def check_selectors(selectors: list[Obj], path: str) -> list[Cause]:
-    """Check that every selector is a CEL expression that compiles."""
+    """Checks that every selector is a CEL expression that compiles."""
     return check_items(selectors, path, _SELECTORS, _check_selector)
 
 
@@ -153,7 +152,7 @@ def _check_selector(selector: Obj, path: str) -> list[Cause]:
 
 
 def check_opaque(config: Obj, path: str) -> list[Cause]:
-    """Check a driver's own configuration: the driver, and an object of at most 10 KiB."""
+    """Checks a driver's own configuration: the driver, and an object of at most 10 KiB."""
     if "opaque" not in config:
         return [required(f"{path}.opaque")]
     opaque = config["opaque"]
@@ -163,7 +162,7 @@ def check_opaque(config: Obj, path: str) -> list[Cause]:
 
 
 def check_raw(value: Any, path: str, limit: int) -> list[Cause]:
-    """Check a free JSON object: there, an object, and within `limit` bytes."""
+    """Checks a free JSON object: there, an object, and within `limit` bytes."""
     if value is None:
         return [required(path)]
     if len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()) > limit:
@@ -174,7 +173,7 @@ def check_raw(value: Any, path: str, limit: int) -> list[Cause]:
 
 
 def check_binding(entry: Obj, path: str) -> list[Cause]:
-    """Check binding conditions: both lists or neither, short, distinct, apart."""
+    """Checks binding conditions: both lists or neither, short, distinct, apart."""
     wanted = entry.get("bindingConditions", [])
     failing = entry.get("bindingFailureConditions", [])
     causes: list[Cause] = []
@@ -206,7 +205,7 @@ def _check_label_key(name: str, path: str) -> list[Cause]:
 
 
 def check_taint(taint: Obj, path: str) -> list[Cause]:
-    """Check a device's taint."""
+    """Checks a device's taint."""
     causes = _check_label_key(taint.get("key", ""), f"{path}.key")
     if complaint := names.label_value(taint.get("value", "")):
         causes.append(invalid(f"{path}.value", taint["value"], complaint))
@@ -218,7 +217,7 @@ def check_taint(taint: Obj, path: str) -> list[Cause]:
 
 
 def check_toleration(toleration: Obj, path: str) -> list[Cause]:
-    """Check a toleration of device taints."""
+    """Checks a toleration of device taints."""
     causes = []
     if key := toleration.get("key"):
         causes += _check_label_key(key, f"{path}.key")
@@ -236,7 +235,7 @@ def check_toleration(toleration: Obj, path: str) -> list[Cause]:
 
 
 def refuse_admin_access(path: str) -> Cause:
-    """Say that the namespace does not allow admin access."""
+    """Says that the namespace does not allow admin access."""
     return forbidden(
         path,
         "admin access to devices requires the `resource.kubernetes.io/admin-access: true` label "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dra.common.resources import Obj
 from sim.apiserver.refusals import names
 from sim.apiserver.refusals.causes import Cause, forbidden, invalid, required
 
@@ -12,15 +13,13 @@ if TYPE_CHECKING:
 
     from sim.apiserver.schema.resources import ResourceType
 
-Obj = dict[str, Any]
-
 _ANNOTATIONS_LENGTH = 256 * 1024
 _IMMUTABLE = "field is immutable"
 _BUILTIN_FINALIZERS = ("foregroundDeletion", "orphan", "kubernetes")
 
 
 def name_rule(resource: ResourceType) -> Callable[[str], str | None]:
-    """Give the syntax check for names of this resource."""
+    """The syntax check for names of this resource."""
     if resource.group == "rbac.authorization.k8s.io":
         return names.path_segment
     if resource.plural in ("namespaces", "services"):
@@ -29,7 +28,7 @@ def name_rule(resource: ResourceType) -> Callable[[str], str | None]:
 
 
 def check_metadata(resource: ResourceType, metadata: Obj) -> list[Cause]:
-    """Check names, labels, annotations, finalizers and owners."""
+    """Checks names, labels, annotations, finalizers and owners."""
     causes: list[Cause] = []
     generated = metadata.get("generateName", "")
     if generated and (complaint := name_rule(resource)(generated.rstrip("-") or "-")):
@@ -51,7 +50,7 @@ def check_metadata(resource: ResourceType, metadata: Obj) -> list[Cause]:
 
 
 def check_labels(labels: Obj, path: str) -> list[Cause]:
-    """Check the syntax of label keys and values."""
+    """Checks the syntax of label keys and values."""
     causes = []
     for key, value in labels.items():
         if complaint := names.qualified_name(key):
@@ -94,7 +93,7 @@ def _check_owners(owners: list[Obj]) -> list[Cause]:
 
 
 def check_metadata_update(new: Obj, old: Obj) -> list[Cause]:
-    """Check what an update may not change; new finalizers are refused during deletion."""
+    """Checks what an update may not change; new finalizers are refused during deletion."""
     causes = []
     if new.get("deletionTimestamp"):
         added = sorted(set(new.get("finalizers", [])) - set(old.get("finalizers", [])))

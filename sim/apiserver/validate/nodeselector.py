@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from dra.common.resources import Obj
 from sim.apiserver.refusals import names
 from sim.apiserver.refusals.causes import Cause, forbidden, invalid, required
 
-Obj = dict[str, Any]
-
 
 def check_node_selector(selector: Obj, path: str) -> list[Cause]:
-    """Check every term of a node selector."""
+    """Checks every term of a node selector."""
     terms = selector.get("nodeSelectorTerms", [])
     inside = f"{path}.nodeSelectorTerms"
     if not terms:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from dra.common.resources import Obj
 from sim.apiserver.refusals import names
 from sim.apiserver.refusals.causes import (
     Cause,
@@ -16,8 +15,6 @@ from sim.apiserver.refusals.causes import (
 )
 from sim.apiserver.validate.nodeselector import check_node_selector
 
-Obj = dict[str, Any]
-
 _MUTABLE = (
     "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,"
     "`spec.tolerations` (only additions to existing tolerations),"
@@ -26,7 +23,7 @@ _MUTABLE = (
 
 
 def check_pod(spec: Obj) -> list[Cause]:
-    """Check a whole pod spec."""
+    """Checks a whole pod spec."""
     causes: list[Cause] = []
     claims = spec.get("resourceClaims", [])
     if not spec.get("containers"):
@@ -132,7 +129,7 @@ def _check_gates(spec: Obj) -> list[Cause]:
 
 
 def check_pod_update(new: Obj, old: Obj) -> list[Cause]:
-    """Check an update: gates may only go, tolerations only come, images may change."""
+    """Checks an update: gates may only go, tolerations only come, images may change."""
     causes = check_pod(new)
     if len(new.get("containers", [])) != len(old.get("containers", [])):
         text = "pod updates may not add or remove containers"
@@ -153,7 +150,7 @@ def check_pod_update(new: Obj, old: Obj) -> list[Cause]:
 
 
 def check_pod_status(pod: Obj) -> list[Cause]:
-    """Check that the recorded claims belong to claims of the pod."""
+    """Checks that the recorded claims belong to claims of the pod."""
     known = {claim.get("name") for claim in pod["spec"].get("resourceClaims", [])}
     text = "must match the name of an entry in `spec.resourceClaims`"
     statuses = pod.get("status", {}).get("resourceClaimStatuses", [])
@@ -179,7 +176,7 @@ def _immutable_part(spec: Obj, old: Obj) -> Obj:
 
 
 def _gated_freedom(spec: Obj, old: Obj) -> set[str]:
-    """Give what a gated pod may still tighten: its node selector and node affinity."""
+    """Gives what a gated pod may still tighten: its node selector and node affinity."""
     free = set()
     if old.get("nodeSelector", {}).items() <= spec.get("nodeSelector", {}).items():
         free.add("nodeSelector")

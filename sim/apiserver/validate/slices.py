@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from dra.common.resources import Obj
 from sim.apiserver.refusals import names
 from sim.apiserver.refusals.causes import Cause, forbidden, invalid, required, too_long, too_many
 from sim.apiserver.validate.devices import (
@@ -18,8 +19,6 @@ from sim.apiserver.validate.devices import (
     immutable,
 )
 from sim.apiserver.validate.nodeselector import check_node_selector
-
-Obj = dict[str, Any]
 
 _DEVICES = 128
 _DEVICES_WITH_TAINTS_OR_COUNTERS = 64
@@ -40,7 +39,7 @@ _SEMVER = re.compile(
 
 
 def check_slice(spec: Obj, old: Obj | None) -> list[Cause]:
-    """Check a slice; `old` is the spec that it replaces."""
+    """Checks a slice; `old` is the spec that it replaces."""
     causes = check_driver(spec.get("driver", ""), "spec.driver")
     causes += _check_pool(spec.get("pool", {}))
     if old is not None:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
+from dra.common.resources import Obj
 from sim.apiserver.refusals.causes import Cause, invalid, required
-
-Obj = dict[str, Any]
 
 _MUST_BE_POSITIVE = "must be greater than 0"
 _CLUSTER_SCOPED_EVENTS = "default"
@@ -15,7 +13,7 @@ _MESSAGE_LENGTH = 1024
 
 
 def check_event(event: Obj) -> list[Cause]:
-    """Check that the event lies where its object lies, and new-style events are complete."""
+    """Checks that the event lies where its object lies, and new-style events are complete."""
     namespace = event["metadata"].get("namespace", "")
     about = event["involvedObject"].get("namespace", "")
     causes = []
@@ -36,7 +34,7 @@ def check_event(event: Obj) -> list[Cause]:
 
 
 def check_config_map(config_map: Obj) -> list[Cause]:
-    """Check that keys could be file names, and that none is in both parts."""
+    """Checks that keys could be file names, and that none is in both parts."""
     text = (
         "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. "
         "'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is "
@@ -51,7 +49,7 @@ def check_config_map(config_map: Obj) -> list[Cause]:
 
 
 def check_lease(spec: Obj) -> list[Cause]:
-    """Check durations, transitions and the holder."""
+    """Checks durations, transitions and the holder."""
     causes = []
     if spec.get("leaseDurationSeconds", 1) <= 0:
         duration = spec["leaseDurationSeconds"]

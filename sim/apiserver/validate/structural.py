@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from dra.common.resources import Obj
 from sim.apiserver.refusals.causes import (
     Cause,
     duplicate,
@@ -15,8 +16,6 @@ from sim.apiserver.refusals.causes import (
     too_many,
     wrong_type,
 )
-
-Obj = dict[str, Any]
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
@@ -29,7 +28,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def check_schema(schema: Obj, obj: Obj) -> list[Cause]:
-    """Check an object; `metadata` is checked elsewhere."""
+    """Checks an object; `metadata` is checked elsewhere."""
     rest = {name: value for name, value in obj.items() if name != "metadata"}
     return _check(schema, rest, "")
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dra.common.resources import Obj
 from sim.apiserver.refusals import errors
 from sim.apiserver.verbs import deletion
 from sim.apiserver.verbs.deletion import FOREGROUND, ORPHAN, DeleteOptions
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
     from sim.apiserver.schema.resources import Catalogue, Family
     from sim.apiserver.storage.store import Change, Record
     from sim.apiserver.verbs.registry import Registry
-
-Obj = dict[str, Any]
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +47,7 @@ class Collector:
             self._pending.set()
 
     async def run(self) -> None:
-        """Collect until cancelled."""
+        """Collects until cancelled."""
         try:
             while True:
                 await self._pending.wait()
@@ -89,7 +88,7 @@ class Collector:
                 self._judge(family, record, alive)
 
     def _judge(self, family: Family, record: Record, alive: dict[str, Record]) -> None:
-        """Delete an object none of whose owners is there."""
+        """Deletes an object none of whose owners is there."""
         metadata = record.obj["metadata"]
         namespace = metadata.get("namespace", "")
         for owner in metadata["ownerReferences"]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dra.common.resources import Obj
 from sim.apiserver.kinds.custom import resource_types
 from sim.apiserver.schema.resources import CUSTOM_RESOURCE_DEFINITIONS
 
@@ -11,8 +12,6 @@ if TYPE_CHECKING:
     from sim.apiserver.kinds.kind import Environment
     from sim.apiserver.schema.resources import Catalogue
     from sim.apiserver.storage.store import Change
-
-Obj = dict[str, Any]
 
 
 class Definitions:

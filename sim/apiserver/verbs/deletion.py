@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
+from dra.common.resources import Obj
 from sim.apiserver.refusals import errors
 from sim.apiserver.schema.normalise import rfc3339
 
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
     from sim.apiserver.storage.store import Record
     from sim.apiserver.verbs.incoming import Target
     from sim.apiserver.verbs.registry import Registry
-
-Obj = dict[str, Any]
 
 ORPHAN = "orphan"
 FOREGROUND = "foregroundDeletion"
@@ -43,7 +42,7 @@ class DeleteOptions:
 
 
 def parse_options(body: Any, query: dict[str, str]) -> DeleteOptions:
-    """Read DeleteOptions from the body, or from the query where the body is silent.
+    """Reads DeleteOptions from the body, or from the query where the body is silent.
 
     Raises:
         ApiError: 400, they are malformed.
@@ -72,7 +71,7 @@ def parse_options(body: Any, query: dict[str, str]) -> DeleteOptions:
 
 
 def delete(registry: Registry, target: Target, options: DeleteOptions) -> tuple[int, Record | Obj]:
-    """Delete or begin to; gives the HTTP code with the object, or with a Status if it is gone."""
+    """Deletes or begins to; gives the HTTP code with the object, or with a Status if it is gone."""
     live = registry.get(target)
     _check_preconditions(target, live, options)
     obj = live.copy()
@@ -108,7 +107,7 @@ def _begin(target: Target, obj: Obj, grace: int, now: datetime) -> None:
 
 
 def _shorten(metadata: Obj, options: DeleteOptions, now: datetime) -> bool:
-    """Bring the end nearer; tells whether there is anything left to do now."""
+    """Brings the end nearer; tells whether there is anything left to do now."""
     pending, asked = metadata.get("deletionGracePeriodSeconds", 0), options.grace_seconds
     if not pending:
         return True
@@ -137,7 +136,7 @@ def _check_preconditions(target: Target, live: Record, options: DeleteOptions) -
 
 
 def _propagate(metadata: Obj, options: DeleteOptions) -> None:
-    """Translate the policy into the finalizers that the garbage collector acts on."""
+    """Translates the policy into the finalizers that the garbage collector acts on."""
     if not options.propagation:
         return
     wanted = {"Orphan": ORPHAN, "Foreground": FOREGROUND}.get(options.propagation)

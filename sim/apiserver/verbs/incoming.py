@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from dra.common.resources import Obj
 from sim.apiserver.refusals import errors
 from sim.apiserver.schema.conversion import stored
 from sim.apiserver.schema.normalise import normalise
 
 if TYPE_CHECKING:
     from sim.apiserver.schema.resources import ResourceType
-
-Obj = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +39,7 @@ class Target:
 
 
 def decode(target: Target, body: Obj, options: WriteOptions, warnings: list[str]) -> Obj:
-    """Check the type of a body and bring it into the form in which it is kept."""
+    """Checks the type of a body and brings it into the form in which it is kept."""
     resource = target.resource
     if not isinstance(body, dict):
         raise errors.bad_request("the body of the request is no object")
@@ -74,7 +73,7 @@ def decode(target: Target, body: Obj, options: WriteOptions, warnings: list[str]
 
 
 def check_identity(target: Target, metadata: Obj, old: Obj) -> None:
-    """Complete the identity in a body, or refuse (400, 409) one that is not that of `old`."""
+    """Completes the identity in a body, or refuses (400, 409) one that is not that of `old`."""
     resource, name = target.resource, target.name
     if metadata.setdefault("name", name) != name:
         raise errors.bad_request(

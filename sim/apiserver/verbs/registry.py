@@ -11,6 +11,7 @@ import random
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from dra.common.resources import Obj
 from sim.apiserver.kinds.core import CORE_KINDS
 from sim.apiserver.kinds.custom import CustomKind
 from sim.apiserver.kinds.dra import DRA_KINDS
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
     from sim.apiserver.kinds.kind import Environment
     from sim.apiserver.schema.resources import ResourceType
 
-Obj = dict[str, Any]
-
 _PLAIN = Kind()
 _KINDS: dict[tuple[str, str], Kind] = {**CORE_KINDS, **DRA_KINDS}
 _NAME_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
@@ -45,20 +44,20 @@ class Registry:
         self.store = env.store
 
     def kind(self, resource: ResourceType) -> Kind:
-        """Give the life cycle of a resource."""
+        """The life cycle of a resource."""
         if resource.custom:
             return CustomKind(resource)
         return _KINDS.get(resource.family, _PLAIN)
 
     def selection(self, resource: ResourceType, labels: str, fields: str) -> Selection:
-        """Parse selectors for this resource (400 if they do not fit)."""
+        """Parses selectors for this resource (400 if they do not fit)."""
         supported = {"metadata.name", *self.kind(resource).selectable}
         if resource.namespaced or not resource.custom:
             supported.add("metadata.namespace")
         return Selection(parse_labels(labels), parse_fields(fields, frozenset(supported)))
 
     def get(self, target: Target) -> Record:
-        """Give the current record (404 if there is none)."""
+        """The current record (404 if there is none)."""
         record = self.store.get(target.resource.family, target.key)
         if record is None:
             raise errors.not_found(target.resource, target.name)
@@ -67,7 +66,7 @@ class Registry:
     def create(
         self, target: Target, body: Obj, options: WriteOptions, warnings: list[str]
     ) -> Record:
-        """Create an object from a request body."""
+        """Creates an object from a request body."""
         obj = decode(target, body, options, warnings)
         metadata = obj["metadata"]
         self._place(target, metadata)
@@ -152,7 +151,7 @@ class Registry:
         options: WriteOptions,
         warnings: list[str],
     ) -> Record:
-        """Change an object: `transform` gets a private copy of the live one, gives the new one."""
+        """Changes an object: `transform` gets a private copy of the live one, gives the new one."""
         live = self.get(target)
         old = live.obj
         shown = present(target.resource, live.copy())
@@ -170,7 +169,7 @@ class Registry:
         *,
         force: bool,
     ) -> tuple[Record, bool]:
-        """Apply a configuration; gives the record and whether it was created."""
+        """Applies a configuration; gives the record and whether it was created."""
         config = decode(target, config, options, warnings)
         metadata = config["metadata"]
         if "managedFields" in metadata:
@@ -242,13 +241,13 @@ class Registry:
         return managed.Write(manager, self.env.timestamp(), reset)
 
     def creates_by_update(self, target: Target) -> bool:
-        """Tell whether a PUT to this object has to create it."""
+        """Whether a PUT to this object has to create it."""
         kind = self.kind(target.resource)
         absent = self.store.get(target.resource.family, target.key) is None
         return absent and kind.created_by_update and not target.subresource
 
     def require_version(self, target: Target, body: Any) -> None:
-        """Refuse (422) a PUT without resourceVersion where the kind insists on one."""
+        """Refuses (422) a PUT without resourceVersion where the kind insists on one."""
         metadata = (body.get("metadata") or {}) if isinstance(body, dict) else {}
         if metadata.get("resourceVersion") or self.kind(target.resource).unconditional_update:
             return
@@ -283,7 +282,7 @@ def _same_but_for_times(new: Obj, old: Obj) -> bool:
 
 
 def _is_finished(metadata: Obj, old: Obj) -> bool:
-    """Tell whether an update removed what still held a deleted object."""
+    """Whether an update removed what still held a deleted object."""
     return (
         "deletionTimestamp" in old
         and not metadata.get("finalizers")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from dra.common.resources import Obj
 from sim.apiserver.refusals import causes, errors
 from sim.apiserver.verbs import deletion
 
@@ -12,13 +13,11 @@ if TYPE_CHECKING:
     from sim.apiserver.verbs.incoming import Target
     from sim.apiserver.verbs.registry import Registry
 
-Obj = dict[str, Any]
-
 _SUCCESS = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
 
 
 def create(registry: Registry, target: Target, body: Any) -> Obj:
-    """Answer a POST to a subresource (405 if it takes none)."""
+    """Answers a POST to a subresource (405 if it takes none)."""
     if not isinstance(body, dict):
         raise errors.bad_request("the body of the request is no object")
     if target.subresource == "binding":
@@ -32,7 +31,7 @@ def create(registry: Registry, target: Target, body: Any) -> Obj:
 
 
 def _bind(registry: Registry, target: Target, body: Obj) -> None:
-    """Give a pod its node, once; a gated or deleted pod is refused (409)."""
+    """Gives a pod its node, once; a gated or deleted pod is refused (409)."""
     metadata = body.get("metadata") or {}
     node = _bound_to(target, metadata, body.get("target") or {})
     pod, name = registry.get(target).copy(), target.name
@@ -87,7 +86,7 @@ def _obstacle(pod: Obj, name: str) -> str:
 
 
 def finalize(registry: Registry, target: Target, body: Any) -> Record:
-    """Write a namespace's spec.finalizers; the last one gone, a deleted namespace is gone."""
+    """Writes a namespace's spec.finalizers; the last one gone, a deleted namespace is gone."""
     if not isinstance(body, dict):
         raise errors.bad_request("the body of the request is no object")
     live = registry.get(target)

@@ -39,7 +39,7 @@ def load(root: Path) -> list[ClaimInfo]:
 
 
 def save(root: Path, claims: list[ClaimInfo]) -> None:
-    """Write the file in one step."""
+    """Writes the file in one step."""
     draft = root / f".{FILE}.new"
     draft.write_text(json.dumps({"claims": [_write(claim) for claim in claims]}, indent=1))
     os.replace(draft, root / FILE)  # noqa: PTH105 - the atomic rename is the point

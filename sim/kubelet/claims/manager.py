@@ -62,7 +62,7 @@ class ClaimManager:
                     info.prepared = True
 
     def unprepare(self, pod_uid: str) -> None:
-        """Give up the pod's claims; NodeUnprepareResources for those that no other pod uses.
+        """Gives up the pod's claims; NodeUnprepareResources for those that no other pod uses.
 
         Raises:
             ClaimError: a driver failed or is not registered; the claim stays and is to be retried.
@@ -110,7 +110,7 @@ class ClaimManager:
         return list(dict.fromkeys(ids))
 
     def _admit(self, pod: Obj, name: str) -> ClaimInfo:
-        """Check the claim as kubelet does before it calls a driver; remember it with the pod."""
+        """Checks the claim as kubelet does before it calls a driver; remembers it with the pod."""
         namespace, uid = pod["metadata"]["namespace"], pod["metadata"]["uid"]
         try:
             claim = self._api.get(RESOURCE_CLAIMS, name, namespace=namespace)

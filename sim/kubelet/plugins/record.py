@@ -9,7 +9,7 @@ _FILE = "registered_drivers"
 
 
 def write_registered(root: Path, drivers: Iterable[str]) -> None:
-    """Replace the record."""
+    """Replaces the record."""
     (root / _FILE).write_text("".join(f"{driver}\n" for driver in sorted(drivers)))
 
 

@@ -53,12 +53,12 @@ class RegistrationLoop:
         self._thread = threading.Thread(target=self._run, name="registration", daemon=True)
 
     def start(self) -> None:
-        """Begin to watch; the directory is made if it is missing."""
+        """Begins to watch; the directory is made if it is missing."""
         self._directory.mkdir(parents=True, exist_ok=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop watching; plugins stay registered."""
+        """Stops watching; plugins stay registered."""
         self._stopping.set()
         self._thread.join(_DIAL_SECONDS)
 
@@ -117,7 +117,7 @@ def find_sockets(directory: Path) -> list[_Socket]:
 
 
 def register(path: str, registry: PluginRegistry) -> Plugin:
-    """Dial a registration socket, ask, register, and tell the plugin how it went.
+    """Dials a registration socket, asks, registers, and tells the plugin how it went.
 
     Raises:
         RegistrationError: the plugin is not acceptable; it has been told why.

@@ -24,7 +24,7 @@ class PluginRegistry:
         self._known: set[str] = set()
 
     def add(self, plugin: Plugin) -> None:
-        """Register a plugin.
+        """Registers a plugin.
 
         Raises:
             RegistrationError: this endpoint is registered for the driver already.
@@ -41,7 +41,7 @@ class PluginRegistry:
             self._write()
 
     def remove(self, plugin: Plugin) -> None:
-        """De-register and disconnect a plugin."""
+        """De-registers and disconnects a plugin."""
         with self._lock:
             siblings = self._plugins.get(plugin.driver, [])
             if plugin in siblings:
@@ -69,7 +69,7 @@ class PluginRegistry:
             }
 
     def close(self) -> None:
-        """Disconnect all."""
+        """Disconnects all."""
         with self._lock:
             plugins = [plugin for siblings in self._plugins.values() for plugin in siblings]
             self._plugins.clear()

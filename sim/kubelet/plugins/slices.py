@@ -38,11 +38,11 @@ class SliceWiper:
         self._thread = threading.Thread(target=self._run, name="slice wiper", daemon=True)
 
     def start(self) -> None:
-        """Delete what is there, then watch the registry."""
+        """Deletes what is there, then watches the registry."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Delete nothing more."""
+        """Deletes nothing more."""
         self._stopping.set()
         self._thread.join(5.0)
 

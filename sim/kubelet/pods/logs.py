@@ -47,7 +47,7 @@ class LogServer:
                 self.wfile.write(text.encode())
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the library's
-                """Say nothing."""
+                """Says nothing."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._thread = threading.Thread(
@@ -60,11 +60,11 @@ class LogServer:
         return self._server.server_port
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Begins to serve."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Stop and give the port back."""
+        """Stops and gives the port back."""
         if self._thread.is_alive():
             self._server.shutdown()
             self._thread.join()

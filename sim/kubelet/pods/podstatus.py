@@ -49,7 +49,7 @@ def ended(pod: Obj, now: datetime, *, phase: str) -> Obj:
 
 
 def started_at(pod: Obj) -> datetime | None:
-    """Start of the first container, None when none runs."""
+    """Starts of the first container, None when none runs."""
     for status in pod.get("status", {}).get("containerStatuses", ()):
         if started := status.get("state", {}).get("running", {}).get("startedAt"):
             return datetime.fromisoformat(started)

@@ -91,13 +91,13 @@ class PodRunner:
         self._reconciler = threading.Thread(target=self._reconcile, name="reconcile", daemon=True)
 
     def start(self) -> None:
-        """Begin to follow the node's pods."""
+        """Begins to follow the node's pods."""
         self._queue.start()
         self._reflector.start()
         self._reconciler.start()
 
     def stop(self) -> None:
-        """Stop; pods, claims and files stay as they are, as after a stop of kubelet."""
+        """Stops; pods, claims and files stay as they are, as after a stop of kubelet."""
         self._stopping.set()
         self._reflector.stop()
         self._queue.stop()
@@ -191,7 +191,7 @@ class PodRunner:
             (folder / f"{container['name']}.json").write_text(json.dumps(view, indent=2) + "\n")
 
     def _end(self, pod: Obj, phase: str) -> float | None:
-        """Unprepare, then the terminal status, then the deletion: kubelet's order."""
+        """Unprepares, then the terminal status, then the deletion: kubelet's order."""
         metadata = pod["metadata"]
         try:
             self._claims.unprepare(metadata["uid"])
@@ -222,7 +222,7 @@ class PodRunner:
         shutil.rmtree(self._folder(uid), ignore_errors=True)
 
     def _reconcile(self) -> None:
-        """Find claims of pods that were deleted behind kubelet's back."""
+        """Finds claims of pods that were deleted behind kubelet's back."""
         while not self._stopping.wait(self._reconcile_seconds):
             if not self._reflector.synced:
                 continue

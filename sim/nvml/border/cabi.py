@@ -44,27 +44,27 @@ def versioned(reference: Any, kind: Any, version: int) -> Any:
 
 
 def put_uint(reference: Any, value: int) -> None:
-    """Store an unsigned int."""
+    """Stores an unsigned int."""
     structure(reference, c_uint).value = value
 
 
 def put_int(reference: Any, value: int) -> None:
-    """Store an int."""
+    """Stores an int."""
     structure(reference, c_int).value = value
 
 
 def put_ulonglong(reference: Any, value: int) -> None:
-    """Store an unsigned long long."""
+    """Stores an unsigned long long."""
     structure(reference, c_ulonglong).value = value
 
 
 def put_handle(reference: Any, value: int) -> None:
-    """Store an opaque handle."""
+    """Stores an opaque handle."""
     structure(reference, c_void_p).value = value
 
 
 def put_handles(array: Any, values: list[int], *, room: int) -> None:
-    """Store handles into an array that NVML's contract says has `room` elements.
+    """Stores handles into an array that NVML's contract says has `room` elements.
 
     A shorter array would be overrun by the real library; here it is INVALID_ARGUMENT.
     """
@@ -76,7 +76,7 @@ def put_handles(array: Any, values: list[int], *, room: int) -> None:
 
 
 def put_text(buffer: Any, length: Any, value: str) -> None:
-    """Store a NUL-terminated string into a buffer of `length` bytes."""
+    """Stores a NUL-terminated string into a buffer of `length` bytes."""
     content = value.encode() + b"\0"
     if buffer is None:
         raise RefusedError(Return.INVALID_ARGUMENT)

@@ -27,7 +27,7 @@ class CallLog:
         self._calls = directory / "calls.jsonl"
 
     def record(self, function: str, *, gpu: str, code: int, mutation: bool, wanted: bool) -> None:
-        """Append a call where it belongs."""
+        """Appends a call where it belongs."""
         if not (mutation or wanted):
             return
         line = msgspec.json.encode(Call(function, gpu, code, mutation, os.getpid())) + b"\n"

@@ -38,7 +38,7 @@ EXPORTS: dict[str, Export] = {}
 def exported(
     name: str, *, on_handle: bool = True, mutation: bool = False, needs_init: bool = True
 ) -> Callable[[Body], Body]:
-    """Enter a function into the library under its C name."""
+    """Enters a function into the library under its C name."""
 
     def enter(body: Body) -> Body:
         EXPORTS[name] = Export(name, body, on_handle, mutation, needs_init)

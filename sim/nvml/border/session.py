@@ -68,7 +68,7 @@ class Session:
         self._losses: dict[str, int] = {}
 
     def open(self) -> None:
-        """Count one nvmlInit: it keeps the kernel module loaded, and holds no GPU yet.
+        """Counts one nvmlInit: it keeps the kernel module loaded, and holds no GPU yet.
 
         The first one finds those GPUs that are on the bus now. LIB_RM_VERSION_MISMATCH unless the
         mapped library is of the module's version.
@@ -84,7 +84,7 @@ class Session:
             self.client.hold(self._held)
 
     def close(self) -> None:
-        """Count one nvmlShutdown; the last one ends every handle."""
+        """Counts one nvmlShutdown; the last one ends every handle."""
         with self._mutex:
             self.references -= 1
             if self.references == 0:
@@ -98,7 +98,7 @@ class Session:
         self.library.close()
 
     def attach(self, *gpus: Gpu) -> None:
-        """Hold GPUs, from now to the last nvmlShutdown."""
+        """Holds GPUs, from now to the last nvmlShutdown."""
         state = self.store.read()
         wanted = {g.uuid for g in (state.gpus if state.variants.attach == "all" else gpus)}
         with self._mutex:
@@ -185,7 +185,7 @@ class Session:
 
     @contextmanager
     def change(self) -> Iterator[MachineState]:
-        """Change the hardware as a privileged caller; the host's files follow."""
+        """Changes the hardware as a privileged caller; the host's files follow."""
         with self.store.change() as state:
             if not state.privileged:
                 raise RefusedError(Return.NO_PERMISSION)

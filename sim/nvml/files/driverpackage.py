@@ -51,7 +51,7 @@ _CONFIGURATION = {
 
 
 def install(root: Path, version: str, *, libraries: bool = True) -> None:
-    """Put the files of a version where a Debian-like host has them."""
+    """Puts the files of a version where a Debian-like host has them."""
     folder = root / _LIBRARIES
     folder.mkdir(parents=True, exist_ok=True)
     if libraries:
@@ -69,7 +69,7 @@ def install(root: Path, version: str, *, libraries: bool = True) -> None:
 
 
 def remove_libraries(root: Path) -> None:
-    """Take the libraries away, of whatever version."""
+    """Takes the libraries away, of whatever version."""
     for name in (*_VERSIONED, *(u.rpartition(".")[0] for u in _UNVERSIONED)):
         for path in (root / "usr").rglob(f"{name}.*"):
             path.unlink()
@@ -81,13 +81,13 @@ def library_file(root: Path, version: str) -> Path | None:
 
 
 def replace(root: Path, new: str) -> None:
-    """Exchange the installed files, as a package of another version does."""
+    """Exchanges the installed files, as a package of another version does."""
     remove_libraries(root)
     install(root, new)
 
 
 def _library(path: Path, soname: str) -> None:
-    """Leave the file alone where it is: a process may have it mapped."""
+    """Leaves the file alone where it is: a process may have it mapped."""
     if not path.exists():
         path.write_bytes(empty_library(soname))
 

@@ -35,7 +35,7 @@ def compute_instance_minor(gpu_minor: int, gpu_instance: int, compute_instance: 
 
 
 def build_host(root: Path, state: MachineState, products: dict[str, Product]) -> None:
-    """Make the host's files for a machine that has just booted."""
+    """Makes the host's files for a machine that has just booted."""
     for stale in ("proc", "dev", "sys"):
         shutil.rmtree(root / stale, ignore_errors=True)
     _build_proc(root / "proc", state, products)
@@ -52,7 +52,7 @@ def build_host(root: Path, state: MachineState, products: dict[str, Product]) ->
 
 
 def sync_capabilities(root: Path, state: MachineState) -> None:
-    """Make the capability files say which MIG instances live."""
+    """Makes the capability files say which MIG instances live."""
     if "capabilities" in state.missing:
         shutil.rmtree(root / "proc/driver/nvidia/capabilities", ignore_errors=True)
         return
@@ -134,7 +134,7 @@ def _build_devices(proc: Path, state: MachineState) -> None:
 
 
 def sync_missing(root: Path, state: MachineState) -> None:
-    """Make the files of drivers and modules be there that are, and the others not."""
+    """Makes the files of drivers and modules be there that are, and the others not."""
     _build_devices(root / "proc", state)
     if "libraries" in state.missing:
         driverpackage.remove_libraries(root)

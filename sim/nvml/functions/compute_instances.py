@@ -80,7 +80,7 @@ def remaining_capacity(session: Session, handle: Any, profile_id: Any, count: An
 
 @exported("nvmlGpuInstanceCreateComputeInstance", mutation=True)
 def create(session: Session, handle: Any, profile_id: Any, compute_instance: Any) -> None:
-    """Create, and with it the MIG device."""
+    """Creates, and with it the MIG device."""
     session.target(handle, "gpu-instance")
     with session.change() as state:
         gpu, instance = session.gpu_instance(state, handle)
@@ -96,7 +96,7 @@ def create(session: Session, handle: Any, profile_id: Any, compute_instance: Any
 
 @exported("nvmlComputeInstanceDestroy", mutation=True)
 def destroy(session: Session, handle: Any) -> None:
-    """Destroy; IN_USE while a process runs on it."""
+    """Destroys; IN_USE while a process runs on it."""
     target = session.target(handle, "compute-instance")
     with session.change() as state:
         gpu, instance, compute = session.compute_instance(state, target)

@@ -149,7 +149,7 @@ def mig_mode(session: Session, device: Any, current: Any, pending: Any) -> None:
 
 @exported("nvmlDeviceSetMigMode", mutation=True)
 def set_mig_mode(session: Session, device: Any, mode: Any, activation_status: Any) -> None:
-    """Set MIG mode; SUCCESS with another activation status means that the mode is pending."""
+    """Sets MIG mode; SUCCESS with another activation status means that the mode is pending."""
     target = session.target(device, "device")
     if integer(mode) not in (0, 1):
         raise RefusedError(Return.INVALID_ARGUMENT)

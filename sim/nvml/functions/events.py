@@ -38,7 +38,7 @@ def _supported(session: Session) -> int:
 
 @exported("nvmlEventSetCreate", on_handle=False)
 def create(session: Session, handle: Any) -> None:
-    """Create an empty event set; it delivers what happens from now on."""
+    """Creates an empty event set; it delivers what happens from now on."""
     where = session.new_address()
     session.event_sets[where] = EventSet(last=session.store.read().next_event - 1)
     put_handle(handle, where)
@@ -60,7 +60,7 @@ def supported_types(session: Session, device: Any, types: Any) -> None:
 
 @exported("nvmlDeviceRegisterEvents")
 def register(session: Session, device: Any, types: Any, handle: Any) -> None:
-    """Add a GPU to the set; NOT_SUPPORTED for a MIG device or a type it cannot deliver."""
+    """Adds a GPU to the set; NOT_SUPPORTED for a MIG device or a type it cannot deliver."""
     if session.target(device, "device", "mig-device").kind != "device":
         raise RefusedError(Return.NOT_SUPPORTED)
     if integer(types) & ~_supported(session):
@@ -89,7 +89,7 @@ def _after_shutdown(session: Session) -> None:
 
 @exported("nvmlEventSetWait_v2", on_handle=False)
 def wait(session: Session, handle: Any, data: Any, timeout_ms: Any) -> None:
-    """Deliver the next event; TIMEOUT without one, GPU_IS_LOST if a GPU of the set is."""
+    """Delivers the next event; TIMEOUT without one, GPU_IS_LOST if a GPU of the set is."""
     deadline = time.monotonic() + integer(timeout_ms) / 1000
     events = _event_set(session, handle)
     opening = session.openings

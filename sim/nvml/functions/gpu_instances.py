@@ -125,7 +125,7 @@ def _create(
 
 @exported("nvmlDeviceCreateGpuInstance", mutation=True)
 def create(session: Session, device: Any, profile_id: Any, instance: Any) -> None:
-    """Create where the driver likes."""
+    """Creates where the driver likes."""
     _create(session, device, profile_id, placement=None, instance=instance)
 
 
@@ -133,14 +133,14 @@ def create(session: Session, device: Any, profile_id: Any, instance: Any) -> Non
 def create_with_placement(
     session: Session, device: Any, profile_id: Any, placement: Any, instance: Any
 ) -> None:
-    """Create at a placement."""
+    """Creates at a placement."""
     wanted = structure(placement, pynvml.c_nvmlGpuInstancePlacement_t)
     _create(session, device, profile_id, placement=wanted, instance=instance)
 
 
 @exported("nvmlGpuInstanceDestroy", mutation=True)
 def destroy(session: Session, handle: Any) -> None:
-    """Destroy; IN_USE while it has compute instances or processes, or lingers."""
+    """Destroys; IN_USE while it has compute instances or processes, or lingers."""
     session.target(handle, "gpu-instance")
     with session.change() as state:
         gpu, instance = session.gpu_instance(state, handle)

@@ -11,19 +11,19 @@ from sim.nvml.state import Gpu
 
 @exported("nvmlInit_v2", on_handle=False, needs_init=False)
 def init(session: Session) -> None:
-    """Initialise; NVML counts references."""
+    """Initialises; NVML counts references."""
     session.open()
 
 
 @exported("nvmlInitWithFlags", on_handle=False, needs_init=False)
 def init_with_flags(session: Session, _flags: Any) -> None:
-    """Initialise; no flag changes anything here."""
+    """Initialises; no flag changes anything here."""
     session.open()
 
 
 @exported("nvmlShutdown", on_handle=False)
 def shutdown(session: Session) -> None:
-    """Undo one initialisation; what becomes of waits for events is a variant."""
+    """Undoes one initialisation; what becomes of waits for events is a variant."""
     session.close()
 
 

@@ -48,7 +48,7 @@ class Administration:
             return hardware.set_mig_mode(target, product, enable=enabled, held=held, resets=True)
 
     def reboot(self, *, minors: list[int] | None = None) -> None:
-        """Boot again: instances, processes and events are gone, the boot id is new.
+        """Boots again: instances, processes and events are gone, the boot id is new.
 
         MIG mode stays where the product keeps it in the GPU, and what was pending is in force.
         `minors` renumbers the GPUs in order of index.
@@ -61,7 +61,7 @@ class Administration:
             self._build_host(state)
 
     def reload_driver(self) -> None:
-        """Unload and load the kernel modules: as a reboot, but the boot id stays.
+        """Unloads and loads the kernel modules: as a reboot, but the boot id stays.
 
         Raises:
             HeldError: a process has the driver open.
@@ -72,7 +72,7 @@ class Administration:
             self._build_host(state)
 
     def upgrade_driver(self, version: str) -> None:
-        """Exchange the driver: its files on the disk, and the kernel modules.
+        """Exchanges the driver: its files on the disk, and the kernel modules.
 
         A process that has the old library mapped cannot use the new modules, ever.
 
@@ -88,7 +88,7 @@ class Administration:
             self._build_host(state)
 
     def install_driver_files(self, version: str) -> None:
-        """Exchange the driver's files on the disk only, as a package does; the modules stay."""
+        """Exchanges the driver's files on the disk only, as a package does; the modules stay."""
         with self.store.change() as state:
             state.library_version = version
             driverpackage.replace(Path(state.host_root), version)
@@ -100,7 +100,7 @@ class Administration:
             host.sync_missing(Path(state.host_root), state)
 
     def bring_back(self, *parts: HostPart) -> None:
-        """Bring back what was taken away; without arguments all of it."""
+        """Brings back what was taken away; without arguments all of it."""
         with self.store.change() as state:
             state.missing = [p for p in state.missing if parts and p not in parts]
             host.sync_missing(Path(state.host_root), state)
@@ -147,6 +147,6 @@ def find(state: MachineState, gpu: str | int) -> Gpu:
 
 
 def reset(gpu: Gpu) -> None:
-    """Reset a GPU: all that was on it is gone."""
+    """Resets a GPU: all that was on it is gone."""
     gpu.gpu_instances = []
     gpu.processes = []

@@ -50,7 +50,7 @@ class Client:
         self._file: int | None = None
 
     def hold(self, gpus: Iterable[str]) -> None:
-        """Have the driver open, and these GPUs."""
+        """Has the driver open, and these GPUs."""
         if self._file is None:
             self._folder.mkdir(exist_ok=True)
             partial = self._path.with_name(f".{self._path.name}")
@@ -62,7 +62,7 @@ class Client:
             self._write(gpus)
 
     def let_go(self) -> None:
-        """Have nothing open."""
+        """Has nothing open."""
         if self._file is not None:
             self._path.unlink(missing_ok=True)
             # Not only closed: a child that was forked meanwhile has it open as well.
@@ -87,7 +87,7 @@ def clients(directory: Path, *, but: Client | None = None) -> list[Holder]:
 
 
 def require_free(directory: Path, gpu: Gpu) -> None:
-    """Refuse while anybody holds a GPU.
+    """Refuses while anybody holds a GPU.
 
     Raises:
         HeldError: names the holders.
@@ -98,7 +98,7 @@ def require_free(directory: Path, gpu: Gpu) -> None:
 
 
 def require_unused(directory: Path, state: MachineState) -> None:
-    """Refuse while anybody has the kernel module open.
+    """Refuses while anybody has the kernel module open.
 
     Raises:
         HeldError: names the holders.

@@ -23,7 +23,7 @@ _PLACES = UUID("5b7f6a0e-58a5-4d1c-9a5b-0f6f0c1f3f10")
 
 
 def require_mig(gpu: Gpu) -> None:
-    """Refuse with NOT_SUPPORTED unless MIG mode is on."""
+    """Refuses with NOT_SUPPORTED unless MIG mode is on."""
     if not gpu.mig:
         raise RefusedError(Return.NOT_SUPPORTED)
 
@@ -70,7 +70,7 @@ def remaining_capacity(gpu: Gpu, product: Product, profile: GpuInstanceProfile) 
 def create_gpu_instance(
     state: MachineState, gpu: Gpu, product: Product, *, profile_id: int, start: int | None = None
 ) -> GpuInstance:
-    """Create a GPU instance at `start`, or where the driver likes when it is None.
+    """Creates a GPU instance at `start`, or where the driver likes when it is None.
 
     Refuses with INVALID_ARGUMENT for a start that the profile does not have, and with
     INSUFFICIENT_RESOURCES for one that is taken or whose engines are used up.
@@ -104,7 +104,7 @@ def _gpu_instance_id(gpu: Gpu, product: Product, profile: GpuInstanceProfile, *,
 
 
 def destroy_gpu_instance(gpu: Gpu, instance: GpuInstance) -> None:
-    """Remove a GPU instance; IN_USE while it has compute instances or processes."""
+    """Removes a GPU instance; IN_USE while it has compute instances or processes."""
     busy = any(p.gpu_instance == instance.id for p in gpu.processes)
     if busy or instance.compute_instances:
         raise RefusedError(Return.IN_USE)
@@ -152,7 +152,7 @@ def is_creatable(state: MachineState, profile: ComputeInstanceProfile) -> bool:
 def create_compute_instance(
     state: MachineState, gpu: Gpu, product: Product, *, instance: GpuInstance, profile_id: int
 ) -> ComputeInstance:
-    """Create a compute instance with a fresh UUID and the lowest free MIG device index."""
+    """Creates a compute instance with a fresh UUID and the lowest free MIG device index."""
     parent = profile_of(product, instance.profile)
     profile = compute_profile_of(parent, profile_id)
     if not is_creatable(state, profile):
@@ -183,7 +183,7 @@ def _uuid(state: MachineState, gpu: Gpu, instance: GpuInstance, *, start: int) -
 
 
 def destroy_compute_instance(gpu: Gpu, instance: GpuInstance, compute: ComputeInstance) -> None:
-    """Remove a compute instance; IN_USE while a process runs on it."""
+    """Removes a compute instance; IN_USE while a process runs on it."""
     holder = (instance.id, compute.id)
     if any((p.gpu_instance, p.compute_instance) == holder for p in gpu.processes):
         raise RefusedError(Return.IN_USE)
@@ -191,7 +191,7 @@ def destroy_compute_instance(gpu: Gpu, instance: GpuInstance, compute: ComputeIn
 
 
 def set_mig_mode(gpu: Gpu, product: Product, *, enable: bool, held: bool, resets: bool) -> Return:
-    """Ask for MIG mode; the answer is NVML's activation status.
+    """Asks for MIG mode; the answer is NVML's activation status.
 
     The mode stays pending with IN_USE while instances or processes are on the GPU, and where the
     architecture needs a reset: with IN_USE while it is ``held`` by another client of the driver,
