@@ -1,12 +1,15 @@
 """The node's MigNode object: written when it differs from what is there, and only then.
 
 It is looked at after changes on the hardware and changes of the object itself, so that a deleted or
-edited MigNode comes back.
+edited MigNode comes back. What is there is known from the mirror and from the answers to the own
+writes: while nobody else writes, a change costs one request.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -21,6 +24,14 @@ from dra.kube.timing import Clock, rfc3339
 from kubeletplugin.publishing.republisher import Republisher
 
 _log = logging.getLogger(__name__)
+_GATHER_SECONDS = 0.05
+"""Changes of a moment, such as the steps of one Prepare, are written once."""
+
+_VERSIONS_KEPT = 8
+
+
+class _StaleError(Exception):
+    """The MigNode is not what it was thought to be."""
 
 
 class MigNodePublisher(Republisher):
@@ -47,13 +58,20 @@ class MigNodePublisher(Republisher):
             field_selector=f"metadata.name={node_name}",
             on_event=self._changed,
         )
-        super().__init__(f"MigNode {node_name}", reflector, clock=clock)
+        super().__init__(f"MigNode {node_name}", reflector, gather=_GATHER_SECONDS, clock=clock)
         self._api = api
         self._node_name = node_name
         self._manager = field_manager
         self._inventory = inventory
         self._on_drain = on_drain
         self.drain: Drain | None = None
+        self._mutex = threading.Lock()
+        self._known: Obj | None = None
+        self._asking = False
+        self._heard: list[str] = []
+        self._versions: deque[str] = deque(maxlen=_VERSIONS_KEPT)
+        self._true: tuple[Inventory, str] | None = None
+        self._owner: Obj | None = None
 
     def look(self) -> Inventory | None:
         """Read the MigNode, drains included; None if there is none, or no answer."""
@@ -71,6 +89,17 @@ class MigNodePublisher(Republisher):
         if drain != self.drain:
             self.drain = drain
             self._on_drain()
+        version = _version(change.new)
+        with self._mutex:
+            if change.new is None:
+                self._owner = None  # it goes with a Node that is replaced
+            if self._asking:
+                # Most likely what is being written: the answer will say.
+                self._heard.append(version)
+                return
+            if version == _version(self._known) or version in list(self._versions)[:-1]:
+                return
+            self._known = change.new
         if change.kind != "added":
             self.notify()
 
@@ -78,15 +107,67 @@ class MigNodePublisher(Republisher):
         inventory = self._inventory()
         if inventory is None:
             return None
+        with self._mutex:
+            found = self._known
+        if found is not None and self._true == (inventory, _version(found)):
+            return None
         wanted = to_mignode(inventory, transition_time=rfc3339(self._clock.now()))
         try:
-            found = self._api.get(MIG_NODES, self._node_name)
-        except ObjectNotFoundError:
-            found = self._create(wanted)
-        if not found["metadata"].get("deletionTimestamp"):  # else it comes back when it is gone
-            found = self._update_spec(found, wanted)
-            self._update_status(found, wanted)
+            if found is None:
+                found = self._read_or_create(wanted)
+            if not found["metadata"].get("deletionTimestamp"):  # else it comes back when it is gone
+                found = self._update_spec(found, wanted)
+                found = self._update_status(found, wanted)
+                self._true = (inventory, _version(found))
+        except _StaleError:
+            self._forget()
+        except KubeError:
+            self._forget()
+            raise
         return None
+
+    def _read_or_create(self, wanted: Obj) -> Obj:
+        try:
+            return self._ask(lambda: self._api.get(MIG_NODES, self._node_name))
+        except ObjectNotFoundError:
+            return self._ask(lambda: self._create(wanted))
+
+    def _forget(self) -> None:
+        with self._mutex:
+            self._known = None
+        self.notify()
+
+    def _write(self, body: Obj, *, subresource: str = "") -> Obj:
+        """Replace it.
+
+        Raises:
+            _StaleError: somebody changed or deleted it meanwhile.
+        """
+        replace, manager = self._api.replace, self._manager
+        try:
+            return self._ask(
+                lambda: replace(MIG_NODES, body, subresource=subresource, field_manager=manager)
+            )
+        except (ConflictError, ObjectNotFoundError) as error:
+            raise _StaleError from error
+
+    def _ask(self, request: Callable[[], Obj]) -> Obj:
+        """The answer to a request, known from now on unless the mirror tells of another."""
+        with self._mutex:
+            self._asking, self._heard = True, []
+        try:
+            answer = request()
+            with self._mutex:
+                self._known = answer
+                self._versions.append(_version(answer))
+                self._asking = False
+                others = set(self._heard) - set(self._versions)
+        finally:
+            with self._mutex:
+                self._asking = False
+        if others:
+            self._forget()
+        return answer
 
     def _create(self, wanted: Obj) -> Obj:
         """Create it, owned by the Node, so that it goes with it.
@@ -94,9 +175,10 @@ class MigNodePublisher(Republisher):
         Raises:
             KubeError: also when the CRD is not installed, which is a 404 as well.
         """
+        self._owner = node_owner(self._api, self._node_name)
         body = {
             **{k: v for k, v in wanted.items() if k != "status"},
-            "metadata": {"name": self._node_name, "ownerReferences": [self._owner()]},
+            "metadata": {"name": self._node_name, "ownerReferences": [self._owner]},
         }
         try:
             created = self._api.create(MIG_NODES, body, field_manager=self._manager)
@@ -110,32 +192,26 @@ class MigNodePublisher(Republisher):
         return created
 
     def _update_spec(self, found: Obj, wanted: Obj) -> Obj:
-        owner = self._owner()
+        if self._owner is None:
+            self._owner = node_owner(self._api, self._node_name)
         metadata = found["metadata"]
         spec = {k: v for k, v in wanted["spec"].items() if k != "drain"}
         if "drain" in (found.get("spec") or {}):
             spec["drain"] = found["spec"]["drain"]
-        if found.get("spec") == spec and metadata.get("ownerReferences") == [owner]:
+        if found.get("spec") == spec and metadata.get("ownerReferences") == [self._owner]:
             return found
-        body = {
-            **found,
-            "metadata": {**metadata, "ownerReferences": [owner]},
-            "spec": spec,
-        }
-        return self._api.replace(MIG_NODES, body, field_manager=self._manager)
+        metadata = {**metadata, "ownerReferences": [self._owner]}
+        return self._write({**found, "metadata": metadata, "spec": spec})
 
-    def _update_status(self, found: Obj, wanted: Obj) -> None:
+    def _update_status(self, found: Obj, wanted: Obj) -> Obj:
         status = _keep_known(wanted["status"], found.get("status") or {})
         if found.get("status") == status:
-            return
-        body = {**found, "status": status}
-        try:
-            self._api.replace(MIG_NODES, body, subresource="status", field_manager=self._manager)
-        except (ConflictError, ObjectNotFoundError):
-            self.notify()  # somebody changed or deleted it meanwhile: look again
+            return found
+        return self._write({**found, "status": status}, subresource="status")
 
-    def _owner(self) -> Obj:
-        return node_owner(self._api, self._node_name)
+
+def _version(obj: Obj | None) -> str:
+    return str(((obj or {}).get("metadata") or {}).get("resourceVersion", ""))
 
 
 def _readable_drain(obj: Obj) -> Drain | None:

@@ -18,15 +18,22 @@ class Republisher(ABC):
 
     What ``_publish`` raises is logged, and it is tried again after a growing pause. ``reflector``
     tells what others do to the objects; it is not started where they are nobody's, with
-    ``follow=False``.
+    ``follow=False``. ``gather`` seconds pass before each call, for wishes that belong together.
     """
 
     def __init__(
-        self, what: str, reflector: Reflector, *, follow: bool = True, clock: Clock | None = None
+        self,
+        what: str,
+        reflector: Reflector,
+        *,
+        follow: bool = True,
+        gather: float = 0.0,
+        clock: Clock | None = None,
     ) -> None:
         self._what = what
         self._reflector = reflector
         self._follow = follow
+        self._gather = gather
         self._clock = clock or SystemClock()
         self._backoff = Backoff()
         self._loop = Loop(what, self._turn, clock=clock)
@@ -56,6 +63,8 @@ class Republisher(ABC):
         """Write what is not true yet; returns seconds after which to look again anyhow."""
 
     def _turn(self) -> float | None:
+        if self._gather and self._loop.pause(self._gather):
+            return None
         try:
             again = self._publish()
         except KubeError as error:

@@ -147,6 +147,45 @@ def test_edited_it_is_put_right(rig: Rig, subresource: str) -> None:
     wait_for("it", right)
 
 
+def test_what_is_known_from_the_mirror_is_not_asked_for(rig: Rig) -> None:
+    settle(rig)
+    asked: list[tuple[str, str]] = []
+    rig.http.refuse = lambda method, path: asked.append((method, path))
+    ref = rig.claim("gpu-1-mig-2g10gb-14-2")
+    rig.prepared(ref)
+    wait_for("the slice", lambda: rig.published_slices() == [("gpu-1", "2g.10gb", 2, "prepared")])
+    assert rig.unprepare(ref) == ""
+    wait_for("no slice", lambda: rig.published_slices() == [])
+    own = [MIG_NODES.path("", rig.node, s) for s in ("", "status")] + [NODES.path("", rig.node)]
+    assert {(m, p) for m, p in asked if p in own} == {("PUT", own[1])}
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_an_edit_in_the_moment_of_a_write_is_put_right(rig: Rig, *, before: bool) -> None:
+    settle(rig)
+    assert rig.daemon is not None
+    publisher, send, edits = rig.daemon._publisher, rig.http.call, [1]
+
+    def edit() -> None:
+        rig.api.patch(MIG_NODES, rig.node, {"status": {"gpus": []}}, subresource="status")
+
+    def call(method: str, path: str, **more: object) -> Obj:
+        if method != "PUT" or not edits:
+            return send(method, path, **more)
+        edits.pop()
+        if before:
+            edit()
+        answer = send(method, path, **more)
+        edit()
+        wait_for("both", lambda: len(publisher._heard) == 2)
+        return answer
+
+    rig.http.call = call  # type: ignore[method-assign]
+    edit()
+    wait_for("the write", lambda: not edits)
+    wait_for("the GPUs", rig.published)
+
+
 def test_the_time_of_the_ready_condition_changes_only_with_its_value(rig: Rig) -> None:
     def condition() -> Obj:
         [found] = rig.mignode()["status"]["conditions"]
