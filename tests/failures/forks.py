@@ -107,9 +107,15 @@ def _work(work: Callable[..., Any], args: tuple[Any, ...], writing: int) -> None
 
 
 if __name__ == "__main__":
+    import gc
+    import importlib
     import logging
 
-    import tests.failures.scenarios  # noqa: F401 - loaded once, not in every child
-
+    # Loaded once, not in every child: the last two are what grpc loads once there is a server.
+    for module in ("tests.failures.scenarios", "grpc._server", "grpc._interceptor"):
+        importlib.import_module(module)
     logging.disable(logging.CRITICAL)
+    # Else the first collection in each child copies all pages of what is loaded here.
+    gc.collect()
+    gc.freeze()
     serve(sys.stdin.buffer, sys.stdout.buffer)

@@ -6,8 +6,9 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -159,15 +160,8 @@ class Taken:
 def record(scene: Scene, name: str) -> list[Taken]:
     """Do the operation to its end; returns every step of it."""
     left: list[str] = []
-    seen: list[object] = [None]
-
-    def look() -> None:
-        stats = [(p, p.stat()) for p in _files(scene.site.root)]
-        marks = [(p, s.st_ino, s.st_size, s.st_mtime_ns) for p, s in stats]
-        left.append(left[-1] if seen[0] == marks else disk(str(scene.site.root)))
-        seen[0] = marks
-
-    recorder = StepRecorder(after=look)
+    disk = Disk(scene.site.root)
+    recorder = StepRecorder(after=lambda: left.append(disk.digest()))
     steps = _act(scene, name, recorder, None)
     return [Taken(s, d) for s, d in zip(steps, left, strict=True)]
 
@@ -253,22 +247,54 @@ def _check_others(scene: Scene, before: str | None) -> None:
     check_foreign(scene.site, scene.foreign)
 
 
+class Disk:
+    """The node's folder, of which only files that have changed are read again."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = str(root)
+        self._digest = ""
+        self._marks: dict[str, tuple[int, ...]] = {}
+        self._texts: dict[str, tuple[bytes, list[bytes]]] = {}
+
+    def digest(self) -> str:
+        """A digest of all files but logs of the simulator, links of whose /proc lead to none.
+
+        It is without times, and without names and numbers that are new in every run.
+        """
+        marks = dict(_files(self._root))
+        if marks == self._marks:
+            return self._digest
+        seen, digest = dict[bytes, bytes](), hashlib.sha256()
+        for path in sorted(marks):
+            if marks[path] != self._marks.get(path):
+                self._texts[path] = _read(path, self._root)
+            text, new = self._texts[path]
+            numbers = (seen.setdefault(each, b"%d" % len(seen)) for each in new)
+            digest.update(text + b" ".join(numbers) + b"\0")
+        self._marks, self._digest = marks, digest.hexdigest()
+        return self._digest
+
+
 def disk(root: str) -> str:
-    """A digest of the node's folder, without names and numbers that are new in every run."""
-    base, seen, digest = Path(root), dict[bytes, bytes](), hashlib.sha256()
-
-    def number(found: re.Match[bytes]) -> bytes:
-        return seen.setdefault(found[0], b"<%d>" % len(seen))
-
-    for path in _files(base):
-        content = path.read_bytes().replace(b"\0", b"")
-        name = _TEMPORARY.sub(b".tmp", str(path.relative_to(base)).encode())
-        text = name + b"\0" + content + b"\0"
-        digest.update(_NEW.sub(number, _TIMES.sub(b"", text)))
-    return digest.hexdigest()
+    """The digest of the node's folder."""
+    return Disk(Path(root)).digest()
 
 
-def _files(base: Path) -> list[Path]:
-    """All files of the node but for logs of the simulator; links of /proc lead to none."""
-    found = (Path(folder, f) for folder, _, files in os.walk(base) for f in files)
-    return sorted(p for p in found if p.suffix not in {".jsonl", ".lock"} and p.is_file())
+def _read(path: str, root: str) -> tuple[bytes, list[bytes]]:
+    """Name and content of a file, and in their order what was taken out of them as new."""
+    name = _TEMPORARY.sub(b".tmp", path.removeprefix(root).encode())
+    content = Path(path).read_bytes().replace(b"\0", b"")
+    text = _TIMES.sub(b"", name + b"\0" + content + b"\0")
+    return _NEW.sub(b"<>", text), _NEW.findall(text)
+
+
+def _files(root: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    for folder, _, files in os.walk(root):
+        for name in files:
+            if name.endswith((".jsonl", ".lock")):
+                continue
+            path = f"{folder}/{name}"
+            with suppress(FileNotFoundError):
+                found = Path(path).stat()
+                if stat.S_ISREG(found.st_mode):
+                    yield path, (found.st_ino, found.st_size, found.st_mtime_ns)

@@ -15,7 +15,7 @@ from tests.failures import scenarios
 from tests.failures.forks import Forks
 
 EVERY_STEP = bool(os.environ.get("MIG_SOAK"))
-"""Without, calls of NVML that are shown to have changed nothing are not killed after."""
+"""Without, steps that are shown to have changed nothing on the node are not killed after."""
 
 KINDS = {
     "prepare": {
@@ -112,15 +112,15 @@ def kill_after_steps(
 def points(taken: list[scenarios.Taken], variant: str) -> list[int]:
     """The numbers of the steps to be killed after.
 
-    All but those of NVML that changed nothing: to a new process all is then as after the step
-    before. A variant takes its share of the changes of the hardware, and of the next file that is
-    put in its place after each.
+    All but those that changed nothing, as most of NVML's or a sync of a file: to a new process all
+    is then as after the step before. A variant takes its share of the changes of the hardware, and
+    of the next file that is put in its place after each.
     """
     steps = list(enumerate(taken, 1))
     if EVERY_STEP:
         return [k for k, _ in steps]
     before = ["", *(t.left for t in taken)]
-    changed = [(k, t) for k, t in steps if t.step.kind != "nvml" or t.left != before[k - 1]]
+    changed = [(k, t) for k, t in steps if t.left != before[k - 1]]
     if not variant:
         return [k for k, _ in changed]
     chosen: list[int] = []
