@@ -33,6 +33,7 @@ def parser() -> argparse.ArgumentParser:
     _drain(commands)
     _resume(commands)
     _release(commands)
+    _bundle(commands)
     return top
 
 
@@ -44,13 +45,9 @@ class _Version(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         """End the program."""
-        from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - see above
+        from cli.shell.versions import version  # noqa: PLC0415 - see above
 
-        try:
-            found = version("dra-driver-nvidia-mig")
-        except PackageNotFoundError:
-            found = "unknown: the package is not installed"
-        sys.stdout.write(f"kubectl-mig {found}\n")
+        sys.stdout.write(f"kubectl-mig {version()}\n")
         parser.exit()
 
 
@@ -202,4 +199,16 @@ def _release(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--force",
         action="store_true",
         help="also what its node still has a slice of, or cannot tell; not what pods use",
+    )
+
+
+def _bundle(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = _command(
+        commands,
+        "bundle",
+        "Write the driver's state, logs and metrics into one file, for whoever is to help.",
+        examples="  kubectl mig bundle\n  kubectl mig bundle --file /tmp/mig.tar.gz\n",
+    )
+    command.add_argument(
+        "-f", "--file", metavar="PATH", help="a new .tar.gz; default: mig-bundle-<time>.tar.gz"
     )

@@ -42,7 +42,7 @@ def test_every_exit_code_is_explained() -> None:
 def test_every_command_is_in_the_table() -> None:
     commands = next(a.choices for a in parser()._actions if isinstance(a.choices, dict))
     looking = {"map", "explain", "profiles", "doctor", "lint"}
-    assert set(commands) == {*looking, "drain", "resume", "release"}
+    assert set(commands) == {*looking, "drain", "resume", "release", "bundle"}
     assert not {c for c in commands if f"`{c}" not in PAGE}
 
 
@@ -58,11 +58,14 @@ def test_every_command_is_in_the_table() -> None:
         ["drain", "node-a"],
         ["resume", "node-a"],
         ["release", "c", "wanted"],
+        ["bundle", "--file", "{folder}/b.tar.gz"],
         ["map", "nowhere"],
     ],
     ids=" ".join,
 )
-def test_every_field_of_the_json_is_in_the_table(world: World, mig: Mig, line: list[str]) -> None:
+def test_every_field_of_the_json_is_in_the_table(
+    world: World, mig: Mig, line: list[str], tmp_path: Path
+) -> None:
     world.add_classes("1g.5gb", "7g.40gb")
     made = instance("1g.5gb", 6, state="foreign")
     world.add_node("node-a", gpu(0, "node-a", instances=(made,)))
@@ -72,7 +75,7 @@ def test_every_field_of_the_json_is_in_the_table(world: World, mig: Mig, line: l
         world.set_finalizers(name)
     made_pod = world.add_pod("waiting", "wanted")
     world.tell(made_pod, "WaitingForSlice", "it waits")
-    shown = mig(*line, "-o", "json").json
+    shown = mig(*(w.format(folder=tmp_path) for w in line), "-o", "json").json
     assert f"| `{shown['kind']}` |" in PAGE
     assert not set(_fields(shown)) - NAMED
 

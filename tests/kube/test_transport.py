@@ -218,6 +218,13 @@ def test_an_empty_list_may_say_null(stub: Stub, api: KubeApi) -> None:
     assert api.list(PODS).items == []
 
 
+def test_text_is_read_up_to_a_bound(stub: Stub, api: KubeApi) -> None:
+    stub.calls += [reply("x" * 5000), reply("x" * 5000)]
+    assert api.text("/log", query={"tailLines": "3"}, limit_bytes=1000) == b'"' + b"x" * 999
+    assert len(api.text("/log", query={}, limit_bytes=10_000)) == 5002
+    assert stub.requests[0].query == {"tailLines": "3"}
+
+
 def test_fields_that_nobody_knows_survive_a_read_and_a_write(stub: Stub, api: KubeApi) -> None:
     stored: Obj = thing("p", future={"nested": [{"a": None}, 1.5, "1e3"]})
     stub.calls += [reply(stored), reply(stored)]

@@ -92,6 +92,16 @@ class HttpClient:
         response = self._answered(method, path, query=query, body=body, content_type=content_type)
         return _decode(response, f"{method} {path}", dict[str, Any])
 
+    def text(self, path: str, *, query: Mapping[str, str], limit_bytes: int) -> bytes:
+        """GET what is no JSON, such as a log, up to ``limit_bytes``."""
+        response = self.stream(path, query=query, silence_seconds=self._timeout)
+        try:
+            return bytes(response.read(limit_bytes))
+        except (urllib3.exceptions.HTTPError, OSError) as error:
+            raise UnavailableError(f"GET {path}: {error}") from error
+        finally:
+            response.close()
+
     def page(self, path: str, *, query: Mapping[str, str]) -> tuple[Page, int]:
         """GET a list, whose items are still to be decoded, and its size in bytes."""
         response = self._answered("GET", path, query=query)

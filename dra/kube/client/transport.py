@@ -5,7 +5,7 @@ read-modify-write.
 """
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -87,6 +87,10 @@ class KubeApi:
     def read(self, path: str) -> Obj:
         """Read what is no object of a resource, such as ``/version`` or ``/apis/<group>``."""
         return self._http.call("GET", path)
+
+    def text(self, path: str, *, query: Mapping[str, str], limit_bytes: int) -> bytes:
+        """Read what is no JSON, such as a log or metrics: at most ``limit_bytes`` of it."""
+        return self._http.text(path, query=query, limit_bytes=limit_bytes)
 
     def list(  # noqa: PLR0913 - the API's own parameters, and what to keep
         self,
