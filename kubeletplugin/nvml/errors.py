@@ -5,7 +5,8 @@
     NvmlError
      +-- DriverUnavailableError      no library, no driver, or versions that do not match
      +-- PermissionDeniedError       not root and no CAP_SYS_ADMIN
-     +-- InstanceNotFoundError       no such instance or GPU
+     +-- GpuNotFoundError            no such GPU
+     +-- InstanceNotFoundError       no such instance, on a GPU that is there
      +-- NotSupportedError           the GPU, its driver or its MIG mode cannot do this
      +-- InUseError                  processes hold the instance; ``pids`` names them
      +-- InsufficientResourcesError  the placement is taken, or engines are used up
@@ -92,8 +93,12 @@ class PermissionDeniedError(NvmlError):
     """Not root and no CAP_SYS_ADMIN."""
 
 
+class GpuNotFoundError(NvmlError):
+    """No such GPU."""
+
+
 class InstanceNotFoundError(NvmlError):
-    """No such instance or GPU."""
+    """No such instance, on a GPU that is there: it is gone, or never was."""
 
 
 class NotSupportedError(NvmlError):
@@ -221,6 +226,8 @@ _KINDS: dict[int, type[NvmlError]] = {
     pynvml.NVML_ERROR_RESET_REQUIRED: GpuLostError,
 }
 
+_FINDS_GPUS = "nvmlDeviceGetHandleBy"
+
 _NAMES: dict[int, str] = {
     value: name.removeprefix("NVML_ERROR_")
     for name, value in vars(pynvml).items()
@@ -237,4 +244,6 @@ def code_name(code: int) -> str:
 
 def translate(operation: str, code: int, *, gpu: str = "") -> NvmlError:
     """The error of this tree that stands for ``code``."""
+    if code == pynvml.NVML_ERROR_NOT_FOUND and operation.startswith(_FINDS_GPUS):
+        return GpuNotFoundError(operation, code, gpu=gpu)
     return _KINDS.get(code, NvmlError)(operation, code, gpu=gpu)

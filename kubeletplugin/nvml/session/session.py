@@ -15,7 +15,7 @@ import pynvml
 from kubeletplugin.nvml.errors import (
     DriverUnavailableError,
     GpuLostError,
-    InstanceNotFoundError,
+    GpuNotFoundError,
     LetGoError,
     NvmlError,
     translate,
@@ -101,8 +101,7 @@ class Session(Library):
             try:
                 handle = self.call(by_address, address.encode(), gpu=uuid)
                 found = self._verified(handle, label=uuid)
-            except InstanceNotFoundError as error:
-                # Not to be taken for an instance that is not found, and so is gone for good.
+            except GpuNotFoundError as error:
                 raise _absent(uuid, f"nothing is at its PCI address {address}") from error
             if found.uuid != uuid:
                 raise _absent(uuid, f"at its PCI address {address} is now {found.uuid}")
