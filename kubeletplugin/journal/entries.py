@@ -19,7 +19,7 @@ class State(StrEnum):
     was prepared and somebody or a reset took it from the hardware.
 
     On the way out: ``destroying``, ``ci-destroyed`` (the GPU instance is left). What could not be
-    removed on the spot stays withheld: ``reclaiming`` after an Unprepare, ``orphan`` after a
+    removed on the spot stays withheld: ``leftover`` after an Unprepare, ``orphan`` after a
     Prepare that failed, ``tombstone`` while its GPU is lost.
     """
 
@@ -31,7 +31,7 @@ class State(StrEnum):
     LOST = "lost"
     DESTROYING = "destroying"
     CI_DESTROYED = "ci-destroyed"
-    RECLAIMING = "reclaiming"
+    LEFTOVER = "leftover"
     ORPHAN = "orphan"
     TOMBSTONE = "tombstone"
 
@@ -44,7 +44,7 @@ LEAVING = frozenset(
     {
         State.DESTROYING,
         State.CI_DESTROYED,
-        State.RECLAIMING,
+        State.LEFTOVER,
         State.ORPHAN,
         State.TOMBSTONE,
     }

@@ -70,6 +70,9 @@ _OUTLINE = (
     *("namespace", "name", "uid", "device", "gpu", "placement", "profileID", "bootID"),
     *("gpuInstanceID", "computeInstanceID", "migUUID"),
 )
+_WORDS = {State.LEFTOVER: "reclaiming"}
+"""Words of the file that are not the state's own: earlier versions read and write them so."""
+_STATES = {_WORDS.get(state, state.value): state for state in State}
 _SHOWN_REASON = 300
 _UNSURE = {
     "state": State.ORPHAN.value,
@@ -134,7 +137,7 @@ def _read(raw: Any) -> Entry | None:
         fields = msgspec.convert(raw, _Fields)
     except msgspec.ValidationError as error:
         return _outline(raw, str(error))
-    if fields.state not in set(State):
+    if fields.state not in _STATES:
         return _outline(raw, f"state {fields.state!r} is not known to this version")
     entry = _entry(fields, raw)
     if why := unusable(entry) or inconsistent(entry):
@@ -165,7 +168,7 @@ def _entry(fields: _Fields, raw: Record) -> Entry:
         pool=fields.pool,
         requests=fields.requests,
         total=fields.total,
-        state=State(fields.state),
+        state=_STATES[fields.state],
         gpu=fields.gpu,
         profile_id=fields.profile_id,
         profile=fields.profile,
@@ -194,7 +197,7 @@ def _record(entry: Entry) -> Record:
         pool=entry.pool,
         requests=entry.requests,
         total=entry.total,
-        state=entry.state.value,
+        state=_WORDS.get(entry.state, entry.state.value),
         gpu=entry.gpu,
         profile_id=entry.profile_id,
         profile=entry.profile,

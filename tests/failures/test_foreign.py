@@ -219,7 +219,7 @@ def leftover(plant: Plant) -> ClaimRef:
     [gi] = site.machine.gpu(0).gpu_instances
     site.machine.start_process(0, 77, gpu_instance=gi.id, compute_instance=0)
     assert not plant.unprepare(ref).error
-    assert [e.state for e in entries(site)] == [State.RECLAIMING]
+    assert [e.state for e in entries(site)] == [State.LEFTOVER]
     return ref
 
 
@@ -254,7 +254,7 @@ def test_a_leftover_is_removed_by_a_new_process_that_knows_that_it_is_the_same(
     leftover(plant)
     again = restarted(plant)
     again.start()
-    assert [e.state for e in entries(plant.site)] == [State.RECLAIMING]
+    assert [e.state for e in entries(plant.site)] == [State.LEFTOVER]
     plant.site.machine.end_process(77)
     again.tend()
     check_settled(plant.site, {})

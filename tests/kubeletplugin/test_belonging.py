@@ -18,7 +18,7 @@ from kubeletplugin.journal.entries import HELD, State
 
 SAME, OTHER, UNKNOWN = Continuity.SAME, Continuity.OTHER, Continuity.UNKNOWN
 PREPARED = Evidence(State.PREPARED, Inside.RECORDED)
-RECLAIMING = Evidence(State.RECLAIMING, Inside.RECORDED, has_ci_id=False)
+LEFTOVER = Evidence(State.LEFTOVER, Inside.RECORDED, has_ci_id=False)
 HALF = Evidence(State.GI_CREATED, Inside.NONE, has_ci_id=False, has_uuid=False)
 
 
@@ -41,15 +41,15 @@ CASES = {
     "it is there again with a UUID that is given once": case(
         PREPARED, None, state=State.LOST, unique=True
     ),
-    "killed while it destroyed a slice": case(RECLAIMING, None, state=State.DESTROYING),
-    "a leftover whose claim kubelet has let go": case(RECLAIMING, Doubt.ANYBODYS),
-    "a leftover, never removed": case(RECLAIMING, None, compute_instance=SAME),
-    "a leftover, removed since": case(RECLAIMING, Doubt.REMADE, compute_instance=OTHER),
-    "a leftover with a UUID that is given once": case(RECLAIMING, None, unique=True),
-    "a leftover of a Prepare that failed": case(RECLAIMING, Doubt.ANYBODYS, state=State.ORPHAN),
-    "a leftover on a GPU that was lost": case(RECLAIMING, Doubt.ANYBODYS, state=State.TOMBSTONE),
+    "killed while it destroyed a slice": case(LEFTOVER, None, state=State.DESTROYING),
+    "a leftover whose claim kubelet has let go": case(LEFTOVER, Doubt.ANYBODYS),
+    "a leftover, never removed": case(LEFTOVER, None, compute_instance=SAME),
+    "a leftover, removed since": case(LEFTOVER, Doubt.REMADE, compute_instance=OTHER),
+    "a leftover with a UUID that is given once": case(LEFTOVER, None, unique=True),
+    "a leftover of a Prepare that failed": case(LEFTOVER, Doubt.ANYBODYS, state=State.ORPHAN),
+    "a leftover on a GPU that was lost": case(LEFTOVER, Doubt.ANYBODYS, state=State.TOMBSTONE),
     "a leftover of whose GPU instance alone it is known": case(
-        RECLAIMING, Doubt.ANYBODYS, gpu_instance=SAME
+        LEFTOVER, Doubt.ANYBODYS, gpu_instance=SAME
     ),
     "half made": case(HALF, None),
     "half made, and exchanged": case(HALF, Doubt.REMADE, gpu_instance=OTHER),
@@ -97,7 +97,7 @@ def test_what_was_removed_since_never_counts_as_ours(state: State) -> None:
 @pytest.mark.parametrize("state", State)
 def test_an_equal_uuid_alone_is_enough_only_while_the_claim_may_be_held(state: State) -> None:
     alone = doubt(Evidence(state, Inside.RECORDED))
-    let_go = state in {State.RECLAIMING, State.ORPHAN, State.TOMBSTONE, State.LOST}
+    let_go = state in {State.LEFTOVER, State.ORPHAN, State.TOMBSTONE, State.LOST}
     assert (alone is not None) == let_go
     assert doubt(Evidence(state, Inside.RECORDED, compute_instance=SAME)) is None
     assert State.LOST in HELD

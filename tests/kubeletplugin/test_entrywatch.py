@@ -119,7 +119,7 @@ def test_only_the_compute_instance_was_exchanged(machine: Machine) -> None:
 def test_a_compute_instance_whose_id_is_off_the_record_is_the_only_one(machine: Machine) -> None:
     mine, eyes = made(machine), watch(machine)
     eyes.begin(mine)
-    leaving = replace(mine, ci_id=None, state=State.RECLAIMING)
+    leaving = replace(mine, ci_id=None, state=State.LEFTOVER)
     assert eyes.tell(leaving) == (SAME, SAME)
     assert watch(machine).tell(leaving) == (SAME, SAME)
 

@@ -40,6 +40,21 @@ def test_entries_come_back_as_they_were_written(tmp_path: Path) -> None:
     assert again.of_gpu("GPU-1") == (made, whole)
 
 
+@pytest.mark.parametrize("state", State)
+def test_every_state_comes_back(tmp_path: Path, state: State) -> None:
+    path = tmp_path / "journal.json"
+    Journal(path).put(entry(state=state))
+    [found] = Journal(path).entries()
+    assert (found.state, found.quarantined) == (state, "")
+
+
+def test_the_file_says_of_a_leftover_what_earlier_versions_understand(tmp_path: Path) -> None:
+    path = tmp_path / "journal.json"
+    Journal(path).put(entry(state=State.LEFTOVER))
+    [record] = json.loads(path.read_text())["entries"]
+    assert record["state"] == "reclaiming"
+
+
 def test_an_entry_is_replaced_by_claim_and_device_and_removed_by_them(tmp_path: Path) -> None:
     path = tmp_path / "journal.json"
     journal = Journal(path)

@@ -90,7 +90,7 @@ def test_while_mig_manager_works_nothing_is_made_or_destroyed(rig: Rig) -> None:
     assert verdict(rig, waiting) == "", "it ends by itself"
     rig.prepared(kept)
     assert rig.unprepare(leaving) == ""
-    assert [e.state for e in rig.journal() if e.claim == leaving] == [State.RECLAIMING]
+    assert [e.state for e in rig.journal() if e.claim == leaving] == [State.LEFTOVER]
     assert rig.mutations() == before
     wait_for("the event", lambda: "MIGManagerActive" in dict(events(rig, rig.node)))
     label(rig, {"nvidia.com/mig.config.state": "success"})

@@ -79,7 +79,7 @@ def test_beside_dynamic_mig_nothing_is_made_or_destroyed(
     rig.prepared(kept)
     assert rig.unprepare(leaving) == "", "its pod can go"
     tend(rig)
-    assert [e.state for e in rig.journal() if e.claim == leaving] == [State.RECLAIMING]
+    assert [e.state for e in rig.journal() if e.claim == leaving] == [State.LEFTOVER]
     assert rig.mutations() == before
 
     publish(rig)

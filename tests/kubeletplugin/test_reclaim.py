@@ -51,7 +51,7 @@ def test_a_slice_in_use_is_withheld_with_its_processes_named_and_removed_when_th
     assert rig.unprepare(ref) == ""
     assert time.monotonic() - began > 0.3
     assert rig.specs() == []
-    assert states(rig) == [State.RECLAIMING]
+    assert states(rig) == [State.LEFTOVER]
     error = rig.refused(late)
     assert ref.uid in error
     assert str(PID) in error
@@ -88,7 +88,7 @@ def test_a_slice_that_waits_for_its_processes_outlives_a_restart(rig: Rig) -> No
     ref = in_use(rig)
     assert rig.unprepare(ref) == ""
     rig.restart()
-    assert states(rig) == [State.RECLAIMING]
+    assert states(rig) == [State.LEFTOVER]
     assert [s[3] for s in rig.published_slices()] == ["reclaiming"]
     rig.machine.end_process(PID)
     wait_for("the janitor", rig.clean)

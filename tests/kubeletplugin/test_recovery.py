@@ -95,7 +95,7 @@ def change_entry(rig: Rig, **changes: object) -> None:
         {"state": State.DESTROYING},
         {"state": State.CI_DESTROYED},
         {"state": State.ORPHAN},
-        {"state": State.RECLAIMING},
+        {"state": State.LEFTOVER},
         {"state": State.TOMBSTONE},
     ],
     ids=lambda c: c["state"].value,

@@ -70,7 +70,7 @@ class Rollback:
         self._clock = clock or SystemClock()
 
     def remove_all(
-        self, uid: str, *, patience: float = 0.0, otherwise: State = State.RECLAIMING
+        self, uid: str, *, patience: float = 0.0, otherwise: State = State.LEFTOVER
     ) -> Remainder:
         """Remove all devices of a claim, and its CDI spec.
 
@@ -108,7 +108,7 @@ class Rollback:
         """Try once more to remove what is on its way out."""
         left = Remainder()
         rest = [e for e in self._journal.of_claim(uid) if e.state in LEAVING and not e.quarantined]
-        self._entries(rest, left, 0.0, State.RECLAIMING)
+        self._entries(rest, left, 0.0, State.LEFTOVER)
         return left
 
     def processes(self, ref: ClaimRef) -> tuple[int, ...]:

@@ -79,7 +79,7 @@ class Doubt(Enum):
     BUSY = "a compute instance is in it that nobody was told of, and processes are in that"
 
 
-_UNHELD = frozenset({State.RECLAIMING, State.ORPHAN, State.TOMBSTONE})
+_UNHELD = frozenset({State.LEFTOVER, State.ORPHAN, State.TOMBSTONE})
 """Kubelet has been told that it is gone, or never that it was there."""
 
 
