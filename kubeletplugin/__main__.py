@@ -18,6 +18,7 @@ from dra.monitoring.apirequests import ApiRequests
 from dra.monitoring.probes import Probes
 from dra.monitoring.registry import daemon_registry
 from dra.monitoring.server import AddressError, serving
+from kubeletplugin.daemon.serving import serve
 from kubeletplugin.errors import PluginError
 from kubeletplugin.host.driver.hooks import AUTO, read_choice
 from kubeletplugin.host.driver.libraries.libraries import LIBRARY_DIRECTORIES, read_directories
@@ -25,7 +26,6 @@ from kubeletplugin.host.memory import one_arena
 from kubeletplugin.host.options import DEPLOY_LABELS, Options
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.nvml.xids import read_rules
-from kubeletplugin.serving import serve
 from kubeletplugin.telemetry.telemetry import Telemetry
 
 # Kubelet gives a Prepare 45 s: the claim's lookup must leave room for the hardware.

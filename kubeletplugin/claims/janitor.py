@@ -20,9 +20,9 @@ from kubeletplugin.claims.claim_tasks import ClaimTasks
 from kubeletplugin.claims.upkeep import Upkeep
 from kubeletplugin.journal.entries import HELD, LEAVING
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.readiness import Readiness
 from kubeletplugin.telemetry.logfields import about
 from kubeletplugin.telemetry.observer import Action, NodeObserver
+from kubeletplugin.telemetry.readiness import Readiness
 from kubeletplugin.telemetry.reports import Reports
 
 _log = logging.getLogger(__name__)
@@ -127,7 +127,7 @@ class Janitor:
                 self._claim(ref, now, ask=ask, check=check, at_once=everything)
 
     def _turn(self) -> float:
-        if not self._readiness.is_open:
+        if not self._readiness.is_ready:
             return _CLOSED_SECONDS
         self.tend()
         return ROUND_SECONDS

@@ -20,9 +20,9 @@ from kubeletplugin.errors import PluginError
 from kubeletplugin.journal.entries import HELD
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.publishing.claimstatus import ClaimStatuses
-from kubeletplugin.readiness import Readiness
 from kubeletplugin.telemetry.logfields import about, device
 from kubeletplugin.telemetry.observer import NodeObserver, Operation, Served
+from kubeletplugin.telemetry.readiness import Readiness
 
 _log = logging.getLogger(__name__)
 
@@ -88,7 +88,7 @@ class Node:
         return self._serve(ref, Operation.UNPREPARE, partial(self._unprepare, ref), deadline)
 
     def _prepare(self, ref: ClaimRef, deadline: float) -> tuple[Prepared, ...]:
-        self._readiness.enter(min(START_SECONDS, max(0.0, deadline - self._clock())))
+        self._readiness.wait_ready(min(START_SECONDS, max(0.0, deadline - self._clock())))
         self._rebuild.run(about_claim=ref.uid)
         devices = self._preparer.prepare(ref)
         self._statuses.prepared(ref, self._journal.of_claim(ref.uid))

@@ -9,7 +9,7 @@ from kubeletplugin.claims.recovery import Recovery
 from kubeletplugin.errors import HardwareError, StartingError
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.publishing.claimstatus import ClaimStatuses
-from kubeletplugin.readiness import Readiness
+from kubeletplugin.telemetry.readiness import Readiness
 
 START_SECONDS = 30.0
 """Longest wait of a call for a plugin that is starting."""
@@ -46,7 +46,7 @@ class Release:
         """
         known = self._journal.of_claim(ref.uid)
         if any(e.placement is not None for e in known):
-            self._readiness.enter(START_SECONDS)
+            self._readiness.wait_ready(START_SECONDS)
         if not known and self._forgotten(ref):
             raise StartingError(
                 "the journal was lost, and what it said of this claim is not found again yet, as "

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 from dra.kube.loop import Loop
 from dra.kube.timing import Backoff, Clock, SystemClock
 from kubeletplugin.errors import PluginError
 from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.gpus.lifecycle.driverlibrary import DriverLibrary
+from kubeletplugin.gpus.lifecycle.letgo import LettingGo
 from kubeletplugin.gpus.lifecycle.regaining import Regaining
 from kubeletplugin.nvml.errors import NvmlError
-from kubeletplugin.readiness import Readiness
+from kubeletplugin.telemetry.readiness import Readiness
 
 _log = logging.getLogger(__name__)
 POLL_SECONDS = 10.0
@@ -23,39 +24,8 @@ AGAIN_SECONDS = 5.0
 """The longest pause while only a new process may help."""
 
 
-class Holding(Protocol):
-    """Decision which GPUs are held open."""
-
-    @property
-    def pending(self) -> bool:
-        """Whether there is something to let go of, or to take up again."""
-
-    def settle(self) -> bool:
-        """Let go of some, or take them up again; False: NVML is to be left alone."""
-
-    def reason(self) -> str:
-        """Reason why no GPU was looked at so far; empty if one was."""
-
-
-class Library(Protocol):
-    """NVML's library in this process."""
-
-    @property
-    def doubtful(self) -> bool:
-        """Whether it may be that only a new process helps."""
-
-    def matches(self) -> None:
-        """NVML has answered."""
-
-    def failed(self, error: Exception) -> None:
-        """NVML has failed."""
-
-    def explain(self, error: Exception) -> str:
-        """The error in words."""
-
-
 class HardwareLoop:
-    """Opens readiness once the GPUs are known; ``recover`` runs before the first opening.
+    """Sets readiness once the GPUs are known; ``recover`` runs before the first time.
 
     ``holding`` is asked before NVML is.
     ``settle`` runs after every look at the GPUs. ``library`` hears how NVML answers.
@@ -67,9 +37,9 @@ class HardwareLoop:
         hardware: Hardware,
         readiness: Readiness,
         *,
-        holding: Holding,
+        holding: LettingGo,
         recover: Callable[[], None],
-        library: Library,
+        library: DriverLibrary,
         settle: Callable[[], None] = lambda: None,
         beat: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
@@ -131,7 +101,7 @@ class HardwareLoop:
     def _step(self) -> None:
         if not self._holding.settle():
             self._rest()
-        elif self._readiness.is_open:
+        elif self._readiness.is_ready:
             self._hardware.poll()
             self._regaining.look()
             self._settle()
@@ -142,20 +112,20 @@ class HardwareLoop:
             if not self._recovered:
                 self._recover()
                 self._recovered = True
-            self._readiness.open()
+            self._readiness.set_ready()
 
     def _rest(self) -> None:
         """Serve without NVML, as far as that goes."""
         if self._recovered:
-            if not self._readiness.is_open:
-                self._readiness.open()
+            if not self._readiness.is_ready:
+                self._readiness.set_ready()
         elif (reason := self._holding.reason()) != self._readiness.reason:
-            self._readiness.close(reason)
+            self._readiness.set_unready(reason)
 
     def _unavailable(self, reason: str) -> float:
         if reason != self._readiness.reason:
             _log.error("GPUs cannot be used: %s", reason)
-        self._readiness.close(reason)
+        self._readiness.set_unready(reason)
         self._hardware.leave()
         self._hardware.session.close()
         return self._backoff.next_delay()

@@ -52,3 +52,8 @@ class Registration(api_pb2_grpc.RegistrationServicer):
         else:
             _log.error("kubelet did not register %s: %s", self._driver, request.error)
         return pb.RegistrationStatusResponse()
+
+
+def add_registration(driver: str, endpoint: Path, server: grpc.Server) -> None:
+    """Serve the registration of ``driver``, whose services are at ``endpoint``."""
+    api_pb2_grpc.add_RegistrationServicer_to_server(Registration(driver, endpoint), server)

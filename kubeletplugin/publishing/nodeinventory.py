@@ -10,7 +10,7 @@ from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.host.options import Options
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.publishing.allocatormode import AllocatorMode
-from kubeletplugin.readiness import Readiness
+from kubeletplugin.telemetry.readiness import Readiness
 
 
 class NodeInventory:
@@ -54,8 +54,8 @@ class NodeInventory:
 
     def known(self) -> Inventory | None:
         """Known inventory; None until the first look at the GPUs has ended, well or not."""
-        hardware, is_open, reason = self._hardware, self._readiness.is_open, self._readiness.reason
-        if not is_open and not reason:
+        hardware, ready, reason = self._hardware, self._readiness.is_ready, self._readiness.reason
+        if not ready and not reason:
             return None
         gpus = self._gpus() or self._gpus_before()
         missing = self._missing()
@@ -71,7 +71,7 @@ class NodeInventory:
             driver_version=hardware.driver_version,
             cuda_driver_version=hardware.cuda_version,
             cdi_hook=self._cdi_hook(),
-            ready=is_open and bool(gpus) and not self._journal.failure and not missing,
+            ready=ready and bool(gpus) and not self._journal.failure and not missing,
             message=message,
             publication=self._mode.publication,
             drain=self._drain(),

@@ -1,1 +1,1 @@
-"""Metrics, logs, events and liveness of the plugin."""
+"""Metrics, logs, events, liveness and readiness of the plugin."""

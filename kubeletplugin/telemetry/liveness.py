@@ -19,7 +19,7 @@ from api.kubelet.pluginregistration.v1 import api_pb2 as registration
 from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_grpc
 from dra.monitoring.probes import Probes, Pulse
 from kubeletplugin.host.sockets import Sockets
-from kubeletplugin.readiness import Readiness
+from kubeletplugin.telemetry.readiness import Readiness
 
 STUCK_SECONDS = 1800.0
 """More than a round of any loop takes, with every GPU hanging and no API server."""
@@ -65,7 +65,7 @@ class Liveness:
         live.add("end", overdue)
         self._probes.ready.add(
             "claims",
-            lambda: "" if readiness.is_open else readiness.reason or _STARTING,
+            lambda: "" if readiness.is_ready else readiness.reason or _STARTING,
         )
 
     def end(self) -> None:

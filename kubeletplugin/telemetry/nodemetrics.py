@@ -17,8 +17,8 @@ from dra.gpu.inventory import Gpu
 from dra.monitoring import PREFIX
 from kubeletplugin.journal.entries import HELD, Entry
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.readiness import Readiness
 from kubeletplugin.telemetry.claim_cache import ClaimCache
+from kubeletplugin.telemetry.readiness import Readiness
 
 
 class NodeMetrics(Collector):
@@ -43,7 +43,7 @@ class NodeMetrics(Collector):
             "ready",
             "1 while claims can be served, 0 otherwise.",
             [],
-            [((), float(self._readiness.is_open))],
+            [((), float(self._readiness.is_ready))],
         )
         yield from _of_gpus(gpus)
         yield from self._of_journal(entries)

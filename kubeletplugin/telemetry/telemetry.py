@@ -11,11 +11,11 @@ from dra.gpu.names import DeviceNameError, MigDevice, parse_device
 from dra.monitoring import WHOLE_GPU
 from dra.monitoring.probes import Probes
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.readiness import Readiness
 from kubeletplugin.telemetry.claim_cache import ClaimCache
 from kubeletplugin.telemetry.liveness import Liveness
 from kubeletplugin.telemetry.metrics import UNKNOWN, PluginMetrics
 from kubeletplugin.telemetry.nodemetrics import NodeMetrics
+from kubeletplugin.telemetry.readiness import Readiness
 
 
 class Telemetry:

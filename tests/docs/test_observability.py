@@ -18,8 +18,8 @@ from dra.monitoring.apirequests import ApiRequests
 from dra.monitoring.events import CountingSink
 from dra.monitoring.registry import daemon_registry
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.readiness import Readiness
 from kubeletplugin.telemetry.observer import Action
+from kubeletplugin.telemetry.readiness import Readiness
 from kubeletplugin.telemetry.telemetry import Telemetry
 from tests.docs.test_events import PAGE as EVENTS
 

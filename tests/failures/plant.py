@@ -21,7 +21,7 @@ from dra.gpu.inventory import AllocatorKind, ClaimRef, Inventory
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import KubeError, ObjectNotFoundError, UnavailableError
 from kubeletplugin.claims.node import Outcome
-from kubeletplugin.daemon import Daemon
+from kubeletplugin.daemon.daemon import Daemon
 from kubeletplugin.errors import PluginError
 from kubeletplugin.host.options import Options
 from kubeletplugin.host.roots import Roots
@@ -136,9 +136,9 @@ class Plant:
         options = Options(NODE, DRIVER, None, AllocatorKind.CONTROLLER, self.site.roots)
         daemon = Daemon(options, _RecordedApi(self).api, Telemetry())
         # Sent from a thread of their own, and a courtesy: kept here.
-        daemon._events.emit = self._emit  # type: ignore[method-assign]
+        daemon.common.events.emit = self._emit  # type: ignore[method-assign]
         # A call that hangs then hangs its claim's thread; the deadline of calls has its own tests.
-        daemon._hardware.session._calls.run = _at_once  # type: ignore[method-assign]
+        daemon.gpus.hardware.session._calls.run = _at_once  # type: ignore[method-assign]
         return daemon
 
     def _emit(self, regarding: Obj, reason: str, message: str, *, warning: bool = False) -> None:
@@ -174,7 +174,7 @@ class Plant:
         self.run(self._look)
 
     def _look(self) -> None:
-        loop = self.daemon._loop
+        loop = self.daemon.gpus.loop
         try:
             loop._step()
         except (NvmlError, PluginError) as error:
@@ -182,33 +182,33 @@ class Plant:
 
     def tend(self) -> None:
         """A round of the janitor, in which it asks for every claim."""
-        self.run(lambda: self.daemon._janitor.tend(everything=True))
+        self.run(lambda: self.daemon.claims.janitor.tend(everything=True))
 
     def publish(self) -> None:
         """Write the statuses of claims and the MigNode, as far as the API answers."""
         self.run(self._publish)
 
     def _publish(self) -> None:
-        statuses = self.daemon._statuses
+        statuses = self.daemon.publishing.statuses
         while statuses._wanted:
             ref, entries = statuses._wanted.pop(next(iter(statuses._wanted)))
             _try(lambda: statuses._apply(ref, entries))  # noqa: B023 - called at once
-        _try(self.daemon._slice_publisher._publish)
-        _try(self.daemon._publisher._publish)
+        _try(self.daemon.publishing.slices._publish)
+        _try(self.daemon.publishing.mignode._publish)
 
     def prepare(self, ref: ClaimRef, *, within: float = WITHIN_SECONDS) -> Outcome:
         """What kubelet asks for one claim."""
-        node = self.daemon._node
+        node = self.daemon.claims.node
         return self.run(lambda: node.prepare(ref, deadline=node._clock() + within))
 
     def unprepare(self, ref: ClaimRef, *, within: float = WITHIN_SECONDS) -> Outcome:
         """What kubelet asks when the last pod of a claim is gone."""
-        node = self.daemon._node
+        node = self.daemon.claims.node
         return self.run(lambda: node.unprepare(ref, deadline=node._clock() + within))
 
     def inventory(self) -> Inventory | None:
         """What would be published."""
-        return self.run(self.daemon._inventory.known)
+        return self.run(self.daemon.publishing.inventory.known)
 
 
 class _RecordedApi:

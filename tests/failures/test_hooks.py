@@ -39,11 +39,11 @@ def sources() -> Iterator[tuple[Path, ast.Module]]:
 
 
 def test_the_daemon_does_not_import_the_check() -> None:
-    program = "import sys, kubeletplugin.daemon; print(*sys.modules)"
+    program = "import sys, kubeletplugin.daemon.daemon; print(*sys.modules)"
     command = [sys.executable, "-c", program]
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=PATIENCE)
     loaded = set(done.stdout.split())
-    assert "kubeletplugin.daemon" in loaded
+    assert "kubeletplugin.daemon.daemon" in loaded
     assert not {m for m in loaded if m.startswith("kubeletplugin.check")}
 
 

@@ -161,6 +161,6 @@ def test_two_gpus_never_get_one_name_from_records(bench: Bench) -> None:
     bench.change(device="gpu-1-mig-1g5gb-19-4")
     (bench.site.roots.state / "gpus.json").unlink()
     plant = bench.start()
-    numbers = {u.uuid: u.known.number for u in plant.daemon._hardware.units()}
+    numbers = {u.uuid: u.known.number for u in plant.daemon.gpus.hardware.units()}
     assert numbers.keys() == {first, second}
     assert len(set(numbers.values())) == 2

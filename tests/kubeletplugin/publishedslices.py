@@ -47,14 +47,14 @@ def writes(rig: Rig) -> list[tuple[str, str]]:
 def idle(rig: Rig) -> bool:
     """Whether the publisher has taken every wish."""
     assert rig.daemon is not None
-    publisher = rig.daemon._slice_publisher
+    publisher = rig.daemon.publishing.slices
     return not publisher._loop._wake.is_set() and not publisher._disturbed
 
 
 def looked(rig: Rig) -> bool:
     """Whether the publisher has compared the slices with what they should be."""
     assert rig.daemon is not None
-    return rig.daemon._slice_publisher._last is not None
+    return rig.daemon.publishing.slices._last is not None
 
 
 def spoil(
@@ -74,4 +74,4 @@ def spoil(
 
 def look_again(rig: Rig) -> None:
     assert rig.daemon is not None
-    rig.daemon._hardware.poll()
+    rig.daemon.gpus.hardware.poll()

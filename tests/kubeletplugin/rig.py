@@ -22,7 +22,7 @@ from dra.kube.client.http import HttpClient, Page
 from dra.kube.client.transport import KubeApi
 from dra.kube.connect.configured import open_connection
 from dra.kube.errors import KubeError, UnavailableError
-from kubeletplugin.daemon import Daemon
+from kubeletplugin.daemon.daemon import Daemon
 from kubeletplugin.host.options import Options
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.journal import Entry, Journal
@@ -118,7 +118,7 @@ class Rig:
 
     @property
     def is_ready(self) -> bool:
-        return self.daemon is not None and self.daemon._readiness.is_open
+        return self.daemon is not None and self.daemon.common.readiness.is_ready
 
     def stop(self) -> None:
         if self._thread is not None:
@@ -133,7 +133,7 @@ class Rig:
         self.start()
 
     def statuses_idle(self) -> bool:
-        return self.daemon is not None and self.daemon._statuses.wait_idle(PATIENCE)
+        return self.daemon is not None and self.daemon.publishing.statuses.wait_idle(PATIENCE)
 
     def close(self) -> None:
         self.machine.clear_faults()
@@ -287,7 +287,7 @@ class Rig:
     def published(self) -> bool:
         """Whether the MigNode says what the plugin knows."""
         assert self.daemon is not None
-        inventory = self.daemon._inventory.of_mignode()
+        inventory = self.daemon.publishing.inventory.of_mignode()
         found = self.api.list(MIG_NODES, field_selector=f"metadata.name={self.node}").items
         if not found or inventory is None:
             return False

@@ -260,8 +260,8 @@ def test_while_a_gpu_cannot_be_read_the_others_are_looked_at_once_a_round(
     rig.machine.inject(fault)
     rig.start()
     assert rig.daemon is not None
-    rig.daemon._loop.stop()
-    hardware, looks = rig.daemon._hardware, list[str]()
+    rig.daemon.gpus.loop.stop()
+    hardware, looks = rig.daemon.gpus.hardware, list[str]()
     see = hardware._see
 
     def noted(unit: GpuUnit) -> None:
@@ -278,7 +278,7 @@ def test_a_gpu_that_is_lost_is_shown_with_its_claims_and_the_other_goes_on(rig: 
     rig.prepared(ref)
     rig.machine.lose(0)
     assert rig.daemon is not None
-    rig.daemon._hardware.poll()
+    rig.daemon.gpus.hardware.poll()
 
     def lost() -> Obj:
         found: Obj = rig.mignode()["status"]["gpus"][0]

@@ -9,7 +9,7 @@ import pytest
 from kubeletplugin.claims.claim_tasks import ClaimTasks
 from kubeletplugin.errors import DeadlineError, StartingError
 from kubeletplugin.gpus.locks import FifoLock
-from kubeletplugin.readiness import Readiness
+from kubeletplugin.telemetry.readiness import Readiness
 from tests.waiting import PATIENCE, wait_for
 
 SOON, IN_TIME = 0.01, PATIENCE
@@ -125,10 +125,10 @@ def test_the_gate_makes_callers_wait_for_a_start_but_not_for_a_reason() -> None:
     changes: list[int] = []
     readiness = Readiness(on_change=lambda: changes.append(1))
     with pytest.raises(StartingError, match="still looking"):
-        readiness.enter(0.01)
-    threading.Timer(0.05, readiness.open).start()
-    readiness.enter(PATIENCE)
-    readiness.close("no driver")
+        readiness.wait_ready(0.01)
+    threading.Timer(0.05, readiness.set_ready).start()
+    readiness.wait_ready(PATIENCE)
+    readiness.set_unready("no driver")
     with pytest.raises(StartingError, match="no driver"):
-        readiness.enter(threading.TIMEOUT_MAX)
+        readiness.wait_ready(threading.TIMEOUT_MAX)
     assert len(changes) == 2

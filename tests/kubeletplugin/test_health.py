@@ -157,7 +157,7 @@ def test_a_reset_ends_what_only_a_reset_can_end(rig: Rig) -> None:
     wait_for("the MigNode", lambda: reason(rig) == "XidError")
     rig.machine.wipe_gpu(0)
     assert rig.daemon is not None
-    rig.daemon._hardware.poll()
+    rig.daemon.gpus.hardware.poll()
     wait_for("the MigNode", lambda: reason(rig) == "" and rig.published())
     wait_for("the condition", lambda: ready(rig, ref) == ("False", "SliceLost"))
     assert rig.prepared(rig.claim(SECOND))
@@ -193,7 +193,7 @@ def test_a_lost_gpu_is_heard_of_and_usable_when_it_is_back(
     wait_for("an event of the node", lambda: events(rig, "GpuLost"))
     rig.machine.recover(0)
     assert rig.daemon is not None
-    rig.daemon._hardware.poll()
+    rig.daemon.gpus.hardware.poll()
     wait_for("the MigNode", lambda: reason(rig) == "" and rig.published())
     wait_for("the condition", lambda: ready(rig, lost) == ("False", "SliceLost"))
     assert rig.prepared(rig.claim(SECOND))
@@ -204,8 +204,8 @@ def test_a_slice_that_is_made_again_is_ready_again(rig: Rig) -> None:
     rig.prepared(ref)
     rig.machine.wipe_gpu(0)
     assert rig.daemon is not None
-    rig.daemon._janitor.tend(everything=True)
-    rig.daemon._hardware.poll()
+    rig.daemon.claims.janitor.tend(everything=True)
+    rig.daemon.gpus.hardware.poll()
     wait_for("the condition", lambda: ready(rig, ref) == ("False", "SliceLost"))
     assert rig.prepared(ref)
     wait_for("the condition", lambda: ready(rig, ref) == ("True", "Prepared"))
@@ -225,7 +225,7 @@ def test_a_wait_for_events_that_hangs_stops_nothing(
     assert rig.prepared(rig.claim(FIRST))
     assert rig.prepared(rig.claim(OTHER_GPU))
     assert rig.daemon is not None
-    rig.daemon._hardware.poll()
+    rig.daemon.gpus.hardware.poll()
     wait_for("the MigNode", rig.published)
     assert reason(rig) == reason(rig, 1) == ""
 
@@ -243,7 +243,7 @@ def test_a_driver_without_events_is_said_once(
     assert caplog.text.count("XIDs are not heard on this node") == 1
     rig.machine.lose(0)
     assert rig.daemon is not None
-    rig.daemon._hardware.poll()
+    rig.daemon.gpus.hardware.poll()
     wait_for("the MigNode", lambda: reason(rig) == "GpuLost")
 
 
@@ -254,7 +254,7 @@ def test_at_rest_health_changes_nothing_and_writes_nothing(rig: Rig) -> None:
     assert rig.daemon is not None
     before, mutations = len(rig.http.writes), rig.mutations()
     for _ in range(20):
-        rig.daemon._monitor.review()
+        rig.daemon.gpus.monitor.review()
     assert rig.statuses_idle()
     assert len(rig.http.writes) == before
     assert rig.mutations() == mutations

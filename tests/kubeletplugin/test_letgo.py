@@ -92,10 +92,10 @@ def test_looking_at_the_hardware_does_not_open_what_is_let_go_of(rig: Rig) -> No
     drain(rig, "gpu-0")
     let_go(rig, 0)
     assert rig.daemon is not None
-    rig.daemon._hardware.poll()
-    rig.daemon._hardware.discover()
-    rig.daemon._janitor.tend(everything=True)
-    rig.daemon._hardware.look(rig.machine.gpu(0).uuid)
+    rig.daemon.gpus.hardware.poll()
+    rig.daemon.gpus.hardware.discover()
+    rig.daemon.claims.janitor.tend(everything=True)
+    rig.daemon.gpus.hardware.look(rig.machine.gpu(0).uuid)
 
     def heard() -> bool:
         rig.machine.raise_event(1, 48)  # for its watch had to begin anew
@@ -111,8 +111,8 @@ def test_a_gpu_is_not_let_go_of_while_a_claim_is_prepared_on_it(rig: Rig) -> Non
     rig.prepared(ref)
     drain(rig, "gpu-0")
     assert rig.daemon is not None
-    wait_for("the drain", lambda: rig.daemon is not None and rig.daemon._publisher.drain)
-    rig.daemon._loop._step()
+    wait_for("the drain", lambda: rig.daemon is not None and rig.daemon.publishing.mignode.drain)
+    rig.daemon.gpus.loop._step()
     assert reasons(rig) == ["", ""]
     assert rig.prepared(ref), "kubelet asks again when a container restarts"
     assert held(rig) == [0, 1]
@@ -127,7 +127,7 @@ def test_a_drained_node_lets_go_of_the_driver(rig: Rig) -> None:
     let_go(rig, 0, 1)
     assert held(rig) == []
     assert rig.daemon is not None
-    calls = rig.daemon._hardware.session._calls
+    calls = rig.daemon.gpus.hardware.session._calls
     wait_for("the library to be empty, waits for events too", lambda: not calls.inside())
     assert "the driver unloaded" in message(rig)
     assert rig.machine.ask_mig_mode(0, enabled=False) == Return.SUCCESS
@@ -159,7 +159,7 @@ def test_where_any_handle_holds_all_gpus_the_message_names_the_way_out(
     drain(rig, "gpu-0")
     wait_for("the GPU to be let go of", lambda: reasons(rig) == [LET_GO, ""])
     assert rig.daemon is not None
-    rig.daemon._hardware.poll()  # takes the other's handle anew
+    rig.daemon.gpus.hardware.poll()  # takes the other's handle anew
     assert held(rig) == [0, 1]
     with pytest.raises(HeldError):
         rig.machine.reset_gpu(0)
@@ -197,7 +197,7 @@ def test_what_is_left_on_a_lost_gpu_does_not_keep_it_from_being_reset(rig: Rig) 
     resume(rig)
     let_go(rig)
     assert rig.daemon is not None
-    rig.daemon._janitor.tend(everything=True)
+    rig.daemon.claims.janitor.tend(everything=True)
     wait_for("the leftover to go", lambda: not rig.journal())
 
 
@@ -206,7 +206,7 @@ def test_a_plugin_that_starts_on_a_drained_node_does_not_open_the_driver(rig: Ri
     let_go(rig, 0, 1)
     rig.stop()
     rig.start(ready=False)
-    wait_for("the reason", lambda: rig.daemon is not None and rig.daemon._readiness.reason)
+    wait_for("the reason", lambda: rig.daemon is not None and rig.daemon.common.readiness.reason)
     assert "let go of" in rig.refused(rig.claim(FIRST))
     assert held(rig) == []
     wait_for("the MigNode", rig.published)
@@ -292,7 +292,7 @@ def test_a_plugin_that_starts_on_a_paused_node_offers_nothing(rig: Rig) -> None:
     rig.stop()
     label(rig, {CLIENT: UPGRADE})
     rig.start(ready=False)
-    wait_for("the reason", lambda: rig.daemon is not None and rig.daemon._readiness.reason)
+    wait_for("the reason", lambda: rig.daemon is not None and rig.daemon.common.readiness.reason)
     assert held(rig) == []
     wait_for("the MigNode", rig.published)
     assert reasons(rig) == [LET_GO, LET_GO]

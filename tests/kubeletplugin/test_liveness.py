@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from operator import attrgetter
 
 import pytest
 
@@ -65,7 +66,7 @@ def test_a_server_that_takes_connections_and_answers_nobody_makes_it_dead(
     assert rig.daemon is not None
     release = threading.Event()
     for _ in range(2):  # its workers
-        rig.daemon._registration._workers.submit(release.wait, PATIENCE)
+        rig.daemon.kubelet.registration._workers.submit(release.wait, PATIENCE)
     try:
         silent = f"registration socket: {rig.registration_socket} does not answer"
         assert any(problem.startswith(silent) for problem in dead(rig))
@@ -77,12 +78,12 @@ def test_a_server_that_takes_connections_and_answers_nobody_makes_it_dead(
 @pytest.mark.parametrize(
     ("part", "name"),
     [
-        ("_loop", "hardware"),
-        ("_janitor", "janitor"),
-        ("_monitor", "health"),
-        ("_publisher", "MigNode {}"),
-        ("_slice_publisher", "ResourceSlices of {}"),
-        ("_statuses", "claim status"),
+        ("gpus.loop", "hardware"),
+        ("claims.janitor", "janitor"),
+        ("gpus.monitor", "health"),
+        ("publishing.mignode", "MigNode {}"),
+        ("publishing.slices", "ResourceSlices of {}"),
+        ("publishing.statuses", "claim status"),
     ],
 )
 def test_a_thread_that_has_ended_makes_it_dead(
@@ -91,7 +92,7 @@ def test_a_thread_that_has_ended_makes_it_dead(
     rig = make_rig()
     rig.start()
     wait_for("readiness", lambda: not unready(rig))
-    loop = getattr(rig.daemon, part)._loop
+    loop = attrgetter(part)(rig.daemon)._loop
 
     def ends() -> None:
         raise SystemExit

@@ -21,9 +21,9 @@ SLICE = "gpu-0-mig-1g5gb-19-4"
 def look(rig: Rig) -> None:
     assert rig.daemon is not None
     # The janitor's own thread may be at work: then his round is waited for, not one from before.
-    assert rig.daemon._tasks.wait_idle(10)
-    rig.daemon._janitor.tend(everything=True)
-    assert rig.daemon._tasks.wait_idle(10)
+    assert rig.daemon.claims.tasks.wait_idle(10)
+    rig.daemon.claims.janitor.tend(everything=True)
+    assert rig.daemon.claims.tasks.wait_idle(10)
 
 
 def vanish(rig: Rig) -> ClaimRef:
@@ -130,10 +130,10 @@ def test_a_gpu_that_cannot_be_asked_has_lost_nothing(rig: Rig) -> None:
 def test_instances_of_others_that_come_and_go_are_published(rig: Rig) -> None:
     assert rig.daemon is not None
     theirs = rig.machine.create_slice(0, "2g.10gb", start=2)
-    rig.daemon._hardware.poll()
+    rig.daemon.gpus.hardware.poll()
     wait_for("MigNode", lambda: ("gpu-0", "2g.10gb", 2, "foreign") in rig.published_slices())
     rig.machine.destroy_slice(0, theirs.gpu_instance)
-    rig.daemon._hardware.poll()
+    rig.daemon.gpus.hardware.poll()
     wait_for("MigNode", lambda: rig.published_slices() == [])
 
 
@@ -162,7 +162,7 @@ def test_what_was_half_made_is_finished_at_the_start_if_the_claim_is_reserved(
 
 def listening(rig: Rig) -> int:
     assert rig.daemon is not None
-    return sum(w.listens for w in rig.daemon._monitor._watches.values())
+    return sum(w.listens for w in rig.daemon.gpus.monitor._watches.values())
 
 
 def test_what_somebody_does_to_instances_is_seen_when_the_driver_tells_of_it(

@@ -22,7 +22,7 @@ def spec_of(ref: ClaimRef) -> str:
 
 def tend(rig: Rig) -> None:
     assert rig.daemon is not None
-    rig.daemon._janitor.tend(everything=True)
+    rig.daemon.claims.janitor.tend(everything=True)
 
 
 def lost(rig: Rig, *, down: bool = False) -> None:
@@ -60,7 +60,7 @@ def test_a_gpu_that_fails_at_the_start_keeps_its_claims_of_a_lost_journal(rig: R
 
     def whole() -> bool:
         assert rig.daemon is not None
-        rig.daemon._hardware.poll()
+        rig.daemon.gpus.hardware.poll()
         tend(rig)
         return {e.claim for e in rig.journal()} == {first, second}
 

@@ -96,7 +96,7 @@ def test_while_mig_manager_works_nothing_is_made_or_destroyed(rig: Rig) -> None:
     label(rig, {"nvidia.com/mig.config.state": "success"})
     wait_for("MigNode", lambda: reasons(rig) == ["", ""])
     assert rig.daemon is not None
-    rig.daemon._janitor.tend(everything=True)
+    rig.daemon.claims.janitor.tend(everything=True)
     wait_for("the janitor", lambda: rig.slices() == [(0, "1g.5gb", 4, True)])
 
 
@@ -130,7 +130,7 @@ def test_a_gpu_that_is_found_later_is_withheld_too(make_rig: Callable[..., Rig])
     assert reasons(rig) == ["DevicePluginActive"]
     rig.machine.clear_faults()
     assert rig.daemon is not None
-    rig.daemon._hardware.discover()
+    rig.daemon.gpus.hardware.discover()
     wait_for("MigNode", lambda: reasons(rig) == ["DevicePluginActive"] * 2)
 
 

@@ -125,7 +125,7 @@ def test_a_fault_of_our_own_is_a_result_of_its_own(
         raise ZeroDivisionError
 
     assert rig.daemon is not None
-    monkeypatch.setattr(rig.daemon._statuses, "prepared", broken)
+    monkeypatch.setattr(rig.daemon.publishing.statuses, "prepared", broken)
     rig.refused(rig.claim(SLICE))
     assert calls(scrape(rig), "prepare", result="internal") == 1
 
@@ -166,7 +166,7 @@ def test_a_gpu_without_mig_mode_has_a_reason(
 
 def test_a_gpu_that_is_withheld_has_room_for_nothing(rig: Rig) -> None:
     assert rig.daemon is not None
-    rig.daemon._hardware.withhold(Conflict(NodeReason.DEVICE_PLUGIN, "somebody else's"))
+    rig.daemon.gpus.hardware.withhold(Conflict(NodeReason.DEVICE_PLUGIN, "somebody else's"))
     found = scrape(rig)
     reasons = [labels["reason"] for labels in found.labels("mig_dra_gpu_unavailable")]
     assert reasons == ["DevicePluginActive"] * 2
@@ -188,7 +188,7 @@ def test_a_lost_slice_and_one_that_is_found_again_are_actions(rig: Rig) -> None:
     assert rig.daemon is not None
     rig.prepared(rig.claim("gpu-1-mig-1g5gb-19-4"))
     [_, entry] = rig.journal()
-    rig.daemon._journal.put(entry.at(State.LOST))
+    rig.daemon.common.journal.put(entry.at(State.LOST))
     look(rig)
     assert actions(rig) == {"lost": 1, "found": 1}
 
@@ -304,7 +304,7 @@ def test_who_waits_for_a_gpu_is_heard_and_who_gets_it_at_once_is_not() -> None:
 def test_the_lock_of_every_gpu_is_listened_to(rig: Rig) -> None:
     assert rig.daemon is not None
     count = "mig_dra_gpu_lock_wait_seconds_count"
-    for unit in rig.daemon._hardware.units():
+    for unit in rig.daemon.gpus.hardware.units():
         with unit.lock:
             before = scrape(rig).value(count)
             assert not unit.lock.enter(0)

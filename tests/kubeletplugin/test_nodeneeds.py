@@ -91,14 +91,14 @@ def test_specs_are_right_again_when_the_libraries_have_moved(rig: Rig) -> None:
     assert rig.daemon is not None
     rig.machine.take_away("libraries")
     wait_for("the GPUs' reason", lambda: gpu_reasons(rig) == {"DriverIncomplete"})
-    rig.daemon._janitor.tend(everything=True)
+    rig.daemon.claims.janitor.tend(everything=True)
     old = rig.spec(ref)
     rig.machine.bring_back()
     wait_for("the GPUs", lambda: gpu_reasons(rig) == {""})
     folder = rig.machine.host_root / "usr/lib/x86_64-linux-gnu"
     moved = rig.machine.host_root / "usr/lib64"
     folder.rename(moved)
-    rig.daemon._janitor.tend(everything=True)
+    rig.daemon.claims.janitor.tend(everything=True)
     library = f"/usr/lib64/libcuda.so.{rig.machine.state().driver_version}"
     assert library in sources(rig, ref)
     assert rig.spec(ref) != old

@@ -55,7 +55,7 @@ def dynamic() -> list[Obj]:
 
 def tend(rig: Rig) -> None:
     assert rig.daemon is not None
-    rig.daemon._janitor.tend(everything=True)
+    rig.daemon.claims.janitor.tend(everything=True)
 
 
 def test_beside_dynamic_mig_nothing_is_made_or_destroyed(

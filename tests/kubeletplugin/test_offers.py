@@ -93,7 +93,7 @@ def test_a_slice_that_cannot_be_had_is_made_once_said_and_leaves_the_others_alon
     assert rig.prepared(rig.claim(OTHER)), "the remedy that is named"
     rig.machine.configure(variants=Variants())
     assert rig.daemon is not None
-    rig.daemon._hardware.units()[0]._offers.reset()
+    rig.daemon.gpus.hardware.units()[0]._offers.reset()
     assert rig.prepared(ref)
     assert verdict(rig, ref) == ""
 
@@ -143,8 +143,8 @@ def test_mig_mode_that_goes_off_meanwhile_takes_no_profile_away(
     monkeypatch.setattr(pynvml, function, real)
     rig.machine.set_mig_mode(0, enabled=True)
     assert rig.daemon is not None
-    assert rig.daemon._hardware.units()[0].struck(19) == ""
-    rig.daemon._hardware.poll()
+    assert rig.daemon.gpus.hardware.units()[0].struck(19) == ""
+    rig.daemon.gpus.hardware.poll()
     assert rig.prepared(ref)
 
 

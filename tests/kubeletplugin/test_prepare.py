@@ -110,7 +110,7 @@ def test_unprepare_needs_no_api_server_and_no_claim(rig: Rig) -> None:
     rig.stop()
     rig.http.down = True
     rig.start(ready=False)
-    wait_for("recovery", lambda: rig.daemon and rig.daemon._readiness.is_open)
+    wait_for("recovery", lambda: rig.daemon and rig.daemon.common.readiness.is_ready)
     assert rig.unprepare(ref) == ""
     assert rig.clean()
 
@@ -275,7 +275,7 @@ def test_a_gpu_that_hangs_holds_up_no_other(rig: Rig) -> None:
         wait_for("the hang", lambda: rig.machine.faults.seen("hang") == 1)
         rig.prepared(free)
         assert rig.daemon is not None
-        rig.daemon._hardware.poll()
+        rig.daemon.gpus.hardware.poll()
         assert not waiting.done()
         rig.machine.clear_faults()
         assert not waiting.result().error

@@ -33,8 +33,8 @@ def calls_of_prepare(rig: Rig) -> int:
 def quiet(rig: Rig) -> None:
     """Keep the background look at the GPUs out of the count."""
     assert rig.daemon is not None
-    rig.daemon._loop.stop()
-    rig.daemon._monitor.stop()
+    rig.daemon.gpus.loop.stop()
+    rig.daemon.gpus.monitor.stop()
 
 
 @pytest.mark.timeout(300)
@@ -79,7 +79,7 @@ def test_whichever_nvml_call_of_a_prepare_fails_in_passing_it_succeeds(rig: Rig)
 def tended(rig: Rig) -> bool:
     """Whether a round of the janitor, who may be at work on a claim already, left nothing."""
     assert rig.daemon is not None
-    rig.daemon._janitor.tend(everything=True)
+    rig.daemon.claims.janitor.tend(everything=True)
     return rig.clean()
 
 

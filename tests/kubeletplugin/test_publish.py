@@ -8,7 +8,7 @@ import pytest
 
 from dra.common.resources import MIG_NODES, NODES, Obj
 from dra.gpu.mignode import from_mignode
-from kubeletplugin import daemon
+from kubeletplugin.daemon import daemon
 from kubeletplugin.gpus import hardwareloop
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
@@ -72,11 +72,11 @@ def test_it_follows_prepare_and_unprepare_without_another_look(
 def test_a_change_made_by_somebody_else_is_seen_by_the_next_look(rig: Rig) -> None:
     assert rig.daemon is not None
     made = rig.machine.create_slice(0, "3g.20gb", start=4)
-    rig.daemon._hardware.poll()
+    rig.daemon.gpus.hardware.poll()
     wait_for("it", lambda: rig.published_slices() == [("gpu-0", "3g.20gb", 4, "foreign")])
     rig.machine.destroy_slice(0, made.gpu_instance)
     rig.machine.set_mig_mode(1, enabled=False)
-    rig.daemon._hardware.poll()
+    rig.daemon.gpus.hardware.poll()
     wait_for("them", lambda: rig.mignode()["status"]["gpus"][1].get("reason") == "MIGDisabled")
     assert rig.published_slices() == []
 
@@ -86,7 +86,7 @@ def test_an_instance_destroyed_under_a_claim_is_shown_as_lost(rig: Rig) -> None:
     rig.prepared(ref)
     rig.machine.destroy_slice(0, rig.machine.gpu(0).gpu_instances[0].id)
     assert rig.daemon is not None
-    rig.daemon._hardware.poll()
+    rig.daemon.gpus.hardware.poll()
     wait_for("it", lambda: rig.published_slices() == [("gpu-0", "1g.5gb", 4, "lost")])
 
 
@@ -94,10 +94,11 @@ def test_at_rest_nothing_is_written(rig: Rig) -> None:
     settle(rig)
     rig.http.writes = []
     assert rig.daemon is not None
+    publisher = rig.daemon.publishing.mignode
     for _ in range(5):
-        rig.daemon._hardware.poll()
-        rig.daemon._publisher.notify()
-        wait_for("the wish to be taken", lambda: not rig.daemon._publisher._loop._wake.is_set())  # type: ignore[union-attr]
+        rig.daemon.gpus.hardware.poll()
+        publisher.notify()
+        wait_for("the wish to be taken", lambda: not publisher._loop._wake.is_set())
     rig.stop()
     assert rig.http.writes == []
 
@@ -113,7 +114,7 @@ def test_before_the_first_look_at_the_gpus_nothing_is_written(
     rig.machine.inject(Fault(id="hang", function="nvmlDeviceGetCount*", action="hang"))
     rig.start(ready=False)
     assert rig.daemon is not None
-    publisher = rig.daemon._publisher
+    publisher = rig.daemon.publishing.mignode
     wait_for("the hang", lambda: rig.machine.faults.seen("hang") == 1)
     publisher.notify()
     wait_for("the wish to be taken", lambda: not publisher._loop._wake.is_set())
@@ -164,7 +165,7 @@ def test_what_is_known_from_the_mirror_is_not_asked_for(rig: Rig) -> None:
 def test_an_edit_in_the_moment_of_a_write_is_put_right(rig: Rig, *, before: bool) -> None:
     settle(rig)
     assert rig.daemon is not None
-    publisher, send, edits = rig.daemon._publisher, rig.http.call, [1]
+    publisher, send, edits = rig.daemon.publishing.mignode, rig.http.call, [1]
 
     def edit() -> None:
         rig.api.patch(MIG_NODES, rig.node, {"status": {"gpus": []}}, subresource="status")
@@ -202,7 +203,7 @@ def test_the_time_of_the_ready_condition_changes_only_with_its_value(rig: Rig) -
     for call in ("nvmlDeviceGetMigMode", "nvmlInit*"):
         rig.machine.inject(Fault(id=call, function=call, action="return", code=9, times=0))
     assert rig.daemon is not None
-    rig.daemon._loop._unavailable("the driver is gone")
+    rig.daemon.gpus.loop._unavailable("the driver is gone")
     wait_for("not ready", lambda: condition()["status"] == "False")
     assert condition()["lastTransitionTime"] != past
     assert "the driver is gone" in condition()["message"]
@@ -213,7 +214,9 @@ def test_without_the_node_or_the_crd_it_is_tried_again(make_rig: Callable[..., R
     rig = make_rig(GpuSpec(A100))
     rig.api.delete(NODES, rig.node)
     rig.start(ready=False)
-    wait_for("an attempt", lambda: rig.daemon and rig.daemon._publisher._backoff.failures > 0)
+    wait_for(
+        "an attempt", lambda: rig.daemon and rig.daemon.publishing.mignode._backoff.failures > 0
+    )
     assert not exists(rig.api, MIG_NODES, rig.node)
     rig.create_node()
     wait_for("it", rig.published)
@@ -224,7 +227,7 @@ def test_what_an_administrator_drains_is_left_as_it_is(rig: Rig) -> None:
     settle(rig)
     drain = {"gpus": ["gpu-1"], "reason": "driver 580"}
     rig.api.patch(MIG_NODES, rig.node, {"spec": {"drain": drain}})
-    known = rig.daemon._inventory.known
+    known = rig.daemon.publishing.inventory.known
     wait_for("the drain", lambda: (now := known()) and now.is_drained("gpu-1"))
     rig.prepared(rig.claim("gpu-0-mig-2g10gb-14-2"))
     wait_for("the slice", lambda: rig.published_slices() == [("gpu-0", "2g.10gb", 2, "prepared")])

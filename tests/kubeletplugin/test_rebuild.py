@@ -84,7 +84,7 @@ def test_a_lost_journal_is_rebuilt_once_the_api_server_answers(rig: Rig) -> None
     lose_journal(rig)
     rig.http.down = True
     rig.start(ready=False)
-    wait_for("readiness", lambda: rig.daemon and rig.daemon._readiness.is_open)
+    wait_for("readiness", lambda: rig.daemon and rig.daemon.common.readiness.is_ready)
     assert rig.journal() == ()
     rig.http.down = False
     assert rig.prepared(ref)

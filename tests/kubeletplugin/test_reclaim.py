@@ -184,7 +184,7 @@ def test_a_claim_that_is_gone_keeps_its_slice_while_a_process_is_in_it(rig: Rig)
     ref = in_use(rig)
     rig.delete_claim(ref)
     assert rig.daemon is not None
-    rig.daemon._janitor.tend(everything=True)
+    rig.daemon.claims.janitor.tend(everything=True)
     assert states(rig) == [State.PREPARED]
     wait_for("the event", lambda: "SliceInUse" in dict(events(rig, ref.name)))
     rig.machine.end_process(PID)
@@ -192,7 +192,7 @@ def test_a_claim_that_is_gone_keeps_its_slice_while_a_process_is_in_it(rig: Rig)
     def clean() -> bool:
         # His own thread may be at work on the claim: then the round leaves it out.
         assert rig.daemon is not None
-        rig.daemon._janitor.tend(everything=True)
+        rig.daemon.claims.janitor.tend(everything=True)
         return rig.clean()
 
     wait_for("the janitor", clean)
@@ -224,7 +224,7 @@ def test_a_gpu_that_nvml_does_not_find_is_not_an_instance_that_is_gone(rig: Rig)
         )
     )
     assert rig.daemon is not None
-    assert rig.daemon._hardware.session.reopen(PATIENCE)
+    assert rig.daemon.gpus.hardware.session.reopen(PATIENCE)
     assert rig.unprepare(ref) == ""
     assert states(rig) == [State.TOMBSTONE]
     rig.machine.clear_faults()

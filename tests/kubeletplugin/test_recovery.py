@@ -39,9 +39,9 @@ def test_a_restart_at_rest_changes_no_hardware_no_file_and_writes_nothing_to_the
         rig.restart()
         assert rig.statuses_idle()
         assert rig.daemon is not None
-        rig.daemon._hardware.poll()
-        rig.daemon._janitor.tend()
-        rig.daemon._publisher.notify()
+        rig.daemon.gpus.hardware.poll()
+        rig.daemon.claims.janitor.tend()
+        rig.daemon.publishing.mignode.notify()
     assert [rig.prepared(ref) for ref in refs]
     rig.stop()
     assert rig.machine.snapshot() == hardware
@@ -266,8 +266,8 @@ def test_no_answer_from_the_api_server_is_no_sign_that_a_claim_is_gone(rig: Rig)
     rig.http.down = True
     rig.start(ready=False)
     assert rig.daemon is not None
-    wait_for("recovery", lambda: rig.daemon and rig.daemon._readiness.is_open)
-    rig.daemon._janitor.tend()
+    wait_for("recovery", lambda: rig.daemon and rig.daemon.common.readiness.is_ready)
+    rig.daemon.claims.janitor.tend()
     assert rig.slices() == [(0, "1g.5gb", 4, True)]
     assert len(rig.specs()) == 1
 

@@ -89,7 +89,7 @@ def test_a_gate_that_is_off_is_seldom_asked_for(
     rig.start()
     wait_for("the controller", lambda: rig.mignode()["spec"]["allocator"] == "controller")
     assert rig.daemon is not None
-    publisher = rig.daemon._slice_publisher
+    publisher = rig.daemon.publishing.slices
     asked = gate.order.count("probe")
     for _ in range(3):
         publisher.notify()
@@ -119,7 +119,7 @@ def test_what_is_refused_while_the_gate_is_asked_for_changes_nothing(
     rig.http.refuse = refuse
     wait_for("refusals", lambda: len(refused) > 2)
     assert rig.daemon is not None
-    assert rig.daemon._slice_publisher._backoff.failures == 0, "it is asked at its own pace"
+    assert rig.daemon.publishing.slices._backoff.failures == 0, "it is asked at its own pace"
     assert condition(rig)["reason"] == "GateOff"
     assert rig.mignode()["spec"]["allocator"] == "controller"
     gate.on = True

@@ -14,11 +14,11 @@ import pytest
 from api.kubelet.dra.v1 import api_pb2 as v1
 from dra.gpu.inventory import AllocatorKind
 from dra.kube.client.transport import KubeApi
+from kubeletplugin.daemon.serving import serve
 from kubeletplugin.errors import HostError
 from kubeletplugin.host.grpcserver import MAX_SOCKET_PATH
 from kubeletplugin.host.options import Options
 from kubeletplugin.host.sockets import remove_stale, sockets
-from kubeletplugin.serving import serve
 from kubeletplugin.telemetry.telemetry import Telemetry
 from tests.kubeletplugin.rig import DRIVER, Rig, wire
 from tests.waiting import PATIENCE, wait_for

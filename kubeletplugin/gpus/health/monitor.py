@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Collection, Iterable
-from typing import Protocol
 
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef, Gpu
@@ -37,15 +36,13 @@ _log = logging.getLogger(__name__)
 REVIEW_SECONDS = 2.0
 
 
-class Statuses(Protocol):
-    """The part of ClaimStatuses that is needed here."""
-
-    def refresh(self, ref: ClaimRef, read: Callable[[], Iterable[Entry]]) -> None:
-        """Show these devices as they are at the time of writing."""
-
-
 class HealthMonitor:
-    """One thread, and one more for each GPU. Thread-safe."""
+    """One thread, and one more for each GPU. Thread-safe.
+
+    ``refresh_status`` shows the devices of a claim as they are when they are written. ``ready`` is
+    False while the GPUs cannot be asked. ``on_change`` is called when problems came or went,
+    ``on_instances`` when instances did.
+    """
 
     def __init__(  # noqa: PLR0913 - what it watches and whom it tells
         self,
@@ -54,7 +51,7 @@ class HealthMonitor:
         *,
         rules: XidRules,
         reports: Reports,
-        statuses: Statuses,
+        refresh_status: Callable[[ClaimRef, Callable[[], Iterable[Entry]]], None],
         ready: Callable[[], bool],
         on_change: Callable[[], None],
         on_instances: Callable[[], None] = lambda: None,
@@ -64,7 +61,7 @@ class HealthMonitor:
         self._journal = journal
         self._rules = rules
         self._reports = reports
-        self._statuses = statuses
+        self._refresh_status = refresh_status
         self._ready = ready
         self._on_change = on_change
         self._on_instances = on_instances
@@ -208,7 +205,7 @@ class HealthMonitor:
                     entry.claim, NodeReason(problem.reason), text, warning=True
                 )
         for ref in changed.values():
-            self._statuses.refresh(ref, lambda uid=ref.uid: self._held(uid))  # type: ignore[misc]
+            self._refresh_status(ref, lambda uid=ref.uid: self._held(uid))  # type: ignore[misc]
         return bool(changed)
 
     def _held(self, uid: str) -> tuple[Entry, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from dra.kube.client.transport import KubeApi
-from kubeletplugin.daemon import Daemon
+from kubeletplugin.daemon.daemon import Daemon
 from kubeletplugin.host.options import Options
 from kubeletplugin.host.sockets import sockets
 from kubeletplugin.journal.ownership import exclusive

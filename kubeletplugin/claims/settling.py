@@ -1,0 +1,44 @@
+"""End of a Prepare: what it showed of GPUs and claims is told to whoever can act on it."""
+
+from __future__ import annotations
+
+from dra.claims.reasons import NodeReason
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.errors import PluginError, denied_gpu, is_permanent
+from kubeletplugin.gpus.health.monitor import HealthMonitor
+from kubeletplugin.journal.entries import HELD
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.publishing.claimstatus import ClaimStatuses
+from kubeletplugin.telemetry.reports import Reports
+
+
+class Settling:
+    """Tells the controller by the claim's status what stays impossible. Thread-safe."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        monitor: HealthMonitor,
+        statuses: ClaimStatuses,
+        reports: Reports,
+        *,
+        pool: str,
+    ) -> None:
+        self._journal = journal
+        self._monitor = monitor
+        self._statuses = statuses
+        self._reports = reports
+        self._pool = pool
+
+    def settle(self, ref: ClaimRef, error: PluginError | None) -> None:
+        """Take note of a Prepare that is over; ``error`` is None if it succeeded."""
+        if error is None:
+            for entry in self._journal.of_claim(ref.uid):
+                self._monitor.permitted(entry.gpu)
+            return
+        if gpu := denied_gpu(error):
+            self._monitor.denied(gpu, str(error))
+        held = any(e.state in HELD for e in self._journal.of_claim(ref.uid))
+        if is_permanent(error, held=held):
+            self._statuses.failed(ref, str(error), pool=self._pool)
+            self._reports.report_claim(ref, NodeReason.PREPARE_FAILED, str(error), warning=True)

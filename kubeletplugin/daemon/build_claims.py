@@ -1,0 +1,156 @@
+"""Parts of the program that work on claims."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from kubeletplugin.claims.claim_fate import claim_fate
+from kubeletplugin.claims.claim_tasks import ClaimTasks
+from kubeletplugin.claims.janitor import Janitor
+from kubeletplugin.claims.node import Node
+from kubeletplugin.claims.nodeneeds import NodeNeeds
+from kubeletplugin.claims.prepare.lookup import read_devices
+from kubeletplugin.claims.prepare.occupancy import Occupancy
+from kubeletplugin.claims.prepare.prepare import Preparer
+from kubeletplugin.claims.prepare.removal import Removal
+from kubeletplugin.claims.prepare.rollback import Rollback
+from kubeletplugin.claims.prepare.slices import Slices
+from kubeletplugin.claims.prepare.specs import Specs
+from kubeletplugin.claims.rebuild import Rebuild, claims_of
+from kubeletplugin.claims.recovery import Recovery
+from kubeletplugin.claims.release import Release
+from kubeletplugin.claims.settling import Settling
+from kubeletplugin.claims.upkeep import Upkeep
+from kubeletplugin.daemon.build_gpus import GpuParts
+from kubeletplugin.daemon.build_publishing import PublishingParts
+from kubeletplugin.daemon.common import Common
+from kubeletplugin.host.driversearch import DriverSearch
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimParts:
+    """Threads: ``janitor``, and one for each claim of ``tasks`` that is worked on."""
+
+    node: Node
+    tasks: ClaimTasks
+    recovery: Recovery
+    rebuild: Rebuild
+    janitor: Janitor
+    needs: NodeNeeds
+
+
+@dataclass(frozen=True, slots=True)
+class _PrepareParts:
+    """The transaction of Prepare, and its rollback."""
+
+    specs: Specs
+    rollback: Rollback
+    preparer: Preparer
+
+
+def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) -> ClaimParts:
+    """Build them."""
+    options, api, journal = common.options, common.api, common.journal
+    reports, readiness, statuses = common.reports, common.readiness, publishing.statuses
+    hardware, observer = gpus.hardware, common.telemetry.metrics
+    prepare = _build_prepare(common, gpus)
+    fate = partial(
+        claim_fate, api, driver=options.driver_name, pool=options.pool, seen=observer.claim_seen
+    )
+    tasks = ClaimTasks()
+    recovery = Recovery(
+        hardware,
+        journal,
+        prepare.specs,
+        prepare.rollback,
+        fate=fate,
+        finish=prepare.preparer.prepare,
+        reports=reports,
+        observer=observer,
+    )
+    rebuild = Rebuild(
+        hardware,
+        journal,
+        claims=partial(claims_of, api, options.pool),
+        reports=reports,
+        driver=options.driver_name,
+        pool=options.pool,
+        observer=observer,
+    )
+    release = Release(
+        journal,
+        prepare.rollback,
+        readiness=readiness,
+        recovery=recovery,
+        rebuild=rebuild,
+        statuses=statuses,
+    )
+    node = Node(
+        readiness=readiness,
+        journal=journal,
+        preparer=prepare.preparer,
+        release=release,
+        tasks=tasks,
+        statuses=statuses,
+        rebuild=rebuild,
+        settled=Settling(journal, gpus.monitor, statuses, reports, pool=options.pool).settle,
+        observer=observer,
+    )
+    janitor = Janitor(
+        journal,
+        Upkeep(
+            journal,
+            tasks,
+            rollback=prepare.rollback,
+            recovery=recovery,
+            rebuild=rebuild,
+            statuses=statuses,
+            observer=observer,
+        ),
+        tasks,
+        release=release.release,
+        processes=prepare.rollback.processes,
+        readiness=readiness,
+        fate=fate,
+        reports=reports,
+        forgotten_seconds=options.forgotten_seconds,
+        observer=observer,
+        beat=common.telemetry.liveness.janitor.beat,
+    )
+    needs = NodeNeeds(
+        hardware,
+        prepare.specs,
+        reports=reports,
+        on_change=common.changed,
+        on_other_files=janitor.check_soon,
+    )
+    return ClaimParts(node, tasks, recovery, rebuild, janitor, needs)
+
+
+def _build_prepare(common: Common, gpus: GpuParts) -> _PrepareParts:
+    options, journal, hardware = common.options, common.journal, gpus.hardware
+    session, identity = hardware.session, hardware.identity
+    removal = Removal(session, journal, identity)
+    occupancy = Occupancy(session, journal, removal, identity)
+    slices = Slices(session, journal, occupancy, removal, identity, boot_id=hardware.boot_id)
+    search = DriverSearch(
+        options.roots, directories=options.library_directories, hook=options.cdi_hook
+    )
+    specs = Specs(options.driver_name, hardware, roots=options.roots, search=search)
+    rollback = Rollback(hardware, journal, removal, specs, reports=common.reports)
+    preparer = Preparer(
+        hardware,
+        journal,
+        slices,
+        specs,
+        rollback,
+        read_devices=partial(
+            read_devices,
+            common.api,
+            driver=options.driver_name,
+            pool=options.pool,
+            seen=common.telemetry.metrics.claim_seen,
+        ),
+    )
+    return _PrepareParts(specs, rollback, preparer)

@@ -1,0 +1,122 @@
+"""Parts of the program that look at the GPUs, and decide which are held open."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from dra.gpu.inventory import ClaimRef, Drain, Inventory
+from kubeletplugin.daemon.common import Common
+from kubeletplugin.gpus.gpu_names import GpuNames, used_names
+from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.gpus.hardwareloop import HardwareLoop
+from kubeletplugin.gpus.health.monitor import HealthMonitor
+from kubeletplugin.gpus.lifecycle.driverlibrary import DriverLibrary
+from kubeletplugin.gpus.lifecycle.letgo import LettingGo
+from kubeletplugin.gpus.lifecycle.migmode import MigMode
+from kubeletplugin.gpus.neighbours.nodewatch import NodeWatch
+from kubeletplugin.gpus.neighbours.pausing import Pause, Pauses
+from kubeletplugin.host.pidnamespace import sees_processes
+from kubeletplugin.journal.entries import Entry
+from kubeletplugin.nvml.session.session import Session
+
+
+@dataclass(frozen=True, slots=True)
+class GpuParts:
+    """Threads: ``loop``, ``monitor`` and those of ``node_watch``."""
+
+    hardware: Hardware
+    monitor: HealthMonitor
+    node_watch: NodeWatch
+    mig_mode: MigMode
+    library: DriverLibrary
+    letting_go: LettingGo
+    loop: HardwareLoop
+
+
+def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the rooms above
+    common: Common,
+    *,
+    drain: Callable[[], Drain | None],
+    read_mignode: Callable[[], Inventory | None],
+    refresh_status: Callable[[ClaimRef, Callable[[], Iterable[Entry]]], None],
+    on_instances: Callable[[], None],
+    recover: Callable[[], None],
+    settle: Callable[[], None],
+    end: Callable[[], None],
+) -> GpuParts:
+    """Build them; the hooks are called once threads run, not before.
+
+    ``drain`` and ``read_mignode`` say what is asked of this node, ``refresh_status`` shows the
+    devices of a claim anew, ``on_instances`` hears that instances came or went. ``recover`` and
+    ``settle`` are HardwareLoop's; ``end`` ends the program.
+    """
+    options, reports, journal = common.options, common.reports, common.journal
+    hardware = build_hardware(common)
+    monitor = HealthMonitor(
+        hardware,
+        journal,
+        rules=options.xids,
+        reports=reports,
+        refresh_status=refresh_status,
+        ready=lambda: common.readiness.is_ready,
+        on_change=common.changed,
+        on_instances=on_instances,
+    )
+
+    def pause(asked: Pause | None) -> None:
+        hardware.withhold(asked.conflict if asked is not None else None, source="pause")
+        loop.notify()
+
+    node_watch = NodeWatch(
+        common.api,
+        options.node_name,
+        driver=options.driver_name,
+        on_conflict=hardware.withhold,
+        pauses=Pauses(options.pause_labels, reports=reports, on_change=pause),
+        ignore=options.ignore_other_managers,
+        reports=reports,
+    )
+
+    def look() -> Inventory | None:
+        node_watch.look()
+        return read_mignode()
+
+    letting_go = LettingGo(
+        hardware,
+        journal,
+        options.node_name,
+        drain=drain,
+        pause=lambda: node_watch.pauses.current,
+        look=look,
+        reports=reports,
+        on_taken_up=monitor.taken_up,
+    )
+    library = DriverLibrary(options.roots, options.library_directories, end=end, reports=reports)
+    loop = HardwareLoop(
+        hardware,
+        common.readiness,
+        holding=letting_go,
+        recover=recover,
+        settle=settle,
+        library=library,
+        beat=common.telemetry.liveness.hardware.beat,
+    )
+    mig_mode = MigMode(hardware, journal, reports=reports)
+    return GpuParts(hardware, monitor, node_watch, mig_mode, library, letting_go, loop)
+
+
+def build_hardware(common: Common) -> Hardware:
+    """Build the GPUs as this node has them; nothing is asked of NVML yet."""
+    roots, observer = common.options.roots, common.telemetry.metrics
+    names = GpuNames(roots.state / "gpus.json", hints=used_names(common.journal.entries()))
+    session = Session(seconds=common.options.nvml_seconds, on_call=observer.nvml_call)
+    session.names_processes = sees_processes(roots)
+    return Hardware(
+        session,
+        common.journal,
+        names,
+        roots=roots,
+        on_change=common.changed,
+        on_lock_wait=observer.lock_wait,
+    )

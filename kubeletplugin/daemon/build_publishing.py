@@ -1,0 +1,64 @@
+"""Parts of the program that show others what is on this node."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from kubeletplugin.daemon.build_gpus import GpuParts
+from kubeletplugin.daemon.common import Common
+from kubeletplugin.publishing.allocatormode import AllocatorMode
+from kubeletplugin.publishing.claimstatus import ClaimStatuses
+from kubeletplugin.publishing.mignode_publisher import MigNodePublisher
+from kubeletplugin.publishing.nodeinventory import NodeInventory
+from kubeletplugin.publishing.slices.slicepublish import SlicePublisher
+
+
+@dataclass(frozen=True, slots=True)
+class PublishingParts:
+    """Threads: ``statuses``, ``mignode`` and ``slices``."""
+
+    statuses: ClaimStatuses
+    inventory: NodeInventory
+    mignode: MigNodePublisher
+    slices: SlicePublisher
+
+
+def build_publishing(
+    common: Common,
+    gpus: GpuParts,
+    *,
+    missing: Callable[[], str],
+    cdi_hook: Callable[[], str],
+) -> PublishingParts:
+    """Build them; ``missing`` and ``cdi_hook`` are NodeInventory's."""
+    options, api = common.options, common.api
+    statuses = ClaimStatuses(
+        api,
+        options.driver_name,
+        problem=gpus.monitor.problem_of,
+        seen=common.telemetry.metrics.claim_seen,
+    )
+    mode = AllocatorMode(options.allocator, on_change=common.changed)
+    inventory = NodeInventory(
+        options,
+        mode,
+        common.readiness,
+        hardware=gpus.hardware,
+        journal=common.journal,
+        gpus=gpus.monitor.gpus,
+        drain=lambda: mignode.drain,
+        missing=missing,
+        unseen=gpus.letting_go.unseen,
+        before=lambda: gpus.letting_go.before,
+        cdi_hook=cdi_hook,
+    )
+    mignode = MigNodePublisher(
+        api,
+        options.node_name,
+        field_manager=options.field_manager,
+        inventory=inventory.of_mignode,
+        on_drain=common.changed,
+    )
+    slices = SlicePublisher(api, options, mode, inventory=inventory.known, reports=common.reports)
+    return PublishingParts(statuses, inventory, mignode, slices)

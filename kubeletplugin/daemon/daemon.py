@@ -1,0 +1,154 @@
+"""The running program: its parts, and the order in which they are started and stopped."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterable
+
+from dra.claims.reasons import NodeReason
+from dra.gpu.inventory import ClaimRef, Inventory
+from dra.kube.client.transport import KubeApi
+from kubeletplugin.daemon.build_claims import build_claims
+from kubeletplugin.daemon.build_gpus import build_gpus
+from kubeletplugin.daemon.build_kubelet import build_kubelet
+from kubeletplugin.daemon.build_publishing import build_publishing
+from kubeletplugin.daemon.common import build_common
+from kubeletplugin.host.options import Options
+from kubeletplugin.host.sockets import remove_stale
+from kubeletplugin.journal.entries import HELD, Entry
+from kubeletplugin.telemetry.diskreports import DiskReports
+from kubeletplugin.telemetry.telemetry import Telemetry
+
+_log = logging.getLogger(__name__)
+_DRAIN_SECONDS = 20.0
+_FIRST_LOOK_SECONDS = 5.0
+
+
+class Daemon:
+    """One node's plugin, by the owner of its state directory.
+
+    Rooms are built from the lowest up. What a room asks of one above it is a hook, called only
+    once threads run.
+    """
+
+    def __init__(self, options: Options, api: KubeApi, telemetry: Telemetry) -> None:
+        self._ending = threading.Event()
+        self.common = build_common(options, api, telemetry)
+        self.gpus = build_gpus(
+            self.common,
+            drain=lambda: self.publishing.mignode.drain,
+            read_mignode=self._read_mignode,
+            refresh_status=self._refresh_status,
+            on_instances=self._check_soon,
+            recover=self._recover,
+            settle=self._settle,
+            end=self._end,
+        )
+        self.publishing = build_publishing(
+            self.common,
+            self.gpus,
+            missing=lambda: self.claims.needs.missing,
+            cdi_hook=lambda: self.claims.needs.hook,
+        )
+        self.claims = build_claims(self.common, self.gpus, self.publishing)
+        self.kubelet = build_kubelet(self.common, self.gpus.monitor, self.claims.node)
+        self._listen()
+
+    def run(self, stop: threading.Event) -> None:
+        """Serve until ``stop`` is set, then finish the calls that run.
+
+        Raises:
+            HostError: a socket cannot be used.
+        """
+        self._ending = stop
+        remove_stale(self.common.options)
+        # Kubelet calls as soon as it sees the registration socket.
+        self.kubelet.service.start()
+        self.kubelet.registration.start()
+        self.publishing.statuses.start()
+        self.gpus.loop.start()
+        self.gpus.monitor.start()
+        self.gpus.node_watch.start()
+        self.claims.janitor.start()
+        # The MigNode of the last run is nearer to the truth than an empty one.
+        self.common.readiness.wait_decided(_FIRST_LOOK_SECONDS)
+        self.publishing.mignode.start()
+        self.publishing.slices.start()
+        self._begin_probes()
+        stop.wait()
+        self._stop()
+
+    def _listen(self) -> None:
+        """Tell whoever has to know when something of this node may have changed."""
+        common, gpus = self.common, self.gpus
+        common.telemetry.watch(gpus.monitor.gpus, common.journal, common.readiness)
+        common.changed.add(
+            DiskReports(common.journal, common.reports),
+            self.kubelet.health.notify,
+            self.publishing.mignode.notify,
+            self.publishing.slices.notify,
+            gpus.monitor.notify,
+            gpus.loop.notify,
+        )
+
+    def _begin_probes(self) -> None:
+        self.common.telemetry.liveness.begin(
+            self.kubelet.sockets,
+            self.common.readiness,
+            threads=[
+                self.gpus.loop.problem,
+                self.claims.janitor.problem,
+                self.gpus.monitor.problem,
+                self.publishing.mignode.problem,
+                self.publishing.slices.problem,
+                self.publishing.statuses.problem,
+            ],
+            overdue=self.gpus.library.overdue,
+        )
+
+    def _stop(self) -> None:
+        _log.info("stopping: no new calls, running ones are finished")
+        self.common.telemetry.liveness.end()
+        self.kubelet.registration.stop(0)
+        self.kubelet.health.close()
+        self.kubelet.service.stop(_DRAIN_SECONDS)
+        self.claims.tasks.wait_idle(_DRAIN_SECONDS)
+        self.claims.janitor.stop()
+        self.gpus.node_watch.stop()
+        self.gpus.monitor.stop()
+        self.gpus.loop.stop()
+        self.publishing.slices.stop()
+        self.publishing.mignode.stop()
+        self.publishing.statuses.stop()
+        self.common.events.close()
+        _log.info("stopped")
+
+    def _read_mignode(self) -> Inventory | None:
+        return self.publishing.mignode.look()
+
+    def _refresh_status(self, ref: ClaimRef, read: Callable[[], Iterable[Entry]]) -> None:
+        self.publishing.statuses.refresh(ref, read)
+
+    def _check_soon(self) -> None:
+        self.claims.janitor.check_soon()
+
+    def _settle(self) -> None:
+        self.claims.needs.look()
+        if self.common.options.enable_mig:
+            self.gpus.mig_mode.enable()
+
+    def _end(self) -> None:
+        """End as if told to: whoever runs this program starts it again."""
+        self._ending.set()
+
+    def _recover(self) -> None:
+        common, statuses = self.common, self.publishing.statuses
+        for problem in common.journal.problems:
+            _log.error("journal: %s", problem)
+            common.reports.report_node(NodeReason.CORRUPTED, f"journal: {problem}", warning=True)
+        self.gpus.node_watch.look()
+        self.claims.rebuild.run()
+        self.claims.recovery.run()
+        for ref in dict.fromkeys(e.claim for e in common.journal.entries() if e.state in HELD):
+            statuses.prepared(ref, common.journal.of_claim(ref.uid))
