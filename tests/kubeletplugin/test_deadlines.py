@@ -90,6 +90,60 @@ def test_threads_are_used_again_and_errors_come_through() -> None:
     assert threading.active_count() - before <= 3
 
 
+def test_the_calls_of_an_operation_share_a_thread_and_have_a_deadline_each(
+    release: threading.Event,
+) -> None:
+    pool = CallPool(0.1)
+    threads: set[int] = set()
+    begun: list[str] = []
+
+    def call(name: str, work: Callable[[], object] = lambda: None, factor: float = 1.0) -> None:
+        def inside() -> None:
+            threads.add(threading.get_ident())
+            begun.append(name)
+            work()
+
+        pool.run(name, inside, gpu="GPU-1", factor=factor)
+
+    def waited_for() -> None:
+        [mine] = pool._running
+        wait_for("the caller's patience", lambda: mine.waited - mine.began > 1)
+
+    def operation() -> None:
+        call("nvmlW", waited_for, factor=PATIENTLY)
+        call("nvmlX", release.wait)
+        call("nvmlY")
+
+    with pytest.raises(HangError, match="NVML call nvmlX hangs since"):
+        pool.together(operation, gpu="GPU-1")
+    assert pool.together(lambda: pool.run("nvmlZ", lambda: 7, gpu="GPU-2"), gpu="GPU-2") == 7
+    with pytest.raises(HangError, match="nvmlX hangs"):
+        pool.together(operation, gpu="GPU-1")
+    release.set()
+    wait_for("the call", lambda: not pool.hangs("GPU-1"))
+    wait_for("its end", lambda: not pool.inside())
+    assert begun == ["nvmlW", "nvmlX"], "nobody waits for what would come then"
+    assert len(threads) == 1
+    assert threads != {threading.get_ident()}
+
+
+def test_an_operation_gives_what_its_work_gives_and_raises_what_it_raises() -> None:
+    pool = CallPool(PATIENCE)
+
+    def fail() -> None:
+        raise KeyError("x")
+
+    def operation() -> int:
+        with pytest.raises(KeyError):
+            pool.run("nvmlX", fail, gpu="GPU-1")
+        return pool.together(lambda: pool.run("nvmlY", lambda: 7, gpu="GPU-1"), gpu="GPU-1")
+
+    assert pool.together(operation, gpu="GPU-1") == 7
+    with pytest.raises(KeyError):
+        pool.together(fail, gpu="GPU-1")
+    assert pool.inside() == ()
+
+
 @pytest.fixture
 def impatient(make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch) -> Rig:
     """A plugin that gives an NVML call half a second if it hangs."""

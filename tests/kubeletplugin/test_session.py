@@ -241,6 +241,45 @@ def test_calls_that_belong_together_are_not_parted_and_others_wait(
     assert session.generation == generation + 1
 
 
+def test_an_operation_is_not_parted_by_who_wants_the_library_alone(
+    machine: Machine, session: Session
+) -> None:
+    first, second, _ = uuids(machine)
+    opened: list[bool] = []
+    reopening = threading.Thread(target=lambda: opened.append(session.reopen(60.0)), daemon=True)
+    before = session.generation
+
+    def operation() -> tuple[bool, int]:
+        reopening.start()
+        wait_for("reopening", lambda: session.wanted)
+        return answers(session, first), session.generation
+
+    assert session.as_one(operation, gpu=first) == (True, before)
+    reopening.join(60.0)
+    assert opened == [True]
+    assert answers(session, second)
+
+
+def test_a_call_that_hangs_in_an_operation_is_told_once_and_keeps_the_library_open(
+    machine: Machine,
+) -> None:
+    told: list[tuple[str, str]] = []
+    session = Session(seconds=SHORT, on_call=lambda name, code, _: told.append((name, code)))
+    session.open()
+    discover(session)
+    first, second, _ = uuids(machine)
+    machine.inject(Fault(id="h", function="nvmlDeviceGetMigMode", action="hang", gpu=0))
+    told.clear()
+    with pytest.raises(NvmlError, match="nvmlDeviceGetMigMode hangs since"):
+        session.as_one(lambda: mig_mode(session, session.device(first), gpu=first), gpu=first)
+    assert not session.reopen(SHORT)
+    assert answers(session, second), "others do not notice"
+    machine.clear_faults("h")
+    wait_for("the call to come back", lambda: not session.hangs(first))
+    assert [call for call in told if "MigMode" in call[0]] == [("nvmlDeviceGetMigMode", "HANG")]
+    wait_for("the library", lambda: session.reopen(60.0))
+
+
 def test_a_call_waits_for_a_new_session_no_longer_than_its_deadline(machine: Machine) -> None:
     session = Session(seconds=SHORT)
     session.open()

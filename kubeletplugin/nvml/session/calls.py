@@ -1,7 +1,8 @@
-"""Calls that may never come back, each in a thread that can be left waiting.
+"""Calls that may never come back, in threads that can be left waiting.
 
-Threads are used again; one is lost only for as long as its call hangs. While a call for a GPU has
-not come back in its time, no other is begun there: each would cost one more thread, and as long.
+Threads are used again; one is lost only for as long as its call hangs. Calls that are one operation
+share one thread, and each has its own deadline. While a call for a GPU has not come back in its
+time, no other is begun there: each would cost one more thread, and as long.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, TypeVar
@@ -21,13 +21,26 @@ from kubeletplugin.nvml.errors import HangError
 T = TypeVar("T")
 
 
+class AbandonedError(Exception):
+    """Nobody waits for this operation any more: its call came back too late, and it ends."""
+
+
 @dataclass(eq=False, slots=True)
 class _Call:
+    """One call, or the one of an operation's calls that is the latest; ``until`` is its deadline.
+
+    Of an operation ``waited`` is the time until which its caller sleeps.
+    """
+
     name: str
     work: Callable[[], Any]
     gpu: str
     began: float
-    since: str
+    until: float
+    waited: float = 0.0
+    since: datetime = field(default_factory=lambda: datetime.now(UTC))
+    abandoned: bool = False
+    wake: threading.Event = field(default_factory=threading.Event)
     future: Future[Any] = field(default_factory=Future)
 
 
@@ -41,35 +54,49 @@ class CallPool:
         self._running: set[_Call] = set()
         self._abandoned: dict[str, _Call] = {}
         self._idle: list[queue.SimpleQueue[_Call]] = []
+        self._mine = threading.local()
 
     def run(self, name: str, work: Callable[[], T], *, gpu: str, factor: float = 1.0) -> T:
-        """The result of ``work``.
+        """The result of ``work``, which is one call.
 
         Raises:
             HangError: it has not come back in its time, or an earlier one for the GPU has not.
+            AbandonedError: within an operation for which nobody waits any more.
             Exception: whatever the work raised.
         """
-        since = datetime.now(UTC).strftime("%H:%M:%S")
-        call = _Call(name, work, gpu, self._clock(), since)
+        operation: _Call | None = getattr(self._mine, "call", None)
+        if operation is None:
+            return self._elsewhere(name, work, gpu=gpu, factor=factor)
+        began = self._clock()
         with self._lock:
-            hanging = self._abandoned.get(gpu)
-            if hanging is not None:
-                raise _error(hanging)
-            self._running.add(call)
-            thread = self._idle.pop() if self._idle else None
-        if thread is None:
-            thread = queue.SimpleQueue()
-            threading.Thread(target=self._work, args=(thread,), name="NVML", daemon=True).start()
-        thread.put(call)
+            if operation.abandoned:
+                raise AbandonedError(operation.name)
+            operation.name, operation.began, operation.since = name, began, datetime.now(UTC)
+            operation.until = began + self._seconds * factor
+            early = operation.until < operation.waited
+        if early:
+            operation.wake.set()
         try:
-            result: T = call.future.result(timeout=self._seconds * factor)
-        except FutureTimeoutError:
-            with self._lock:
-                if call in self._running:
-                    self._abandoned.setdefault(gpu, call)
-                    raise _error(call) from None
-            return call.future.result()  # type: ignore[no-any-return]  # just now
+            result = work()
+        except Exception:
+            self._check(operation)
+            raise
+        self._check(operation)
         return result
+
+    def together(self, work: Callable[[], T], *, gpu: str) -> T:
+        """The result of ``work``, whose calls of ``run`` for that GPU are one operation.
+
+        It runs in another thread. Each of its calls has its own deadline; when one has passed, the
+        work goes on no further than that call.
+
+        Raises:
+            HangError: a call has not come back in its time, or an earlier one for the GPU has not.
+            Exception: whatever the work raised.
+        """
+        if getattr(self._mine, "call", None) is not None:
+            return work()
+        return self._elsewhere("(between two calls)", work, gpu=gpu, factor=1.0)
 
     def hangs(self, gpu: str) -> str:
         """The call for a GPU that is overdue, in words; also one that is still waited for."""
@@ -88,11 +115,45 @@ class CallPool:
     def inside(self) -> tuple[str, ...]:
         """The calls that are inside NVML now, in words; also those that nobody waits for."""
         with self._lock:
-            return tuple(sorted(f"{c.name} since {c.since} UTC" for c in self._running))
+            return tuple(sorted(f"{c.name} since {_time(c)}" for c in self._running))
+
+    def _elsewhere(self, name: str, work: Callable[[], T], *, gpu: str, factor: float) -> T:
+        began = self._clock()
+        call = _Call(name, work, gpu, began, began + self._seconds * factor)
+        with self._lock:
+            hanging = self._abandoned.get(gpu)
+            if hanging is not None:
+                raise _error(hanging)
+            self._running.add(call)
+            thread = self._idle.pop() if self._idle else None
+        if thread is None:
+            thread = queue.SimpleQueue()
+            threading.Thread(target=self._work, args=(thread,), name="NVML", daemon=True).start()
+        thread.put(call)
+        return self._awaited(call)  # type: ignore[no-any-return]
+
+    def _awaited(self, call: _Call) -> Any:
+        while True:
+            with self._lock:
+                left = call.until - self._clock()
+                call.waited = call.until
+                is_running = call in self._running
+                if is_running and left <= 0:
+                    call.abandoned = True
+                    self._abandoned.setdefault(call.gpu, call)
+                    raise _error(call)
+            if not is_running:
+                return call.future.result()
+            call.wake.wait(left)
+            call.wake.clear()
+
+    def _check(self, operation: _Call) -> None:
+        if operation.abandoned:
+            raise AbandonedError(operation.name) from None
 
     def _work(self, mine: queue.SimpleQueue[_Call]) -> None:
         while True:
-            call = mine.get()
+            call = self._mine.call = mine.get()
             try:
                 result = call.work()
             except BaseException as error:  # noqa: BLE001 - handed to whoever waits
@@ -101,7 +162,9 @@ class CallPool:
             else:
                 self._done(call, mine)
                 call.future.set_result(result)
+            call.wake.set()
             del call
+            self._mine.call = None
 
     def _done(self, call: _Call, mine: queue.SimpleQueue[_Call]) -> None:
         with self._lock:
@@ -115,8 +178,12 @@ class CallPool:
             self._idle.append(mine)
 
 
+def _time(call: _Call) -> str:
+    return f"{call.since:%H:%M:%S} UTC"
+
+
 def _words(call: _Call) -> str:
-    return f"NVML call {call.name} hangs since {call.since} UTC"
+    return f"NVML call {call.name} hangs since {_time(call)}"
 
 
 def _error(call: _Call) -> HangError:

@@ -22,7 +22,7 @@ from kubeletplugin.nvml.errors import (
     code_name,
     translate,
 )
-from kubeletplugin.nvml.session.calls import CallPool
+from kubeletplugin.nvml.session.calls import AbandonedError, CallPool
 from kubeletplugin.nvml.session.uselock import UseLock
 
 _log = logging.getLogger(__name__)
@@ -147,6 +147,25 @@ class Library:
                 )
             yield
 
+    def as_one(self, work: Callable[[], T], *, gpu: str) -> T:
+        """The result of ``work``, whose calls for that GPU share one thread and one generation.
+
+        Raises:
+            NvmlError: as from each of its calls; HangError ends it.
+        """
+        began = time.monotonic()
+
+        def adopted() -> T:
+            with self._use.adopted():
+                return work()
+
+        with self.together():
+            try:
+                return self._calls.together(adopted, gpu=gpu)
+            except HangError as error:
+                self._on_call(error.operation, "HANG", time.monotonic() - began)
+                raise
+
     def hangs(self, gpu: str) -> str:
         """The call for a GPU that has not come back in time, and since when; empty if none."""
         return self._calls.hangs(gpu)
@@ -188,8 +207,12 @@ class Library:
         except HangError:
             code = "HANG"
             raise
+        except AbandonedError:
+            code = ""  # whoever waited has told
+            raise
         finally:
-            self._on_call(name, code, time.monotonic() - began)
+            if code:
+                self._on_call(name, code, time.monotonic() - began)
 
     def _translated(self, function: Callable[..., T], *arguments: Any, gpu: str = "") -> T:
         try:

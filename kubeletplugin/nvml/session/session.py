@@ -177,14 +177,16 @@ class Session(Library):
 
 
 def together(
-    function: Callable[Concatenate[Session, P], T],
-) -> Callable[Concatenate[Session, P], T]:
-    """Make a function's calls see one generation of its session: it keeps what NVML gave it."""
+    function: Callable[Concatenate[Session, str, P], T],
+) -> Callable[Concatenate[Session, str, P], T]:
+    """Make a function's calls, for the GPU of its first argument, one operation of its session.
+
+    They see one generation, so that it may keep what NVML gave it, and share one thread.
+    """
 
     @wraps(function)
-    def within(session: Session, /, *arguments: P.args, **named: P.kwargs) -> T:
-        with session.together():
-            return function(session, *arguments, **named)
+    def within(session: Session, gpu: str, /, *arguments: P.args, **named: P.kwargs) -> T:
+        return session.as_one(lambda: function(session, gpu, *arguments, **named), gpu=gpu)
 
     return within
 

@@ -58,6 +58,16 @@ class UseLock:
                     self._changed.notify_all()
 
     @contextmanager
+    def adopted(self) -> Iterator[None]:
+        """This thread works for one that uses it, and waits for this one."""
+        before: int = getattr(self._mine, "depth", 0)
+        self._mine.depth = before + 1
+        try:
+            yield
+        finally:
+            self._mine.depth = before
+
+    @contextmanager
     def alone(self, seconds: float) -> Iterator[bool]:
         """Have it alone; False if within ``seconds`` not everybody has left it.
 
