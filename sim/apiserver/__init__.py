@@ -1,11 +1,12 @@
-"""An embedded Kubernetes API server: one process, in memory, loopback only.
+"""Embedded Kubernetes API server, so that programs and tests need no cluster: one process.
 
-It behaves as kube-apiserver 1.36 does wherever a DRA driver, its clients or kubectl can notice:
-versions and conflicts, watches, subresources, patches, server-side apply, finalizers, custom
-resources, and the validation of claims, slices, classes and pods. It has no authentication, no
-authorization and no admission webhooks, and it forgets everything when it stops.
+It exists because the driver depends on what a server refuses, orders and tells on, and a real one
+needs root, etcd and half a minute. It behaves as kube-apiserver 1.36 does wherever a DRA driver,
+its clients or kubectl can notice: versions and conflicts, watches, subresources, patches,
+server-side apply, finalizers, custom resources, discovery and OpenAPI, and the validation of
+claims, slices, classes and pods. ``tests/sim/conformance`` holds it to the real one.
 
-Layers, bottom up: `store` (records and their history), `shapes` and `managed*` (field ownership),
-`patches`, `validate` (rules of the kinds), `kinds` (defaults and life cycle of each kind),
-`registry` (the verbs on objects), `watch`, `tables`, `discovery`, and `server` (HTTP).
+It will never do: authentication, authorization, admission webhooks and policies, quotas, several
+versions of Kubernetes, storage on disk (it forgets everything when it stops), or the work of kinds
+whose controllers do not run here, beyond storing them.
 """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from itertools import groupby
 from typing import TYPE_CHECKING
 
@@ -179,53 +178,3 @@ def _aggregated_resource(resource: ResourceType) -> Obj:
                 {"subresource": name, "responseKind": responds, "verbs": verbs}
             )
     return entry
-
-
-def openapi_index(catalogue: Catalogue) -> Obj:
-    """Answers GET /openapi/v3: one document for each group and version."""
-    paths = {}
-    for resource in catalogue.all():
-        prefix = _prefix(resource)
-        digest = hashlib.sha256(str(openapi(catalogue, prefix)).encode()).hexdigest()
-        paths[prefix] = {"serverRelativeURL": f"/openapi/v3/{prefix}?hash={digest.upper()}"}
-    return {"paths": paths}
-
-
-def _prefix(resource: ResourceType) -> str:
-    return f"apis/{resource.api_version}" if resource.group else f"api/{resource.version}"
-
-
-def openapi(catalogue: Catalogue, prefix: str) -> Obj | None:
-    """Answers GET /openapi/v3/<prefix>: no schemas, only that PATCH knows `fieldValidation`.
-
-    That is what kubectl looks for to leave validation to the server.
-    """
-    served = [t for t in catalogue.all() if _prefix(t) == prefix]
-    if not served:
-        return None
-    names = ("dryRun", "fieldManager", "fieldValidation", "force")
-    parameters = [
-        {"name": n, "in": "query", "schema": {"type": "string", "uniqueItems": True}} for n in names
-    ]
-    paths = {}
-    for resource in served:
-        scope = "namespaces/{namespace}/" if resource.namespaced else ""
-        paths[f"/{prefix}/{scope}{resource.plural}/{{name}}"] = {
-            "patch": {
-                "operationId": f"patch{resource.kind}",
-                "parameters": parameters,
-                "responses": {"200": {"description": "OK"}},
-                "x-kubernetes-action": "patch",
-                "x-kubernetes-group-version-kind": {
-                    "group": resource.group,
-                    "version": resource.version,
-                    "kind": resource.kind,
-                },
-            }
-        }
-    return {
-        "openapi": "3.0.0",
-        "info": {"title": "Kubernetes", "version": VERSION["gitVersion"]},
-        "paths": paths,
-        "components": {"schemas": {}},
-    }

@@ -45,7 +45,7 @@ class Request:
         return WriteOptions(
             manager=self.query.get("fieldManager") or agent or "unknown",
             dry_run=dry_run == "All",
-            validation=self.query.get("fieldValidation") or "Warn",
+            validation=self.query.get("fieldValidation", ""),
         )
 
 

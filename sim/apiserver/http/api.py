@@ -9,6 +9,7 @@ import msgspec
 
 from dra.common.resources import Obj
 from sim.apiserver.discovery import groups as discovery
+from sim.apiserver.discovery import openapi, openapi2
 from sim.apiserver.forms import bodies, listing
 from sim.apiserver.forms.requests import Request, resolve
 from sim.apiserver.forms.streams import Stream, open_watch
@@ -89,6 +90,8 @@ class Api:
         if path in ("/api", "/apis") and wants_aggregated:
             found = discovery.aggregated(self.catalogue, core=path == "/api")
             return Response(200, _encode(found), discovery.AGGREGATED)
+        if path == "/openapi/v2":
+            return Response(200, openapi2.document(self.catalogue), openapi2.MEDIA_TYPE)
         answer = self._discover(path)
         if answer is None:
             raise errors.page_not_found()
@@ -99,7 +102,7 @@ class Api:
             "/version": lambda: discovery.VERSION,
             "/api": discovery.api_versions,
             "/apis": lambda: discovery.group_list(self.catalogue),
-            "/openapi/v3": lambda: discovery.openapi_index(self.catalogue),
+            "/openapi/v3": lambda: openapi.index(self.catalogue),
         }
         if path in fixed:
             return fixed[path]()
@@ -111,7 +114,7 @@ class Api:
             case ["apis", group, version]:
                 return discovery.resource_list(self.catalogue, group, version)
             case ["openapi", "v3", *rest]:
-                return discovery.openapi(self.catalogue, "/".join(rest))
+                return openapi.document(self.catalogue, "/".join(rest))
         return None
 
     def _handle_debug(self, request: Request, path: str) -> Response:

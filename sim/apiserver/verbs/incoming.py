@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from dra.common.resources import Obj
 from sim.apiserver.refusals import errors
+from sim.apiserver.schema import models
 from sim.apiserver.schema.conversion import stored
 from sim.apiserver.schema.normalise import normalise
 
@@ -16,11 +17,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class WriteOptions:
-    """Options of a write: field manager, dry run, and whether unknown fields are refused."""
+    """Options of a write: field manager, dry run, and whether unknown fields are refused.
+
+    Without ``validation`` there are warnings, but of kinds that are described completely only: to
+    know the fields of all kinds takes a second, which is for those who ask.
+    """
 
     manager: str = "unknown"
     dry_run: bool = False
-    validation: str = "Warn"
+    validation: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,17 +63,18 @@ def decode(target: Target, body: Obj, options: WriteOptions, warnings: list[str]
     if not isinstance(body.setdefault("metadata", {}), dict):
         raise errors.bad_request("metadata is no object")
     unknown: list[str] = []
+    if options.validation in ("Strict", "Warn") and not resource.custom:
+        unknown += models.drop_unknown(models.model_name(resource), body)
     obj = normalise(resource.shape, body, unknown)
     obj.setdefault("metadata", {})
-    for field in unknown:
-        text = f'unknown field "{field}"'
-        if options.validation == "Strict":
-            raise errors.bad_request(
-                f'{resource.kind} in version "{resource.version}" cannot be handled as a '
-                f"{resource.kind}: strict decoding error: {text}"
-            )
-        if options.validation == "Warn":
-            warnings.append(text)
+    found = [f'unknown field "{field}"' for field in unknown]
+    if found and options.validation == "Strict":
+        raise errors.bad_request(
+            f'{resource.kind} in version "{resource.version}" cannot be handled as a '
+            f"{resource.kind}: strict decoding error: {', '.join(found)}"
+        )
+    if options.validation != "Ignore":
+        warnings += found
     return stored(resource, obj)
 
 

@@ -98,6 +98,44 @@ def test_apply_finds_misspelt_fields(kubectl: Callable[..., str], namespace: str
     assert 'unknown field "spec.devicez"' in said
 
 
+def test_apply_finds_fields_that_no_pod_has(
+    api: Api, kubectl: Callable[..., str], namespace: str
+) -> None:
+    container = {"name": "main", "image": "x:1", "env": [{"name": "A", "valuez": "b"}], "imagez": 1}
+    body = pod("p", containers=[container], nodeSelector={"any": "key"})
+    command = ("apply", "-n", namespace, "-f", "-")
+    said = kubectl(*command, stdin=[body], fails=True)
+    for path in ("spec.containers[0].env[0].valuez", "spec.containers[0].imagez"):
+        assert f'unknown field "{path}"' in said
+    assert said.count("unknown field") == 2
+    kubectl(*command, "--validate=warn", stdin=[body])
+    found = api.get(f"/api/v1/namespaces/{namespace}/pods/p").ok()["spec"]["containers"][0]
+    assert found["env"] == [{"name": "A"}]
+    assert "imagez" not in found
+
+
+@pytest.mark.parametrize("form", ["plaintext", "plaintext-openapiv2"])
+@pytest.mark.parametrize(
+    ("field", "meaning"),
+    [
+        ("pods.spec.containers.image", "Container image name"),
+        ("pods.spec.containers.env", "environment variables"),
+        ("resourceclaims.spec.devices.requests", "DeviceRequest"),
+        ("crd.spec.group", "API group of the defined custom resource"),
+    ],
+)
+def test_fields_are_explained(
+    kubectl: Callable[..., str], form: str, field: str, meaning: str
+) -> None:
+    said = " ".join(kubectl("explain", field, f"--output={form}").split())
+    assert f": {field.rpartition('.')[2]} <" in said
+    assert meaning in said
+
+
+def test_a_field_that_is_not_there_is_not_explained(kubectl: Callable[..., str]) -> None:
+    assert "does not exist" in kubectl("explain", "pods.spec.none", fails=True)
+
+
 def test_apply_on_the_server_side(kubectl: Callable[..., str], namespace: str) -> None:
     command = ("apply", "-n", namespace, "--server-side", "-f", "-")
     assert kubectl(*command, stdin=[config_map("m", x="1")]) == "configmap/m serverside-applied\n"
