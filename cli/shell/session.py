@@ -21,4 +21,3 @@ class Session:
     now: Callable[[], datetime]
     pause: Callable[[float], None]
     driver: str = DEFAULT_DRIVER
-    driver_namespace: str = "mig-dra-driver"

@@ -46,8 +46,7 @@ _AT_ONCE = 128
 class Offer:
     """Offer of a kind: a profile, or the whole GPU (``profile`` None).
 
-    ``size`` ranks the profiles that would do: by memory (to the GiB, so that the same profile of
-    two products ranks alike), then compute slices, then plain before variants (``+me``).
+    ``size`` is the profile's rank.
     """
 
     profile: Profile | None
@@ -342,9 +341,4 @@ def _offers(gpu: Gpu) -> Iterable[Offer]:
     if not gpu.mig_enabled:
         return [Offer(None)]
     profiles = gpu.geometry.profiles if gpu.geometry else ()
-    return [Offer(p, _size(p)) for p in profiles if p.placements]
-
-
-def _size(profile: Profile) -> int:
-    variant = "+" in profile.name or "-" in profile.name
-    return (round(profile.memory_mib / 1024) * 100 + profile.compute_slices) * 2 + variant
+    return [Offer(p, p.rank) for p in profiles if p.placements]

@@ -1,4 +1,4 @@
-"""The virtual devices of a node, as a ResourceSlice would describe them.
+"""Devices of a node, as a ResourceSlice would describe them.
 
 Attribute and capacity names are those of NVIDIA's DRA driver; unqualified names belong to the
 driver's own domain (KEP-4381).
@@ -6,8 +6,6 @@ driver's own domain (KEP-4381).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -24,32 +22,13 @@ TYPE_GPU = "gpu"
 TYPE_MIG = "mig"
 
 
-@dataclass(frozen=True, slots=True)
-class VirtualSlice:
-    """A MIG device that could be made: one profile at one placement of one GPU."""
-
-    gpu: Gpu
-    profile: Profile
-    placement: Placement
-
-    @property
-    def device(self) -> MigDevice:
-        """Its device, whose text is the device name."""
-        return mig_device(
-            self.gpu.minor,
-            self.profile.name,
-            profile_id=self.profile.id,
-            start=self.placement.start,
-        )
+_ENGINES = ("copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines")
+"""Names of the capacities, in the order of :class:`dra.gpu.geometry.Engines`."""
 
 
-def virtual_slices(gpu: Gpu) -> Iterator[VirtualSlice]:
-    """Every placement of every profile of ``gpu``, occupied or not, in NVML's order."""
-    if gpu.geometry is None or not gpu.mig_enabled:
-        return
-    for profile in gpu.geometry.profiles:
-        for placement in profile.placements:
-            yield VirtualSlice(gpu, profile, placement)
+def slice_device(gpu: Gpu, profile: Profile, placement: Placement) -> MigDevice:
+    """The device of a slice, whose text is the device name."""
+    return mig_device(gpu.minor, profile.name, profile_id=profile.id, start=placement.start)
 
 
 def full_gpu_device(gpu: Gpu) -> GpuDevice | None:
@@ -81,15 +60,11 @@ def gpu_attributes(gpu: Gpu, inventory: Inventory) -> dict[str, Any]:
 
 def slice_capacity(profile: Profile) -> dict[str, Any]:
     """Capacities of a slice: ``{name: {"value": quantity}}``, canonical."""
-    engines = profile.engines
+    engines = zip(_ENGINES, profile.engines, strict=True)
     return {
         "memory": {"value": mebibytes(profile.memory_mib)},
         "multiprocessors": {"value": str(profile.multiprocessors)},
-        "copyEngines": {"value": str(engines.copy_engines)},
-        "decoders": {"value": str(engines.decoders)},
-        "encoders": {"value": str(engines.encoders)},
-        "jpegEngines": {"value": str(engines.jpeg_engines)},
-        "ofaEngines": {"value": str(engines.ofa_engines)},
+        **{name: {"value": str(count)} for name, count in engines},
     }
 
 

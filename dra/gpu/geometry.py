@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from operator import add, le
 from typing import NamedTuple
 
 
@@ -43,23 +44,11 @@ class Engines(NamedTuple):
     ofa_engines: int = 0
 
     def __add__(self, other: Engines) -> Engines:  # type: ignore[override]
-        return Engines(
-            self.copy_engines + other.copy_engines,
-            self.decoders + other.decoders,
-            self.encoders + other.encoders,
-            self.jpeg_engines + other.jpeg_engines,
-            self.ofa_engines + other.ofa_engines,
-        )
+        return Engines._make(map(add, self, other))
 
     def within(self, total: Engines) -> bool:
         """Whether no count exceeds that of ``total``."""
-        return (
-            self.copy_engines <= total.copy_engines
-            and self.decoders <= total.decoders
-            and self.encoders <= total.encoders
-            and self.jpeg_engines <= total.jpeg_engines
-            and self.ofa_engines <= total.ofa_engines
-        )
+        return all(map(le, self, total))
 
 
 NO_ENGINES = Engines()
@@ -85,6 +74,21 @@ class Profile:
     def memory_slices(self) -> int:
         """Memory slices that one instance takes; 0 for a profile without placements."""
         return max((p.size for p in self.placements), default=0)
+
+    @property
+    def is_variant(self) -> bool:
+        """Whether the name has a suffix (``+me``, ``-me``, ``+gfx``): a variant of a plain size."""
+        return "+" in self.name or "-" in self.name
+
+    @property
+    def rank(self) -> int:
+        """Rank by size: of the profiles that would do, the least is to be taken.
+
+        By memory (to the GiB, so that the same profile of two products ranks alike), then compute
+        slices, of which there are fewer than 100; plain profiles before variants.
+        """
+        size = round(self.memory_mib / 1024) * 100 + self.compute_slices
+        return 2 * size + self.is_variant
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,7 +156,6 @@ def _geometry_out(name: str, geometry: Geometry) -> wire.GeometryField:
 
 
 def _profile_out(profile: Profile) -> wire.ProfileField:
-    engines = profile.engines
     return wire.ProfileField(
         name=profile.name,
         id=profile.id,
@@ -165,11 +164,7 @@ def _profile_out(profile: Profile) -> wire.ProfileField:
         memory_mib=profile.memory_mib,
         multiprocessors=profile.multiprocessors,
         starts=[p.start for p in profile.placements],
-        copy_engines=engines.copy_engines,
-        decoders=engines.decoders,
-        encoders=engines.encoders,
-        jpeg_engines=engines.jpeg_engines,
-        ofa_engines=engines.ofa_engines,
+        **profile.engines._asdict(),
     )
 
 
@@ -223,13 +218,7 @@ def _profile_in(field: wire.ProfileField) -> Profile:
         memory_mib=field.memory_mib,
         multiprocessors=field.multiprocessors,
         placements=tuple(Placement(start, field.memory_slices) for start in field.starts),
-        engines=Engines(
-            copy_engines=field.copy_engines,
-            decoders=field.decoders,
-            encoders=field.encoders,
-            jpeg_engines=field.jpeg_engines,
-            ofa_engines=field.ofa_engines,
-        ),
+        engines=Engines(*(getattr(field, name) for name in Engines._fields)),
     )
 
 

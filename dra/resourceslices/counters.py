@@ -8,25 +8,30 @@ counter's name is a DNS label, and one counter per memory slice. Together they s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from dra.common.quantity import mebibytes
-from dra.gpu.geometry import Geometry, Occupant, Placement, Profile
+from dra.gpu.geometry import Engines, Geometry, Occupant, Placement, Profile
 
 Counters = dict[str, Any]
 """``{name: {"value": quantity}}``."""
 
 _MEMORY = "memory"
 _COMPUTE_SLICES = "compute-slices"
+_ENGINES = {field.replace("_", "-"): field for field in Engines._fields}
+
+
+def _engines(field: str, profile: Profile) -> int:
+    count: int = getattr(profile.engines, field)
+    return count
+
+
 _AMOUNTS: Mapping[str, Callable[[Profile], int]] = {
     _MEMORY: lambda p: p.memory_mib,
     "multiprocessors": lambda p: p.multiprocessors,
     _COMPUTE_SLICES: lambda p: p.compute_slices,
-    "copy-engines": lambda p: p.engines.copy_engines,
-    "decoders": lambda p: p.engines.decoders,
-    "encoders": lambda p: p.engines.encoders,
-    "jpeg-engines": lambda p: p.engines.jpeg_engines,
-    "ofa-engines": lambda p: p.engines.ofa_engines,
+    **{name: partial(_engines, field) for name, field in _ENGINES.items()},
 }
 
 
@@ -68,15 +73,8 @@ class CounterModel:
 
 
 def _totals(geometry: Geometry) -> dict[str, int]:
-    engines = geometry.engine_totals
     most = {name: _most(geometry, amount) for name, amount in _AMOUNTS.items()}
-    binding = {
-        "copy-engines": engines.copy_engines,
-        "decoders": engines.decoders,
-        "encoders": engines.encoders,
-        "jpeg-engines": engines.jpeg_engines,
-        "ofa-engines": engines.ofa_engines,
-    }
+    binding = dict(zip(_ENGINES, geometry.engine_totals, strict=True))
     if most[_COMPUTE_SLICES] > geometry.compute_slices:
         binding[_COMPUTE_SLICES] = geometry.compute_slices
     else:

@@ -13,22 +13,12 @@ from functools import lru_cache
 from dra.gpu.geometry import EMPTY, Geometry, Occupant, Placement, Profile, Usage
 
 
-def size(profile: Profile) -> tuple[int, ...]:
+def size(profile: Profile) -> tuple[int, int, int]:
     """Ranks profiles: whoever takes any that is large enough is to get the smallest.
 
-    By memory (to the GiB) and compute slices; plain profiles before variants (``+me``).
+    Of equals the one with fewer engines.
     """
-    engines = profile.engines
-    together = (
-        engines.copy_engines
-        + engines.decoders
-        + engines.encoders
-        + engines.jpeg_engines
-        + engines.ofa_engines
-    )
-    variant = "+" in profile.name or "-" in profile.name
-    memory = round(profile.memory_mib / 1024)
-    return (memory, profile.compute_slices, int(variant), together, profile.id)
+    return (profile.rank, sum(profile.engines), profile.id)
 
 
 @lru_cache(maxsize=64)

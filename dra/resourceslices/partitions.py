@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from dra.gpu.devices import VirtualSlice, full_gpu_device
+from dra.gpu.devices import full_gpu_device, slice_device
 from dra.gpu.geometry import Geometry, Occupant, Placement, Profile, Usage
 from dra.gpu.inventory import Gpu, InstanceState, Inventory
 from dra.gpu.reasons import GpuReason
@@ -39,7 +39,7 @@ class Partition:
         """The device name."""
         if self.profile is None or self.placement is None:
             return self.gpu.name
-        return str(VirtualSlice(self.gpu, self.profile, self.placement).device)
+        return str(slice_device(self.gpu, self.profile, self.placement))
 
 
 @dataclass(frozen=True, slots=True)

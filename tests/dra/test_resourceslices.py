@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from dra.gpu.devices import virtual_slices
+from dra.gpu.devices import slice_device
 from dra.gpu.geometry import Geometry, Occupant, Placement, conflicts
 from dra.gpu.inventory import ClaimRef, Drain, Gpu, Instance, InstanceState, Inventory
 from dra.gpu.names import MigDevice, parse_device
@@ -48,7 +48,12 @@ def names(made: SliceLayout) -> list[str]:
 def test_every_placement_is_a_device(gpus: int, features: Features) -> None:
     inventory = node_of(*(sliced_gpu(i) for i in range(gpus)))
     made = layout(inventory, features=features)
-    wanted = [str(v.device) for g in inventory.gpus for v in virtual_slices(g)]
+    wanted = [
+        str(slice_device(gpu, profile, placement))
+        for gpu in inventory.gpus
+        for profile in A100.profiles
+        for placement in profile.placements
+    ]
     assert sorted(names(made)) == sorted(wanted)
     for spec in specs(made):
         assert spec["nodeName"] == spec["pool"]["name"] == "node-a"

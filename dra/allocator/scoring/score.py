@@ -11,7 +11,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from operator import mul
 from typing import NamedTuple
 
@@ -51,7 +50,7 @@ class Demand:
     def shares(self, geometry: Geometry) -> tuple[float, ...]:
         """Per profile of ``geometry``, its share of the requests; they sum to one."""
         counts = [
-            self._counts.get(p.name, 0.0) + (0.0 if _is_variant(p.name) else 1.0)
+            self._counts.get(p.name, 0.0) + (0.0 if p.is_variant else 1.0)
             for p in geometry.profiles
         ]
         total = sum(counts)
@@ -184,8 +183,3 @@ POLICIES: Mapping[str, Policy] = {
 
 def _free_after(situation: Situation, move: Move) -> int:
     return situation.memory_slices - move.after.mask.bit_count()
-
-
-@lru_cache(maxsize=1024)
-def _is_variant(profile: str) -> bool:
-    return "+" in profile or "-" in profile
