@@ -25,6 +25,7 @@ from dra.common.resources import Obj, ObjectKey, at
 from dra.gpu.names import finalizer
 from dra.pods.pods import Pod
 from dra.pods.rules import find_rules
+from dra.pods.volumes.fit import find_obstacle
 
 _NOT_MADE = "FailedResourceClaimCreation"
 
@@ -106,6 +107,9 @@ class Explainer:
         if obstacles:
             return Outcome(Progress.WAITING, tuple(obstacles))
         if wants:
+            missing = None if pod.node else find_obstacle(pod, self._facts.hosts.volumes)
+            if missing is not None:
+                return Outcome(Progress.WAITING, (finding(missing.reason, missing.message),))
             rules = find_rules(pod, self._facts.hosts)
             return self._waiting(Problem(pod, tuple(wants), tuple(pins), rules=rules), told)
         if any(self._is_ours(k) for k in made):

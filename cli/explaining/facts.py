@@ -18,10 +18,14 @@ from dra.common.resources import (
     EVENTS,
     LEASES,
     MIG_NODES,
+    NAMESPACES,
     NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
+    STORAGE_CLASSES,
     Obj,
     ObjectKey,
     Resource,
@@ -31,6 +35,7 @@ from dra.kube.errors import ForbiddenError, ObjectNotFoundError
 from dra.pods.hosts import Hosts
 from dra.pods.nodefit import read_node
 from dra.pods.pods import Pod, read_pod
+from dra.pods.volumes.values import read_storage_class, read_volume, read_volume_claim
 
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
 COMPONENT = "app.kubernetes.io/component"
@@ -123,13 +128,15 @@ def read_facts(session: Session, namespace: str) -> ClusterFacts:
     if namespace:
         templates = _all(session, RESOURCE_CLAIM_TEMPLATES, unread, namespace=namespace)
         events = _all(session, EVENTS, unread, namespace=namespace)
+    hosts = _hosts(_all(session, NODES, unread), pods.values(), known)
+    _read_volumes(session, hosts, unread)
     return ClusterFacts(
         driver=session.driver,
         site=survey(read, claims, driver=session.driver, unreadable=unreadable),
         installed=installed,
         claims=known,
         pods=pods,
-        hosts=_hosts(_all(session, NODES, unread), pods.values(), known),
+        hosts=hosts,
         classes={
             c.name: c
             for c in (read_class(o, session.driver) for o in _all(session, DEVICE_CLASSES, unread))
@@ -170,6 +177,29 @@ def _hosts(
         if node and pod.live:
             hosts.place(pod, node)
     return hosts
+
+
+def _read_volumes(session: Session, hosts: Hosts, unread: list[str]) -> None:
+    """Volumes, and labels of namespaces; without a right to all of them, those of volumes lack."""
+    kinds = (PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES)
+    denied: list[str] = []
+    try:
+        claims, volumes, classes = (_all(session, kind, denied) for kind in kinds)
+    except ObjectNotFoundError:  # a server of another kind, such as the simulator's
+        return
+    for namespace in _all(session, NAMESPACES, unread):
+        labels = at(namespace, "metadata", "labels", default={})
+        hosts.residents.set_namespace(namespace["metadata"]["name"], labels)
+    unread += denied
+    if denied:
+        return
+    for obj in claims:
+        hosts.volumes.set_claim(read_volume_claim(obj))
+    for obj in volumes:
+        hosts.volumes.set_volume(read_volume(obj))
+    for obj in classes:
+        hosts.volumes.set_class(read_storage_class(obj))
+    hosts.volumes.listed = True
 
 
 def is_component(pod: Obj, component: str) -> bool:

@@ -52,6 +52,8 @@ REMEDIES: Mapping[str, str] = {
     Reason.COSTLY_SELECTOR: "write the CEL expression simpler: compare attributes as they are",
     Reason.EVALUATING: "wait, or have claims made from one template",
     Reason.BAD_CONFIG: "correct the configuration (kubectl mig lint checks it offline)",
+    Reason.VOLUME_CLAIM: "create the claim, or see why it has no volume (kubectl describe pvc); "
+    "nothing is allocated before",
     Reason.MIXED: "put devices of different drivers into separate claims",
     Reason.REFUSED: "see that the controller's RBAC is that of the chart (kubectl mig doctor)",
     PREPARE_FAILED: "delete the pod, so that its claim is placed elsewhere, and see to the node",
@@ -60,6 +62,7 @@ REMEDIES: Mapping[str, str] = {
     MisfitReason.TAINTED: "give the pod a toleration, or remove the taint",
     MisfitReason.SELECTOR: "correct the pod's nodeSelector or the node's labels",
     MisfitReason.AFFINITY: "correct the pod's node affinity or the node's labels",
+    MisfitReason.VOLUME: "see where the volumes are (kubectl describe pv), or free GPUs there",
     MisfitReason.HOST_PORT: "end the pod that has the port there, or do without host ports",
     MisfitReason.POD_AFFINITY: "start the pod that is sought, or relax the pod's affinity",
     MisfitReason.POD_ANTI_AFFINITY: "prefer apartness instead of requiring it, or add nodes",

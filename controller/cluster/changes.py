@@ -6,12 +6,17 @@ import logging
 from collections.abc import Callable
 
 from controller.cluster.cluster import Cluster
+from controller.cluster.known_volumes import VOLUMES
 from dra.common.resources import (
     DEVICE_CLASSES,
     MIG_NODES,
+    NAMESPACES,
     NODES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
     PODS,
     RESOURCE_CLAIMS,
+    STORAGE_CLASSES,
     Obj,
     Resource,
 )
@@ -22,10 +27,19 @@ _log = logging.getLogger(__name__)
 MIRRORED = (DEVICE_CLASSES, NODES, MIG_NODES, RESOURCE_CLAIMS, PODS)
 """What is mirrored while leading."""
 
+OPTIONAL = (*VOLUMES, NAMESPACES)
+"""Mirrored where that is allowed."""
 
-def apply(cluster: Cluster, changes: list[tuple[Resource, Change]]) -> None:
-    """Take changes, in their order; an object that cannot be understood is left out."""
+
+def apply(cluster: Cluster, changes: list[tuple[Resource, Change | None]]) -> None:
+    """Take changes, in their order; an object that cannot be understood is left out.
+
+    None instead of a change says that all objects of the resource were listed.
+    """
     for resource, change in changes:
+        if change is None:
+            cluster.volumes.note_listed(resource)
+            continue
         try:
             if change.new is not None:
                 _SETTERS[resource](cluster, change.new)
@@ -52,6 +66,10 @@ _SETTERS: dict[Resource, Callable[[Cluster, Obj], None]] = {
     PODS: Cluster.set_pod,
     RESOURCE_CLAIMS: Cluster.set_claim,
     DEVICE_CLASSES: Cluster.set_class,
+    PERSISTENT_VOLUME_CLAIMS: lambda cluster, obj: cluster.volumes.set_claim(obj),
+    PERSISTENT_VOLUMES: lambda cluster, obj: cluster.volumes.set_volume(obj),
+    STORAGE_CLASSES: lambda cluster, obj: cluster.volumes.set_class(obj),
+    NAMESPACES: lambda cluster, obj: cluster.volumes.set_namespace(obj),
 }
 _REMOVERS: dict[Resource, Callable[[Cluster, Obj], None]] = {
     NODES: lambda cluster, obj: cluster.remove_node(_name(obj)),
@@ -59,4 +77,8 @@ _REMOVERS: dict[Resource, Callable[[Cluster, Obj], None]] = {
     PODS: lambda cluster, obj: cluster.remove_pod(_key(obj)),
     RESOURCE_CLAIMS: lambda cluster, obj: cluster.remove_claim(_key(obj)),
     DEVICE_CLASSES: lambda cluster, obj: cluster.remove_class(_name(obj)),
+    PERSISTENT_VOLUME_CLAIMS: lambda cluster, obj: cluster.volumes.remove_claim(_key(obj)),
+    PERSISTENT_VOLUMES: lambda cluster, obj: cluster.volumes.remove_volume(_name(obj)),
+    STORAGE_CLASSES: lambda cluster, obj: cluster.volumes.remove_class(_name(obj)),
+    NAMESPACES: lambda cluster, obj: cluster.volumes.remove_namespace(_name(obj)),
 }

@@ -11,7 +11,9 @@ from controller.cluster.effects import Effects
 from controller.cluster.known_claims import KnownClaim, KnownClaims
 from controller.cluster.known_nodes import KnownNodes
 from controller.cluster.known_pods import KnownPods
+from controller.cluster.known_volumes import KnownVolumes
 from controller.cluster.spec_cache import Sharing
+from controller.cluster.watchers import Watchers
 from dra.allocator.fleet.fleet import Fleet
 from dra.allocator.scoring.geometry_index import Markets
 from dra.cel.kinds import Kinds
@@ -41,7 +43,9 @@ class Cluster:
         self._effects = Effects()
         sharing = Sharing()
         self._claims = KnownClaims(self.fleet, finalizer, self._effects, sharing)
-        self._pods = KnownPods(self.hosts, self._claims, self._effects, sharing)
+        watchers = Watchers(self.hosts.residents)
+        self._pods = KnownPods(self.hosts, self._claims, watchers, self._effects, sharing)
+        self.volumes = KnownVolumes(self.hosts, watchers, self._effects)
         self._nodes = KnownNodes(self.fleet, self.hosts, self._claims, self._effects)
 
     @property

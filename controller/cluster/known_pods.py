@@ -5,9 +5,9 @@ from __future__ import annotations
 from controller.cluster.effects import Effects
 from controller.cluster.known_claims import KnownClaims
 from controller.cluster.spec_cache import Sharing
+from controller.cluster.watchers import Watchers
 from dra.common.resources import Obj, ObjectKey
 from dra.pods.hosts import Hosts
-from dra.pods.podneeds import PodNeeds
 from dra.pods.pods import Pod, read_pod
 
 
@@ -15,15 +15,20 @@ class KnownPods:
     """Pods by namespace and name. Each is charged to its node in ``hosts``."""
 
     def __init__(
-        self, hosts: Hosts, claims: KnownClaims, effects: Effects, sharing: Sharing
+        self,
+        hosts: Hosts,
+        claims: KnownClaims,
+        watchers: Watchers,
+        effects: Effects,
+        sharing: Sharing,
     ) -> None:
         self.by_key: dict[ObjectKey, Pod] = {}
         self._hosts = hosts
+        self._watchers = watchers
         self._claims = claims
         self._effects = effects
         self._sharing = sharing
         self._of_claim: dict[ObjectKey, set[ObjectKey]] = {}
-        self._watching: dict[tuple[str, PodNeeds], set[ObjectKey]] = {}
 
     def set(self, obj: Obj) -> None:
         """A pod was added or changed."""
@@ -34,7 +39,7 @@ class KnownPods:
             before = None
         self.by_key[pod.key] = pod
         self._link(pod.key, before.claim_keys if before else (), pod.claim_keys)
-        self._watch(before, pod)
+        self._watchers.change(before, pod)
         self._charge(pod, was=before)
         self._effects.pods.add(pod.key)
         if before is not None and before.live and not pod.live:
@@ -46,7 +51,7 @@ class KnownPods:
         if pod is None:
             return
         self._link(key, pod.claim_keys, ())
-        self._watch(pod, None)
+        self._watchers.change(pod, None)
         self._place(pod, "", was=pod)
         self._effects.claims.update(pod.claim_keys)
         self._effects.gone_pods.add(pod.uid)
@@ -74,25 +79,9 @@ class KnownPods:
         residents = self._hosts.residents
         version = residents.version
         self._made_room(self._hosts.place(pod, node), was=was)
-        if residents.version == version:
-            return
-        for (namespace, needs), pods in self._watching.items():
+        if residents.version != version:
             states = [pod] if was is None or was is pod else [was, pod]
-            if any(residents.matters(state, needs, owner=namespace) for state in states):
-                self._effects.pods.update(pods)
-
-    def _watch(self, before: Pod | None, pod: Pod | None) -> None:
-        """Note for whom it matters where other pods come and go: who waits, and needs company."""
-        for known, watches in ((before, False), (pod, True)):
-            if known is None or not known.needs.company.requires:
-                continue
-            key = (known.key[0], known.needs)
-            if watches and known.pending and not known.node and known.claims:
-                self._watching.setdefault(key, set()).add(known.key)
-            elif key in self._watching:
-                self._watching[key].discard(known.key)
-                if not self._watching[key]:
-                    del self._watching[key]
+            self._effects.pods.update(self._watchers.of_company(states))
 
     def _made_room(self, node: str, *, was: Pod | None) -> None:
         """A pod left ``node``. If it was bound there, the scheduler may think anew about it."""

@@ -13,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from controller.cluster.volume_trimming import TRIMMERS
 from dra.claims.claims import ALLOCATED_BY, OTHERS_CONFIG, TOO_LARGE, allocation_managers
 from dra.claims.conditions import PREPARED
 from dra.common.cache import BoundedCache, json_weight
@@ -79,6 +80,7 @@ class Trimmer:
             PODS: self._pod,
             RESOURCE_CLAIMS: self._claim,
             DEVICE_CLASSES: self._class,
+            **TRIMMERS,
         }.get(resource, lambda obj: obj)
 
     def __call__(self, obj: Obj) -> Obj:
@@ -176,8 +178,8 @@ class Trimmer:
 
 
 def remembering(resource: Resource) -> Callable[[Obj], Obj]:
-    """What the mirror itself holds, to know what has changed: nodes are in the index already."""
-    return identity if resource in (NODES, MIG_NODES) else lambda obj: obj
+    """What the mirror itself holds, to know what has changed: others are in the index already."""
+    return identity if resource in (NODES, MIG_NODES, *TRIMMERS) else lambda obj: obj
 
 
 def _container(container: Obj) -> Obj:

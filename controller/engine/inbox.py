@@ -10,14 +10,14 @@ from dra.kube.mirror.reflector import Change
 
 
 class Inbox:
-    """Changes in the order in which they came. Thread-safe."""
+    """Changes in the order in which they came; None says that all was listed. Thread-safe."""
 
     def __init__(self) -> None:
-        self._changes: deque[tuple[Resource, Change]] = deque()
+        self._changes: deque[tuple[Resource, Change | None]] = deque()
         self._arrived = threading.Condition()
         self._woken = False
 
-    def put(self, resource: Resource, change: Change) -> None:
+    def put(self, resource: Resource, change: Change | None) -> None:
         """Leave a change."""
         with self._arrived:
             self._changes.append((resource, change))
@@ -29,7 +29,7 @@ class Inbox:
             self._woken = True
             self._arrived.notify()
 
-    def take(self, timeout: float | None = 0.0) -> list[tuple[Resource, Change]]:
+    def take(self, timeout: float | None = 0.0) -> list[tuple[Resource, Change | None]]:
         """All changes, waiting at most ``timeout`` seconds (None: for ever) for the first."""
         with self._arrived:
             if not self._changes and not self._woken and timeout != 0.0:

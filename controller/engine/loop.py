@@ -10,10 +10,11 @@ import gc
 import logging
 import secrets
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
-from controller.cluster.changes import MIRRORED, apply
+from controller.cluster.changes import MIRRORED, OPTIONAL, apply
 from controller.cluster.cluster import Cluster
 from controller.cluster.trimming import Trimmer, remembering
 from controller.engine.engine import Engine
@@ -103,10 +104,11 @@ class Controller:
                 self._api,
                 resource,
                 on_event=_deliver(inbox, resource),
+                on_listed=partial(inbox.put, resource, None),
                 keep=Trimmer(resource, self._names.driver),
                 remember=remembering(resource),
             )
-            for resource in MIRRORED
+            for resource in (*MIRRORED, *OPTIONAL)
         ]
         watcher = threading.Thread(target=_wake_at, args=(stop, inbox), daemon=True)
         watcher.start()
@@ -135,7 +137,7 @@ class Controller:
         return ", ".join(f"{m.resource} has ended" for m in self._mirrors if m.has_ended)
 
     def _missing_mirrors(self) -> str:
-        missing = ", ".join(str(m.resource) for m in self._mirrors if not m.synced)
+        missing = ", ".join(str(m.resource) for m in self._mirrors if _lacks(m))
         return f"not listed yet: {missing}" if missing else ""
 
     def _mirrored(
@@ -150,9 +152,10 @@ class Controller:
         cluster = Cluster(names.driver, names.finalizer, Kinds())
         complain_at = self._clock.monotonic() + _PATIENCE_SECONDS
         while not stop.is_set():
-            missing = [m.resource for m in mirrors if not m.synced]
+            missing = [m.resource for m in mirrors if _lacks(m)]
             apply(cluster, inbox.take(0.01))
             if not missing:
+                _tell_denied(mirrors)
                 return cluster
             if self._clock.monotonic() >= complain_at:
                 complain_at += _PATIENCE_SECONDS
@@ -288,6 +291,21 @@ class Controller:
             wake=inbox.wake,
             observer=self._observer,
             evaluations=evaluations,
+        )
+
+
+def _lacks(mirror: Reflector) -> bool:
+    """Whether nothing is allocated before ``mirror`` has listed."""
+    return not mirror.synced and not (mirror.resource in OPTIONAL and mirror.denied)
+
+
+def _tell_denied(mirrors: Iterable[Reflector]) -> None:
+    denied = ", ".join(str(m.resource) for m in mirrors if not m.synced)
+    if denied:
+        _log.warning(
+            "where pods fit is not known in full: kube-scheduler's refusals tell what these would; "
+            "let the controller list and watch them, as the chart does",
+            extra={"missing": denied},
         )
 
 

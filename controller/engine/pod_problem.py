@@ -14,6 +14,7 @@ from dra.claims.wants import ClaimWants, Reader
 from dra.common.resources import ObjectKey
 from dra.pods.pods import Pod
 from dra.pods.rules import find_rules
+from dra.pods.volumes.fit import find_obstacle
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,10 @@ def examine(
     if not to_do:
         gated = cluster.finalizer in pod.gates
         return _unasked(known, cluster) if gated and not ours else Satisfied(ours)
+    obstacle = None if pod.node else find_obstacle(pod, cluster.hosts.volumes)
+    if obstacle is not None:
+        ref = to_do[0].claim.ref
+        return Blocked((ref.namespace, ref.name), obstacle)
     rules = find_rules(pod, cluster.hosts)
     return _mixture(to_do) or Problem(pod, tuple(to_do), tuple(pins), rules=rules)
 

@@ -26,6 +26,7 @@ class Reason(StrEnum):
     BAD_CONFIG = "InvalidConfig"
     UNSUPPORTED = "UnsupportedRequest"
     MIXED = "MixedDrivers"
+    VOLUME_CLAIM = "WaitingForVolumeClaim"
     NOTHING_TO_SEE = "NothingToLookAt"
     NEXT_IN_LINE = "NextInLine"
     TAKEN_BACK = "AllocationTakenBack"

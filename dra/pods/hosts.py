@@ -5,20 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from dra.common.resources import ObjectKey
+from dra.pods.company.residents import Residents
 from dra.pods.nodefit import NodeFacts
 from dra.pods.podneeds import Amounts
 from dra.pods.pods import Pod
-from dra.pods.residents import Residents
+from dra.pods.volumes.known import Volumes
 
 
 class Hosts:
     """Node facts and charges. A pod is charged to one node at a time.
 
-    ``residents`` knows the same pods by what they mean for others.
+    ``residents`` knows the same pods by what they mean for others. ``volumes`` bind them to nodes.
     """
 
     def __init__(self) -> None:
         self.residents = Residents()
+        self.volumes = Volumes()
         self._facts: dict[str, NodeFacts] = {}
         self._used: dict[str, dict[str, int]] = {}
         self._charged: dict[ObjectKey, tuple[str, Amounts]] = {}

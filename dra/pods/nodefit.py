@@ -63,6 +63,7 @@ class MisfitReason(StrEnum):
     BOUND = "BoundElsewhere"
     ELSEWHERE = "AllocatedElsewhere"
     LEFT_OUT = "NodeLeftOut"
+    VOLUME = "VolumeElsewhere"
     HOST_PORT = "HostPortTaken"
     POD_AFFINITY = "PodAffinityMismatch"
     POD_ANTI_AFFINITY = "PodAntiAffinityMismatch"

@@ -13,8 +13,8 @@ from typing import Any
 
 from dra.common.quantity import QuantityError, parse_quantity
 from dra.common.resources import at
+from dra.pods.company.terms import ALONE, Company, read_company
 from dra.pods.hostports import HostPort, read_host_ports
-from dra.pods.podterms import ALONE, Company, read_company
 
 Amounts = Mapping[str, int]
 

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
-from dra.pods.affinity import Affinity
+from dra.pods.company.affinity import Affinity
+from dra.pods.company.residents import Residents
+from dra.pods.company.spread import find_domains
 from dra.pods.hostports import find_conflict
 from dra.pods.hosts import Hosts
 from dra.pods.nodefit import Misfit, MisfitReason, NodeFacts
 from dra.pods.pods import Pod
-from dra.pods.residents import Residents
-from dra.pods.spread import find_domains
+from dra.pods.volumes.fit import VolumeFit
 
 
 class Rule(Protocol):
@@ -49,7 +50,8 @@ class Rules:
     def key(self) -> Hashable:
         """See above."""
         labels, namespace = frozenset(self._pod.labels.items()), self._pod.key[0]
-        return self._pod.needs, namespace, labels, self._hosts.residents.version
+        versions = self._hosts.residents.version, self._hosts.volumes.version
+        return self._pod.needs, self._pod.volume_claims, namespace, labels, *versions
 
     def find_misfit(self, node: NodeFacts) -> Misfit | None:
         """Why the pod cannot go to ``node``; None when it can."""
@@ -62,6 +64,8 @@ class Rules:
 
     def _apply(self) -> Iterator[Rule]:
         pod, company, nodes = self._pod, self._pod.needs.company, self._hosts.facts
+        if pod.volume_claims and self._hosts.volumes.listed:
+            yield VolumeFit(pod, self._hosts.volumes, self._hosts.residents)
         if pod.needs.host_ports:
             yield _HostPorts(pod, self._hosts.residents)
         residents = self._hosts.residents
@@ -74,5 +78,6 @@ class Rules:
 def find_rules(pod: Pod, hosts: Hosts) -> Rules | None:
     """The rules for ``pod``; None where nodes alone decide."""
     needs = pod.needs
-    applies = needs.host_ports or needs.company.requires or hosts.residents.may_shun(pod.key[0])
-    return Rules(pod, hosts) if applies else None
+    if needs.host_ports or needs.company.requires or pod.volume_claims:
+        return Rules(pod, hosts)
+    return Rules(pod, hosts) if hosts.residents.may_shun(pod.key[0]) else None

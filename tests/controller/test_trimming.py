@@ -12,8 +12,8 @@ from dra.claims.claims import read_claim
 from dra.claims.conditions import PREPARE_FAILED, failed_prepare
 from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.mirror.store import Store
+from dra.pods.company.terms import Company, NodeTerm, PodTerm, Spread
 from dra.pods.pods import Pod, read_pod
-from dra.pods.podterms import Company, NodeTerm, PodTerm, Spread
 from hack.bench.objects import as_stored
 from tests.controller.objects import (
     DRIVER,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from dra.common.resources import Obj, Resource, at
 from dra.kube.client.transport import LARGEST_PAGE, KubeApi
 from dra.kube.client.watch import WatchEvent, WatchStream
-from dra.kube.errors import GoneError, KubeError
+from dra.kube.errors import ForbiddenError, GoneError, KubeError, ObjectNotFoundError
 from dra.kube.loop import Loop
 from dra.kube.mirror.store import Change, Store
 from dra.kube.timing import Backoff, Clock, SystemClock
@@ -72,6 +72,7 @@ class Reflector:
         self._clock = clock or SystemClock()
         self._version = ""  # where the next watch starts; "" means list first
         self._synced = threading.Event()
+        self._denied = False
         self._stream_lock = threading.Lock()
         self._stream: WatchStream | None = None
         self._loop = Loop(
@@ -90,6 +91,11 @@ class Reflector:
     def has_ended(self) -> bool:
         """True if its thread has ended without having been told to, which no failure excuses."""
         return self._loop.has_ended
+
+    @property
+    def denied(self) -> bool:
+        """True if the last request was refused: the rights lack, or there is no such resource."""
+        return self._denied
 
     def wait_synced(self, timeout: float | None) -> bool:
         """Wait for :attr:`synced`, at most ``timeout`` seconds; returns it."""
@@ -199,6 +205,7 @@ class Reflector:
 
     def _recover(self, error: KubeError) -> None:
         """Decide where to continue, say why, and wait."""
+        self._denied = isinstance(error, ForbiddenError | ObjectNotFoundError)
         if self._loop.is_stopping():
             return
         if isinstance(error, GoneError) or error.too_large_resource_version:

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from dra.pods.company.residents import Residents
+from dra.pods.company.terms import PodTerm
 from dra.pods.nodefit import Misfit, MisfitReason, NodeFacts
 from dra.pods.pods import Pod
-from dra.pods.podterms import PodTerm
-from dra.pods.residents import Residents
 
 _Domain = tuple[str, str]
 """A label of nodes and one of its values."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from dra.pods.company.residents import Residents
+from dra.pods.company.terms import Spread
 from dra.pods.nodefit import Misfit, MisfitReason, NodeFacts, find_deselection
 from dra.pods.podneeds import tolerates
 from dra.pods.pods import Pod
-from dra.pods.podterms import Spread
-from dra.pods.residents import Residents
 
 
 class Domains:

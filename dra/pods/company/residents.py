@@ -10,10 +10,10 @@ from dataclasses import dataclass
 from typing import NamedTuple, TypeVar
 
 from dra.common.resources import ObjectKey
+from dra.pods.company.terms import PodTerm
 from dra.pods.labelselector import Labels, LabelSelector
 from dra.pods.podneeds import PodNeeds
 from dra.pods.pods import Pod
-from dra.pods.podterms import PodTerm
 
 _NO_LABELS: Labels = {}
 _K = TypeVar("_K")
@@ -60,6 +60,7 @@ class Residents:
         self._groups: dict[str, dict[_Alike, dict[str, int]]] = {}
         self._shunning: dict[str, dict[PodNeeds, dict[str, int]]] = {}
         self._far: dict[tuple[str, PodNeeds], dict[str, int]] = {}
+        self._users: dict[ObjectKey, dict[ObjectKey, Pod]] = {}
         self._namespaces: dict[str, Labels] = {}
 
     def place(self, pod: Pod, node: str) -> bool:
@@ -78,9 +79,11 @@ class Residents:
             del self._on[before[0]][pod.key]
             if not self._on[before[0]]:
                 del self._on[before[0]]
+            self._use(before[1], uses=False)
         if node:
             self._place[pod.key] = node, pod
             self._on.setdefault(node, {})[pod.key] = pod
+            self._use(pod, uses=True)
         if same:
             return False
         if before is not None:
@@ -104,6 +107,10 @@ class Residents:
     def on(self, node: str) -> Collection[Pod]:
         """The pods on a node."""
         return self._on.get(node, {}).values()
+
+    def users(self, volume_claim: ObjectKey) -> Collection[Pod]:
+        """The pods on nodes that use a PersistentVolumeClaim."""
+        return self._users.get(volume_claim, {}).values()
 
     def find(self, pod: ObjectKey) -> tuple[str, Pod] | None:
         """The node that a pod is on, and the pod as it was put there."""
@@ -161,6 +168,16 @@ class Residents:
             for term in needs.company.anti_affinity:
                 if self.covers(term, namespace, owner=owner) and term.selector.matches(pod.labels):
                     yield Shunning(owner, term, others)
+
+    def _use(self, pod: Pod, *, uses: bool) -> None:
+        for name, _ in pod.volume_claims:
+            key = (pod.key[0], name)
+            if uses:
+                self._users.setdefault(key, {})[pod.key] = pod
+            elif key in self._users:
+                self._users[key].pop(pod.key, None)
+                if not self._users[key]:
+                    del self._users[key]
 
     def _count(self, pod: Pod, node: str, change: int) -> None:
         groups = self._groups.setdefault(pod.key[0], {})

@@ -1,0 +1,70 @@
+"""Trimming of volumes, their claims and classes, and namespaces: only what is read is mirrored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from dra.common.resources import (
+    NAMESPACES,
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    STORAGE_CLASSES,
+    Obj,
+    Resource,
+)
+from dra.pods.volumes.values import BOUND, CLASS, SELECTED_NODE
+
+_METADATA = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp")
+_ANNOTATIONS = (BOUND, CLASS, SELECTED_NODE)
+_BOTH = ("accessModes", "storageClassName", "volumeMode", "volumeAttributesClassName")
+_CLAIM = (*_BOTH, "resources", "selector", "volumeName")
+_VOLUME = (*_BOTH, "capacity", "nodeAffinity")
+_STORAGE_CLASS = ("provisioner", "volumeBindingMode", "allowedTopologies")
+
+
+def _volume_claim(obj: Obj) -> Obj:
+    metadata = _metadata(obj)
+    owners = obj["metadata"].get("ownerReferences") or ()
+    if controllers := [_picked(o, ("uid", "controller")) for o in owners if o.get("controller")]:
+        metadata["ownerReferences"] = controllers
+    return {"metadata": metadata, "spec": _picked(obj["spec"], _CLAIM), "status": _phase(obj)}
+
+
+def _volume(obj: Obj) -> Obj:
+    metadata, spec = _metadata(obj), _picked(obj["spec"], _VOLUME)
+    if labels := obj["metadata"].get("labels"):
+        metadata["labels"] = labels
+    if claim := obj["spec"].get("claimRef"):
+        spec["claimRef"] = _picked(claim, ("namespace", "name", "uid"))
+    return {"metadata": metadata, "spec": spec, "status": _phase(obj)}
+
+
+def _storage_class(obj: Obj) -> Obj:
+    return {"metadata": _metadata(obj), **_picked(obj, _STORAGE_CLASS)}
+
+
+def _namespace(obj: Obj) -> Obj:
+    return {"metadata": _picked(obj["metadata"], ("name", "uid", "resourceVersion", "labels"))}
+
+
+def _metadata(obj: Obj) -> Obj:
+    metadata = _picked(obj["metadata"], _METADATA)
+    if annotations := _picked(obj["metadata"].get("annotations") or {}, _ANNOTATIONS):
+        metadata["annotations"] = annotations
+    return metadata
+
+
+def _phase(obj: Obj) -> Obj:
+    return _picked(obj.get("status") or {}, ("phase",))
+
+
+def _picked(mapping: Obj, fields: Iterable[str]) -> Obj:
+    return {key: mapping[key] for key in fields if key in mapping}
+
+
+TRIMMERS: Mapping[Resource, Callable[[Obj], Obj]] = {
+    PERSISTENT_VOLUME_CLAIMS: _volume_claim,
+    PERSISTENT_VOLUMES: _volume,
+    STORAGE_CLASSES: _storage_class,
+    NAMESPACES: _namespace,
+}

@@ -1,0 +1,60 @@
+"""Watchers: waiting pods to which it matters where other pods are, or what their volumes do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TypeVar
+
+from dra.common.resources import ObjectKey
+from dra.pods.company.residents import Residents
+from dra.pods.podneeds import PodNeeds
+from dra.pods.pods import Pod
+
+_K = TypeVar("_K")
+
+
+class Watchers:
+    """Pods with claims that are not bound yet, by what else than nodes they need."""
+
+    def __init__(self, residents: Residents) -> None:
+        self._residents = residents
+        self._of_company: dict[tuple[str, PodNeeds], set[ObjectKey]] = {}
+        self._of_volumes: dict[ObjectKey, set[ObjectKey]] = {}
+
+    def change(self, before: Pod | None, pod: Pod | None) -> None:
+        """A pod is there, was there before, or both."""
+        if before is not None:
+            self._note(before, waits=False)
+        if pod is not None and pod.pending and not pod.node and pod.claims:
+            self._note(pod, waits=True)
+
+    def of_company(self, states: Iterable[Pod]) -> Iterator[ObjectKey]:
+        """Who looks at a pod that came, went or changed, in one of its ``states``."""
+        known = [*states]
+        for (namespace, needs), pods in self._of_company.items():
+            if any(self._residents.matters(pod, needs, owner=namespace) for pod in known):
+                yield from pods
+
+    def of_volume_claim(self, claim: ObjectKey) -> Iterable[ObjectKey]:
+        """Who uses a PersistentVolumeClaim."""
+        return self._of_volumes.get(claim, ())
+
+    def of_volumes(self) -> Iterator[ObjectKey]:
+        """Who uses any."""
+        return (pod for pods in self._of_volumes.values() for pod in pods)
+
+    def _note(self, pod: Pod, *, waits: bool) -> None:
+        namespace = pod.key[0]
+        if pod.needs.company.requires:
+            _book(self._of_company, (namespace, pod.needs), pod.key, add=waits)
+        for name, _ in pod.volume_claims:
+            _book(self._of_volumes, (namespace, name), pod.key, add=waits)
+
+
+def _book(table: dict[_K, set[ObjectKey]], key: _K, pod: ObjectKey, *, add: bool) -> None:
+    if add:
+        table.setdefault(key, set()).add(pod)
+    elif key in table:
+        table[key].discard(pod)
+        if not table[key]:
+            del table[key]
