@@ -2,108 +2,11 @@
 
 from __future__ import annotations
 
-import errno
-from collections.abc import Callable
-from pathlib import Path
-
-import pytest
-
-from cdi import files
-from kubeletplugin.journal import journal as journal_module
 from sim.nvml.faults import Fault
 from tests.kubeletplugin.rig import Rig
 from tests.waiting import wait_for
 
 TWO_SLICES = ("gpu-0-mig-1g5gb-19-4", "gpu-1-mig-2g10gb-14-0")
-MOST_CALLS = 400
-
-
-def calls_of_prepare(rig: Rig) -> int:
-    """How many NVML calls an undisturbed Prepare makes, with the look at the GPU after it."""
-    ref = rig.claim(*TWO_SLICES)
-    rig.machine.configure(record_calls=True)
-    before = len(rig.machine.calls())
-    rig.prepared(ref)
-    made = len(rig.machine.calls()) - before
-    rig.machine.configure(record_calls=False)
-    assert rig.unprepare(ref) == ""
-    return made
-
-
-def quiet(rig: Rig) -> None:
-    """Keep the background look at the GPUs out of the count."""
-    assert rig.daemon is not None
-    rig.daemon.gpus.loop.stop()
-    rig.daemon.gpus.monitor.stop()
-
-
-@pytest.mark.timeout(300)
-def test_whichever_nvml_call_of_a_prepare_fails_nothing_leaks(rig: Rig) -> None:
-    quiet(rig)
-    total = calls_of_prepare(rig)
-    assert 20 < total < MOST_CALLS
-    failed = 0
-    for k in range(total):
-        ref = rig.claim(*TWO_SLICES)
-        fault = Fault(id=f"f{k}", function="*", action="return", code=29, after=k)
-        rig.machine.inject(fault)
-        answer = rig.prepare(ref)
-        rig.machine.clear_faults()
-        if answer.error:
-            failed += 1
-            assert "(29)" in answer.error
-            assert ref.uid in answer.error
-            assert rig.clean(), f"call {k} failed: {answer.error}; left {rig.slices()}"
-            continue
-        assert len(rig.slices()) == 2
-        assert rig.unprepare(ref) == ""
-        assert rig.clean(), f"after call {k}"
-    # What fails after the answer is decided, the look at the GPU, does not fail the claim.
-    assert failed > total // 3
-
-
-@pytest.mark.timeout(300)
-def test_whichever_nvml_call_of_a_prepare_fails_in_passing_it_succeeds(rig: Rig) -> None:
-    quiet(rig)
-    total = calls_of_prepare(rig)
-    for k in range(0, total, 3):
-        ref = rig.claim(*TWO_SLICES)
-        rig.machine.inject(Fault(id=f"f{k}", function="*", action="return", code=999, after=k))
-        rig.prepared(ref)
-        rig.machine.clear_faults()
-        assert len(rig.slices()) == 2
-        assert rig.unprepare(ref) == ""
-        assert rig.clean(), f"after call {k}"
-
-
-def tended(rig: Rig) -> bool:
-    """Whether a round of the janitor, who may be at work on a claim already, left nothing."""
-    assert rig.daemon is not None
-    rig.daemon.claims.janitor.tend(everything=True)
-    return rig.clean()
-
-
-@pytest.mark.timeout(300)
-def test_whichever_nvml_call_of_an_unprepare_fails_the_rest_is_done_in_the_background(
-    rig: Rig,
-) -> None:
-    quiet(rig)
-    withheld = 0
-    assert rig.daemon is not None
-    for k in range(MOST_CALLS):
-        ref = rig.claim(*TWO_SLICES)
-        rig.prepared(ref)
-        rig.machine.inject(Fault(id=f"f{k}", function="*", action="return", code=29, after=k))
-        assert rig.unprepare(ref) == ""
-        reached = rig.machine.faults.seen(f"f{k}") > k
-        rig.machine.clear_faults()
-        withheld += bool(rig.journal())
-        wait_for(f"the rest after call {k}", lambda: tended(rig))
-        if not reached:
-            break
-    else:
-        pytest.fail("Unprepare makes too many calls")
-    assert withheld > 5
 
 
 def test_a_compute_instance_that_cannot_be_made_takes_its_gpu_instance_with_it(rig: Rig) -> None:
@@ -179,57 +82,6 @@ def test_what_a_failed_rollback_left_is_removed_in_the_background(
     assert not rig.clean()
     rig.machine.clear_faults()
     wait_for("the janitor", rig.clean)
-
-
-def failing_writes(
-    monkeypatch: pytest.MonkeyPatch, path: Path, fails: Callable[[int], bool]
-) -> list[int]:
-    """Make the n-th writes of ``path`` for which ``fails(n)`` fail as a full disk does."""
-    count = [0]
-
-    def write(target: Path, data: bytes, *, mode: int = 0o644) -> None:
-        if target == path:
-            count[0] += 1
-            if fails(count[0]):
-                raise OSError(errno.ENOSPC, "No space left on device", str(target))
-        files.write_durably(target, data, mode=mode)
-
-    monkeypatch.setattr(journal_module, "write_durably", write)
-    return count
-
-
-@pytest.mark.parametrize("nth", range(1, 10))
-def test_a_journal_write_that_fails_undoes_the_hardware(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, nth: int
-) -> None:
-    path = rig.roots.state / "journal.json"
-    ref = rig.claim(*TWO_SLICES)
-    with monkeypatch.context() as patch:
-        count = failing_writes(patch, path, lambda n: n == nth)
-        answer = rig.prepare(ref)
-    if nth <= 8:
-        assert "No space left on device" in answer.error
-        assert str(path) in answer.error
-        assert rig.clean()
-    else:
-        assert not answer.error, "an undisturbed Prepare of two slices writes eight times"
-        assert count == [8]
-    rig.prepared(ref)
-
-
-@pytest.mark.parametrize("nth", range(1, 9))
-def test_a_disk_that_stays_full_leaves_no_instance_behind(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch, nth: int
-) -> None:
-    ref = rig.claim(*TWO_SLICES)
-    with monkeypatch.context() as patch:
-        failing_writes(patch, rig.roots.state / "journal.json", lambda n: n >= nth)
-        assert "No space left on device" in rig.refused(ref)
-        assert rig.slices() == []
-        assert rig.specs() == []
-    rig.prepared(ref)
-    assert rig.unprepare(ref) == ""
-    assert rig.clean()
 
 
 def test_a_cdi_directory_that_cannot_be_written_is_told_before_anything_is_cut(rig: Rig) -> None:

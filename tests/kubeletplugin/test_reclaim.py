@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ import pytest
 from dra.common.resources import EVENTS
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims import release
+from kubeletplugin.journal import journal
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from tests.kubeletplugin.rig import Rig
@@ -201,11 +205,12 @@ def test_a_claim_that_is_gone_keeps_its_slice_while_a_process_is_in_it(rig: Rig)
 def test_a_disk_that_is_full_at_the_mark_does_not_pretend_success(
     rig: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.kubeletplugin.test_prepare_failures import failing_writes
+    def full(path: Path, data: bytes, *, mode: int = 0o644) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     ref = in_use(rig)
     with monkeypatch.context() as patch:
-        failing_writes(patch, rig.roots.state / "journal.json", lambda _: True)
+        patch.setattr(journal, "write_durably", full)
         assert "cannot write the journal" in rig.unprepare(ref)
     assert states(rig) == [State.PREPARED]
 

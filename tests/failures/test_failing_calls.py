@@ -1,0 +1,114 @@
+"""Whichever call of NVML fails, nothing leaks, and what could not be removed is removed later."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from sim.nvml.faults import Fault
+from tests.failures.agreement import check_claim, check_settled, entries
+from tests.failures.plant import Plant, Site
+from tests.failures.steps import Step, StepRecorder, hooked
+
+TWO_SLICES = ("gpu-0-mig-1g5gb-19-4", "gpu-1-mig-2g10gb-14-0")
+LEAST_CALLS, MOST_CALLS = 20, 400
+UNKNOWN_ERROR = 999
+MEANWHILE_RESET = 29
+"""No code that a repeated call would help against."""
+
+
+@pytest.fixture
+def plant(folder: Path) -> Iterator[Plant]:
+    with hooked(StepRecorder(in_process=True)) as recorder:
+        plant = Plant(Site.create(folder / "n"), recorder)
+        plant.start()
+        yield plant
+
+
+class Failing:
+    """The call of that number fails, once. ``reached``: there was one."""
+
+    def __init__(self, plant: Plant, number: int, code: int) -> None:
+        self._plant = plant
+        self._number = number
+        self._fault = Fault(id="failing", function="*", action="return", code=code)
+        self._seen = 0
+
+    @property
+    def reached(self) -> bool:
+        return self._seen > self._number
+
+    def __call__(self, step: Step) -> None:
+        if step.kind != "nvml":
+            return
+        if self._seen == self._number:
+            with self._plant.recorder.outside():
+                self._plant.site.machine.inject(self._fault)
+        self._seen += 1
+
+
+@contextmanager
+def failing(plant: Plant, number: int, code: int) -> Iterator[Failing]:
+    failing = Failing(plant, number, code)
+    plant.recorder.refuse = failing
+    try:
+        yield failing
+    finally:
+        plant.recorder.refuse = lambda step: None
+        plant.site.machine.clear_faults()
+
+
+def test_whichever_call_of_a_prepare_fails_nothing_leaks(plant: Plant) -> None:
+    refused = 0
+    for number in itertools.count():
+        ref = plant.site.claim(f"claim-{number}", TWO_SLICES)
+        with failing(plant, number, MEANWHILE_RESET) as fault:
+            error = plant.prepare(ref).error
+        if error:
+            refused += 1
+            assert f"({MEANWHILE_RESET})" in error
+            assert ref.uid in error
+        else:
+            check_claim(plant.site, ref, TWO_SLICES)
+            assert not plant.unprepare(ref).error
+        check_settled(plant.site, {})
+        if not fault.reached:
+            break
+    assert LEAST_CALLS < number < MOST_CALLS
+    # What fails after the answer is decided, the look at the GPU, does not fail the claim.
+    assert refused > number // 3
+
+
+def test_whichever_call_of_a_prepare_fails_in_passing_it_succeeds(plant: Plant) -> None:
+    for number in itertools.count(step=3):
+        ref = plant.site.claim(f"claim-{number}", TWO_SLICES)
+        with failing(plant, number, UNKNOWN_ERROR) as fault:
+            assert not plant.prepare(ref).error
+        check_claim(plant.site, ref, TWO_SLICES)
+        assert not plant.unprepare(ref).error
+        check_settled(plant.site, {})
+        if not fault.reached:
+            break
+    assert LEAST_CALLS < number < MOST_CALLS
+
+
+def test_whichever_call_of_an_unprepare_fails_the_rest_is_done_in_the_background(
+    plant: Plant,
+) -> None:
+    withheld = 0
+    for number in itertools.count():
+        ref = plant.site.claim(f"claim-{number}", TWO_SLICES)
+        assert not plant.prepare(ref).error
+        with failing(plant, number, MEANWHILE_RESET) as fault:
+            assert not plant.unprepare(ref).error
+        withheld += bool(entries(plant.site))
+        plant.tend()
+        check_settled(plant.site, {})
+        if not fault.reached:
+            break
+    assert LEAST_CALLS < number < MOST_CALLS
+    assert withheld > 5
