@@ -1,4 +1,7 @@
-"""Files that are written whole or not at all, even when the power fails."""
+"""Files that are written whole or not at all, even when the power fails.
+
+The node program writes its journal and its names of GPUs so, too: whatever a restart must find.
+"""
 
 from __future__ import annotations
 

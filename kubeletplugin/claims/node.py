@@ -91,7 +91,7 @@ class Node:
         self._readiness.wait_ready(min(START_SECONDS, max(0.0, deadline - self._clock())))
         self._rebuild.run(about_claim=ref.uid)
         devices = self._preparer.prepare(ref)
-        self._statuses.prepared(ref, self._journal.of_claim(ref.uid))
+        self._statuses.show_devices(ref, self._journal.of_claim(ref.uid))
         self._settled(ref, None)
         return devices
 

@@ -184,7 +184,7 @@ class Rebuild:
                 return
             entry = self._seen(unit, wanted, intent.at(State.PREPARED, adopted=True))
             if entry is not None:
-                self._hardware.identity.made(entry)
+                self._hardware.identity.note_made(entry)
                 self._journal.put(entry)
         finally:
             unit.lock.leave()

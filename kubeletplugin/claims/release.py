@@ -57,7 +57,7 @@ class Release:
         if left.failed:
             raise HardwareError(str(left))
         if known:
-            self._statuses.unprepared(ref)
+            self._statuses.clear(ref)
 
     def _forgotten(self, ref: ClaimRef) -> bool:
         """Whether a claim was prepared here by its CDI spec, and a lost journal hides with what."""

@@ -34,11 +34,11 @@ class Settling:
         """Take note of a Prepare that is over; ``error`` is None if it succeeded."""
         if error is None:
             for entry in self._journal.of_claim(ref.uid):
-                self._monitor.permitted(entry.gpu)
+                self._monitor.clear_denial(entry.gpu)
             return
         if gpu := denied_gpu(error):
-            self._monitor.denied(gpu, str(error))
+            self._monitor.take_denial(gpu, str(error))
         held = any(e.state in HELD for e in self._journal.of_claim(ref.uid))
         if is_permanent(error, held=held):
-            self._statuses.failed(ref, str(error), pool=self._pool)
+            self._statuses.show_failure(ref, str(error), pool=self._pool)
             self._reports.report_claim(ref, NodeReason.PREPARE_FAILED, str(error), warning=True)

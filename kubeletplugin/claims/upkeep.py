@@ -80,4 +80,4 @@ class Upkeep:
     def _check(self, ref: ClaimRef) -> None:
         changed = self._recovery.check(ref.uid)
         if self._recovery.restore(ref) or changed:
-            self._statuses.prepared(ref, self._journal.of_claim(ref.uid))
+            self._statuses.show_devices(ref, self._journal.of_claim(ref.uid))

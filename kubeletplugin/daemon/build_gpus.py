@@ -90,7 +90,7 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
         pause=lambda: node_watch.pauses.current,
         look=look,
         reports=reports,
-        on_taken_up=monitor.taken_up,
+        on_taken_up=monitor.forget_gpu,
     )
     library = DriverLibrary(options.roots, options.library_directories, end=end, reports=reports)
     loop = HardwareLoop(

@@ -151,4 +151,4 @@ class Daemon:
         self.claims.rebuild.run()
         self.claims.recovery.run()
         for ref in dict.fromkeys(e.claim for e in common.journal.entries() if e.state in HELD):
-            statuses.prepared(ref, common.journal.of_claim(ref.uid))
+            statuses.show_devices(ref, common.journal.of_claim(ref.uid))

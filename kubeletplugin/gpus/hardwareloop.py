@@ -87,9 +87,9 @@ class HardwareLoop:
         try:
             self._step()
             if self._hardware.session.is_open:
-                self._library.matches()
+                self._library.note_answer()
         except (NvmlError, PluginError) as error:
-            self._library.failed(error)
+            self._library.note_failure(error)
             delay = self._unavailable(self._library.explain(error))
             return min(delay, AGAIN_SECONDS) if self._library.doubtful else delay
         except Exception as error:  # noqa: BLE001 - claims are turned away until it is understood

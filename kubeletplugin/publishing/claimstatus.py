@@ -72,7 +72,7 @@ class ClaimStatuses:
         """A check for liveness: empty while the thread runs, or after ``stop``."""
         return self._loop.problem()
 
-    def prepared(self, ref: ClaimRef, entries: Sequence[Entry]) -> None:
+    def show_devices(self, ref: ClaimRef, entries: Sequence[Entry]) -> None:
         """Show these devices as they are, ready or not."""
         self.refresh(ref, lambda: entries)
 
@@ -80,7 +80,7 @@ class ClaimStatuses:
         """Show the devices that ``read`` gives at the time of writing."""
         self._want(ref, lambda _: [self._device(e) for e in read()])
 
-    def failed(self, ref: ClaimRef, message: str, *, pool: str) -> None:
+    def show_failure(self, ref: ClaimRef, message: str, *, pool: str) -> None:
         """Show the devices that the claim was given in ``pool`` as impossible to prepare."""
         condition = _condition("False", PREPARE_FAILED, message)
 
@@ -100,7 +100,7 @@ class ClaimStatuses:
 
         self._want(ref, wish)
 
-    def unprepared(self, ref: ClaimRef) -> None:
+    def clear(self, ref: ClaimRef) -> None:
         """Take our entries away; a claim that is gone, or deallocated, has none."""
         self._want(ref, lambda _: [])
 

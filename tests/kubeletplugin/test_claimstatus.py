@@ -95,7 +95,7 @@ def test_a_claim_that_replaced_ours_is_not_written_to(rig: Rig) -> None:
     new = rig.claim(SLICE, name=ref.name)
     rig.http.writes = []
     assert rig.daemon is not None
-    rig.daemon.publishing.statuses.prepared(ref, rig.journal())
+    rig.daemon.publishing.statuses.show_devices(ref, rig.journal())
     assert rig.claim_status(ClaimRef("default", new.name, new.uid)) == []
     assert not [path for _, path in rig.http.writes if "resourceclaims" in path]
 

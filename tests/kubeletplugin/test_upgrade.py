@@ -69,7 +69,7 @@ class Site:
     def fail(self) -> None:
         """nvmlInit says that the versions differ, until that lasts."""
         for _ in range(2):
-            self.library.failed(translate("nvmlInit", MISMATCH))
+            self.library.note_failure(translate("nvmlInit", MISMATCH))
             self.now += LASTING_SECONDS
 
     def monotonic(self) -> float:
@@ -90,7 +90,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def test_a_library_that_was_replaced_on_the_disk_ends_the_process_once(site: Site) -> None:
-    site.library.matches()
+    site.library.note_answer()
     old = site.machine.state().driver_version
     site.machine.upgrade_driver(NEW)
     site.fail()
@@ -104,19 +104,19 @@ def test_a_library_that_was_replaced_on_the_disk_ends_the_process_once(site: Sit
 
 def test_a_moment_in_the_middle_of_an_upgrade_is_waited_for(site: Site) -> None:
     site.machine.upgrade_driver(NEW)
-    site.library.failed(translate("nvmlInit", MISMATCH))
+    site.library.note_failure(translate("nvmlInit", MISMATCH))
     assert [site.library.doubtful] == [True]
     site.now += LASTING_SECONDS
-    site.library.failed(translate("nvmlInit", pynvml.NVML_ERROR_DRIVER_NOT_LOADED))
+    site.library.note_failure(translate("nvmlInit", pynvml.NVML_ERROR_DRIVER_NOT_LOADED))
     assert [site.library.doubtful] == [False]
-    site.library.failed(translate("nvmlInit", MISMATCH))
+    site.library.note_failure(translate("nvmlInit", MISMATCH))
     assert site.ends == 0
 
 
 def test_modules_that_were_not_reloaded_end_nothing_as_a_new_process_would_not_help(
     site: Site,
 ) -> None:
-    site.library.matches()
+    site.library.note_answer()
     site.machine.install_driver_files(NEW)
     site.begin()
     site.fail()
@@ -132,7 +132,7 @@ def keep_showing_the_old_file(site: Site, monkeypatch: pytest.MonkeyPatch) -> No
     assert not found.deleted
     monkeypatch.setattr(driverlibrary, "mapped_library", lambda: found)
     monkeypatch.setattr(driverlibrary, "_identity", lambda _path: (1, 1))
-    site.library.matches()
+    site.library.note_answer()
 
 
 def test_where_a_mount_still_shows_the_old_file_the_versions_decide_and_only_once(
@@ -147,14 +147,14 @@ def test_where_a_mount_still_shows_the_old_file_the_versions_decide_and_only_onc
     assert site.ends == 1, "it did not help: it does not end over and over"
     # Once it has helped, the next upgrade counts again.
     site.begin()
-    site.library.matches()
+    site.library.note_answer()
     site.begin()
     site.fail()
     assert site.ends == 2
 
 
 def test_an_end_that_does_not_come_is_told_to_liveness(site: Site) -> None:
-    site.library.matches()
+    site.library.note_answer()
     site.machine.upgrade_driver(NEW)
     site.fail()
     assert site.library.overdue() == ""

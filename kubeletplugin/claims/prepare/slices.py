@@ -120,13 +120,13 @@ class Slices:
             self._require_mode(unit, error)
             raise
         entry = entry.at(State.CI_CREATED, ci_id=ci.id, mig_uuid=ci.uuid)
-        self._identity.made(entry)
+        self._identity.note_made(entry)
         self._journal.put(entry)
         return entry
 
     def _bare(self, entry: Entry, gi_id: int) -> Entry:
         bare = replace(_without_ids(entry, State.GI_CREATED, boot_id=self._boot_id), gi_id=gi_id)
-        self._identity.made(bare)
+        self._identity.note_made(bare)
         return bare
 
     def _put_back(self, entry: Entry, before: Entry | None) -> None:

@@ -123,7 +123,7 @@ class HealthMonitor:
             self._reports.report_node(NodeReason.XID_ERROR, problem.message, warning=True)
         self.review()
 
-    def denied(self, gpu: str, message: str) -> None:
+    def take_denial(self, gpu: str, message: str) -> None:
         """NVML does not let this program change a GPU; what it offers cannot be delivered."""
         now = self._clock.monotonic()
         text = f"the last slice could not be made here for want of permission: {message}"
@@ -134,12 +134,12 @@ class HealthMonitor:
             self._reports.report_node(NodeReason.NO_PERMISSION, text, warning=True)
             self._on_change()
 
-    def permitted(self, gpu: str) -> None:
+    def clear_denial(self, gpu: str) -> None:
         """A GPU could be changed."""
         if self._gpu_problems.drop(gpu, reason=GpuReason.NO_PERMISSION):
             self._on_change()
 
-    def taken_up(self, gpu: str) -> None:
+    def forget_gpu(self, gpu: str) -> None:
         """A GPU that was let go of is back: whoever had it so has mended it, or sees it again."""
         for problem in self._gpu_problems.forget(gpu):
             _log.info("over, as the GPU was let go of: %s", problem.message)

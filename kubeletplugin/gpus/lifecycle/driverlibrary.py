@@ -68,7 +68,7 @@ class DriverLibrary:
         """Whether NVML and the kernel module do not match at present."""
         return self._since is not None
 
-    def matches(self) -> None:
+    def note_answer(self) -> None:
         """NVML answers."""
         self._since = None
         if not self._settled:
@@ -76,7 +76,7 @@ class DriverLibrary:
             self._remember()
             (self._roots.state / _RECORD).unlink(missing_ok=True)
 
-    def failed(self, error: Exception) -> None:
+    def note_failure(self, error: Exception) -> None:
         """NVML does not answer; ends the process when a new one would map the right library."""
         if not is_mismatch(error):
             self._since = None

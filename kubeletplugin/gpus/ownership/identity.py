@@ -48,7 +48,7 @@ class Identity:
         self._watch = watch
         self._boot_id = boot_id
 
-    def made(self, entry: Entry) -> None:
+    def note_made(self, entry: Entry) -> None:
         """The instances of an entry were just made, or found to be its own."""
         self._watch.begin(entry)
 
