@@ -9,9 +9,9 @@ from dra.gpu.inventory import ClaimRef, Drain, Inventory
 from kubeletplugin.daemon.common import Common
 from kubeletplugin.gpus.gpu_names import GpuNames, used_names
 from kubeletplugin.gpus.hardware import Hardware
-from kubeletplugin.gpus.hardwareloop import HardwareLoop
 from kubeletplugin.gpus.health.monitor import HealthMonitor
 from kubeletplugin.gpus.lifecycle.driverlibrary import DriverLibrary
+from kubeletplugin.gpus.lifecycle.hardwareloop import HardwareLoop
 from kubeletplugin.gpus.lifecycle.letgo import LettingGo
 from kubeletplugin.gpus.lifecycle.migmode import MigMode
 from kubeletplugin.gpus.neighbours.nodewatch import NodeWatch

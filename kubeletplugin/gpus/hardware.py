@@ -1,32 +1,27 @@
-"""The node's GPUs as this program knows them: name, lock, description, last observation.
-
-What is published comes from the last look at each GPU, so that a GPU that hangs holds up no other.
-"""
+"""The node's GPUs as this program knows them: found, named, withheld, looked at."""
 
 from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 
 from dra.gpu.inventory import Gpu
 from dra.gpu.reasons import GpuReason
 from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.errors import DeviceError
-from kubeletplugin.gpus.gpu_description import describe
 from kubeletplugin.gpus.gpu_names import GpuNames
+from kubeletplugin.gpus.gpu_reader import GpuReader
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.locks import FifoLock
 from kubeletplugin.gpus.neighbours.other_managers import Conflict
 from kubeletplugin.gpus.ownership.entrywatch import EntryWatch
 from kubeletplugin.gpus.ownership.identity import Identity
+from kubeletplugin.host.pci import listed_gpus, pcie_root
 from kubeletplugin.host.roots import Roots
-from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.nvml.discovery import Card, discover, mig_mode
-from kubeletplugin.nvml.errors import DriverUnavailableError, GpuLostError, NvmlError
-from kubeletplugin.nvml.instances import GpuInstance, list_gpu_instances
+from kubeletplugin.nvml.discovery import Card, discover
 from kubeletplugin.nvml.session.session import Session
 
 _log = logging.getLogger(__name__)
@@ -60,8 +55,9 @@ class Hardware:
         self._mutex = threading.Lock()
         self._units: dict[str, GpuUnit] = {}
         self._withheld: dict[str, Conflict] = {}
-        self._watch = EntryWatch(roots, minor_of=self._minor, generation=lambda: session.generation)
-        self.identity = Identity(session, self._watch, boot_id=self.boot_id)
+        watch = EntryWatch(roots, minor_of=self._minor, generation=lambda: session.generation)
+        self.identity = Identity(session, watch, boot_id=self.boot_id)
+        self._reader = GpuReader(session, journal, watch, self.identity, on_change=on_change)
 
     def units(self) -> tuple[GpuUnit, ...]:
         """All GPUs by number."""
@@ -123,7 +119,7 @@ class Hardware:
         for problem in set(found.problems).difference(self.problems):
             _log.error("GPU left out: %s", problem)
         self.problems = found.problems
-        self._look_at(self.units())
+        self._poll()
         self._on_change()
 
     def leave(self) -> None:
@@ -146,74 +142,30 @@ class Hardware:
             unit.withhold(foremost)
             self.look(unit.uuid)
 
-    def release(self, seconds: float) -> bool:
-        """Have nothing open of GPUs whose ``let_go`` is set; of none of the node, NVML is closed.
-
-        False, and all is as it was, if calls that run have not come back within ``seconds``.
-
-        Raises:
-            DriverUnavailableError: it could not be opened again for the others.
-        """
-        session, units = self.session, self.units()
-        before, session.let_go = session.let_go, frozenset(u.uuid for u in units if u.known.let_go)
-        if len(session.let_go) == len(units):
-            done = session.close(seconds)
-            if not done:
-                session.let_go = before
-                session.open()
-            return done
-        if session.is_open and not session.reopen(seconds):
-            session.let_go = before
-            return False
-        return True
-
-    def take_up(self, seconds: float) -> None:
-        """Open NVML anew for all GPUs whose ``let_go`` is not set, and look for GPUs.
-
-        Raises:
-            NvmlError: the driver cannot be asked.
-            HostError: names cannot be kept.
-        """
-        self.session.let_go = frozenset(u.uuid for u in self.units() if u.known.let_go)
-        if self.session.is_open:
-            self.session.reopen(seconds)  # a GPU that was reset may not answer otherwise
-        else:
-            self.session.open()
-        self.discover()
-
     def show_let_go(self, unit: GpuUnit) -> None:
-        """Publish that a GPU is let go of."""
-        self._show(unit, (), {}, failure=(GpuReason.LET_GO, unit.known.let_go))
+        """Publish that a GPU is let go of; the caller holds its lock."""
+        self._reader.show_let_go(unit)
 
     def listed_by_kernel(self) -> frozenset[str]:
         """PCI addresses of the GPUs that NVIDIA's kernel module has; none where it cannot say."""
-        try:
-            folder = self._roots.on_host("/proc/driver/nvidia/gpus")
-            return frozenset(path.name for path in folder.iterdir())
-        except OSError as error:
-            _log.debug("the kernel module's GPUs: %s", error)
-            return frozenset()
+        return listed_gpus(self._roots)
 
     def poll(self) -> None:
-        """Look at every GPU that nobody is working on; discover anew when a mode has changed.
+        """Look at every GPU that nobody is working on.
 
-        So it is while a GPU would not say who it is: that may pass.
+        All are discovered anew when a MIG mode has changed, and as long as a GPU would not say who
+        it is: that may pass.
 
         Raises:
             DriverUnavailableError: the driver is gone.
             HostError: names cannot be kept.
         """
-        if self.problems or not self._look_at(self.units()):
+        if self.problems or not self._poll():
             self.discover()
 
     def observe(self, unit: GpuUnit) -> None:
         """Look at a GPU again, after a change; the caller holds its lock. Never raises."""
-        if unit.known.let_go:
-            return
-        try:
-            self._see(unit)
-        except NvmlError as error:
-            self._failed(unit, error)
+        self._reader.observe(unit)
 
     def look(self, uuid: str) -> None:
         """Look at a GPU unless somebody works on it. Never raises."""
@@ -243,87 +195,16 @@ class Hardware:
         lock = FifoLock(self._on_lock_wait)
         return GpuUnit(number, card, pcie_root=root, lock=lock, clock=self._clock)
 
-    def _look_at(self, units: Iterable[GpuUnit]) -> bool:
-        """False if a GPU's description is out of date."""
-        current = True
-        for unit in units:
-            if unit.known.let_go:
-                continue
-            if not unit.lock.try_enter():
-                # Whoever works on it looks when done, which may be never.
-                if hangs := self.session.hangs(unit.uuid):
-                    self._show(unit, (), {}, failure=(GpuReason.NVML_HANG, hangs))
-                continue
-            try:
-                current = self._is_current(unit) and current
-                self._see(unit)
-            except DriverUnavailableError:
-                raise
-            except NvmlError as error:
-                self._failed(unit, error)
-            finally:
-                unit.lock.leave()
-        return current
-
-    def _is_current(self, unit: GpuUnit) -> bool:
-        mode = mig_mode(self.session, self.session.device(unit.uuid), gpu=unit.uuid)
-        known = unit.known
-        card = known.card
-        if card.reason == GpuReason.NVML_ERROR or (
-            known.seen and known.seen.reason == GpuReason.GPU_LOST
-        ):
-            return False  # a GPU that is back may have another minor number
-        return (mode or (False, False)) == (card.mig_enabled, card.mig_pending)
-
-    def _see(self, unit: GpuUnit) -> None:
-        self._watch.keep_only({e.key for e in self._journal.entries()})
-        gpu, entries = unit.known, self._journal.of_gpu(unit.uuid)
-        present: tuple[GpuInstance, ...] = ()
-        if gpu.card.geometry is not None:
-            present = list_gpu_instances(self.session, unit.uuid, gpu.card.geometry)
-        if gpu.away or not gpu.card.mig_enabled:
-            slices = (e for e in entries if e.state is State.PREPARED and e.placement is not None)
-            unit.come_back(() if present else (e.key for e in slices))
-        self._show(unit, present, self.identity.owners(present, entries))
-
-    def _failed(self, unit: GpuUnit, error: NvmlError) -> None:
-        hangs = self.session.hangs(unit.uuid)
-        if isinstance(error, GpuLostError):
-            unit.leave()
-        reason = GpuReason.GPU_LOST if isinstance(error, GpuLostError) else GpuReason.NVML_ERROR
-        self._show(
-            unit, (), {}, failure=(GpuReason.NVML_HANG, hangs) if hangs else (reason, str(error))
-        )
-
-    def _show(
-        self,
-        unit: GpuUnit,
-        present: tuple[GpuInstance, ...],
-        whose: Mapping[int, Entry],
-        *,
-        failure: tuple[str, str] = ("", ""),
-    ) -> None:
-        gpu = describe(
-            unit.known,
-            present,
-            self._journal.of_gpu(unit.uuid),
-            owners=whose,
-            failure=failure,
-        )
-        before = unit.show(gpu)
-        if gpu == before:
-            return
-        if failure[0] not in {"", GpuReason.LET_GO} and (
-            before is None or before.unavailable != gpu.unavailable
-        ):
-            _log.error("%s: %s", unit.name, gpu.unavailable)
-        self._on_change()
+    def _poll(self) -> bool:
+        """Look at all GPUs; False if NVML describes one otherwise by now."""
+        current = [self._reader.poll(unit) for unit in self.units()]
+        return all(current)
 
 
 def _still_known(before: Card, now: Card) -> Card:
-    """What is known of a GPU that could not be described now stays known.
+    """The new description, or the one before where NVML could not describe the GPU now.
 
-    So it is of one that says now that it has no MIG: it cannot have lost that.
+    The one before also counts for a GPU that says now that it has no MIG: it cannot have lost that.
     """
     if before.mig_capable and not now.mig_capable and not now.reason:
         problem = "it says that MIG is not supported, and did support it before"
@@ -331,12 +212,3 @@ def _still_known(before: Card, now: Card) -> Card:
     if now.reason in {"", GpuReason.MIG_PENDING} or before is now or before.geometry is None:
         return now
     return replace(before, minor=now.minor, reason=now.reason, problem=now.problem)
-
-
-def pcie_root(address: str, roots: Roots) -> str:
-    """``pci0000:00`` from a PCI device's place in sysfs; empty where that cannot be read."""
-    try:
-        target = roots.on_host(f"/sys/bus/pci/devices/{address}").readlink()
-    except OSError:
-        return ""
-    return next((part for part in target.parts if part.startswith("pci")), "")

@@ -14,8 +14,8 @@ from dra.gpu.inventory import AllocatorKind
 from dra.kube.client.transport import KubeApi
 from kubeletplugin.claims import janitor, release
 from kubeletplugin.claims.prepare import prepare
-from kubeletplugin.gpus import hardwareloop
 from kubeletplugin.gpus.health import xidwatch
+from kubeletplugin.gpus.lifecycle import hardwareloop
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.variants import OTHERS, Variants
 from tests.folders import short_folder

@@ -262,13 +262,13 @@ def test_while_a_gpu_cannot_be_read_the_others_are_looked_at_once_a_round(
     assert rig.daemon is not None
     rig.daemon.gpus.loop.stop()
     hardware, looks = rig.daemon.gpus.hardware, list[str]()
-    see = hardware._see
+    read = hardware._reader.read
 
     def noted(unit: GpuUnit) -> None:
         looks.append(unit.uuid)
-        see(unit)
+        read(unit)
 
-    monkeypatch.setattr(hardware, "_see", noted)
+    monkeypatch.setattr(hardware._reader, "read", noted)
     hardware.poll()
     assert looks == [rig.machine.gpu(1).uuid]
 

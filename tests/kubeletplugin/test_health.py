@@ -13,13 +13,13 @@ from api.kubelet.dra_health.v1 import api_pb2_grpc as health_v1_grpc
 from dra.common.resources import EVENTS, Obj
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef, Gpu, Instance, InstanceState
-from kubeletplugin.gpus import hardwareloop
 from kubeletplugin.gpus.health.gpu_problems import (
     QUIET_SECONDS,
     GpuProblem,
     GpuProblems,
     has_passed,
 )
+from kubeletplugin.gpus.lifecycle import hardwareloop
 from kubeletplugin.nvml.xids import APPLICATION_XIDS, RESET_XIDS, Scope, XidRules, read_rules
 from sim.nvml.faults import Fault
 from tests.kubeletplugin.impatience import give_up_hanging_calls

@@ -8,7 +8,7 @@ import pytest
 
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims import janitor
-from kubeletplugin.gpus import hardwareloop
+from kubeletplugin.gpus.lifecycle import hardwareloop
 from kubeletplugin.journal.entries import State
 from tests.kubeletplugin.rig import Rig
 from tests.kubeletplugin.test_rebuild import reserve

@@ -9,7 +9,7 @@ import pytest
 from dra.common.resources import MIG_NODES, NODES, Obj
 from dra.gpu.mignode import from_mignode
 from kubeletplugin.daemon import daemon
-from kubeletplugin.gpus import hardwareloop
+from kubeletplugin.gpus.lifecycle import hardwareloop
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.conftest import A100

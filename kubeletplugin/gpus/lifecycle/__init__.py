@@ -1,1 +1,1 @@
-"""GPUs that are let go of, regained, switched to MIG, or get another driver."""
+"""GPUs brought up and looked at, let go of, regained, switched to MIG, or given another driver."""

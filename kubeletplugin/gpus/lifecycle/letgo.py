@@ -17,6 +17,7 @@ from dra.gpu.inventory import Drain, Inventory
 from dra.gpu.reasons import GpuReason
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.gpus.lifecycle.opening import close_let_go, open_held
 from kubeletplugin.gpus.neighbours.pausing import Pause
 from kubeletplugin.journal.entries import ARRIVING, HELD, Entry
 from kubeletplugin.journal.journal import Journal
@@ -172,7 +173,7 @@ class LettingGo:
             held = [u for u in self._hardware.units() if not u.known.let_go and u not in free]
             for unit in free:
                 unit.let_go(self._text(unit, wanted[unit.uuid], alone=bool(held)))
-            if not self._hardware.release(_CLOSE_SECONDS):
+            if not close_let_go(self._hardware, _CLOSE_SECONDS):
                 for unit in free:
                     unit.hold()
                 self._say("NVML", "not let go of yet: a call of NVML has not come back")
@@ -190,7 +191,7 @@ class LettingGo:
         for unit in units:
             unit.take_up()
         try:
-            self._hardware.take_up(_CLOSE_SECONDS)
+            open_held(self._hardware, _CLOSE_SECONDS)
         finally:
             self._said.clear()
         for unit in units:

@@ -1,0 +1,137 @@
+"""Reader of one GPU's state: what is on it becomes what is published of it.
+
+What is published comes from the last look at each GPU, so that a GPU that hangs holds up no other.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+
+from dra.gpu.reasons import GpuReason
+from kubeletplugin.gpus.gpu_description import describe
+from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.ownership.entrywatch import EntryWatch
+from kubeletplugin.gpus.ownership.identity import Identity
+from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.nvml.discovery import mig_mode
+from kubeletplugin.nvml.errors import DriverUnavailableError, GpuLostError, NvmlError
+from kubeletplugin.nvml.instances import GpuInstance, list_gpu_instances
+from kubeletplugin.nvml.session.session import Session
+
+_log = logging.getLogger(__name__)
+
+
+class GpuReader:
+    """Looks at GPUs; ``on_change`` is called when what is to be published of one has changed.
+
+    It is called with the GPU's lock held, unless the GPU is let go of or hangs.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        journal: Journal,
+        watch: EntryWatch,
+        identity: Identity,
+        *,
+        on_change: Callable[[], None],
+    ) -> None:
+        self._session = session
+        self._journal = journal
+        self._watch = watch
+        self._identity = identity
+        self._on_change = on_change
+
+    def poll(self, unit: GpuUnit) -> bool:
+        """Look at a GPU unless somebody works on it; False if NVML describes it otherwise by now.
+
+        Raises:
+            DriverUnavailableError: the driver is gone.
+        """
+        if unit.known.let_go:
+            return True
+        if not unit.lock.try_enter():
+            # Whoever works on it looks when done, which may be never.
+            if hangs := self._session.hangs(unit.uuid):
+                self._show(unit, (), {}, failure=(GpuReason.NVML_HANG, hangs))
+            return True
+        current = True
+        try:
+            current = self._is_current(unit)
+            self.read(unit)
+        except DriverUnavailableError:
+            raise
+        except NvmlError as error:
+            self._show_failure(unit, error)
+        finally:
+            unit.lock.leave()
+        return current
+
+    def observe(self, unit: GpuUnit) -> None:
+        """Look at a GPU again, after a change; the caller holds its lock. Never raises."""
+        if unit.known.let_go:
+            return
+        try:
+            self.read(unit)
+        except NvmlError as error:
+            self._show_failure(unit, error)
+
+    def read(self, unit: GpuUnit) -> None:
+        """Look at a GPU; the caller holds its lock.
+
+        Raises:
+            NvmlError: it cannot be looked at; what was published of it stays.
+        """
+        self._watch.keep_only({e.key for e in self._journal.entries()})
+        gpu, entries = unit.known, self._journal.of_gpu(unit.uuid)
+        present: tuple[GpuInstance, ...] = ()
+        if gpu.card.geometry is not None:
+            present = list_gpu_instances(self._session, unit.uuid, gpu.card.geometry)
+        if gpu.away or not gpu.card.mig_enabled:
+            slices = (e for e in entries if e.state is State.PREPARED and e.placement is not None)
+            unit.come_back(() if present else (e.key for e in slices))
+        self._show(unit, present, self._identity.owners(present, entries))
+
+    def show_let_go(self, unit: GpuUnit) -> None:
+        """Publish that a GPU is let go of."""
+        self._show(unit, (), {}, failure=(GpuReason.LET_GO, unit.known.let_go))
+
+    def _is_current(self, unit: GpuUnit) -> bool:
+        mode = mig_mode(self._session, self._session.device(unit.uuid), gpu=unit.uuid)
+        known = unit.known
+        card = known.card
+        if card.reason == GpuReason.NVML_ERROR or (
+            known.seen and known.seen.reason == GpuReason.GPU_LOST
+        ):
+            return False  # a GPU that is back may have another minor number
+        return (mode or (False, False)) == (card.mig_enabled, card.mig_pending)
+
+    def _show_failure(self, unit: GpuUnit, error: NvmlError) -> None:
+        hangs = self._session.hangs(unit.uuid)
+        if isinstance(error, GpuLostError):
+            unit.leave()
+        reason = GpuReason.GPU_LOST if isinstance(error, GpuLostError) else GpuReason.NVML_ERROR
+        self._show(
+            unit, (), {}, failure=(GpuReason.NVML_HANG, hangs) if hangs else (reason, str(error))
+        )
+
+    def _show(
+        self,
+        unit: GpuUnit,
+        present: tuple[GpuInstance, ...],
+        owners: Mapping[int, Entry],
+        *,
+        failure: tuple[str, str] = ("", ""),
+    ) -> None:
+        entries = self._journal.of_gpu(unit.uuid)
+        gpu = describe(unit.known, present, entries, owners=owners, failure=failure)
+        before = unit.show(gpu)
+        if gpu == before:
+            return
+        if failure[0] not in {"", GpuReason.LET_GO} and (
+            before is None or before.unavailable != gpu.unavailable
+        ):
+            _log.error("%s: %s", unit.name, gpu.unavailable)
+        self._on_change()
