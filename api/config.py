@@ -23,7 +23,7 @@ NodeResource = Literal["gpu-memory", "cpu", "memory"]
 
 
 class NodesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which of the nodes that would do are preferred, before the placement policy is asked.
+    """Preference among the nodes that would do, applied before the placement policy.
 
     ``policy``: ``binpack`` prefers the fullest node, ``spread`` the emptiest, ``none`` leaves the
     choice to the placement policy. A node is as full as the mean of the shares in use of what
@@ -43,7 +43,7 @@ NO_PREFERENCE = NodesConfig("none")
 
 
 class PlacementConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the controller chooses among the placements that would do.
+    """Choice of the controller among the placements that would do.
 
     ``policy``: ``sws`` costs the cluster the least placeable capacity (the default), ``best-fit``
     fills the fullest GPU first, ``first-fit`` takes the first in name order, ``mfi``

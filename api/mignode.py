@@ -116,7 +116,7 @@ class ConditionField(_Struct, frozen=True):
 
 
 class SummaryField(_Struct, frozen=True, omit_defaults=False):
-    """What ``kubectl get mignodes`` shows at a glance; written whole, so that 0 is shown too."""
+    """Columns of ``kubectl get mignodes``; written whole, so that 0 is shown too."""
 
     products: str = ""
     gpus: int = 0
@@ -126,7 +126,7 @@ class SummaryField(_Struct, frozen=True, omit_defaults=False):
 
 
 class DrainField(_Struct, frozen=True):
-    """What an administrator takes out of service: the GPUs named, or all when none is."""
+    """GPUs that an administrator takes out of service: those named, or all when none is."""
 
     gpus: list[str] = msgspec.field(default_factory=list)
     reason: str = ""
@@ -134,7 +134,7 @@ class DrainField(_Struct, frozen=True):
 
 
 class MigNodeSpec(_Struct, frozen=True):
-    """Who the node's devices belong to. ``allocator`` is ``controller`` or ``scheduler``.
+    """Owner of the node's devices. ``allocator`` is ``controller`` or ``scheduler``.
 
     ``drain`` is the administrator's, everything else the plugin's.
     """
@@ -146,7 +146,7 @@ class MigNodeSpec(_Struct, frozen=True):
 
 
 class MigNodeStatus(_Struct, frozen=True):
-    """What the plugin last saw.
+    """State of the node as the plugin last saw it.
 
     ``cdi_hook`` is the path of NVIDIA's hook program on the node, where specs use it.
     """

@@ -136,7 +136,7 @@ def _has_restarted(pod: Obj, container: Obj) -> bool:
 
 
 def _is_about(obj: Obj, driver: str) -> bool:
-    """Whether the driver made the object or it is about the driver."""
+    """True if the driver made the object or it is about the driver."""
     return driver in json.dumps(
         [
             at(obj, "metadata", "name", default=""),

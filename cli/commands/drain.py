@@ -20,7 +20,7 @@ from dra.kube.timing import rfc3339
 
 _POLL_SECONDS = 2.0
 _LET_GO_SECONDS = 30.0
-"""How long --wait waits for the node's plugin, which may not run, to let go of idle GPUs."""
+"""Patience of --wait with the node's plugin, which may not run, to let go of idle GPUs."""
 
 
 def run(session: Session, arguments: argparse.Namespace) -> int:
@@ -65,7 +65,7 @@ def _node(session: Session, name: str) -> NodeView:
 
 
 def _users(node: NodeView, gpus: Iterable[str]) -> list[tuple[GpuView, Slot]]:
-    """What still is on the GPUs that this call is about. Foreign instances nobody here ends."""
+    """Slots still in use on the GPUs that this call is about, without foreign instances."""
     wanted = set(gpus)
     return [
         (v, s)

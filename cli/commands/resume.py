@@ -33,7 +33,7 @@ def run(session: Session, arguments: argparse.Namespace) -> int:
 
 
 def _nothing(asked: Sequence[str], before: Sequence[str]) -> str:
-    """Why nothing came back."""
+    """Reason why nothing came back."""
     if asked and before:
         return f"{', '.join(asked)} was not drained"
     return "nothing to do: no GPU of it was drained"

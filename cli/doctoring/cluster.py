@@ -93,7 +93,7 @@ def classes(evidence: Evidence) -> Iterator[Check]:
 
 
 def rights(evidence: Evidence) -> Iterator[Check]:
-    """What the caller and the controller may do."""
+    """Permissions of the caller and of the controller."""
     denied = sorted(w for w, allowed in evidence.mine.items() if allowed is False)
     if evidence.facts.unread:
         yield warn(

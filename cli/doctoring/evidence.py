@@ -24,7 +24,7 @@ from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
 from dra.resourceslices.nvidiadra import DRA_DRIVER, summary
 
 Answer = bool | None
-"""Whether something is allowed; None when nobody could say."""
+"""True if something is allowed; None when nobody could say."""
 
 _MINE = (
     ("list", "mignodes", "mig.dra.dev", ""),
@@ -43,7 +43,7 @@ _CONTROLLERS = (
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What was read. What may not be read is None, and named in ``facts.unread``.
+    """Objects that were read. One that may not be read is None, and named in ``facts.unread``.
 
     ``nvidia_slices`` are summaries of the ResourceSlices of NVIDIA's DRA driver, by node.
     """
@@ -124,7 +124,7 @@ def _listed(session: Session, resource: Resource) -> list[Obj]:
 
 
 def _controllers(session: Session, pods: tuple[Obj, ...]) -> dict[str, Answer]:
-    """What the controller's service account may do, for callers who may ask that."""
+    """Permissions of the controller's service account, for callers who may ask for them."""
     if not pods:
         return {}
     account = pods[0]["spec"].get("serviceAccountName") or "default"

@@ -13,7 +13,7 @@ from cli.site.releasing import blocker
 from dra.gpu.names import finalizer
 
 PATIENCE = timedelta(minutes=2)
-"""How long a claim may take to go, or to get its pod, before it is worth a word."""
+"""Time that a claim may take to go, or to get its pod, before it is worth a word."""
 
 
 def claims(evidence: Evidence) -> Iterator[Check]:

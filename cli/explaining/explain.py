@@ -50,7 +50,7 @@ class Explainer:
         self._reader = Reader(facts.driver, kinds, facts.classes)
 
     def pod(self, pod: Pod) -> ObjectExplanation:
-        """Why a pod waits for its claims, or where they are."""
+        """Explanation why a pod waits for its claims, or where they are."""
         pod = with_extended(pod)
         told = self._told(pod.obj, pod.claim_keys)
         made = [self._facts.claims[k] for k in pod.claim_keys if k in self._facts.claims]
@@ -61,7 +61,7 @@ class Explainer:
         return _explanation("Pod", pod.key, verdict, seats, told)
 
     def claim(self, known: ListedClaim) -> ObjectExplanation:
-        """Why a claim waits, or where it is: through its pod, if one refers to it."""
+        """Explanation why a claim waits, or where it is: that of its pod, if one refers to it."""
         key = (known.claim.ref.namespace, known.claim.ref.name)
         told = self._told(known.obj, ())
         seats = seats_of(known, self._facts)
@@ -76,7 +76,7 @@ class Explainer:
         return _explanation("ResourceClaim", key, verdict, seats, told)
 
     def _before_claims(self, pod: Pod) -> Outcome | None:
-        """What is to be said of a pod before its claims are looked at."""
+        """Outcome for a pod before its claims are looked at; None if there is none yet."""
         if not pod.live:
             return Outcome(Progress.ENDED)
         if not pod.claims:
@@ -90,7 +90,7 @@ class Explainer:
     def _unserved(
         self, pod: Pod, made: list[ListedClaim], told: tuple[Told, ...]
     ) -> Outcome | None:
-        """Why claims of a pod are not allocated; None when all are that are ours."""
+        """Reasons why claims of a pod are not allocated; None when all of ours are."""
         wants, pins, obstacles = self._read(made)
         gates = [g for g in pod.gates if g != finalizer(self._facts.driver)]
         going = [str(w.claim.ref) for w in wants if w.claim.deleting]
@@ -159,7 +159,7 @@ class Explainer:
     def _read(
         self, made: list[ListedClaim]
     ) -> tuple[list[ClaimWants], list[Mapping[str, Any]], list[Finding]]:
-        """What is still to be served, where the rest binds the pod to, and what is wrong."""
+        """Wants still to be served, node selectors of what is served, and faults."""
         wants: list[ClaimWants] = []
         pins: list[Mapping[str, Any]] = []
         obstacles: list[Finding] = []
@@ -189,7 +189,7 @@ class Explainer:
         return allocation is not None and bool(allocation.of_driver(self._facts.driver))
 
     def _unmade(self, pod: Pod, entry: str, name: str | None) -> Finding | None:
-        """What is wrong with an entry of ``spec.resourceClaims``; None when its claim is there."""
+        """Fault of an entry of ``spec.resourceClaims``; None when its claim is there."""
         namespace = pod.key[0]
         if name is not None:
             known = self._facts.claims.get((namespace, name))

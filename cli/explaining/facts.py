@@ -203,7 +203,7 @@ def _read_volumes(session: Session, hosts: Hosts, unread: list[str]) -> None:
 
 
 def is_component(pod: Obj, component: str) -> bool:
-    """Whether a pod is one of the driver's, as the chart labels them."""
+    """True if a pod is one of the driver's, as the chart labels them."""
     labels = at(pod, "metadata", "labels", default={})
     part_of = labels.get("app.kubernetes.io/name") == _CHART_NAME
     image = any(_CHART_NAME in c.get("image", "") for c in at(pod, "spec", "containers"))
@@ -226,7 +226,7 @@ def plugin_problems(pods: Iterable[Obj]) -> dict[str, str] | None:
 
 
 def _leader(session: Session, unread: list[str]) -> str | None:
-    """Who holds the controller's lease, wherever the driver is installed."""
+    """Holder of the controller's lease, wherever the driver is installed."""
     name = f"{session.driver}-controller"
     try:
         leases = session.api.list(LEASES, field_selector=f"metadata.name={name}").items
@@ -241,7 +241,7 @@ def _leader(session: Session, unread: list[str]) -> str | None:
 
 
 def lease_holder(lease: Obj, now: datetime) -> str:
-    """Who holds a lease now; empty when it is free or has run out."""
+    """Holder of a lease now; empty when it is free or has run out."""
     spec = at(lease, "spec", default={})
     holder, renewed = spec.get("holderIdentity") or "", spec.get("renewTime")
     if not holder or not renewed:

@@ -88,10 +88,10 @@ class Judge:
 
 
 def is_possible(answer: NodeAnswer) -> bool:
-    """Whether a GPU of the node has what is asked for, if not now."""
+    """True if a GPU of the node has what is asked for, if not now."""
     return any(map(is_able, answer.gpus))
 
 
 def is_able(answer: GpuAnswer) -> bool:
-    """Whether the GPU has what is asked for, if not now."""
+    """True if the GPU has what is asked for, if not now."""
     return answer.reason != AnswerReason.NO_SUCH_DEVICE

@@ -38,7 +38,7 @@ def with_extended(pod: Pod) -> Pod:
 
 
 def about_limits(limits: Mapping[str, str], facts: ClusterFacts) -> Finding:
-    """What is to be said of a pod that asks so and has no claim."""
+    """Finding about a pod that asks so and has no claim."""
     asked = ", ".join(f"{name}: {number}" for name, number in sorted(limits.items()))
     nodes = [
         n.name for n in facts.site.nodes if n.inventory.allocator is not AllocatorKind.CONTROLLER

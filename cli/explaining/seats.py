@@ -33,7 +33,7 @@ def seats_of(known: ListedClaim, facts: ClusterFacts) -> tuple[Seat, ...]:
 def find_seated(
     pod: Pod, seats: Sequence[Seat], facts: ClusterFacts, told: Sequence[Told]
 ) -> tuple[Progress, tuple[Finding, ...]]:
-    """How far a pod is whose claims are all allocated, and what keeps it from running."""
+    """Progress of a pod whose claims are all allocated, and what keeps it from running."""
     troubles = tuple(
         finding(s.ready, f"claim {s.claim}, {s.device} on {s.node}: {s.message or s.ready}")
         for s in seats

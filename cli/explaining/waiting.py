@@ -22,7 +22,7 @@ _OF_THE_NODE = frozenset(
 _SAYS_MORE = frozenset(
     {Reason.TAKEN_BACK, Reason.REFUSED, Reason.NEXT_IN_LINE, Reason.PREPARE_FAILED}
 )
-"""What only the controller can know."""
+"""Reasons that only the controller can know."""
 _ABOUT_DEVICES = frozenset({Reason.NO_SUCH_PROFILE, Reason.MIG_OFF})
 
 
@@ -34,7 +34,7 @@ def finding(reason: str, message: str) -> Finding:
 def find_waiting(
     explanation: Explanation, facts: ClusterFacts, told: Iterable[Told]
 ) -> tuple[Finding, ...]:
-    """What keeps a pod's claims from being served."""
+    """Findings that keep a pod's claims from being served."""
     if not facts.site.nodes:
         missing = "no MigNode exists" if facts.installed else "the cluster knows no MigNodes"
         return (finding(Why.NO_MIGNODE, f"{missing}: no node offers GPUs"),)
@@ -75,7 +75,7 @@ def _weight(reason: str, group: Mapping[str, NodeAnswer]) -> tuple[bool, bool, i
 
 
 def _impossible(explanation: Explanation) -> Finding | None:
-    """What stands in the way on all nodes, in the words of the controller's event.
+    """Obstacle on all nodes, in the words of the controller's event.
 
     Where a GPU has such devices when MIG mode is on, the GPUs say more.
     """

@@ -23,12 +23,12 @@ _COMPUTE_SLICES = 7
 """Of every GPU with MIG but the A30, which has 4."""
 
 CheckSelector = Callable[[str], str]
-"""What is wrong with a CEL expression; empty when it compiles, or cannot be checked here."""
+"""Fault of a CEL expression; empty when it compiles, or cannot be checked here."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimSpec:
-    """Where a claim's or a template's ``spec.devices`` stands, and what the file says there."""
+    """The ``spec.devices`` of a claim or a template, with its place in the file."""
 
     document: Document
     at: Path
@@ -117,7 +117,7 @@ def _forms(spec: ClaimSpec) -> Iterator[Remark]:
 
 
 def _bodies(spec: ClaimSpec) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """What is asked for: each ``exactly``, and each alternative of ``firstAvailable``."""
+    """Requests: each ``exactly``, and each alternative of ``firstAvailable``."""
     for index, request in entries(spec.devices, "requests"):
         path = (*spec.at, "requests", index)
         if isinstance(request.get("exactly"), dict):
@@ -164,7 +164,7 @@ def _check_body(
 
 
 def _bad_class(name: str) -> str:
-    """What is wrong with the name of a class, if it was meant to be one of ours."""
+    """Fault of the name of a class, if it was meant to be one of ours."""
     if name in (ANY_SLICE, GPU_CLASS) or _PROFILE_CLASS.fullmatch(name):
         return ""
     if _MEMORY_CLASS.fullmatch(name):

@@ -53,7 +53,7 @@ def complete(words: Sequence[str], names: Names) -> tuple[list[str], int]:
 
 
 def _candidates(before: Sequence[str], last: str, names: Names) -> list[str] | None:
-    """What may follow ``before``; None for files."""
+    """Candidates to follow ``before``; None for files."""
     commands = next(a.choices for a in parser()._actions if isinstance(a.choices, dict))  # noqa: SLF001 - argparse has no other way to ask
     if not before:
         return [f"{name}\t{command.description}" for name, command in commands.items()]
@@ -72,7 +72,7 @@ def _candidates(before: Sequence[str], last: str, names: Names) -> list[str] | N
 
 
 def _values(option: argparse.Action, before: Sequence[str], names: Names) -> list[str] | None:
-    """What an option takes; None for files."""
+    """Values that an option takes; None for files."""
     kind = next((_VALUES[f] for f in option.option_strings if f in _VALUES), "")
     if kind == "file":
         return None
@@ -107,7 +107,7 @@ def _positionals(words: Sequence[str], options: Mapping[str, argparse.Action]) -
 
 
 def _where(words: Sequence[str]) -> argparse.Namespace:
-    """Which cluster and namespace the words before name."""
+    """Cluster and namespace that the words before name."""
     reader = argparse.ArgumentParser(add_help=False, exit_on_error=False)
     for flag in ("--kubeconfig", "--context"):
         reader.add_argument(flag, nargs="?")
@@ -117,7 +117,7 @@ def _where(words: Sequence[str]) -> argparse.Namespace:
 
 
 def _names(kind: str, where: argparse.Namespace) -> list[str]:
-    """What the cluster has; nothing where it cannot be asked: completion is no place for errors."""
+    """Names in the cluster; none where it cannot be asked: completion is no place for errors."""
     # Commands and options are completed without loading the rest.
     from cli.shell.exits import CliError  # noqa: PLC0415
     from cli.shell.running import names_of  # noqa: PLC0415

@@ -99,7 +99,7 @@ def _pool(access: Access) -> urllib3.PoolManager:
 
 
 def _proxy_of(server: str) -> str:
-    """What HTTPS_PROXY, HTTP_PROXY and NO_PROXY say about a server."""
+    """Proxy of a server by HTTPS_PROXY, HTTP_PROXY and NO_PROXY."""
     if not any(name.lower() in ("https_proxy", "http_proxy") for name in os.environ):
         return ""
     from urllib.request import getproxies, proxy_bypass  # noqa: PLC0415 - rarely needed

@@ -20,7 +20,7 @@ def missing_module() -> str:
 
 @contextmanager
 def evaluator() -> Iterator[Evaluator]:
-    """Whom to ask about selectors. Raises CliError where they cannot be evaluated."""
+    """Evaluator of selectors. Raises CliError where they cannot be evaluated."""
     sandbox = Sandbox()
     try:
         yield sandbox

@@ -6,7 +6,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """What a command found, or why it could not look."""
+    """Result of a command, or the reason why it could not look."""
 
     OK = 0
     FINDING = 1

@@ -19,7 +19,7 @@ DEFAULT_PATH = "~/.kube/config"
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach one cluster as one user.
+    """Access to one cluster as one user.
 
     ``ca``, ``certificate`` and ``key`` are PEM. ``exec`` is the ``exec`` entry of the user as it
     is written, with ``command`` resolved, or None. ``source`` says where all this stands.

@@ -30,7 +30,7 @@ class Output:
 
     @property
     def is_json(self) -> bool:
-        """Whether a program reads it."""
+        """True if a program reads it."""
         return self.form == "json"
 
     @property

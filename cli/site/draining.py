@@ -35,7 +35,7 @@ def merge(inventory: Inventory, gpus: tuple[str, ...], *, reason: str, since: st
 
 
 def remaining(inventory: Inventory, gpus: tuple[str, ...]) -> Drain | None:
-    """What stays drained when ``gpus``, or all where none is named, are back in service."""
+    """The drain that is left when ``gpus``, or all where none is named, are back in service."""
     before = inventory.drain
     if before is None or not gpus:
         return None

@@ -30,7 +30,7 @@ def draw_node(node: NodeView, out: Output) -> list[str]:
 
 
 def remarks(node: NodeView) -> list[str]:
-    """What is not as it should be, and why, one line each."""
+    """Faults with their reasons, one line each."""
     found = []
     if not node.inventory.ready:
         found.append(f"{node.name}: {node.inventory.message or 'the driver is not ready'}")
@@ -45,7 +45,7 @@ def remarks(node: NodeView) -> list[str]:
 
 
 def remark(slot: Slot) -> str:
-    """What is special about a slot; empty for one that is simply in use."""
+    """Peculiarity of a slot; empty for one that is simply in use."""
     held = f", of claim {slot.claim}" if slot.claim else ""
     parts = [p for p in (slot.message, slot.unhealthy) if p]
     if slot.state in _IN_USE and not parts:

@@ -62,7 +62,7 @@ class GpuView:
 
     @property
     def usage(self) -> Usage:
-        """What the slots take together."""
+        """Slices and engines that the slots take together."""
         if self.gpu.geometry is None:
             return Usage()
         return self.gpu.geometry.usage(
@@ -71,12 +71,12 @@ class GpuView:
 
     @property
     def sliceable(self) -> bool:
-        """Whether slices can be made on it at all."""
+        """True if slices can be made on it at all."""
         return self.gpu.mig_enabled and self.gpu.geometry is not None
 
     @property
     def open(self) -> bool:
-        """Whether a slice could be made now, if there is room."""
+        """True if a slice could be made now, if there is room."""
         return self.sliceable and not self.blocked and all(s.placement for s in self.slots)
 
     @property
@@ -125,7 +125,7 @@ class Site:
         return tuple(g for n in self.nodes for g in n.gpus)
 
     def instances_of(self, claim_uid: str) -> list[tuple[GpuView, Slot]]:
-        """What is on the nodes of a claim, in whatever state."""
+        """Instances of a claim on the nodes, in whatever state."""
         return [
             (v, s)
             for v in self.gpus
@@ -141,7 +141,7 @@ def survey(
     driver: str,
     unreadable: Mapping[str, str] | None = None,
 ) -> Site:
-    """What the MigNodes and the claims (as JSON) show together."""
+    """Site that MigNodes and claims (as JSON) show together."""
     known = [read_claim(c) for c in claims]
     pods = {c.ref.uid: _pods(c) for c in known}
     held: dict[tuple[str, str], list[tuple[Claim, Device]]] = {}

@@ -11,14 +11,14 @@ from dra.claims.claims import Claim
 
 @dataclass(frozen=True, slots=True)
 class Blocker:
-    """What holds a claim; ``forcible`` where it is a node's word, which may be out of date."""
+    """Holder of a claim; ``forcible`` where it is a node's word, which may be out of date."""
 
     message: str
     forcible: bool = False
 
 
 def blocker(claim: Claim, site: Site, nodes: Collection[str], *, driver: str) -> Blocker | None:
-    """What holds ``claim``, or None; ``nodes`` are the names of the Nodes that exist.
+    """Holder of ``claim``, or None; ``nodes`` are the names of the Nodes that exist.
 
     Who has reserved it holds it. Else its node does, as long as the Node exists and has a slice of
     the claim, or cannot tell.
@@ -45,7 +45,7 @@ def blocker(claim: Claim, site: Site, nodes: Collection[str], *, driver: str) ->
 
 
 def is_ours_to_deallocate(claim: Claim, *, driver: str) -> bool:
-    """Whether a released claim would keep an allocation of ours that nobody else takes away.
+    """True if a released claim would keep an allocation of ours that nobody else takes away.
 
     One that is being deleted goes with it.
     """

@@ -80,7 +80,7 @@ class Selectors:
             raise SelectorError(error)
 
     def evaluate(self, expression: str, device: Device) -> Verdict:
-        """Whether ``expression`` selects ``device``.
+        """True if ``expression`` selects ``device``.
 
         Raises:
             SelectorError: the expression does not compile.

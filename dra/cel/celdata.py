@@ -66,7 +66,7 @@ def of_gpu(device: Device, gpu: GpuIdentity) -> Device:
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """How an expression looks at a device.
+    """Fields of a device that an expression looks at.
 
     ``per_gpu``: its result may differ between GPUs of one kind. ``domains`` are those that it looks
     up and that Kubernetes answers with an empty map where a device lacks them; a domain that the
@@ -97,7 +97,7 @@ class View:
 
 
 def _dynamic_index(expression: str) -> bool:
-    """Whether some ``x[...]`` is indexed by anything but one string literal."""
+    """True if some ``x[...]`` is indexed by anything but one string literal."""
     for position, character in enumerate(expression):
         if character != "[":
             continue

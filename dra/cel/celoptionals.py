@@ -66,7 +66,7 @@ def _is_optional(type_: bytes) -> bool:
 
 
 def _hides(expression: Fields, optionals: set[int]) -> bool:
-    """Whether an optional of this expression loses its type in it."""
+    """True if an optional of this expression loses its type in it."""
     return any(
         (_id(part) in optionals and not known) or _hides(part, optionals)
         for part, known in _parts(expression, optionals)

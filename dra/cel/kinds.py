@@ -30,7 +30,7 @@ T = TypeVar("T")
 Expressions = tuple[str, ...]
 
 _BYTES = 16 * 2**20
-"""What each of three memories of answers may hold, with the texts that they are known by."""
+"""Upper bound on each of three memories of answers, with the texts that they are known by."""
 
 _OVERHEAD = 500
 """Bytes of an answer besides its texts, roughly."""
@@ -95,7 +95,7 @@ _OfKind = tuple[Expressions, GpuKind]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Question:
-    """What is to be known before a decision can be made: a job for whoever evaluates.
+    """Question to be answered before a decision can be made: a job for the evaluator.
 
     Of one expression alone, of a kind, or of ``gpus`` of a kind. ``key`` is equal for equal
     questions.
@@ -178,7 +178,7 @@ class Kinds:
             raise (CostlySelectorError if facts.costly else SelectorError)(facts.error)
 
     def tells_gpus_apart(self, expressions: Expressions) -> bool:
-        """Whether one of them may select differently on GPUs of one kind."""
+        """True if one of them may select differently on GPUs of one kind."""
         return any(self._facts_of(e).per_gpu for e in expressions)
 
     def match(self, expressions: Expressions, kind: GpuKind, gpu: Gpu) -> Match:

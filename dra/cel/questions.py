@@ -24,7 +24,7 @@ class GpuIdentity(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Job(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What to find out of selectors which must all hold.
+    """Selectors which must all hold, and the devices to try them on.
 
     With ``devices``, CEL data as ``celdata`` has them: which of them are selected, of every GPU in
     ``gpus`` if there are any. Without devices: whether the one expression compiles.
@@ -43,7 +43,7 @@ class Selected(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Answer(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What was found.
+    """Answer to a job.
 
     Of an expression alone: ``error``, why it does not compile, and ``per_gpu``, whether its result
     may differ between GPUs of one kind. Else ``selected``, one entry or one for each GPU. ``cost``

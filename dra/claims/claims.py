@@ -86,16 +86,16 @@ class Claim:
 
     @property
     def views(self) -> bool:
-        """Whether any request only looks at devices (``adminAccess``)."""
+        """True if any request only looks at devices (``adminAccess``)."""
         return any(choice.admin_access for r in self.requests for choice in r.choices)
 
     @property
     def ended_by_control_plane(self) -> bool:
-        """Whether kube-controller-manager ends its allocation: it looks at the finalizer only."""
+        """True if kube-controller-manager ends its allocation: it looks at the finalizer only."""
         return SCHEDULER_FINALIZER in self.finalizers
 
     def by_others(self, driver: str) -> bool:
-        """Whether another than the controller of ``driver`` allocated it, and so ends that too.
+        """True if another than the controller of ``driver`` allocated it, and so ends that too.
 
         The server says whose write it was. A finalizer proves nothing: any user may set one, and
         kube-scheduler leaves its own on claims that it gave up.
@@ -140,7 +140,7 @@ def field_manager(driver: str) -> str:
 
 
 def allocation_managers(metadata: Mapping[str, Any]) -> tuple[str, ...]:
-    """Who wrote a claim's allocation, by its metadata; empty where that is not said."""
+    """Field managers of a claim's allocation, by its metadata; empty where it names none."""
     if ALLOCATED_BY in metadata:
         return tuple(metadata[ALLOCATED_BY])
     return tuple(

@@ -59,13 +59,13 @@ def read_class(obj: Mapping[str, Any], driver: str) -> DeviceClass:
 
 
 def looks_ours(name: str) -> bool:
-    """Whether a class that does not exist is called like one that we would generate."""
+    """True if a class that does not exist is called like one that we would generate."""
     ours = re.match(r"mig-(\d+g\.|min-\d+gb$)", name) is not None
     return ours or name in (_DEFAULT_DRIVER_CLASS, GPU_CLASS)
 
 
 def is_generated(obj: Mapping[str, Any], driver: str) -> bool:
-    """Whether the controller of ``driver`` made the class."""
+    """True if the controller of ``driver`` made the class."""
     return bool(at(obj, "metadata", "labels", generated_label(driver)) == "true")
 
 
@@ -135,7 +135,7 @@ def _least_mib(size: int) -> int:
 
 
 def needs_write(wanted: Obj, found: Obj, driver: str) -> bool:
-    """Whether a generated class differs from what it should be.
+    """True if a generated class differs from what it should be.
 
     Servers that do not know ``extendedResourceName`` drop it silently: the digest of what was
     applied tells that from a class that never had it.

@@ -18,7 +18,7 @@ def resource_of(device_class: Obj) -> str:
 
 
 def precedes(one: Obj, other: Obj) -> bool:
-    """Whether kube-scheduler takes the first of two classes with one name."""
+    """True if kube-scheduler takes the first of two classes with one name."""
     first, second = (str(each["metadata"].get("creationTimestamp") or "") for each in (one, other))
     if first != second:
         return first > second
@@ -46,7 +46,7 @@ def may_carry(
     *,
     served: bool,
 ) -> bool:
-    """Whether our class, as it is now, is to have the name.
+    """True if our class, as it is now, is to have the name.
 
     Where nobody else has it, while kube-scheduler allocates a node. Where a class that came later
     has it, ours keeps what it has: it is out of use, and giving it up would have kube-scheduler

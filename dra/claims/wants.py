@@ -20,7 +20,7 @@ from dra.common.cache import BoundedCache, json_weight
 from dra.common.resources import at
 
 _SPECS_BYTES = 16 * 2**20
-"""What distinct claims may take that are remembered; those made from one template are alike."""
+"""Bound on the distinct claims that are remembered; those made from one template are alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Want:
 
 @dataclass(frozen=True, slots=True)
 class Constraint:
-    """What all devices of some requests of a claim have in common, or, if ``distinct``, not.
+    """Attribute that all devices of some requests have in common, or, if ``distinct``, not.
 
     ``attribute`` is qualified (``mig.dra.dev/parentUUID``); no requests means all of the claim. A
     device without the attribute satisfies neither form (KEP-4381).
@@ -56,7 +56,7 @@ class Constraint:
     distinct: bool = False
 
     def covers(self, want: Want) -> bool:
-        """Whether it binds ``want`` of its claim; naming a request names its subrequests."""
+        """True if it binds ``want`` of its claim; naming a request names its subrequests."""
         return (
             not self.requests
             or want.request in self.requests
@@ -84,7 +84,7 @@ class ClaimWants:
 
     @property
     def views(self) -> bool:
-        """Whether it only looks at devices (``adminAccess``): all its requests do, or none."""
+        """True if it only looks at devices (``adminAccess``): all its requests do, or none."""
         return any(want.admin for alternatives in self.choices for want in alternatives)
 
     def of(self, claim: Claim) -> ClaimWants:
@@ -133,11 +133,11 @@ class Reader:
         return found.of(claim) if isinstance(found, ClaimWants) else found
 
     def concerns(self, claim: Claim) -> bool:
-        """Whether a claim is our business, be it only to say what is wrong."""
+        """True if a claim is our business, be it only to say what is wrong."""
         return self._ownership(claim) is not None
 
     def expressions(self, claim: Claim) -> list[tuple[str, ...]]:
-        """What has to be evaluated for ``claim``: the selectors of each request.
+        """Expressions to be evaluated for ``claim``: the selectors of each request.
 
         Empty for claims that are none of our business or that cannot be served anyhow.
         """
@@ -239,7 +239,7 @@ class Reader:
         return None
 
     def _placement(self, claim: Claim, request: Request) -> PlacementConfig:
-        """What the configuration of a request's class says, overlaid with the claim's own."""
+        """Configuration of a request's class, overlaid with the claim's own."""
         placement = PlacementConfig()
         names = {request.name, request.name.partition("/")[0]}
         for entry in (*self._classes[request.class_name].config, *claim.config):
@@ -284,7 +284,7 @@ def _exact_requests(claim: Claim) -> Iterable[Request]:
 
 
 def _bad_view(claim: Claim) -> str:
-    """What a claim with ``adminAccess`` cannot have besides; empty when all is well."""
+    """Fault of a claim with ``adminAccess``, in words; empty when all is well."""
     looks = [r.name for r in claim.requests if any(c.admin_access for c in r.choices)]
     others = [r.name for r in claim.requests if r.name not in looks]
     if looks and others:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
 _UNPACKED = 8
-"""What JSON takes as Python objects, in its own size, beside the text itself."""
+"""Size of JSON as Python objects, in its own size, beside the text itself."""
 
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")

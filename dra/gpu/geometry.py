@@ -27,7 +27,7 @@ class Placement:
         return ((1 << self.size) - 1) << self.start
 
     def overlaps(self, other: Placement) -> bool:
-        """Whether the two share a memory slice."""
+        """True if the two share a memory slice."""
         return self.start < other.start + other.size and other.start < self.start + self.size
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class Engines(NamedTuple):
         return Engines._make(map(add, self, other))
 
     def within(self, total: Engines) -> bool:
-        """Whether no count exceeds that of ``total``."""
+        """True if no count exceeds that of ``total``."""
         return all(map(le, self, total))
 
 
@@ -77,7 +77,7 @@ class Profile:
 
     @property
     def is_variant(self) -> bool:
-        """Whether the name has a suffix (``+me``, ``-me``, ``+gfx``): a variant of a plain size."""
+        """True if the name has a suffix (``+me``, ``-me``, ``+gfx``): a variant of a plain size."""
         return "+" in self.name or "-" in self.name
 
     @property
@@ -181,7 +181,7 @@ class Geometry:
         return total
 
     def fits(self, usage: Usage, profile: Profile, placement: Placement) -> bool:
-        """Whether an instance of ``profile`` can be made at ``placement`` beside ``usage``.
+        """True if an instance of ``profile`` can be made at ``placement`` beside ``usage``.
 
         Slots must be free, compute slices and engines must suffice. Slots alone decide for plain
         profiles; engines are what limits ``+me`` to one a GPU and rules the RTX PRO family.

@@ -129,7 +129,7 @@ class Drain:
     since: str = ""
 
     def covers(self, gpu: str) -> bool:
-        """Whether ``gpu-<minor>`` is out of service."""
+        """True if ``gpu-<minor>`` is out of service."""
         return not self.gpus or gpu in self.gpus
 
 
@@ -159,5 +159,5 @@ class Inventory:
         return next((g for g in self.gpus if g.name == name), None)
 
     def is_drained(self, gpu: str) -> bool:
-        """Whether an administrator has taken ``gpu-<minor>`` out of service."""
+        """True if an administrator has taken ``gpu-<minor>`` out of service."""
         return self.drain is not None and self.drain.covers(gpu)

@@ -81,7 +81,7 @@ def from_mignode(obj: dict[str, Any]) -> Inventory:
 
 
 def drain_of(obj: dict[str, Any]) -> Drain | None:
-    """What the MigNode object in ``obj`` says is out of service.
+    """Drain that the MigNode object in ``obj`` asks for.
 
     Raises:
         api.errors.InvalidObjectError: a field is missing or of a wrong type.

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 
 Check = Callable[[], str]
-"""What is wrong, in words; empty if nothing is. Returns soon, and may be called from any thread."""
+"""Fault in words; empty if there is none. Returns soon, and may be called from any thread."""
 
 _log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ class Pulse:
         self._last = None
 
     def __call__(self) -> str:
-        """What is wrong, in words; empty if nothing is."""
+        """Fault in words; empty if there is none."""
         last = self._last
         silent = 0.0 if last is None else self._clock() - last
         return f"nothing has been done for {silent:.0f} s" if silent > self._limit else ""

@@ -57,7 +57,7 @@ class Offered:
 
 
 def offered(inventory: Inventory, blocked: Blocked, *, taints: bool) -> Offered:
-    """What the node offers: the smallest profile first, then GPU by GPU, then least damage first.
+    """Offer of the node: the smallest profile first, then GPU by GPU, then least damage first.
 
     So the smallest of several profiles that would do is taken, and a GPU is filled before the next
     is begun. With ``taints`` a device that is in trouble is there to be seen; without, it is left

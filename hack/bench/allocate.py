@@ -1,4 +1,4 @@
-"""How long the controller's decision takes: ``python -m hack.bench.allocate``.
+"""Duration of the controller's decision: ``python -m hack.bench.allocate``.
 
 The controller's own index and allocator, fed with objects as the API server sends them: nodes of
 eight GPUs filled to a share with claims, then one pod after another is decided, allocated and an

@@ -17,7 +17,7 @@ from dra.kube.mirror.reflector import Change, Reflector
 from hack.bench import objects
 
 CREATORS = 4
-"""So many threads create and delete objects."""
+"""Threads that create and delete objects."""
 
 
 @dataclass(frozen=True, slots=True)

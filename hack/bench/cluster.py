@@ -33,7 +33,7 @@ from hack.bench.site import Site, running
 from hack.cluster.binaries import CONTROL_PLANE, find_binaries
 
 SECONDS = 60.0
-"""So long a burst may take, and so long pods are made one at a time."""
+"""Bound on a burst, and duration of the steady part; seconds."""
 ENOUGH_SECONDS = 30.0
 """No further burst begins after bursts of this length together: they tell the rate well enough."""
 WARM_UP_PODS = 100
@@ -42,7 +42,7 @@ WARM_UP_SECONDS = 20.0
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """What a cluster of ``nodes`` nodes is asked for; the mix of profiles has weights."""
+    """Load on a cluster of ``nodes`` nodes; the mix of profiles has weights."""
 
     nodes: int
     pods: int

@@ -46,7 +46,7 @@ class FullCluster:
     claims: int
 
     def sizes(self) -> Mapping[Resource, int]:
-        """How many objects of each resource there are."""
+        """Number of objects of each resource."""
         return {
             DEVICE_CLASSES: len(self._classes),
             NODES: self.nodes,
@@ -77,7 +77,7 @@ class FullCluster:
 
     @cached_property
     def _starts(self) -> tuple[Placement, ...]:
-        """Where slices of the profile fit side by side, as many as a GPU has compute slices for."""
+        """Starts of slices of the profile side by side, as many as a GPU has compute slices for."""
         return self._profile.placements[: self.shape.compute_slices // self._profile.compute_slices]
 
     def _where(self, claim: int) -> tuple[int, int, Placement]:

@@ -1,4 +1,4 @@
-"""How much memory the controller needs: ``python -m hack.bench.memory``.
+"""Memory of the controller: ``python -m hack.bench.memory``.
 
 The program itself, in a process of its own, mirrors a full cluster from a server that knows no more
 of an API than lists in pages and watches. ``peak`` is the most that it ever had (VmHWM),
@@ -32,7 +32,7 @@ _encode = msgspec.json.encode
 
 
 def resident_mib(pid: int | str = "self", field: str = "VmRSS") -> int:
-    """What a process has in memory, or with ``VmHWM`` the most that it ever had."""
+    """Memory of a process in MiB, or with ``VmHWM`` the most that it ever had."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     found = next(line.split()[1] for line in lines if line.startswith(f"{field}:"))
     return int(found) >> 10

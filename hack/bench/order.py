@@ -1,4 +1,4 @@
-"""What the order of published devices is worth: ``python -m hack.bench.order``.
+"""Worth of the order of published devices: ``python -m hack.bench.order``.
 
 kube-scheduler takes the first device that fits, on the node that LeastAllocated chooses. The same
 requests meet the devices as the plugin publishes them and as they come: GPU by GPU, sorted by name.
@@ -75,7 +75,7 @@ def by_name(partitions: Sequence[Partition]) -> list[Partition]:
 
 
 def listed(partitions: Sequence[Partition]) -> Listed:
-    """What a scheduler sees of them."""
+    """The list of them that a scheduler sees."""
     return [(p.gpu.minor, p.profile, p.placement) for p in partitions if p.profile and p.placement]
 
 

@@ -1,4 +1,4 @@
-"""How well each placement policy packs: ``python -m hack.bench.placement``.
+"""Packing of each placement policy: ``python -m hack.bench.placement``.
 
 All policies play the same requests in one run. Percentages are means over four request mixes unless
 a mix is named; ``lost`` is relative to kube-scheduler's way (``kube``).

@@ -1,4 +1,4 @@
-"""What the placement benchmark plays: requests that stay, that come and go, and that queue.
+"""Scenarios of the placement benchmark: requests that stay, that come and go, and that queue.
 
 Every scenario draws its requests from ``random.Random(seed)`` alone, so that all policies see the
 same requests. Loads are offered memory slices over the fleet's; times are in mean lifetimes.

@@ -133,7 +133,7 @@ class Site:
         )
 
     def _told(self) -> bool:
-        """Whether the control plane has written its events about the new nodes."""
+        """True if the control plane has written its events about the new nodes."""
         before, self._events = self._events, len(self.api.list(EVENTS).items)
         return before == self._events > 0
 

@@ -157,7 +157,7 @@ def _down(directory: Path) -> str:
 
 
 def _hindrance(home: Home) -> str:
-    """Why no cluster can be started here, or an empty string."""
+    """Reason why no cluster can be started here; empty if one can."""
     if home.owner() is not None:
         return (
             f"a cluster runs in {home.directory} already; end it with "

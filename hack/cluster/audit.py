@@ -1,4 +1,4 @@
-"""Who asked the API server for what: its audit log."""
+"""Audit log of the API server: who asked for what."""
 
 from __future__ import annotations
 

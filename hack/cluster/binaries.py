@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 CONTROL_PLANE = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler")
-"""What a control plane without a node needs."""
+"""Binaries of a control plane without a node."""
 
 NODE = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "runc", "busybox")
-"""What a node that runs pods needs besides; `busybox` is the one program in its only image."""
+"""Binaries of a node that runs pods, besides; ``busybox`` is the one program in its only image."""
 
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
 ENVTEST_STORE = Path(".local/share/kubebuilder-envtest/k8s")
-"""Where setup-envtest keeps its downloads, below the home directory."""
+"""Folder in which setup-envtest keeps its downloads, below the home directory."""
 
 _STORED_VERSION = re.compile(r"(\d+)\.(\d+)\.(\d+)-linux-amd64")
 
@@ -41,7 +41,7 @@ class Binaries:
         return str(self.directory / name)
 
     def missing(self, names: Iterable[str]) -> str:
-        """Why what needs `names` cannot run, or an empty string if they can."""
+        """Reason why what needs ``names`` cannot run; empty if it can."""
         absent = [name for name in names if not os.access(self.directory / name, os.X_OK)]
         if not absent:
             return ""

@@ -41,7 +41,7 @@ class Cgroup:
                     (parent / "cgroup.subtree_control").write_text(f"+{controller}")
 
     def directories(self) -> list[str]:
-        """Where it exists."""
+        """Directories in which it exists."""
         return [str(directory) for directory in self._directories if directory.exists()]
 
     def remove(self) -> None:

@@ -53,7 +53,7 @@ def version() -> str:
 
 
 def notes(values: Obj | None = None) -> str:
-    """What helm prints after an installation."""
+    """Notes that helm prints after an installation."""
     (text,) = (
         text
         for name, text in _rendered(values, namespace=NAMESPACE).items()

@@ -27,7 +27,7 @@ DEFAULT_CLASS = "mig.dra.dev"
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a cluster is made of: node name to the products of its GPUs."""
+    """Parts of a cluster: node name to the products of its GPUs."""
 
     nodes: dict[str, tuple[str, ...]]
 
@@ -95,7 +95,7 @@ class Cluster:
         return self.control_plane.kubeconfig(ADMIN)
 
     def tails(self) -> str:
-        """What the driver's pods and the nodes said last."""
+        """Last lines of the driver's pods and of the nodes."""
         logs = [each.tails() for each in self.nodes.values()]
         return "\n".join([*self.pod_logs(), *logs])
 

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from hack.cluster.credentials import User
 
 NEVER = "24h"
-"""How long a node may be silent: fake nodes never report, and stay as ready as they were made."""
+"""Bound on a node's silence: fake nodes never report, and stay as ready as they were made."""
 
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """How a control plane differs from the usual.
+    """Differences of a control plane from the usual.
 
     Args:
         controllers: what the controller manager runs, in the words of its --controllers.
@@ -50,7 +50,7 @@ class Setup:
     auditing: bool = True
 
     def flags(self) -> list[str]:
-        """What every program but etcd is given."""
+        """Flags of every program but etcd."""
         gates = ",".join(f"{name}={str(on).lower()}" for name, on in self.gates.items())
         flags = [f"--feature-gates={gates}"] if gates else []
         return flags + ([f"--emulated-version={self.emulated}"] if self.emulated else [])

@@ -1,4 +1,4 @@
-"""Who may talk to the API server: static tokens, and the key that signs service-account tokens."""
+"""Credentials for the API server: static tokens, and the key that signs those of accounts."""
 
 from __future__ import annotations
 

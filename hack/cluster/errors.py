@@ -1,4 +1,4 @@
-"""What goes wrong with a cluster."""
+"""Errors of a cluster."""
 
 
 class ClusterError(Exception):

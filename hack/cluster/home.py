@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 class Home:
-    """Who owns the directory is told by a lock, which ends with its process.
+    """Directory of a cluster. A lock, which ends with its process, tells who owns it.
 
     Args:
         directory: need not exist.
@@ -39,7 +39,7 @@ class Home:
         return None
 
     def is_ours(self) -> bool:
-        """Whether a cluster was ever here."""
+        """True if a cluster was ever here."""
         return self._lock.exists() or self.log.exists()
 
     @contextlib.contextmanager

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 PLUGIN = "mig-dra-driver-nvidia-mig-kubelet-plugin"
 CONTROLLER = "mig-dra-driver-nvidia-mig-controller"
 _FIRST = {"ServiceAccount", "CustomResourceDefinition"}
-"""What others refer to; helm has the same order, in more steps."""
+"""Kinds that others refer to; helm has the same order, in more steps."""
 _PLURALS = {
     "NetworkPolicy": "networkpolicies",
     "MutatingAdmissionPolicy": "mutatingadmissionpolicies",
@@ -31,7 +31,7 @@ _PLURALS = {
 
 
 def path(obj: Obj) -> str:
-    """Where an object of the chart lives."""
+    """Path of an object of the chart."""
     group = obj["apiVersion"]
     parts = ["/apis" if "/" in group else "/api", group]
     if namespace := obj["metadata"].get("namespace"):
@@ -49,7 +49,7 @@ def apply(api: Api, obj: Obj) -> Obj:
 
 
 class Installation:
-    """What `helm install` does: a namespace, and in it the rendered chart.
+    """Installation as ``helm install`` makes it: a namespace, and in it the rendered chart.
 
     Args:
         control_plane: where.

@@ -115,7 +115,7 @@ class KubeletNode:
         (self.kubelet_root / "dra_manager_state").unlink()
 
     def leftovers(self) -> list[str]:
-        """What of this node is still on the machine: processes, with their mounts, and cgroups."""
+        """Leftovers of this node on the machine: processes, with their mounts, and cgroups."""
         processes = [f"process {pid}" for pid in self._namespace.members()]
         return processes + self.cgroup.directories()
 
@@ -124,7 +124,7 @@ class KubeletNode:
         return f"{self.process.tail()}\n{self.containerd.process.tail()}"
 
     def log(self, pod: Obj, container: str) -> str:
-        """What a container of a pod of this node printed, without the runtime's prefixes."""
+        """Output of a container of a pod of this node, without the runtime's prefixes."""
         meta = pod["metadata"]
         directory = self.pod_logs / f"{meta['namespace']}_{meta['name']}_{meta['uid']}" / container
         files = [file.read_text() for file in sorted(directory.glob("*.log"))]

@@ -47,7 +47,7 @@ class MountNamespace:
         self._identity = _namespace(self._holder.pid)
 
     def within(self) -> list[str]:
-        """What to put before a command so that it runs in the namespace."""
+        """Words before a command that make it run in the namespace."""
         return ["nsenter", f"--mount=/proc/{self._holder.pid}/ns/mnt", "--"]
 
     def close(self) -> None:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def is_ready(node: Obj) -> bool:
-    """Whether pods can be scheduled to a node: condition Ready and no taint."""
+    """True if pods can be scheduled to a node: condition Ready and no taint."""
     conditions = at(node, "status", "conditions")
     ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
     return ready and not node["spec"].get("taints")

@@ -31,11 +31,11 @@ RUNTIME_CLASS: Obj = {
 }
 
 _SYSTEM = ("/usr", "/lib", "/lib64")
-"""Where the machine keeps what Python links to."""
+"""Folders of the machine with what Python links to."""
 
 
 USER_IMAGE = "ubuntu:24.04"
-"""What the pods of the handbook ask for: busybox under its name, as nothing can be pulled."""
+"""Image that the pods of the handbook ask for: busybox under its name, as nothing can be pulled."""
 
 
 def references() -> list[str]:

@@ -80,7 +80,7 @@ class Process:
 
     @property
     def running(self) -> bool:
-        """Whether the program was started and has not ended."""
+        """True if the program was started and has not ended."""
         return self._child is not None and self._child.poll() is None
 
     @property

@@ -1,4 +1,4 @@
-"""What a kubelet changes outside its own directories, and how to change it back."""
+"""Traces of a kubelet outside its own directories, and their removal."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SYSCTLS = (
     "kernel/keys/root_maxkeys",
     "kernel/keys/root_maxbytes",
 )
-"""What kubelet sets (setupKernelTunables), for the whole machine."""
+"""Tunables that kubelet sets (setupKernelTunables), for the whole machine."""
 
 _PROC = Path("/proc/sys")
 

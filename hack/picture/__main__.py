@@ -125,7 +125,7 @@ def _mig(cluster: Cluster, *arguments: str) -> None:
 
 
 def _on_terminal(cluster: Cluster, *arguments: str) -> str:
-    """What the command shows on a terminal of 112 columns with colours."""
+    """Output of the command on a terminal of 112 columns with colours."""
     reader, writer = pty.openpty()
     env = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
     env |= {"KUBECONFIG": str(cluster.kubeconfig), "TERM": "xterm-256color", "COLUMNS": "112"}

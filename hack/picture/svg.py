@@ -1,4 +1,4 @@
-"""What a terminal shows, with the colours that this project uses, as an SVG. Pure."""
+"""Pictures of a terminal, with the colours that this project uses, as SVG. Pure."""
 
 from __future__ import annotations
 

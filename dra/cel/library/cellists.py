@@ -69,7 +69,7 @@ def functions() -> Iterable[Any]:
 
 
 def same(one: Any, other: Any) -> bool:
-    """Whether CEL takes two values for equal: unlike Python, it tells true from 1."""
+    """True if CEL takes two values for equal: unlike Python, it tells true from 1."""
     return isinstance(one, bool) == isinstance(other, bool) and bool(one == other)
 
 

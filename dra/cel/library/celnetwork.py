@@ -159,7 +159,7 @@ def _url(text: str) -> Opaque:
 
 
 def is_url(text: str) -> bool:
-    """Whether it is a URL, or an absolute path."""
+    """True if it is a URL, or an absolute path."""
     return _accepts(_url)(text)
 
 

@@ -81,7 +81,7 @@ class LeaderElector:
 
     @property
     def settled(self) -> bool:
-        """Whether, when this term began, nothing of earlier leaders could arrive any more.
+        """True if, when this term began, nothing of earlier leaders could arrive any more.
 
         True only for a term that began with a lease that was given back settled: not with one that
         ran out, did not exist, was emptied by somebody else or was this program's own already.

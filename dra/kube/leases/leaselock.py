@@ -233,7 +233,7 @@ def _body_of(lease: Obj, spec: dict[str, Any], *, settled: bool) -> Obj:
 
 
 def _is_settled(lease: Obj) -> bool:
-    """Whether the last holder gave the lease back, and said that nothing is on its way."""
+    """True if the last holder gave the lease back, and said that nothing is on its way."""
     spec, annotations = _spec(lease), at(lease, "metadata", "annotations", default={})
     return not spec.get("holderIdentity") and annotations.get(SETTLED) == _transitions(spec)
 
