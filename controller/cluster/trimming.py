@@ -51,6 +51,8 @@ _CONTAINER = ("name", "resources", "restartPolicy")
 _PORT = ("hostPort", "hostIP", "protocol")
 _VOLUME_CLAIM = ("claimName",)
 _SHARED_BYTES = 32 * 2**20
+_LABELS_BYTES = 2 * 2**20
+"""Few: what tells the pods of one owner apart is often in their labels, and then none are equal."""
 
 REQUEST_BYTES = 64 * 2**10
 """The requests and constraints of a claim that is read; usual ones have some hundred bytes."""
@@ -76,6 +78,7 @@ class Trimmer:
     def __init__(self, resource: Resource, driver: str) -> None:
         self._driver = driver
         self._known: BoundedCache[bytes, Any] = BoundedCache(_SHARED_BYTES, weigh=json_weight)
+        self._labels: BoundedCache[bytes, Any] = BoundedCache(_LABELS_BYTES, weigh=json_weight)
         self._trim: Callable[[Obj], Obj] = {
             PODS: self._pod,
             RESOURCE_CLAIMS: self._claim,
@@ -110,7 +113,8 @@ class Trimmer:
             said["conditions"] = own
         metadata = _named(obj["metadata"], _POD_METADATA)
         if labels := metadata.pop("labels", None):
-            metadata["labels"] = self._shared(_interned(labels))
+            known = msgspec.json.encode(labels)
+            metadata["labels"] = self._labels.get(known, lambda: _interned(labels))
         if owners := metadata.get("ownerReferences"):
             metadata["ownerReferences"] = self._shared([_picked(o, _OWNER) for o in owners])
         return {"metadata": metadata, "spec": slim, "status": said}

@@ -1,6 +1,7 @@
 """Pods by the node where they are or are about to be, and by what others look at: their labels.
 
 Pods with equal labels are counted together, so that a term looks at few groups, not at many pods.
+Most clusters have few terms: what they look at is kept from the first time on that one does.
 """
 
 from __future__ import annotations
@@ -56,7 +57,8 @@ class Residents:
     def __init__(self) -> None:
         self.version = 0
         self._place: dict[ObjectKey, tuple[str, Pod]] = {}
-        self._on: dict[str, dict[ObjectKey, Pod]] = {}
+        self._present: dict[str, int] = {}
+        self._on: dict[str, dict[ObjectKey, Pod]] | None = None
         self._groups: dict[str, dict[_Alike, dict[str, int]]] = {}
         self._shunning: dict[str, dict[PodNeeds, dict[str, int]]] = {}
         self._far: dict[tuple[str, PodNeeds], dict[str, int]] = {}
@@ -76,14 +78,10 @@ class Residents:
         )
         if before is not None:
             del self._place[pod.key]
-            del self._on[before[0]][pod.key]
-            if not self._on[before[0]]:
-                del self._on[before[0]]
-            self._use(before[1], uses=False)
+            self._settle(before[1], before[0], comes=False)
         if node:
             self._place[pod.key] = node, pod
-            self._on.setdefault(node, {})[pod.key] = pod
-            self._use(pod, uses=True)
+            self._settle(pod, node, comes=True)
         if same:
             return False
         if before is not None:
@@ -106,6 +104,10 @@ class Residents:
 
     def on(self, node: str) -> Collection[Pod]:
         """The pods on a node."""
+        if self._on is None:
+            self._on = {}
+            for key, (where, pod) in self._place.items():
+                self._on.setdefault(where, {})[key] = pod
         return self._on.get(node, {}).values()
 
     def users(self, volume_claim: ObjectKey) -> Collection[Pod]:
@@ -121,7 +123,7 @@ class Residents:
     ) -> Iterator[Group]:
         """The groups of a namespace that ``selector`` selects, as they are without one pod."""
         own = self._place.get(without)
-        for alike, nodes in self._groups.get(namespace, {}).items():
+        for alike, nodes in self._grouped(namespace).items():
             labels = dict(alike.labels)
             if not selector.matches(labels):
                 continue
@@ -132,7 +134,7 @@ class Residents:
 
     def meant(self, term: PodTerm, *, owner: ObjectKey) -> Iterator[Group]:
         """The groups that a term of the pod ``owner`` means, which itself does not count."""
-        for namespace in [owner[0]] if term.at_home else [*self._groups]:
+        for namespace in [owner[0]] if term.at_home else [*self._present]:
             if self.covers(term, namespace, owner=owner[0]):
                 yield from self.selected(namespace, term.selector, without=owner)
 
@@ -169,6 +171,30 @@ class Residents:
                 if self.covers(term, namespace, owner=owner) and term.selector.matches(pod.labels):
                     yield Shunning(owner, term, others)
 
+    def _grouped(self, namespace: str) -> dict[_Alike, dict[str, int]]:
+        """The groups of a namespace, kept up to date once somebody has asked for them."""
+        groups = self._groups.get(namespace)
+        if groups is None:
+            groups = self._groups[namespace] = {}
+            for key, (node, pod) in self._place.items():
+                if key[0] == namespace:
+                    _book(groups, _like(pod), node, 1)
+        return groups
+
+    def _settle(self, pod: Pod, node: str, *, comes: bool) -> None:
+        """Note a pod that comes or goes where it is looked for by node, claim or namespace."""
+        _book_one(self._present, pod.key[0], 1 if comes else -1)
+        self._use(pod, uses=comes)
+        if self._on is None:
+            return
+        pods = self._on.setdefault(node, {})
+        if comes:
+            pods[pod.key] = pod
+        else:
+            del pods[pod.key]
+            if not pods:
+                del self._on[node]
+
     def _use(self, pod: Pod, *, uses: bool) -> None:
         for name, _ in pod.volume_claims:
             key = (pod.key[0], name)
@@ -180,10 +206,9 @@ class Residents:
                     del self._users[key]
 
     def _count(self, pod: Pod, node: str, change: int) -> None:
-        groups = self._groups.setdefault(pod.key[0], {})
-        _book(groups, _like(pod), node, change)
-        if not groups:
-            del self._groups[pod.key[0]]
+        groups = self._groups.get(pod.key[0])
+        if groups is not None:
+            _book(groups, _like(pod), node, change)
         if pod.needs.company.anti_affinity:
             self._count_shunning(pod, node, change)
 
@@ -210,10 +235,14 @@ def _less(nodes: Mapping[str, int], node: str) -> Mapping[str, int]:
 
 def _book(table: dict[_K, dict[str, int]], key: _K, node: str, change: int) -> None:
     nodes = table.setdefault(key, {})
-    left = nodes.get(node, 0) + change
-    if left:
-        nodes[node] = left
-    else:
-        nodes.pop(node, None)
+    _book_one(nodes, node, change)
     if not nodes:
         del table[key]
+
+
+def _book_one(counts: dict[str, int], key: str, change: int) -> None:
+    left = counts.get(key, 0) + change
+    if left:
+        counts[key] = left
+    else:
+        counts.pop(key, None)
