@@ -1,4 +1,7 @@
-"""Discovery: which groups, versions and resources are served, in all the forms clients ask for."""
+"""Groups, versions and resources that are served, aggregated and, for older clients, one by one.
+
+``kubectl`` since 1.27 asks for the aggregated form; the lists of before are made from it.
+"""
 
 from __future__ import annotations
 
@@ -23,158 +26,109 @@ VERSION = {
     "platform": "linux/amd64",
 }
 AGGREGATED = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
-_SUBRESOURCE_KINDS = {
-    "binding": ("Binding", "v1", "", ("create",)),
-    "eviction": ("Eviction", "v1", "policy", ("create",)),
-    "log": ("Pod", "v1", "", ("get",)),
+_CALLS = {
+    "binding": ("", "v1", "Binding", "create"),
+    "eviction": ("policy", "v1", "Eviction", "create"),
+    "log": ("", "v1", "Pod", "get"),
 }
-_GET_PATCH_UPDATE = ("get", "patch", "update")
+
+
+def aggregated(catalogue: Catalogue, *, core: bool) -> Obj:
+    """GET /api or /apis in the aggregated form."""
+    items = []
+    for name, members in groupby(catalogue.all(), key=lambda t: t.group):
+        versions: dict[str, list[Obj]] = {}
+        for resource in members:
+            versions.setdefault(resource.version, []).append(_resource(resource))
+        served = [
+            {"version": version, "resources": versions[version], "freshness": "Current"}
+            for version in sorted(versions, key=_priority)
+        ]
+        if (name == "") == core:
+            items.append({"metadata": {"name": name} if name else {}, "versions": served})
+    head: Obj = {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2"}
+    return head | {"metadata": {}, "items": items}
 
 
 def api_versions() -> Obj:
-    """Answers GET /api."""
-    return {
-        "kind": "APIVersions",
-        "versions": ["v1"],
-        "serverAddressByClientCIDRs": [{"clientCIDR": "0.0.0.0/0", "serverAddress": "127.0.0.1"}],
-    }
-
-
-def groups(catalogue: Catalogue) -> dict[str, list[str]]:
-    """The served versions of every group, the preferred one first."""
-    found: dict[str, list[str]] = {}
-    for resource in catalogue.all():
-        versions = found.setdefault(resource.group, [])
-        if resource.version not in versions:
-            versions.append(resource.version)
-    return {group: sorted(versions, key=_priority) for group, versions in found.items()}
-
-
-def _priority(version: str) -> tuple[int, str]:
-    stability = 2 if "alpha" in version else 1 if "beta" in version else 0
-    return stability, version
+    """GET /api."""
+    address = {"clientCIDR": "0.0.0.0/0", "serverAddress": "127.0.0.1"}
+    return {"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": [address]}
 
 
 def group_list(catalogue: Catalogue) -> Obj:
-    """Answers GET /apis."""
-    named = [_group(name, versions) for name, versions in groups(catalogue).items() if name]
-    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": named}
+    """GET /apis."""
+    groups = [_group(item) for item in aggregated(catalogue, core=False)["items"]]
+    return {"kind": "APIGroupList", "apiVersion": "v1", "groups": groups}
 
 
-def _group(name: str, versions: list[str]) -> Obj:
+def group(catalogue: Catalogue, name: str) -> Obj | None:
+    """GET /apis/<group>; None for a group that is not served."""
+    found = [each for each in group_list(catalogue)["groups"] if each["name"] == name]
+    return {"kind": "APIGroup", "apiVersion": "v1"} | found[0] if found else None
+
+
+def resource_list(catalogue: Catalogue, group: str, version: str) -> Obj | None:
+    """GET /api/v1 and /apis/<group>/<version>; None for what is not served."""
+    entries = [
+        entry
+        for item in aggregated(catalogue, core=not group)["items"]
+        if item["metadata"].get("name", "") == group
+        for served in item["versions"]
+        if served["version"] == version
+        for resource in served["resources"]
+        for entry in _entries(resource)
+    ]
+    name = f"{group}/{version}" if group else version
+    head: Obj = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": name}
+    return head | {"resources": entries} if entries else None
+
+
+def _priority(version: str) -> tuple[int, str]:
+    return (2 if "alpha" in version else 1 if "beta" in version else 0), version
+
+
+def _resource(resource: ResourceType) -> Obj:
+    kind = {"group": resource.group, "version": resource.version, "kind": resource.kind}
+    entry: Obj = {
+        "resource": resource.plural,
+        "responseKind": kind,
+        "scope": "Namespaced" if resource.namespaced else "Cluster",
+        "singularResource": resource.singular or resource.kind.lower(),
+        "verbs": list(ALL_VERBS),
+        "shortNames": list(resource.short_names),
+        "categories": list(resource.categories),
+        "subresources": [_subresource(name, kind) for name in resource.subresources],
+    }
+    return {name: value for name, value in entry.items() if value}
+
+
+def _subresource(name: str, kind: Obj) -> Obj:
+    if name not in _CALLS:
+        return {"subresource": name, "responseKind": kind, "verbs": ["get", "patch", "update"]}
+    group, version, answer, verb = _CALLS[name]
+    responds = {"group": group, "version": version, "kind": answer}
+    return {"subresource": name, "responseKind": responds, "verbs": [verb]}
+
+
+def _group(item: Obj) -> Obj:
+    name = item["metadata"]["name"]
+    versions = [v["version"] for v in item["versions"]]
     entries = [{"groupVersion": f"{name}/{v}", "version": v} for v in versions]
     return {"name": name, "versions": entries, "preferredVersion": entries[0]}
 
 
-def group(catalogue: Catalogue, name: str) -> Obj | None:
-    """Answers GET /apis/<group>."""
-    versions = groups(catalogue).get(name)
-    if not versions:
-        return None
-    return {"kind": "APIGroup", "apiVersion": "v1"} | _group(name, versions)
-
-
-def resource_list(catalogue: Catalogue, group: str, version: str) -> Obj | None:
-    """Answers GET /api/v1 and /apis/<group>/<version>."""
-    served = [t for t in catalogue.all() if (t.group, t.version) == (group, version)]
-    if not served:
-        return None
-    entries: list[Obj] = []
-    for resource in served:
-        entry = _named(resource) | {
-            "name": resource.plural,
-            "namespaced": resource.namespaced,
-            "kind": resource.kind,
-            "verbs": list(ALL_VERBS),
-        }
-        if resource.categories:
-            entry["categories"] = list(resource.categories)
-        entries.append(entry)
-        for name in resource.subresources:
-            kind, verbs, responds = _subresource(resource, name)
-            entries.append(
-                {
-                    "name": f"{resource.plural}/{name}",
-                    "singularName": "",
-                    "namespaced": resource.namespaced,
-                    "kind": kind,
-                    "verbs": verbs,
-                }
-                | ({} if name not in _SUBRESOURCE_KINDS else responds)
-            )
-    return {
-        "kind": "APIResourceList",
-        "apiVersion": "v1",
-        "groupVersion": f"{group}/{version}" if group else version,
-        "resources": entries,
-    }
-
-
-def _named(resource: ResourceType) -> Obj:
-    named: Obj = {"singularName": resource.singular or resource.kind.lower()}
-    if resource.short_names:
-        named["shortNames"] = list(resource.short_names)
-    return named
-
-
-def _subresource(resource: ResourceType, name: str) -> tuple[str, list[str], Obj]:
-    if name not in _SUBRESOURCE_KINDS:
-        verbs = ["update"] if name == "finalize" else list(_GET_PATCH_UPDATE)
-        here = {"group": resource.group, "version": resource.version, "kind": resource.kind}
-        return resource.kind, verbs, here
-    kind, version, group, verbs_ = _SUBRESOURCE_KINDS[name]
-    return kind, list(verbs_), {"group": group, "version": version, "kind": kind}
-
-
-def aggregated(catalogue: Catalogue, *, core: bool) -> Obj:
-    """Answers GET /api or /apis in the aggregated form, which modern kubectl asks for first."""
-    items = []
-    by_group = groupby(catalogue.all(), key=lambda t: t.group)
-    for name, members in by_group:
-        if (name == "") != core:
-            continue
-        versions: dict[str, list[Obj]] = {}
-        for resource in members:
-            versions.setdefault(resource.version, []).append(_aggregated_resource(resource))
-        items.append(
-            {
-                "metadata": {"name": name} if name else {},
-                "versions": [
-                    {"version": v, "resources": versions[v], "freshness": "Current"}
-                    for v in sorted(versions, key=_priority)
-                ],
-            }
-        )
-    return {
-        "kind": "APIGroupDiscoveryList",
-        "apiVersion": "apidiscovery.k8s.io/v2",
-        "metadata": {},
-        "items": items,
-    }
-
-
-def _aggregated_resource(resource: ResourceType) -> Obj:
-    names = _named(resource)
-    entry: Obj = {
-        "resource": resource.plural,
-        "responseKind": {
-            "group": resource.group,
-            "version": resource.version,
-            "kind": resource.kind,
-        },
-        "scope": "Namespaced" if resource.namespaced else "Cluster",
-        "singularResource": names["singularName"],
-        "verbs": list(ALL_VERBS),
-    }
-    if resource.short_names:
-        entry["shortNames"] = names["shortNames"]
-    if resource.categories:
-        entry["categories"] = list(resource.categories)
-    if resource.subresources:
-        entry["subresources"] = []
-        for name in resource.subresources:
-            _, verbs, responds = _subresource(resource, name)
-            entry["subresources"].append(
-                {"subresource": name, "responseKind": responds, "verbs": verbs}
-            )
-    return entry
+def _entries(resource: Obj) -> list[Obj]:
+    """A resource and its subresources, as one list names them."""
+    scope = {"namespaced": resource["scope"] == "Namespaced"}
+    own = {"name": resource["resource"], "singularName": resource["singularResource"]}
+    own |= {name: resource[name] for name in ("shortNames", "categories") if name in resource}
+    kind = {"kind": resource["responseKind"]["kind"], "verbs": resource["verbs"]}
+    inner = [
+        {"name": f"{resource['resource']}/{sub['subresource']}", "singularName": ""}
+        | scope
+        | {"verbs": sub["verbs"]}
+        | (sub["responseKind"] if sub["subresource"] in _CALLS else {"kind": kind["kind"]})
+        for sub in resource.get("subresources", [])
+    ]
+    return [own | scope | kind, *inner]

@@ -82,4 +82,4 @@ def resolve(path: str, catalogue: Catalogue) -> Target | None:
 
 
 def _is_of_namespace(group: str, rest: list[str]) -> bool:
-    return not group and len(rest) == 3 and rest[2] in ("status", "finalize")  # noqa: PLR2004
+    return not group and len(rest) == 3 and rest[2] == "status"  # noqa: PLR2004

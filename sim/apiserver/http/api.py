@@ -183,8 +183,6 @@ class Api:
         if not target.name or target.subresource in ("binding", "eviction", "log"):
             raise errors.method_not_allowed()
         body = bodies.parse(request)
-        if target.subresource == "finalize":
-            return self._one(200, target, subresources.finalize(self.registry, target, body), form)
         warnings: list[str] = []
         options = request.write_options()
         if self.registry.creates_by_update(target):

@@ -1,14 +1,12 @@
-"""Kinds of the core group, of workloads, leases and admission policies."""
+"""Kinds of the core group, leases and definitions; what is not here is only stored."""
 
 from __future__ import annotations
 
-import base64
 from typing import TYPE_CHECKING
 
 from dra.common.resources import Obj
 from sim.apiserver.kinds.kind import Environment, Kind, text_at
 from sim.apiserver.validate import pods, small
-from sim.apiserver.validate.definitions import check_definition
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -179,7 +177,7 @@ class NamespaceKind(Kind):
         obj.setdefault("spec", {}).setdefault("finalizers", ["kubernetes"])
 
     def prepare_update(self, new: Obj, old: Obj, env: Environment) -> None:
-        """Keeps the spec's finalizers: they change only through `finalize`."""
+        """Keeps the spec's finalizers: the server takes them away when the namespace is empty."""
         new["spec"] = old["spec"]
 
     def fields(self, obj: Obj) -> Obj:
@@ -243,28 +241,12 @@ class LeaseKind(Kind):
         return small.check_lease(obj["spec"])
 
 
-class ConfigMapKind(Kind):
-    """Config maps."""
-
-    def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
-        """Checks the keys."""
-        return small.check_config_map(obj)
-
-
 class SecretKind(Kind):
     """Secrets."""
 
     def default(self, obj: Obj, env: Environment) -> None:
-        """Sets the type, and takes plain text over into the data."""
+        """Sets the type."""
         obj.setdefault("type", "Opaque")
-        for key, text in obj.pop("stringData", {}).items():
-            obj.setdefault("data", {})[key] = base64.b64encode(text.encode()).decode()
-
-
-class RoleKind(Kind):
-    """RBAC: stored, asked by nobody here."""
-
-    created_by_update = True
 
 
 class DefinitionKind(Kind):
@@ -283,40 +265,13 @@ class DefinitionKind(Kind):
             names.setdefault("singular", kind.lower())
             names.setdefault("listKind", f"{kind}List")
 
-    def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
-        """Checks what the server has to rely on."""
-        return check_definition(obj)
-
-
-class WorkloadKind(Kind):
-    """Deployments and DaemonSets: stored, run by nobody here."""
-
-    bumps_generation = True
-
-
-class PolicyKind(Kind):
-    """Admission policies and their bindings: stored, enforced by nobody here."""
-
-    bumps_generation = True
-    unconditional_update = False
-    status_carries_metadata = False
-
 
 CORE_KINDS: dict[tuple[str, str], Kind] = {
     ("", "pods"): PodKind(),
     ("", "nodes"): NodeKind(),
     ("", "namespaces"): NamespaceKind(),
     ("", "events"): EventKind(),
-    ("", "configmaps"): ConfigMapKind(),
     ("", "secrets"): SecretKind(),
     ("coordination.k8s.io", "leases"): LeaseKind(),
-    **{
-        ("rbac.authorization.k8s.io", plural): RoleKind()
-        for plural in ("roles", "rolebindings", "clusterroles", "clusterrolebindings")
-    },
     ("apiextensions.k8s.io", "customresourcedefinitions"): DefinitionKind(),
-    ("apps", "deployments"): WorkloadKind(),
-    ("apps", "daemonsets"): WorkloadKind(),
-    ("admissionregistration.k8s.io", "validatingadmissionpolicies"): PolicyKind(),
-    ("admissionregistration.k8s.io", "validatingadmissionpolicybindings"): PolicyKind(),
 }

@@ -22,17 +22,13 @@ def _admin_allowed(obj: Obj, env: Environment) -> bool:
     return bool(labels.get(_ADMIN_LABEL) == "true")
 
 
-def _default_requests(spec: Obj, env: Environment) -> None:
+def _default_requests(spec: Obj) -> None:
     for request in spec.setdefault("devices", {}).get("requests", []):
         for wanted in [request.get("exactly"), *request.get("firstAvailable", [])]:
             if wanted is None:
                 continue
             if wanted.setdefault("allocationMode", "ExactCount") == "ExactCount":
                 wanted["count"] = wanted.get("count") or 1
-            if "DRAConsumableCapacity" not in env.gates:
-                wanted.pop("capacity", None)
-            if "DRAAdminAccess" not in env.gates:
-                wanted.pop("adminAccess", None)
 
 
 class ClaimKind(Kind):
@@ -42,7 +38,7 @@ class ClaimKind(Kind):
 
     def default(self, obj: Obj, env: Environment) -> None:
         """Completes the requests, and always shows a status."""
-        _default_requests(obj.setdefault("spec", {}), env)
+        _default_requests(obj.setdefault("spec", {}))
         status = obj.setdefault("status", {})
         if "allocation" in status:
             status["allocation"].setdefault("devices", {})
@@ -52,18 +48,9 @@ class ClaimKind(Kind):
         obj["status"] = {}
 
     def prepare_status(self, new: Obj, old: Obj, env: Environment) -> None:
-        """Drops fields behind closed gates, and the devices of an allocation that is gone."""
+        """Drops the devices of an allocation that is gone."""
         status = new.setdefault("status", {})
         results = _results(status)
-        if "DRAResourceClaimDeviceStatus" not in env.gates and not old["status"].get("devices"):
-            status.pop("devices", None)
-        for result in results:
-            if "DRADeviceBindingConditions" not in env.gates:
-                result.pop("bindingConditions", None)
-                result.pop("bindingFailureConditions", None)
-            if "DRAConsumableCapacity" not in env.gates:
-                result.pop("shareID", None)
-                result.pop("consumedCapacity", None)
         kept = {device_id(result) for result in results}
         gone = {device_id(result) for result in _results(old["status"])} - kept
         devices = [d for d in status.get("devices", []) if device_id(d) not in gone]
@@ -95,7 +82,7 @@ class ClaimTemplateKind(Kind):
 
     def default(self, obj: Obj, env: Environment) -> None:
         """Completes the requests."""
-        _default_requests(obj.setdefault("spec", {}).setdefault("spec", {}), env)
+        _default_requests(obj.setdefault("spec", {}).setdefault("spec", {}))
 
     def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
         """Checks the claim spec within."""
@@ -114,10 +101,8 @@ class DeviceClassKind(Kind):
     bumps_generation = True
 
     def default(self, obj: Obj, env: Environment) -> None:
-        """Shows a spec always; drops the extended resource behind a closed gate."""
-        spec = obj.setdefault("spec", {})
-        if "DRAExtendedResource" not in env.gates:
-            spec.pop("extendedResourceName", None)
+        """Shows a spec always."""
+        obj.setdefault("spec", {})
 
     def check_create(self, obj: Obj, env: Environment) -> Iterable[Cause]:
         """Checks selectors, configs and the extended resource name."""
@@ -160,13 +145,6 @@ class SliceKind(Kind):
 _GATED_DEVICE_FIELDS = {
     "DRAPartitionableDevices": ("consumesCounters", "nodeName", "nodeSelector", "allNodes"),
     "DRADeviceTaints": ("taints",),
-    "DRADeviceBindingConditions": (
-        "bindingConditions",
-        "bindingFailureConditions",
-        "bindsToNode",
-    ),
-    "DRAConsumableCapacity": ("allowMultipleAllocations",),
-    "DRANodeAllocatableResources": ("nodeAllocatableResourceMappings",),
 }
 
 DRA_KINDS: dict[tuple[str, str], Kind] = {

@@ -20,19 +20,8 @@ if TYPE_CHECKING:
     from sim.apiserver.refusals.causes import Cause
     from sim.apiserver.storage.store import Store
 
-DEFAULT_GATES = frozenset(
-    [
-        "DRAAdminAccess",
-        "DRAConsumableCapacity",
-        "DRADeviceBindingConditions",
-        "DRADeviceTaints",
-        "DRAExtendedResource",
-        "DRAPartitionableDevices",
-        "DRAPrioritizedList",
-        "DRAResourceClaimDeviceStatus",
-    ]
-)
-"""Feature gates of DRA that 1.36 has on."""
+DEFAULT_GATES = frozenset(["DRADeviceTaints", "DRAPartitionableDevices"])
+"""Feature gates that 1.36 has on and that make a difference here."""
 
 
 @dataclass(frozen=True, slots=True)

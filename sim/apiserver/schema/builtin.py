@@ -253,7 +253,6 @@ EVENT = kind(
     reportingInstance=TEXT,
 )
 CONFIG_MAP = kind(data=map_of(TEXT), binaryData=map_of(TEXT), immutable=BOOLEAN)
-SERVICE_ACCOUNT = partial(metadata=METADATA, secrets=keyed(_REFERENCE, "name"))
 LEASE = kind(
     spec=struct(
         holderIdentity=TEXT,
@@ -267,24 +266,7 @@ LEASE = kind(
 )
 
 # --- the rest -----------------------------------------------------------------------------------
-WORKLOAD = kind(
-    spec=partial(selector=_REFERENCE, template=partial(metadata=METADATA, spec=_POD_SPEC)),
-    status=partial(conditions=_CONDITIONS),
-)
 CUSTOM_RESOURCE_DEFINITION = kind(
     spec=ANY, status=partial(conditions=keyed(ANY, "type", merge=False))
 )
-ADMISSION_POLICY = kind(
-    spec=partial(
-        paramKind=_REFERENCE,
-        matchConstraints=_REFERENCE,
-        matchConditions=keyed(ANY, "name"),
-        variables=keyed(_REFERENCE, "name"),
-    ),
-    status=partial(conditions=keyed(ANY, "type", merge=False)),
-)
-ADMISSION_BINDING = kind(
-    spec=partial(paramRef=_REFERENCE, matchResources=_REFERENCE, validationActions=set_of())
-)
-ROLE_BINDING = partial(metadata=METADATA, roleRef=_REFERENCE)
 PLAIN = partial(metadata=METADATA)

@@ -29,8 +29,7 @@ ALL_VERBS = (
 class ResourceType:
     """One resource in one version: names, scope, subresources and the shape of its objects.
 
-    `schema` and `columns` are those of a custom resource's definition. `storage` names the
-    family whose objects it shows, if that is not its own (events exist in two groups).
+    `schema` and `columns` are those of a custom resource's definition.
     """
 
     group: str
@@ -47,7 +46,6 @@ class ResourceType:
     schema: dict[str, Any] = field(default_factory=dict)
     columns: tuple[dict[str, Any], ...] = ()
     selectable: tuple[str, ...] = ()
-    storage: Family | None = None
 
     @property
     def api_version(self) -> str:
@@ -62,13 +60,14 @@ class ResourceType:
     @property
     def family(self) -> Family:
         """Family under which the resource's objects are stored."""
-        return self.storage or (self.group, self.plural)
+        return (self.group, self.plural)
 
 
 _STATUS = ("status",)
 _RBAC = "rbac.authorization.k8s.io"
 _DRA = "resource.k8s.io"
 _ADMISSION = "admissionregistration.k8s.io"
+_POLICY = "ValidatingAdmissionPolicy"
 _APIEXTENSIONS = "apiextensions.k8s.io"
 
 
@@ -80,13 +79,12 @@ def _dra(plural: str, kind: str, shape: Shape, **more: Any) -> ResourceType:
     return ResourceType(_DRA, "v1", plural, kind, more.pop("namespaced", False), shape, **more)
 
 
-def _rbac(plural: str, kind: str, shape: Shape, *, namespaced: bool) -> ResourceType:
-    return ResourceType(_RBAC, "v1", plural, kind, namespaced, shape)
-
-
-def _apps(plural: str, kind: str, short: str) -> ResourceType:
+def _stored(group: str, plural: str, kind: str, short: str = "", **more: Any) -> ResourceType:
+    """A kind that is stored, and whose controllers run nowhere here."""
+    namespaced = more.pop("namespaced", True)
+    names = (short,) if short else ()
     return ResourceType(
-        "apps", "v1", plural, kind, True, shapes.WORKLOAD, _STATUS, (short,), ("all",)
+        group, "v1", plural, kind, namespaced, shapes.PLAIN, short_names=names, **more
     )
 
 
@@ -95,7 +93,7 @@ NAMESPACES = _core(
     "Namespace",
     shapes.NAMESPACE,
     namespaced=False,
-    subresources=("status", "finalize"),
+    subresources=_STATUS,
     short_names=("ns",),
 )
 NODES = _core(
@@ -143,58 +141,34 @@ BUILTIN: tuple[ResourceType, ...] = (
     NODES,
     PODS,
     EVENTS,
-    _core("configmaps", "ConfigMap", shapes.CONFIG_MAP, short_names=("cm",)),
-    _core("secrets", "Secret", shapes.PLAIN),
-    _core("serviceaccounts", "ServiceAccount", shapes.SERVICE_ACCOUNT, short_names=("sa",)),
-    _core("services", "Service", shapes.PLAIN, subresources=_STATUS, short_names=("svc",)),
-    ResourceType(
-        "events.k8s.io",
-        "v1",
-        "events",
-        "Event",
-        True,
-        shapes.PLAIN,
-        short_names=("ev",),
-        storage=("", "events"),
-    ),
-    _apps("daemonsets", "DaemonSet", "ds"),
-    _apps("deployments", "Deployment", "deploy"),
     LEASES,
     CUSTOM_RESOURCE_DEFINITIONS,
     DEVICE_CLASSES,
     RESOURCE_CLAIMS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_SLICES,
-    _rbac("clusterroles", "ClusterRole", shapes.PLAIN, namespaced=False),
-    _rbac("clusterrolebindings", "ClusterRoleBinding", shapes.ROLE_BINDING, namespaced=False),
-    _rbac("roles", "Role", shapes.PLAIN, namespaced=True),
-    _rbac("rolebindings", "RoleBinding", shapes.ROLE_BINDING, namespaced=True),
-    ResourceType(
-        _ADMISSION,
-        "v1",
-        "validatingadmissionpolicies",
-        "ValidatingAdmissionPolicy",
-        False,
-        shapes.ADMISSION_POLICY,
-        _STATUS,
+    _core("configmaps", "ConfigMap", shapes.CONFIG_MAP, short_names=("cm",)),
+    _stored("", "secrets", "Secret"),
+    _stored("", "serviceaccounts", "ServiceAccount", "sa"),
+    _stored("", "services", "Service", "svc", subresources=_STATUS),
+    _stored("apps", "daemonsets", "DaemonSet", "ds", subresources=_STATUS, categories=("all",)),
+    _stored(
+        "apps", "deployments", "Deployment", "deploy", subresources=_STATUS, categories=("all",)
     ),
-    ResourceType(
+    _stored(_RBAC, "clusterroles", "ClusterRole", namespaced=False),
+    _stored(_RBAC, "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
+    _stored(_RBAC, "roles", "Role"),
+    _stored(_RBAC, "rolebindings", "RoleBinding"),
+    _stored(
+        _ADMISSION, "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False
+    ),
+    _stored(
         _ADMISSION,
-        "v1",
         "validatingadmissionpolicybindings",
         "ValidatingAdmissionPolicyBinding",
-        False,
-        shapes.ADMISSION_BINDING,
+        namespaced=False,
     ),
-    ResourceType(
-        "scheduling.k8s.io",
-        "v1",
-        "priorityclasses",
-        "PriorityClass",
-        False,
-        shapes.PLAIN,
-        short_names=("pc",),
-    ),
+    _stored("scheduling.k8s.io", "priorityclasses", "PriorityClass", "pc", namespaced=False),
 )
 
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _SPLIT = re.compile(r",(?![^(]*\))")
 _SET = re.compile(r"^\s*(\S+)\s+(in|notin)\s*\(([^)]*)\)\s*$")
-_COMPARE = re.compile(r"^\s*([^\s=!<>]+)\s*(==|!=|=|>|<)\s*([^\s=!<>]*)\s*$")
+_COMPARE = re.compile(r"^\s*([^\s=!<>]+)\s*(==|!=|=)\s*([^\s=!<>]*)\s*$")
 _EXISTS = re.compile(r"^\s*(!?)\s*([^\s=!<>()]+)\s*$")
 
 
@@ -35,13 +35,7 @@ class Requirement:
             return not present
         if self.operator == "in":
             return present and labels[self.key] in self.values
-        if self.operator == "notin":
-            return not present or labels[self.key] not in self.values
-        limit = int(next(iter(self.values)))
-        text = str(labels.get(self.key, ""))
-        if not text.lstrip("-").isdigit():
-            return False
-        return int(text) > limit if self.operator == ">" else int(text) < limit
+        return not present or labels[self.key] not in self.values
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +70,7 @@ def _parse_label(part: str) -> Requirement:
         values = frozenset(value.strip() for value in match[3].split(","))
         requirement = Requirement(match[1], match[2], values)
     elif match := _COMPARE.match(part):
-        operator = {"=": "in", "==": "in", "!=": "notin"}.get(match[2], match[2])
+        operator = "notin" if match[2] == "!=" else "in"
         requirement = Requirement(match[1], operator, frozenset([match[3]]))
     elif match := _EXISTS.match(part):
         operator = "missing" if match[1] else "exists"
@@ -84,9 +78,6 @@ def _parse_label(part: str) -> Requirement:
     else:
         raise errors.bad_request(f"unable to parse requirement: found '{part}'")
     complaint = names.qualified_name(requirement.key)
-    if not complaint and requirement.operator in (">", "<"):
-        numeric = all(value.lstrip("-").isdigit() for value in requirement.values)
-        complaint = None if numeric else "for 'Gt', 'Lt' operators, the value must be an integer"
     if complaint:
         raise errors.bad_request(f"unable to parse requirement: <nil>: {complaint}")
     return requirement

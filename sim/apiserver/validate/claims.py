@@ -11,7 +11,6 @@ from sim.apiserver.validate.devices import (
     check_opaque,
     check_qualified,
     check_selectors,
-    check_toleration,
     refuse_admin_access,
 )
 
@@ -121,8 +120,6 @@ def _check_wanted(wanted: Obj, path: str) -> list[Cause]:
             causes.append(invalid(f"{path}.count", count, "must be greater than zero"))
     else:
         causes.append(not_supported(f"{path}.allocationMode", mode, ("All", "ExactCount")))
-    for index, toleration in enumerate(wanted.get("tolerations", [])):
-        causes += check_toleration(toleration, f"{path}.tolerations[{index}]")
     return causes
 
 

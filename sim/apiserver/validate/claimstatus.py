@@ -24,14 +24,12 @@ from sim.apiserver.validate.claims import (
 )
 from sim.apiserver.validate.devices import (
     OPAQUE_LENGTH,
-    check_binding,
     check_driver,
     check_items,
     check_label,
     check_opaque,
     check_pool,
     check_raw,
-    check_uuid,
     device_id,
     immutable,
     refuse_admin_access,
@@ -44,8 +42,6 @@ if TYPE_CHECKING:
 _RESULTS = 32
 _RESERVATIONS = 256
 _CONDITIONS = 8
-_INTERFACE_NAME_LENGTH = 256
-_HARDWARE_ADDRESS_LENGTH = 128
 _REASON_LENGTH = 1024
 _MESSAGE_LENGTH = 32768
 
@@ -128,17 +124,13 @@ def _check_allocation(allocation: Obj, path: str, known: set[str]) -> list[Cause
 
 def _check_result(result: Obj, path: str, known: set[str]) -> list[Cause]:
     causes = check_reference(result.get("request", ""), f"{path}.request", known)
-    causes += _check_identity(result, path)
-    return causes + check_binding(result, path)
+    return causes + _check_identity(result, path)
 
 
 def _check_identity(entry: Obj, path: str) -> list[Cause]:
     causes = check_driver(entry.get("driver", ""), f"{path}.driver")
     causes += check_pool(entry.get("pool", ""), f"{path}.pool")
-    causes += check_label(entry.get("device", ""), f"{path}.device")
-    if "shareID" in entry:
-        causes += check_uuid(entry["shareID"], f"{path}.shareID")
-    return causes
+    return causes + check_label(entry.get("device", ""), f"{path}.device")
 
 
 def _check_config(config: Obj, path: str, known: set[str]) -> list[Cause]:
@@ -163,13 +155,6 @@ def _check_device(device: Obj, path: str, allocated: set[Any]) -> list[Cause]:
     causes += check_conditions(conditions, f"{path}.conditions")
     if "data" in device:
         causes += check_raw(device["data"], f"{path}.data", OPAQUE_LENGTH)
-    network = device.get("networkData", {})
-    for field, limit in (
-        ("interfaceName", _INTERFACE_NAME_LENGTH),
-        ("hardwareAddress", _HARDWARE_ADDRESS_LENGTH),
-    ):
-        if len(network.get(field, "")) > limit:
-            causes.append(too_long(f"{path}.networkData.{field}", limit))
     return causes
 
 

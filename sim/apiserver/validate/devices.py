@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import uuid
 from typing import TYPE_CHECKING, Any
 
 from dra.common.resources import Obj
@@ -29,7 +28,6 @@ _EXPRESSION_LENGTH = 10 * 1024
 _POOL_NAME_LENGTH = 253
 _IDENTIFIER_LENGTH = 32
 _SELECTORS = 32
-_BINDING_CONDITIONS = 4
 _EFFECTS = ("NoExecute", "NoSchedule", "None")
 
 
@@ -100,19 +98,6 @@ def check_label(name: str, path: str) -> list[Cause]:
     return [invalid(path, name, complaint)] if complaint else []
 
 
-def check_uuid(text: str, path: str) -> list[Cause]:
-    """Checks a UUID in its normal form."""
-    try:
-        normal = str(uuid.UUID(text))
-    except ValueError:
-        return [invalid(path, text, f"error validating uid: invalid UUID length: {len(text)}")]
-    detail = (
-        "uid must be in RFC 4122 normalized form, `xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` with "
-        "lowercase hexadecimal characters"
-    )
-    return [] if normal == text else [invalid(path, text, detail)]
-
-
 def check_qualified(name: str, path: str) -> list[Cause]:
     """Checks an attribute's name: a C identifier with an optional domain."""
     domain, slash, identifier = name.rpartition("/")
@@ -172,33 +157,6 @@ def check_raw(value: Any, path: str, limit: int) -> list[Cause]:
     return []
 
 
-def check_binding(entry: Obj, path: str) -> list[Cause]:
-    """Checks binding conditions: both lists or neither, short, distinct, apart."""
-    wanted = entry.get("bindingConditions", [])
-    failing = entry.get("bindingFailureConditions", [])
-    causes: list[Cause] = []
-    for field, conditions in (("bindingConditions", wanted), ("bindingFailureConditions", failing)):
-        causes += check_items(
-            conditions, f"{path}.{field}", _BINDING_CONDITIONS, _check_label_key, key=str
-        )
-    causes += [
-        invalid(
-            f"{path}.bindingFailureConditions[{index}]",
-            condition,
-            "bindingFailureConditions must not overlap with bindingConditions",
-        )
-        for index, condition in enumerate(failing)
-        if condition in wanted
-    ]
-    if failing and not wanted:
-        text = "bindingConditions are required to use bindingFailureConditions"
-        causes.append(invalid(f"{path}.bindingConditions", wanted, text))
-    if wanted and not failing:
-        text = "bindingFailureConditions are required to use bindingConditions"
-        causes.append(invalid(f"{path}.bindingFailureConditions", failing, text))
-    return causes
-
-
 def _check_label_key(name: str, path: str) -> list[Cause]:
     complaint = names.qualified_name(name)
     return [invalid(path, name, complaint)] if complaint else []
@@ -213,24 +171,6 @@ def check_taint(taint: Obj, path: str) -> list[Cause]:
         causes.append(required(f"{path}.effect"))
     elif taint["effect"] not in _EFFECTS:
         causes.append(not_supported(f"{path}.effect", taint["effect"], _EFFECTS))
-    return causes
-
-
-def check_toleration(toleration: Obj, path: str) -> list[Cause]:
-    """Checks a toleration of device taints."""
-    causes = []
-    if key := toleration.get("key"):
-        causes += _check_label_key(key, f"{path}.key")
-    operator, value = toleration.get("operator", ""), toleration.get("value", "")
-    if operator == "Exists" and value:
-        causes.append(invalid(f"{path}.value", value, "must be empty for operator `Exists`"))
-    elif not operator:
-        causes.append(required(f"{path}.operator"))
-    elif operator not in ("Equal", "Exists"):
-        causes.append(not_supported(f"{path}.operator", operator, ("Equal", "Exists")))
-    effect = toleration.get("effect")
-    if effect and effect not in _EFFECTS:
-        causes.append(not_supported(f"{path}.effect", effect, _EFFECTS))
     return causes
 
 

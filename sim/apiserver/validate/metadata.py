@@ -13,7 +13,6 @@ if TYPE_CHECKING:
 
     from sim.apiserver.schema.resources import ResourceType
 
-_ANNOTATIONS_LENGTH = 256 * 1024
 _IMMUTABLE = "field is immutable"
 _BUILTIN_FINALIZERS = ("foregroundDeletion", "orphan", "kubernetes")
 
@@ -28,7 +27,7 @@ def name_rule(resource: ResourceType) -> Callable[[str], str | None]:
 
 
 def check_metadata(resource: ResourceType, metadata: Obj) -> list[Cause]:
-    """Checks names, labels, annotations, finalizers and owners."""
+    """Checks names, labels and finalizers."""
     causes: list[Cause] = []
     generated = metadata.get("generateName", "")
     if generated and (complaint := name_rule(resource)(generated.rstrip("-") or "-")):
@@ -39,14 +38,13 @@ def check_metadata(resource: ResourceType, metadata: Obj) -> list[Cause]:
     elif complaint := name_rule(resource)(name):
         causes.append(invalid("metadata.name", name, complaint))
     causes += check_labels(metadata.get("labels", {}), "metadata.labels")
-    causes += _check_annotations(metadata.get("annotations", {}))
     for index, finalizer in enumerate(metadata.get("finalizers", [])):
         complaint = names.qualified_name(finalizer)
         if not complaint and "/" not in finalizer and finalizer not in _BUILTIN_FINALIZERS:
             complaint = "name is neither a standard finalizer name nor is it fully qualified"
         if complaint:
             causes.append(invalid(f"metadata.finalizers[{index}]", finalizer, complaint))
-    return causes + _check_owners(metadata.get("ownerReferences", []))
+    return causes
 
 
 def check_labels(labels: Obj, path: str) -> list[Cause]:
@@ -57,38 +55,6 @@ def check_labels(labels: Obj, path: str) -> list[Cause]:
             causes.append(invalid(path, key, complaint))
         if complaint := names.label_value(value):
             causes.append(invalid(path, value, complaint))
-    return causes
-
-
-def _check_annotations(annotations: Obj) -> list[Cause]:
-    causes = [
-        invalid("metadata.annotations", key, complaint)
-        for key in annotations
-        if (complaint := names.qualified_name(key.lower()))
-    ]
-    size = sum(len(key.encode()) + len(value.encode()) for key, value in annotations.items())
-    if size > _ANNOTATIONS_LENGTH:
-        text = f"may not be more than {_ANNOTATIONS_LENGTH} bytes"
-        causes.append(Cause("FieldValueTooLong", "metadata.annotations", None, text))
-    return causes
-
-
-def _check_owners(owners: list[Obj]) -> list[Cause]:
-    causes = []
-    for index, owner in enumerate(owners):
-        path = f"metadata.ownerReferences[{index}]"
-        causes += [
-            invalid(f"{path}.{field}", owner.get(field, ""), "must not be empty")
-            for field in ("apiVersion", "kind", "name", "uid")
-            if not owner.get(field)
-        ]
-    controllers = [owner for owner in owners if owner.get("controller")]
-    if len(controllers) > 1:
-        text = "Only one reference can have Controller set to true. Found " + " and ".join(
-            f'"true" in references for {owner.get("kind")}/{owner.get("name")}'
-            for owner in controllers[:2]
-        )
-        causes.append(invalid("metadata.ownerReferences", "<omitted>", text))
     return causes
 
 

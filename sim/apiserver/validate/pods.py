@@ -10,7 +10,6 @@ from sim.apiserver.refusals.causes import (
     forbidden,
     invalid,
     not_found,
-    not_supported,
     required,
 )
 from sim.apiserver.validate.nodeselector import check_node_selector
@@ -28,23 +27,9 @@ def check_pod(spec: Obj) -> list[Cause]:
     claims = spec.get("resourceClaims", [])
     if not spec.get("containers"):
         causes.append(required("spec.containers"))
-    seen: set[str] = set()
     for part in ("initContainers", "containers"):
         for index, container in enumerate(spec.get(part, [])):
-            path = f"spec.{part}[{index}]"
-            causes += _check_container(container, path, claims)
-            name = container.get("name", "")
-            if name in seen:
-                causes.append(duplicate(f"{path}.name", name))
-            seen.add(name)
-    if spec.get("restartPolicy") not in ("Always", "OnFailure", "Never"):
-        causes.append(
-            not_supported(
-                "spec.restartPolicy",
-                spec.get("restartPolicy"),
-                ("Always", "OnFailure", "Never"),
-            )
-        )
+            causes += _check_uses(container, f"spec.{part}[{index}]", claims)
     causes += _check_claims(claims)
     causes += _check_gates(spec)
     affinity = spec.get("affinity", {}).get("nodeAffinity", {})
@@ -54,15 +39,8 @@ def check_pod(spec: Obj) -> list[Cause]:
     return causes
 
 
-def _check_container(container: Obj, path: str, claims: list[Obj]) -> list[Cause]:
-    causes = []
-    name = container.get("name", "")
-    if not name:
-        causes.append(required(f"{path}.name"))
-    elif complaint := names.dns_label(name):
-        causes.append(invalid(f"{path}.name", name, complaint))
-    if not container.get("image"):
-        causes.append(required(f"{path}.image"))
+def _check_uses(container: Obj, path: str, claims: list[Obj]) -> list[Cause]:
+    causes: list[Cause] = []
     known = {claim.get("name") for claim in claims}
     used: set[tuple[str, str]] = set()
     resources = container.get("resources", {})

@@ -7,9 +7,8 @@ from typing import Any
 
 from dra.common.resources import Obj
 from sim.apiserver.refusals import names
-from sim.apiserver.refusals.causes import Cause, forbidden, invalid, required, too_long, too_many
+from sim.apiserver.refusals.causes import Cause, invalid, required, too_long, too_many
 from sim.apiserver.validate.devices import (
-    check_binding,
     check_driver,
     check_items,
     check_label,
@@ -140,11 +139,8 @@ def _check_device(device: Obj, path: str, *, per_device: bool) -> list[Cause]:
     for name, attribute in attributes.items():
         causes += check_qualified(name, f"{path}.attributes")
         causes += _check_attribute(attribute, f"{path}.attributes[{name}]")
-    for name, amount in capacity.items():
+    for name in capacity:
         causes += check_qualified(name, f"{path}.capacity")
-        if "requestPolicy" in amount and not device.get("allowMultipleAllocations"):
-            at = f"{path}.capacity[{name}].requestPolicy"
-            causes.append(forbidden(at, "allowMultipleAllocations must be true"))
     causes += check_items(device.get("taints", []), f"{path}.taints", _TAINTS, check_taint)
     causes += check_items(
         device.get("consumesCounters", []),
@@ -162,7 +158,7 @@ def _check_device(device: Obj, path: str, *, per_device: bool) -> list[Cause]:
             "`perDeviceNodeSelection` is set to true in the ResourceSlice spec"
         )
         causes.append(invalid(path, None, text))
-    return causes + check_binding(device, path)
+    return causes
 
 
 def _check_attribute(attribute: Obj, path: str) -> list[Cause]:

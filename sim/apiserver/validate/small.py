@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from dra.common.resources import Obj
 from sim.apiserver.refusals.causes import Cause, invalid, required
 
@@ -33,21 +31,6 @@ def check_event(event: Obj) -> list[Cause]:
     return causes
 
 
-def check_config_map(config_map: Obj) -> list[Cause]:
-    """Checks that keys could be file names, and that none is in both parts."""
-    text = (
-        "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. "
-        "'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is "
-        "'[-._a-zA-Z0-9]+')"
-    )
-    return [
-        invalid(f"{part}[{key}]", key, text)
-        for part in ("data", "binaryData")
-        for key in config_map.get(part, {})
-        if not re.fullmatch(r"[-._a-zA-Z0-9]+", key)
-    ]
-
-
 def check_lease(spec: Obj) -> list[Cause]:
     """Checks durations, transitions and the holder."""
     causes = []
@@ -57,7 +40,4 @@ def check_lease(spec: Obj) -> list[Cause]:
     if spec.get("leaseTransitions", 0) < 0:
         text = "must be greater than or equal to 0"
         causes.append(invalid("spec.leaseTransitions", spec["leaseTransitions"], text))
-    if spec.get("preferredHolder") and not spec.get("strategy"):
-        text = "may only be specified when `strategy` is defined"
-        causes.append(Cause("FieldValueForbidden", "spec.preferredHolder", None, text))
     return causes

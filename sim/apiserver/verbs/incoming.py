@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from dra.common.resources import Obj
 from sim.apiserver.refusals import errors
 from sim.apiserver.schema import models
-from sim.apiserver.schema.conversion import stored
 from sim.apiserver.schema.normalise import normalise
 
 if TYPE_CHECKING:
@@ -75,7 +74,7 @@ def decode(target: Target, body: Obj, options: WriteOptions, warnings: list[str]
         )
     if options.validation != "Ignore":
         warnings += found
-    return stored(resource, obj)
+    return obj
 
 
 def check_identity(target: Target, metadata: Obj, old: Obj) -> None:

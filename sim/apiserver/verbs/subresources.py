@@ -1,4 +1,4 @@
-"""Subresources that are calls, not views: binding, eviction, finalize."""
+"""Subresources that are calls, not views: binding, eviction."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from sim.apiserver.refusals import causes, errors
 from sim.apiserver.verbs import deletion
 
 if TYPE_CHECKING:
-    from sim.apiserver.storage.store import Record
     from sim.apiserver.verbs.incoming import Target
     from sim.apiserver.verbs.registry import Registry
 
@@ -83,20 +82,3 @@ def _obstacle(pod: Obj, name: str) -> str:
     if spec.get("schedulingGates"):
         return f"pod {name} has non-empty .spec.schedulingGates"
     return ""
-
-
-def finalize(registry: Registry, target: Target, body: Any) -> Record:
-    """Writes a namespace's spec.finalizers; the last one gone, a deleted namespace is gone."""
-    if not isinstance(body, dict):
-        raise errors.bad_request("the body of the request is no object")
-    live = registry.get(target)
-    namespace = live.copy()
-    version = (body.get("metadata") or {}).get("resourceVersion")
-    if version and version != namespace["metadata"]["resourceVersion"]:
-        raise errors.conflict(target.resource, target.name)
-    finalizers = (body.get("spec") or {}).get("finalizers") or []
-    namespace["spec"] = {"finalizers": finalizers} if finalizers else {}
-    metadata = namespace["metadata"]
-    if not finalizers and "deletionTimestamp" in metadata and not metadata.get("finalizers"):
-        return registry.store.remove(target.resource.family, namespace)
-    return registry.store.put(target.resource.family, namespace)

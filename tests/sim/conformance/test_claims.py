@@ -98,10 +98,6 @@ def test_the_spec_never_changes(api: Api, claims: str) -> None:
             ),
         ),
         (
-            claim("a", request("r0", tolerations=[{"key": "a", "operator": "Sometimes"}])),
-            ("FieldValueNotSupported", "spec.devices.requests[0].exactly.tolerations[0].operator"),
-        ),
-        (
             claim("a", *[request(f"r{index}") for index in range(33)]),
             ("FieldValueTooMany", "spec.devices.requests"),
         ),

@@ -260,9 +260,3 @@ def test_a_definition_takes_its_objects_with_it(api: Api) -> None:
     api.delete(made.definition).ok()
     wait_for("the definition is gone", lambda: api.get(made.definition).code == 404)
     wait_for("no longer served", lambda: api.get(made.path).code == 404)
-
-
-def test_a_definition_is_named_after_its_resource(api: Api) -> None:
-    body = Kind().crd()
-    body["metadata"]["name"] = "other"
-    assert ("FieldValueInvalid", "metadata.name") in api.post(CRDS, body).causes()

@@ -60,9 +60,8 @@ def test_a_json_patch_does_all_or_nothing(api: Api, a_map: str) -> None:
     steps = [
         {"op": "test", "path": "/data/x", "value": "1"},
         {"op": "replace", "path": "/data/x", "value": "9"},
-        {"op": "add", "path": "/data/a~1b", "value": "new"},
+        {"op": "remove", "path": "/data/a~1b"},
     ]
-    # A key with a slash is no valid key, so the whole patch is refused.
     api.patch(a_map, steps).refused(422, "Invalid")
     assert api.patch(a_map, steps[:2]).ok()["data"] == {"x": "9", "y": "2"}
 

@@ -209,11 +209,6 @@ TAINT = {"key": "mig.dra.dev/xid", "effect": "NoExecute"}
             ("FieldValueTooMany", "spec.devices[0].taints"),
         ),
         (
-            [device(bindingConditions=["a/b"])],
-            {},
-            ("FieldValueInvalid", "spec.devices[0].bindingFailureConditions"),
-        ),
-        (
             [],
             {"sharedCounters": [{"name": f"s{i}", "counters": counters(1)} for i in range(9)]},
             ("FieldValueTooMany", "spec.sharedCounters"),
@@ -227,11 +222,6 @@ TAINT = {"key": "mig.dra.dev/xid", "effect": "NoExecute"}
             [],
             {"sharedCounters": [{"name": "s"}]},
             ("FieldValueRequired", "spec.sharedCounters[0].counters"),
-        ),
-        (
-            [device(capacity={"m": {"value": "1", "requestPolicy": {"default": "1"}}})],
-            {},
-            ("FieldValueForbidden", "spec.devices[0].capacity[m].requestPolicy"),
         ),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
