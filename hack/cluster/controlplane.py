@@ -88,6 +88,8 @@ class ControlPlane:
         builtin = (credentials.ADMIN, credentials.SCHEDULER, credentials.CONTROLLER_MANAGER)
         self._tokens = credentials.TokenFile(root / "tokens.csv", builtin + users)
         self._key = root / "service-account.key"
+        self._kubelet_client = root / "kubelet-client"
+        self.kubelet_authority = self._kubelet_client / "client.crt"
         self.audit = audit.AuditLog(root / "audit.log")
         self._processes: list[Process] = []
         self._stack = contextlib.ExitStack()
@@ -95,6 +97,8 @@ class ControlPlane:
     def __enter__(self) -> Self:
         with contextlib.ExitStack() as stack:
             credentials.write_service_account_key(self._key)
+            self._kubelet_client.mkdir(exist_ok=True)
+            credentials.write_kubelet_client(self._kubelet_client)
             etcd = self._start(stack, self._etcd())
             apiserver = self._start(stack, self._apiserver())
             wait_for("etcd and API server", lambda: self._serving(etcd, apiserver), timeout=90)
@@ -227,6 +231,10 @@ class ControlPlane:
             service_account_key_file=str(self._key),
             service_account_signing_key_file=str(self._key),
             allow_privileged="true",
+            # For `kubectl logs` and `exec`. The names of the nodes are known to nobody else.
+            kubelet_preferred_address_types="InternalIP",
+            kubelet_client_certificate=str(self.kubelet_authority),
+            kubelet_client_key=str(self._kubelet_client / "client.key"),
             **auditing,
         )
 

@@ -1,4 +1,4 @@
-"""Credentials for the API server: static tokens, and the key that signs those of accounts."""
+"""Credentials of the cluster: of users, of service accounts, and of the API server to kubelet."""
 
 from __future__ import annotations
 
@@ -53,6 +53,17 @@ class TokenFile:
 def write_service_account_key(path: Path) -> None:
     """Makes the RSA key that the API server and the controller manager share."""
     command = ["openssl", "genrsa", "-out", str(path), "2048"]
+    subprocess.run(command, check=True, capture_output=True)
+
+
+def write_kubelet_client(folder: Path) -> None:
+    """Makes the certificate `client.crt` that kubelets trust, with `client.key`, in `folder`.
+
+    It is its own authority, and kubelet asks the API server what its group may do.
+    """
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "30"]
+    command += ["-subj", "/O=system:masters/CN=kube-apiserver-kubelet-client"]
+    command += ["-keyout", str(folder / "client.key"), "-out", str(folder / "client.crt")]
     subprocess.run(command, check=True, capture_output=True)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import socket
 from typing import TYPE_CHECKING, Any, Self
 
 from hack.cluster.cgroups import Cgroup
@@ -22,6 +23,17 @@ if TYPE_CHECKING:
     from dra.common.resources import Obj
     from hack.cluster.binaries import Binaries
     from hack.cluster.controlplane import ControlPlane
+
+
+def machine_address() -> str:
+    """The address that this machine would send from, or "" without a network.
+
+    A node's address may not be a loopback one. Nothing is sent to find it out.
+    """
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect(("192.0.2.1", 9))  # TEST-NET-1 of RFC 5737
+        return str(probe.getsockname()[0])
+    return ""
 
 
 class KubeletNode:
@@ -64,6 +76,8 @@ class KubeletNode:
         self.cgroup = Cgroup("-".join(root.parts[1:]))
         self._host = HostState(self.pod_logs)
         self._gates = dict(control_plane.setup.gates)
+        self._authority = control_plane.kubelet_authority
+        self._address = machine_address()
         config = root / "kubelet.json"
         config.write_text(json.dumps(self._config(), indent=2))
         kubeconfig = control_plane.kubeconfig(node_user(name))
@@ -76,6 +90,7 @@ class KubeletNode:
                 f"--root-dir={self.kubelet_root}",
                 f"--cert-dir={root / 'pki'}",
                 f"--hostname-override={name}",
+                *([f"--node-ip={self._address}"] if self._address else []),
                 "--v=2",
             ],
             logs=logs,
@@ -150,12 +165,16 @@ class KubeletNode:
         return {
             "apiVersion": "kubelet.config.k8s.io/v1beta1",
             "kind": "KubeletConfiguration",
-            "address": "127.0.0.1",
+            "address": self._address or "127.0.0.1",
             "port": port,
             "readOnlyPort": 0,
             "featureGates": self._gates,
             "healthzPort": 0,
-            "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": True}},
+            "authentication": {
+                "anonymous": {"enabled": False},
+                "webhook": {"enabled": True},
+                "x509": {"clientCAFile": str(self._authority)},
+            },
             "authorization": {"mode": "Webhook"},
             "cgroupDriver": "cgroupfs",
             "cgroupRoot": self.cgroup.path,

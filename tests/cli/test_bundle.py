@@ -19,7 +19,7 @@ from dra.common.resources import (
     RESOURCE_CLAIMS,
 )
 from tests.cli.conftest import Mig
-from tests.cli.world import World
+from tests.cli.world import NAMESPACE, World
 from tests.controller.objects import DRIVER, claim, pod
 from tests.dra.gpus import A100
 
@@ -83,11 +83,19 @@ def test_a_bundle_has_the_state_of_the_driver_and_no_tenants_secret(
 
 def test_what_could_not_be_read_is_said(cluster: World, mig: Mig, tmp_path: Path) -> None:
     path = tmp_path / "b.tar.gz"
+    body = cluster.api.get(PODS, "plugin-node-a", namespace=NAMESPACE)
+    container = {
+        **body["spec"]["containers"][0],
+        "ports": [{"name": "metrics", "containerPort": 8}],
+    }
+    metadata = {"name": "b", "namespace": NAMESPACE, "labels": body["metadata"]["labels"]}
+    cluster.api.create(PODS, {"metadata": metadata, "spec": {"containers": [container]}})
     ran = mig("bundle", "-f", str(path), "-o", "json")
     missing = ran.json["missing"]
     logs = [m for m in missing if m.startswith("logs/plugin-node-a-")]
     assert len(logs) == 1  # the embedded server has none
     assert logs[0] in opened(path)["README.txt"]
+    assert [m.partition(":")[0] for m in missing if m not in logs] == ["metrics/b.txt"]
 
 
 def test_a_bundle_is_made_where_the_driver_is_not_installed(

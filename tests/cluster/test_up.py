@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tarfile
 from pathlib import Path
 
 import pytest
@@ -45,6 +46,12 @@ def test_a_cluster_comes_up_with_the_driver_and_goes_without_a_trace(
         daemonset = kubectl(kubeconfig, "get", "daemonsets", "--all-namespaces", "--output=yaml")
         assert "--log-level=debug" in daemonset
 
+        files = bundle(kubeconfig, root / "bundle.tar.gz")
+        assert "could not be read:\nnothing" in files["README.txt"].lower()
+        logs = {n: text for n, text in files.items() if n.startswith("logs/")}
+        for program in ("kubelet-plugin", "controller"):
+            assert any(f"-{program}-" in n and " INFO " in text for n, text in logs.items())
+
         again = hack_cluster("up", *where)
         assert again.returncode == 1
         assert "runs in" in again.stderr
@@ -54,6 +61,22 @@ def test_a_cluster_comes_up_with_the_driver_and_goes_without_a_trace(
     assert ended.returncode == 0, ended.stderr
     assert not (root / "up").exists()
     assert processes_of(root) == before
+
+
+def bundle(kubeconfig: str, path: Path) -> dict[str, str]:
+    """The files of what ``kubectl mig bundle`` writes."""
+    subprocess.run(
+        [sys.executable, "-m", "cli", "bundle", "--kubeconfig", kubeconfig, "--file", str(path)],
+        check=True,
+        cwd=REPOSITORY,
+        timeout=60,
+    )
+    with tarfile.open(path) as archive:
+        return {
+            member.name.partition("/")[2]: content.read().decode()
+            for member in archive.getmembers()
+            if (content := archive.extractfile(member)) is not None
+        }
 
 
 def processes_of(root: Path) -> list[str]:
