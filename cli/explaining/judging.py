@@ -10,7 +10,6 @@ from dataclasses import replace
 
 from cli.explaining.facts import ClusterFacts
 from cli.explaining.model import Why
-from dra.allocator.admin_access import decide
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.answers import (
     AnswerReason,
@@ -53,7 +52,7 @@ class Judge:
         for known in facts.claims.values():
             if known.claim.allocation is not None:
                 self._fleet.hold(known.claim.ref, known.claim.allocation)
-        self._allocator = Allocator(self._fleet, facts.hosts)
+        self._allocator = Allocator(self._fleet, facts.hosts, facts.delegated)
 
     def explain(self, problem: Problem) -> Explanation:
         """The answers of all nodes to ``problem``, also of those that kube-scheduler allocates.
@@ -61,11 +60,8 @@ class Judge:
         Raises:
             SelectorError: a selector does not compile.
         """
-        # The allocator remembers of its last decision whether the search was given up.
-        decide(problem, self._allocator, self._fleet, self._facts.delegated)
-        found = explain(
-            problem, self._allocator, self._fleet, self._facts.delegated, detail=Detail.FULL
-        )
+        outcome = self._allocator.outcome(problem)
+        found = explain(problem, self._allocator, given_up=outcome.given_up, detail=Detail.FULL)
         return replace(found, nodes=self._all_nodes(found.nodes))
 
     def _all_nodes(self, answers: Mapping[str, NodeAnswer]) -> Mapping[str, NodeAnswer]:

@@ -50,6 +50,8 @@ REMEDIES: Mapping[str, str] = {
     Reason.NO_SUCH_PROFILE: "ask for a profile that exists (kubectl mig profiles)",
     Reason.BAD_SELECTOR: "correct the CEL expression",
     Reason.COSTLY_SELECTOR: "write the CEL expression simpler: compare attributes as they are",
+    Reason.SEARCH_GIVEN_UP: "make the requests more alike (by count), name one profile in each, or "
+    "put those that need not be on one node into claims of other pods",
     Reason.EVALUATING: "wait, or have claims made from one template",
     Reason.BAD_CONFIG: "correct the configuration (kubectl mig lint checks it offline)",
     Reason.VOLUME_CLAIM: "create the claim, or see why it has no volume (kubectl describe pvc); "

@@ -29,11 +29,10 @@ from controller.reporting.report import Reporter
 from controller.writing.in_flight import InFlight
 from controller.writing.outbox import Outbox
 from controller.writing.writer import Writer
-from dra.allocator.admin_access import decide
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.judge import explain
 from dra.allocator.explain.message import as_obstacle
-from dra.allocator.problem import Decision, Problem
+from dra.allocator.problem import Outcome, Problem
 from dra.cel.kinds import UnansweredError
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.wants import Reader
@@ -105,7 +104,6 @@ class Engine:
         self._waiting: set[ObjectKey] = set()
         self._pods_held_up: set[ObjectKey] = set()
         self._claims_held_up: set[ObjectKey] = set()
-        self._delegated: frozenset[str] = frozenset()
         self._classes = ClassSync(cluster, writer, reporter, now)
         self._last_sweep = float("-inf")
 
@@ -133,7 +131,7 @@ class Engine:
         for key in effects.pods:
             self._add(key)
         if effects.classes:
-            self._delegated = frozenset(
+            self._allocator.delegated = frozenset(
                 c.extended_resource for c in self._cluster.classes.values() if c.extended_resource
             )
             self._classes.request()
@@ -257,20 +255,20 @@ class Engine:
         with self._overtaking.letting_by(pod) as alone:
             obstacle = self._failures.resting(problem)
             obstacle = obstacle or (None if alone else self._failures.get(problem))
-            began, gave_ups = self._now(), self._allocator.gave_ups
-            decision = None if obstacle else self._decide(problem)
+            began = self._now()
+            outcome = Outcome(None) if obstacle else self._decide(problem)
+            decision = outcome.decision
             if decision is None and obstacle is None:
-                if self._partial.give_up(pod, problem, self._delegated):
+                if self._partial.give_up(pod, problem):
                     return
-                fleet = self._cluster.fleet
-                found = explain(problem, self._allocator, fleet, self._delegated)
+                found = explain(problem, self._allocator, given_up=outcome.given_up)
                 obstacle = as_obstacle(found)
                 self._failures.add(problem, obstacle)
-                if self._allocator.gave_ups > gave_ups:
+                if outcome.given_up is not None:
                     self._failures.rest(problem, obstacle, seconds=self._now() - began)
         if decision is None and obstacle is not None:
             if obstacle.reason is Reason.WAITING:
-                self._overtaking.waits(pod, problem, self._delegated)
+                self._overtaking.waits(pod, problem)
             else:
                 self._overtaking.leaves(pod.uid)
             refs = [c.claim.ref for c in problem.claims]
@@ -285,11 +283,11 @@ class Engine:
 
         self._allocations.make(pod, decision, problem.claims, done)
 
-    def _decide(self, problem: Problem) -> Decision | None:
+    def _decide(self, problem: Problem) -> Outcome:
         began = self._now()
-        decision = decide(problem, self._allocator, self._cluster.fleet, self._delegated)
-        self._observer.decided(self._now() - began, placed=decision is not None)
-        return decision
+        outcome = self._allocator.outcome(problem)
+        self._observer.decided(self._now() - began, placed=outcome.decision is not None)
+        return outcome
 
     def _wait(self, pod: Pod, obstacle: Obstacle, claims: list[ObjectKey]) -> None:
         known = [self._cluster.claims[k].obj for k in claims if k in self._cluster.claims]

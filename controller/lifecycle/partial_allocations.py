@@ -7,7 +7,6 @@ failed half-way, or when the scheduler took back only one of them.
 from __future__ import annotations
 
 import logging
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
 
@@ -15,7 +14,7 @@ from controller.cluster.cluster import Cluster
 from controller.cluster.known_claims import KnownClaim
 from controller.lifecycle.claimwrites import ClaimWrites
 from controller.writing.writer import Writer
-from dra.allocator.admin_access import is_view
+from dra.allocator.admin_access import looks_only
 from dra.allocator.allocate import Allocator
 from dra.allocator.problem import Problem
 from dra.claims.wants import ClaimWants, Reader
@@ -42,7 +41,7 @@ class PartialAllocations:
         self._writes = writes
         self._allocator = allocator
 
-    def give_up(self, pod: Pod, problem: Problem, delegated: AbstractSet[str]) -> bool:
+    def give_up(self, pod: Pod, problem: Problem) -> bool:
         """Deallocate claims of ``pod`` if all its claims then fit together; True when under way.
 
         ``problem`` is what the pod still lacks. What is reserved for the pod is deallocated in two
@@ -50,11 +49,7 @@ class PartialAllocations:
         has to reserve the claim again, and then it stays.
         """
         pins = _own_pins(pod, self._cluster)
-        if (
-            is_view(problem)
-            or not pins
-            or not self._fits_whole(pod, problem, pins=pins, delegated=delegated)
-        ):
+        if looks_only(problem) or not pins or not self._fits_whole(pod, problem, pins):
             return False
         for known in pins:
             fields = {"claim": str(known.claim.ref), "pod": str(pod)}
@@ -66,9 +61,7 @@ class PartialAllocations:
             self._writes.send(known, write, partial(_log.info, message, extra=fields))
         return True
 
-    def _fits_whole(
-        self, pod: Pod, problem: Problem, *, pins: list[KnownClaim], delegated: AbstractSet[str]
-    ) -> bool:
+    def _fits_whole(self, pod: Pod, problem: Problem, pins: list[KnownClaim]) -> bool:
         """Whether all claims fit somewhere once those in ``pins`` are given up."""
         cluster = self._cluster
         movable = {known.claim.ref.uid for known in pins}
@@ -85,7 +78,7 @@ class PartialAllocations:
         for uid in movable:
             cluster.fleet.release(uid)
         try:
-            return self._allocator.decide(whole, delegated) is not None
+            return self._allocator.decide(whole) is not None
         finally:
             for known in pins:
                 if known.claim.allocation is not None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager
 
 from controller.cluster.cluster import Cluster
@@ -42,7 +41,7 @@ class Overtaking:
         """Decide for ``pod`` without what is held back for it or for less urgent ones."""
         return self._turns.letting_by(pod)
 
-    def waits(self, pod: Pod, problem: Problem, delegated: AbstractSet[str]) -> None:
+    def waits(self, pod: Pod, problem: Problem) -> None:
         """``pod`` found no room; hold slices back for it if that has happened too often."""
         if self._is_aside(pod, problem):
             self.leaves(pod.uid)
@@ -52,7 +51,7 @@ class Overtaking:
             return
         held_already = self._turns.next_in_line == pod.uid
         with self._turns.letting_by(pod):
-            found = plan(problem, self._allocator, self._cluster.fleet, delegated)
+            found = plan(problem, self._allocator)
         if found is None:
             self._stand_aside(pod, problem)
         elif self._turns.hold(pod, found):

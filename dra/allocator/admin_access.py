@@ -8,10 +8,9 @@ always room.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from collections.abc import Set as AbstractSet
 
-from dra.allocator.allocate import Allocator
-from dra.allocator.fleet.view import FleetView, NodeGpus
+from dra.allocator.fleet.view import NodeGpus
+from dra.allocator.places import Places
 from dra.allocator.problem import Decision, Pick, Problem
 from dra.cel.kinds import Kinds
 from dra.claims.allocation import MAX_RESULTS
@@ -33,28 +32,18 @@ def find_mixture(claims: Iterable[ClaimWants]) -> ClaimRef | None:
     return looks[0] if looks and len(looks) < len(every) else None
 
 
-def is_view(problem: Problem) -> bool:
+def looks_only(problem: Problem) -> bool:
     """Whether all claims of a problem only look."""
     return all(claim.views for claim in problem.claims)
 
 
-def decide(
-    problem: Problem, allocator: Allocator, fleet: FleetView, delegated: AbstractSet[str]
-) -> Decision | None:
-    """What ``allocator`` decides, or what to look at; None when no node will do."""
-    if is_view(problem):
-        return _decide_view(problem, allocator, fleet, delegated)
-    return allocator.decide(problem, delegated)
-
-
-def _decide_view(
-    problem: Problem, allocator: Allocator, fleet: FleetView, delegated: AbstractSet[str]
-) -> Decision | None:
+def decide_view(problem: Problem, places: Places) -> Decision | None:
     """The preferred node with GPUs that all claims may look at, and where the pod fits."""
-    for name in allocator.preferred(problem):
+    fleet = places.fleet
+    for name in places.preferred(problem):
         node = fleet.nodes[name]
         picks = picks_on(problem, node, fleet.kinds)
-        if picks is not None and allocator.find_misfit(problem, name, delegated) is None:
+        if picks is not None and places.find_misfit(problem, name) is None:
             return Decision(name, node.inventory.pool, picks)
     return None
 

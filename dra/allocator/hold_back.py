@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from dra.allocator.allocate import Allocator
 from dra.allocator.fleet.gpustate import GpuState
-from dra.allocator.fleet.view import FleetView, NodeGpus
+from dra.allocator.fleet.view import NodeGpus
 from dra.allocator.problem import Asked, Decision, Problem
 from dra.allocator.search.search import Search
 from dra.claims.alternatives import choices
@@ -25,18 +24,14 @@ class Plan:
     blocked: int
 
 
-def plan(
-    problem: Problem,
-    allocator: Allocator,
-    fleet: FleetView,
-    delegated: AbstractSet[str] = frozenset(),
-) -> Plan | None:
+def plan(problem: Problem, allocator: Allocator) -> Plan | None:
     """The devices that would serve ``problem`` once the fewest memory slices become free.
 
     None where no node would serve it even if it were empty of claims. What nobody claims stays. A
     preference of nodes only decides between equals: how full they are when it has become free,
     nobody knows.
     """
+    fleet = allocator.fleet
     for claims in choices(problem.claims):
         chosen = replace(problem, claims=claims)
         search = Search(chosen, fleet)
@@ -49,7 +44,7 @@ def plan(
                 found = Plan(decision, _blocked(decision, node))
                 if best is not None and found.blocked >= best.blocked:
                     continue
-                if allocator.find_misfit(chosen, name, delegated) is not None:
+                if allocator.find_misfit(chosen, name) is not None:
                     break
                 best = found
         if best is not None:
@@ -63,8 +58,9 @@ def _on_node(search: Search, node: NodeGpus) -> Iterator[Decision]:
     gpus = [*node.gpus]
     for index in order:
         gpus[index] = _emptied(node.gpus[index])
-        if search.solution(gpus) is not None:
-            yield search.decision(node, gpus)
+        decision = search.decision(node, gpus)
+        if decision is not None:
+            yield decision
     asked = search.single
     if asked is not None:
         for state in node.gpus:

@@ -57,6 +57,27 @@ class Decision:
         return tuple(p for p in self.picks if p.claim.uid == claim.uid)
 
 
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """A search that ended, after so many ``steps``, before all was searched.
+
+    ``too_hard`` nodes were searched in part. ``untried``: others, or other alternatives, were not
+    searched at all.
+    """
+
+    steps: int
+    too_hard: int
+    untried: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What was decided; where nothing was, whether that is for want of steps."""
+
+    decision: Decision | None
+    given_up: GivenUp | None = None
+
+
 class Asked(NamedTuple):
     """What a claim wants."""
 

@@ -76,9 +76,10 @@ class Bench:
         found = examine(waiting, self.cluster, self._reader)
         if not isinstance(found, Problem):
             raise TypeError(f"the benchmark's pod is no problem: {found}")
-        decision = self._allocator.decide(found)
+        outcome = self._allocator.outcome(found)
+        decision = outcome.decision
         if decision is None:
-            as_obstacle(explain(found, self._allocator, self.cluster.fleet))
+            as_obstacle(explain(found, self._allocator, given_up=outcome.given_up))
         timed = Timed(
             wall=1000 * (time.perf_counter() - started),
             cpu=1000 * (time.thread_time() - began),

@@ -9,7 +9,6 @@ import pytest
 
 from controller.cluster.cluster import Cluster
 from controller.engine.pod_problem import examine
-from dra.allocator.admin_access import decide
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.judge import explain
 from dra.allocator.explain.message import as_obstacle
@@ -126,6 +125,6 @@ def _event(world: World) -> Obstacle | None:
     )
     assert isinstance(problem, Problem), problem
     allocator = Allocator(cluster.fleet, cluster.hosts)
-    if decide(problem, allocator, cluster.fleet, frozenset()) is not None:
+    if allocator.decide(problem) is not None:
         return None
-    return as_obstacle(explain(problem, allocator, cluster.fleet))
+    return as_obstacle(explain(problem, allocator))

@@ -50,5 +50,6 @@ def devices(decision: Decision | None) -> list[str]:
 def why(known: Cluster, *claims: Obj, **spec: Any) -> Obstacle:
     found = problem(known, *claims, **spec)
     allocator = Allocator(known.fleet, known.hosts)
-    assert allocator.decide(found) is None
-    return as_obstacle(explain(found, allocator, known.fleet))
+    outcome = allocator.outcome(found)
+    assert outcome.decision is None
+    return as_obstacle(explain(found, allocator, given_up=outcome.given_up))

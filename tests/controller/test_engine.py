@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from controller.engine.engine import LOOK_AGAIN_SECONDS
-from dra.allocator.allocate import Allocator
-from dra.allocator.problem import Decision, Problem
+from dra.allocator.ongoing import OngoingDecision
+from dra.allocator.problem import Outcome
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
 from tests.controller.bench import Bench
 from tests.controller.objects import (
@@ -169,14 +169,14 @@ def test_a_pod_that_cannot_be_handled_does_not_keep_others_from_their_slices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     bench = Bench("node-a")
-    decide = Allocator.decide
+    go_on = OngoingDecision.go_on
 
-    def failing(self: Allocator, problem: Problem, *more: Any) -> Decision | None:
-        if problem.pod.key[1] == "poison":
+    def failing(self: OngoingDecision, *places: Any, **steps: Any) -> Outcome | None:
+        if self.problem.pod.key[1] == "poison":
             raise RuntimeError("never seen before")
-        return decide(self, problem, *more)
+        return go_on(self, *places, **steps)
 
-    monkeypatch.setattr(Allocator, "decide", failing)
+    monkeypatch.setattr(OngoingDecision, "go_on", failing)
     for name in ("poison", "sound"):
         bench.claim(claim(name))
         bench.pod(pod(name, name))
@@ -243,13 +243,13 @@ def test_what_did_not_fit_one_pod_is_not_tried_for_its_equals_until_there_is_roo
     bench.pod(pod("large", "large"))
     bench.run()
     tried: list[str] = []
-    decide = Allocator.decide
+    go_on = OngoingDecision.go_on
 
-    def counted(self: Allocator, problem: Problem, *more: Any) -> Decision | None:
-        tried.append(problem.pod.key[1])
-        return decide(self, problem, *more)
+    def counted(self: OngoingDecision, *places: Any, **steps: Any) -> Outcome | None:
+        tried.append(self.problem.pod.key[1])
+        return go_on(self, *places, **steps)
 
-    monkeypatch.setattr(Allocator, "decide", counted)
+    monkeypatch.setattr(OngoingDecision, "go_on", counted)
     for number in range(20):
         bench.claim(claim(f"c{number}"))
         bench.pod(pod(f"p{number}", f"c{number}"))

@@ -214,7 +214,7 @@ def test_devices_that_agree_are_found_exactly_when_they_exist(
     decision = allocator.decide(asked)
     possible = {name for name, gpus in fleet.items() if fits(gpus, wanted, bound)}
     assert (decision is not None) == bool(possible)
-    told = explain(asked, allocator, known.fleet, detail=Detail.FULL)
+    told = explain(asked, allocator, detail=Detail.FULL)
     assert {name for name, answer in told.nodes.items() if answer.fits} == possible
     if decision is not None:
         assert decision.node in possible

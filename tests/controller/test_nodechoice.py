@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 from api.config import NO_PREFERENCE
 from controller.cluster.cluster import Cluster
-from dra.allocator import admin_access as views
 from dra.allocator.allocate import Allocator
 from dra.allocator.hold_back import plan
 from dra.allocator.problem import Problem
@@ -211,7 +210,7 @@ def test_nodes_are_not_even_ranked_where_nobody_prefers_any(
     known = half_full()
     expected = chosen(known, claim("c"))
     monkeypatch.setattr("dra.allocator.node_order.fullness", None)
-    monkeypatch.setattr("dra.allocator.allocate.Allocator._decide_jointly", None)
+    monkeypatch.setattr("dra.allocator.ongoing.OngoingDecision._decide_jointly", None)
     assert chosen(known, claim("c")) == expected
     monkeypatch.undo()
     monkeypatch.setattr("dra.allocator.node_order.fullness", None)
@@ -288,7 +287,7 @@ def test_a_view_heeds_the_preference_of_its_claim(policy: str, node: str) -> Non
     look = request("look", "gpu.dra.dev", adminAccess=True, allocationMode="All")
     found = problem(known, claim("c", look, config=[preferring(policy, "cpu")]))
     allocator = Allocator(known.fleet, known.hosts)
-    decision = views.decide(found, allocator, known.fleet, frozenset())
+    decision = allocator.decide(found)
     assert decision is not None
     assert decision.node == node
 
@@ -304,7 +303,7 @@ def test_what_is_held_back_is_on_the_preferred_of_nodes_that_are_alike(
         running(known, name, cpu=cpu)
     whole = request("r", "mig-7g.40gb")
     found = problem(known, claim("c", whole, config=[preferring(policy, "cpu")]))
-    planned = plan(found, Allocator(known.fleet, known.hosts), known.fleet)
+    planned = plan(found, Allocator(known.fleet, known.hosts))
     assert planned is not None
     assert planned.decision.node == node
 
@@ -316,6 +315,6 @@ def test_a_node_that_becomes_free_sooner_goes_before_one_that_is_preferred() -> 
     running(known, "node-b", cpu="4")
     whole = request("r", "mig-7g.40gb")
     found = problem(known, claim("c", whole, config=[preferring("binpack", "cpu")]))
-    planned = plan(found, Allocator(known.fleet, known.hosts), known.fleet)
+    planned = plan(found, Allocator(known.fleet, known.hosts))
     assert planned is not None
     assert planned.decision.node == "node-a"

@@ -101,8 +101,8 @@ def answers(found: Problem, known: Cluster, fleet: FleetView) -> object:
     """What is decided of a problem, why not, and what would be held back."""
     allocator = Allocator(known.fleet, known.hosts).on(fleet)
     decision = allocator.decide(found)
-    why = None if decision else as_obstacle(explain(found, allocator, fleet))
-    return decision, why, plan(found, allocator, fleet)
+    why = None if decision else as_obstacle(explain(found, allocator))
+    return decision, why, plan(found, allocator)
 
 
 @settings(max_examples=60, deadline=None)

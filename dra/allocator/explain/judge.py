@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from itertools import islice
 from math import prod
 
-from dra.allocator.admin_access import is_view
+from dra.allocator.admin_access import looks_only
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.answers import Detail, Explanation, NodeAnswer
 from dra.allocator.explain.impossible import about_schedulers, find_impossible
 from dra.allocator.explain.nodes import NodeAnswers
 from dra.allocator.explain.views import explain_view
-from dra.allocator.fleet.view import FleetView
-from dra.allocator.problem import Problem
-from dra.allocator.search.budget import MOST_STEPS
+from dra.allocator.problem import GivenUp, Problem
 from dra.allocator.search.search import Search
 from dra.claims.alternatives import MAX_CHOICES, choices
 from dra.claims.reasons import Obstacle, Reason
@@ -30,12 +27,11 @@ _TOLD_NODES = 8
 def explain(
     problem: Problem,
     allocator: Allocator,
-    fleet: FleetView,
-    delegated: AbstractSet[str] = frozenset(),
     *,
+    given_up: GivenUp | None = None,
     detail: Detail = Detail.EVENT,
 ) -> Explanation:
-    """What keeps ``problem`` from being solved now.
+    """What keeps ``problem`` from being solved now; ``given_up`` is that of its ``Outcome``.
 
     Of several alternatives the answer is about the first that could be served at another time; in
     full detail about the first that a node could serve now, if there is one.
@@ -44,18 +40,18 @@ def explain(
         SelectorError: a selector does not compile.
         UnansweredError: a selector is still to be evaluated.
     """
-    namespace = problem.pod.key[0]
+    namespace, fleet = problem.pod.key[0], allocator.fleet
     if not fleet.nodes:
         others = about_schedulers(fleet) or " (there is no MigNode)"
         text = f"no node has GPUs that this controller allocates{others}"
         return Explanation(namespace, Obstacle(Reason.WAITING, text))
-    if is_view(problem):
-        return explain_view(problem, allocator, fleet, delegated)
-    found = _first(_alternatives(problem, allocator, fleet, delegated, detail), detail)
+    if looks_only(problem):
+        return explain_view(problem, allocator)
+    found = _first(_alternatives(problem, allocator, detail), detail)
     if found.fits:
         return found
-    if allocator.gave_up(problem):
-        return replace(found, given_up=_too_hard(problem))
+    if given_up is not None:
+        return replace(found, given_up=_about_steps(problem, given_up))
     return replace(found, others=_about_others(problem))
 
 
@@ -74,17 +70,11 @@ def _first(found: Iterable[Explanation], detail: Detail) -> Explanation:
     return waiting or first or Explanation("")
 
 
-def _alternatives(
-    problem: Problem,
-    allocator: Allocator,
-    fleet: FleetView,
-    delegated: AbstractSet[str],
-    detail: Detail,
-) -> Iterable[Explanation]:
+def _alternatives(problem: Problem, allocator: Allocator, detail: Detail) -> Iterable[Explanation]:
     most = None if detail is Detail.FULL else _EXPLAINED
     for claims in islice(choices(problem.claims), most):
         chosen = replace(problem, claims=claims)
-        yield _explain_chosen(chosen, allocator, fleet, delegated, detail)
+        yield _explain_chosen(chosen, allocator, detail)
 
 
 def _about_others(problem: Problem) -> str:
@@ -99,23 +89,18 @@ def _about_others(problem: Problem) -> str:
     return "no other alternative fits either"
 
 
-def _too_hard(problem: Problem) -> str:
+def _about_steps(problem: Problem, given_up: GivenUp) -> str:
     wanted = sum(len(claim.choices) for claim in problem.claims)
+    where = f" on {given_up.too_hard} nodes" if given_up.too_hard > 1 else ""
     return (
-        f"the search for devices that serve the pod's {wanted} requests together was given up, "
-        f"after {MOST_STEPS} steps: make the requests more alike (by count), name one profile in "
-        "each, or put those that need not be on one node into claims of other pods"
+        f"the search for devices that serve the pod's {wanted} requests together was given "
+        f"up{where} after {given_up.steps} steps: make the requests more alike (by count), name "
+        "one profile in each, or put those that need not be on one node into claims of other pods"
     )
 
 
-def _explain_chosen(
-    problem: Problem,
-    allocator: Allocator,
-    fleet: FleetView,
-    delegated: AbstractSet[str],
-    detail: Detail,
-) -> Explanation:
-    namespace, full = problem.pod.key[0], detail is Detail.FULL
+def _explain_chosen(problem: Problem, allocator: Allocator, detail: Detail) -> Explanation:
+    namespace, full, fleet = problem.pod.key[0], detail is Detail.FULL, allocator.fleet
     search = Search(problem, fleet)
     impossible = find_impossible(search, fleet)
     if impossible is not None and not full:
@@ -125,7 +110,7 @@ def _explain_chosen(
     answers = NodeAnswers(search, fleet.kinds, detail)
     told = 0
     for name in sorted(fleet.nodes):
-        misfit, node = allocator.find_misfit(problem, name, delegated), fleet.nodes[name]
+        misfit, node = allocator.find_misfit(problem, name), fleet.nodes[name]
         if misfit is not None:
             known = misfits.get(misfit)
             if known is None:

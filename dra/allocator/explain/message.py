@@ -28,7 +28,7 @@ def as_obstacle(explanation: Explanation) -> Obstacle:
     found = explanation.obstacle or _about_nodes(explanation)
     if explanation.given_up:
         message = f"{explanation.given_up}; as far as is known: {found.message}"
-        return Obstacle(Reason.UNSUPPORTED, message[:_LIMIT])
+        return Obstacle(Reason.SEARCH_GIVEN_UP, message[:_LIMIT])
     if explanation.others:
         return replace(found, message=f"{found.message}; {explanation.others}")
     return found

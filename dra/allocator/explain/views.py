@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Set as AbstractSet
-
 from dra.allocator.admin_access import picks_on
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.answers import AnswerReason, Explanation, NodeAnswer
-from dra.allocator.fleet.view import FleetView
 from dra.allocator.problem import Problem
 from dra.claims.reasons import Obstacle, Reason
 
@@ -15,17 +12,16 @@ _FITS = NodeAnswer(AnswerReason.FITS)
 _TOO_FEW = NodeAnswer(AnswerReason.NO_SUCH_DEVICE, "has fewer GPUs to look at than are asked for")
 
 
-def explain_view(
-    problem: Problem, allocator: Allocator, fleet: FleetView, delegated: AbstractSet[str]
-) -> Explanation:
+def explain_view(problem: Problem, allocator: Allocator) -> Explanation:
     """Why there is no node to look at, or which there are."""
     nodes: dict[str, NodeAnswer] = {}
+    fleet = allocator.fleet
     misfits: list[str] = []
     for name in sorted(fleet.nodes):
         if picks_on(problem, fleet.nodes[name], fleet.kinds) is None:
             nodes[name] = _TOO_FEW
             continue
-        misfit = allocator.find_misfit(problem, name, delegated)
+        misfit = allocator.find_misfit(problem, name)
         nodes[name] = _FITS if misfit is None else NodeAnswer(misfit.reason, misfit.message)
         misfits += [f"{name}: {misfit.message}"] if misfit is not None else []
     namespace = problem.pod.key[0]

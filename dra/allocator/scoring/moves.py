@@ -38,6 +38,7 @@ class MoveTable:
         self._feasible: dict[Usage, tuple[int, ...]] = {}
         self._usable: dict[tuple[Usage, int], int] = {}
         self._moves: dict[tuple[Usage, int], tuple[Move, ...]] = {}
+        self._most: dict[tuple[Usage, int], int] = {}
 
     def feasible(self, usage: Usage) -> tuple[int, ...]:
         """Per profile of the geometry, the number of placements that fit beside ``usage``."""
@@ -71,6 +72,15 @@ class MoveTable:
                 default=0,
             )
             self._usable[usage, wanted] = known
+        return known
+
+    def most(self, usage: Usage, profile: Profile) -> int:
+        """The most instances of one profile that fit together beside ``usage``."""
+        key = (usage, profile.id)
+        known = self._most.get(key)
+        if known is None:
+            after = (move.after for move in self.moves(usage, profile))
+            known = self._most[key] = max((1 + self.most(u, profile) for u in after), default=0)
         return known
 
     def fragmentation(self, usage: Usage) -> int:

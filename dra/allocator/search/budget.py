@@ -1,28 +1,49 @@
-"""The budget of one decision: while the controller searches, all other pods wait."""
+"""The budget of a decision, in steps of some microseconds: no clock decides what is found."""
 
 from __future__ import annotations
 
-MOST_STEPS = 100_000
-"""A second of work; what people ask for takes tens of steps, or some thousands."""
+NODE_STEPS = 20_000
+"""Upper bound for the devices of one node; what people ask for takes tens of steps."""
+
+ENOUGH_STEPS = 300_000
+"""After these the best node found so far is taken, although others may be better."""
+
+DECISION_STEPS = 3_000_000
+"""After these no further node is searched: some seconds of work, done in parts."""
 
 
 class TooHardError(Exception):
-    """It was given up; whether there is a solution is not known."""
+    """A node's steps are used up; whether there is a solution is not known."""
 
 
-class Effort:
-    """What is left of the steps that one decision may take."""
+class Budget:
+    """The steps that one decision has taken; ``too_hard`` counts the nodes that were given up."""
 
-    def __init__(self, steps: int | None = None) -> None:
-        self._left = MOST_STEPS if steps is None else steps
+    def __init__(self) -> None:
+        self.used = 0
+        self.too_hard = 0
+        self._node_end = NODE_STEPS
 
     @property
-    def exceeded(self) -> bool:
-        """Whether something was given up."""
-        return self._left < 0
+    def is_enough(self) -> bool:
+        """Whether to be content with what was found."""
+        return self.used >= ENOUGH_STEPS
+
+    @property
+    def is_used_up(self) -> bool:
+        """Whether to search no further node."""
+        return self.used >= DECISION_STEPS
+
+    def open_node(self) -> None:
+        """Begin with the devices of a node."""
+        self._node_end = self.used + NODE_STEPS
 
     def spend(self, steps: int) -> None:
-        """Raise TooHardError when no steps are left."""
-        self._left -= steps
-        if self._left < 0:
+        """Count steps for the present node.
+
+        Raises:
+            TooHardError: it has had all of its own.
+        """
+        self.used += steps
+        if self.used > self._node_end:
             raise TooHardError

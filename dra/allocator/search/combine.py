@@ -8,14 +8,14 @@ set of placements costs a GPU depends on its state before and after only.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import zip_longest
 from typing import TypeVar
 
 from dra.allocator.scoring.moves import Move, MoveTable
 from dra.allocator.scoring.score import Cost, Policy, Situation, Weights
-from dra.allocator.search.budget import Effort
+from dra.allocator.search.budget import Budget
 from dra.allocator.search.constraint_values import (
     FREE,
     NO_MEMBERS,
@@ -79,7 +79,7 @@ def slice_options(  # noqa: PLR0913 - what the GPU is, and what is wanted of it
     target: Vector,
     allowed: Sequence[Iterable[Offer]],
     rules: Rules = FREE,
-    effort: Effort | None = None,
+    budget: Budget | None = None,
 ) -> list[Option]:
     """Every combination of slices, up to ``target``, that fits a GPU in state ``usage``.
 
@@ -87,10 +87,10 @@ def slice_options(  # noqa: PLR0913 - what the GPU is, and what is wanted of it
     only the cheapest is returned, the one found first (lowest starts) winning ties.
 
     Raises:
-        TooHardError: there are more of them than ``effort`` suffices for.
+        TooHardError: there are more of them than ``budget`` suffices for.
     """
     prices = _Prices(pricing)
-    effort = effort or Effort()
+    budget = budget or Budget()
     offers = [[o for o in group if o.profile is not None] for group in allowed]
     layer = {(usage, (0,) * len(target), UNMARKED, UNMARKED): nothing(len(target))}
     best: dict[tuple[Vector, Marks, Marks], Option] = {}
@@ -114,7 +114,7 @@ def slice_options(  # noqa: PLR0913 - what the GPU is, and what is wanted of it
                         continue
                     seen = _seen_by(index, option, situation, pricing=pricing, empty=usage)
                     moves = prices.of(index, offer, situation, seen)
-                    effort.spend(len(moves))
+                    budget.spend(len(moves))
                     more = tuple(n + (i == index) for i, n in enumerate(taken))
                     marked = used | new if new else used
                     for price, move in moves:
@@ -149,7 +149,7 @@ def combine(
     gpus: Sequence[Sequence[Option]],
     target: Vector,
     members: Members = NO_MEMBERS,
-    effort: Effort | None = None,
+    budget: Budget | None = None,
 ) -> tuple[Cost, list[Option]] | None:
     """The cheapest choice of one option per GPU that serves ``target`` exactly, or None.
 
@@ -157,26 +157,33 @@ def combine(
     of the types ``members[c]`` all get the same mark of constraint ``c``.
 
     Raises:
-        TooHardError: there are more choices than ``effort`` suffices for.
+        TooHardError: there are more choices than ``budget`` suffices for.
     """
-    effort = effort or Effort()
+    budget = budget or Budget()
     start = ((0,) * len(target), UNMARKED, UNMARKED)
     reached: dict[tuple[Vector, Marks, Marks], tuple[Cost, tuple[Option, ...]]] = {start: ((), ())}
-    for options in gpus:
+    for options, needed in zip(gpus, _needed(gpus, target), strict=True):
         following: dict[tuple[Vector, Marks, Marks], tuple[Cost, tuple[Option, ...]]] = {}
         for (served, used, bound), (cost, chosen) in sorted(
             reached.items(), key=_most_served_first
         ):
-            effort.spend(len(options))
+            budget.spend(1 + len(options) // _OPTIONS_PER_STEP)
             for option in options:
-                total = tuple(a + b for a, b in zip(served, option.take, strict=True))
-                if option.used & used or any(a > b for a, b in zip(total, target, strict=True)):
+                total = tuple(map(operator.add, served, option.take))
+                if (
+                    not all(map(operator.le, total, target))
+                    or not all(map(operator.ge, total, needed))
+                    or (option.used and option.used & used)
+                ):
                     continue
                 shared = joined(bound, option.bound)
                 if shared is None:
                     continue
-                open_ = frozenset(m for m in shared if not is_complete(m, total, target, members))
-                key = (total, used | option.used if option.used else used, open_)
+                if shared:
+                    shared = frozenset(
+                        m for m in shared if not is_complete(m, total, target, members)
+                    )
+                key = (total, used | option.used if option.used else used, shared)
                 price = add(cost, option.cost)
                 known = following.get(key)
                 if known is None or price < known[0]:
@@ -187,6 +194,15 @@ def combine(
         return None
     cost, chosen = min(found, key=lambda solution: solution[0])
     return cost, list(chosen)
+
+
+def _needed(gpus: Sequence[Sequence[Option]], target: Vector) -> list[Vector]:
+    """By GPU, how much has to be served after it, lest the following cannot serve the rest."""
+    needed = [target]
+    for options in reversed(gpus[1:]):
+        most = (max(counts) for counts in zip(*(o.take for o in options), strict=True))
+        needed.append(tuple(map(operator.sub, needed[-1], most)))
+    return needed[::-1][: len(gpus)]
 
 
 def segmented(policies: Sequence[Policy]) -> list[Policy]:
@@ -207,11 +223,15 @@ def _shifted(policy: Policy, places: int) -> Policy:
 
 def add(one: Cost, other: Cost) -> Cost:
     """The sum of two costs, component by component."""
-    return tuple(a + b for a, b in zip_longest(one, other, fillvalue=0))
+    if len(one) < len(other):
+        one, other = other, one
+    return (*map(operator.add, one, other), *one[len(other) :])
 
 
 _COMPONENTS = 3
 """The most that a policy's cost has."""
+
+_OPTIONS_PER_STEP = 8
 
 _WHOLE = 1e6
 """A whole GPU costs more than any set of slices, where either would do."""

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dra.allocator.fleet.gpustate import GpuState
+from dra.allocator.scoring.geometry_weights import GpuId
 from dra.allocator.search.constraint_values import FREE, Mark, Members, Rules
 from dra.cel.kinds import Offer
 from dra.claims.wants import Constraint
-from dra.gpu.devices import gpu_attributes, slice_attributes
+from dra.gpu.devices import PCIE_ROOT, gpu_attributes, slice_attributes
 
 Allowed = Sequence[tuple[Offer, ...]]
 """Per type of want, the offers of one GPU that would do."""
@@ -42,6 +43,7 @@ class Constrained:
         self._types = types
         self._states = states
         self._driver = driver
+        self._values: dict[tuple[GpuId, Offer, Constraint], object] = {}
         self._constraints = list(dict.fromkeys(c for kind in types for c in kind.constraints))
         self.allowed: list[Allowed] = [
             [
@@ -52,6 +54,7 @@ class Constrained:
         ]
         """Per GPU, the offers that have all attributes that are compared."""
         self._homes = [self._homes_of(c) for c in self._constraints]
+        self._ranks = [{v: n for n, v in enumerate(homes)} for homes in self._homes]
         self.members: Members = {
             number: tuple(i for i, kind in enumerate(types) if constraint in kind.constraints)
             for number, constraint in enumerate(self._constraints)
@@ -80,8 +83,8 @@ class Constrained:
             if constraint in kind.constraints:
                 value = self._value(state, offer, constraint)
                 local = len(self._homes[number][value]) == 1
-                # What only this GPU has is numbered, so that equal GPUs have equal marks.
-                shown = self._rank(state, number, value) if local else value
+                # Numbered, so that GPUs have equal marks that have the same in common with others.
+                shown = self._rank(state, number, value) if local else self._ranks[number][value]
                 yield Mark(number, shown, local)
 
     def _rank(self, state: GpuState, number: int, value: object) -> int:
@@ -102,9 +105,17 @@ class Constrained:
 
     def _value(self, state: GpuState, offer: Offer, constraint: Constraint) -> object:
         """The value of a constrained attribute, None where the device has none."""
+        key = (state.id, offer, constraint)
+        if key not in self._values:
+            self._values[key] = self._read(state, offer, constraint.attribute)
+        return self._values[key]
+
+    def _read(self, state: GpuState, offer: Offer, attribute: str) -> object:
+        if attribute == PCIE_ROOT:
+            return state.gpu.pcie_root or None
         if offer.profile is None:
             attributes = gpu_attributes(state.gpu, state.inventory)
         else:
             attributes = slice_attributes(state.gpu, offer.profile, state.inventory)
-        field = attributes.get(constraint.attribute.removeprefix(f"{self._driver}/"))
+        field = attributes.get(attribute.removeprefix(f"{self._driver}/"))
         return None if field is None else next(iter(field.items()))

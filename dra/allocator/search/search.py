@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -12,7 +11,7 @@ from dra.allocator.fleet.view import FleetView, NodeGpus
 from dra.allocator.node_order import preference
 from dra.allocator.problem import Asked, Decision, Problem
 from dra.allocator.scoring.score import POLICIES, Cost, Policy
-from dra.allocator.search.budget import Effort, TooHardError
+from dra.allocator.search.budget import Budget, TooHardError
 from dra.allocator.search.combine import (
     Option,
     Pricing,
@@ -28,6 +27,9 @@ from dra.cel.kinds import Match, Offer
 from dra.claims.allocation import MAX_RESULTS
 from dra.gpu.devices import PARENT, PCIE_ROOT
 
+_NODE, _GPU = 10, 5
+"""Steps to look at a node, and at each of its GPUs."""
+
 
 class Solution(NamedTuple):
     """What serving a problem on a node costs, and one option per GPU that could give something."""
@@ -37,28 +39,31 @@ class Solution(NamedTuple):
 
 
 class Search:
-    """One problem on many nodes: what is worked out for a state of a GPU is kept for its equals."""
+    """One problem on many nodes: what is worked out for a state of a GPU is kept for its equals.
 
-    def __init__(self, problem: Problem, fleet: FleetView, effort: Effort | None = None) -> None:
-        self._problem = problem
-        self._fleet = fleet
+    ``fleet`` may be replaced by what it has become.
+    """
+
+    def __init__(self, problem: Problem, fleet: FleetView, budget: Budget | None = None) -> None:
+        self.problem = problem
+        self.fleet = fleet
         self.constraints = [c for claim in problem.claims for c in claim.constraints]
         self.nodes = preference(problem.claims)
         self._options: dict[tuple[object, ...], list[Option]] = {}
         self._solutions: dict[tuple[object, ...], Solution | None] = {}
-        self._gives: dict[object, bool] = {}
-        self._effort = effort or Effort()
+        self._gives: dict[Hashable, bool] = {}
+        self._budget = budget or Budget()
 
     @cached_property
     def wanted(self) -> dict[WantType, list[Asked]]:
         """What is wanted, by type, in the order in which it is asked for."""
         grouped: dict[WantType, list[Asked]] = {}
         selecting: dict[Hashable, tuple[str, ...]] = {}
-        for claim in self._problem.claims:
+        for claim in self.problem.claims:
             for want in claim.wants:
                 bound = tuple(c for c in claim.constraints if c.covers(want))
                 # Whatever they say: expressions that select the same make wants of one type.
-                selected = self._fleet.kinds.selected(want.expressions)
+                selected = self.fleet.kinds.selected(want.expressions)
                 expressions = selecting.setdefault(selected, want.expressions)
                 kind = WantType(expressions, bound, want.policy, want.everything)
                 grouped.setdefault(kind, []).append(Asked(claim.claim.ref, want))
@@ -83,6 +88,11 @@ class Search:
     def _policies(self) -> list[Policy]:
         return segmented([POLICIES[kind.policy] for kind in self.types])
 
+    @property
+    def asks_for(self) -> Hashable:
+        """Equal for problems of one pod that the same devices solve."""
+        return frozenset(zip(self.types, self.target, strict=True))
+
     @cached_property
     def by_shape(self) -> bool:
         """Whether nodes whose GPUs are in equal states serve it alike.
@@ -90,16 +100,25 @@ class Search:
         They do, unless a selector looks at what tells one GPU from another, or a constraint at what
         some of them share: which do so is not the same on all nodes.
         """
-        shared = any(c.attribute == PCIE_ROOT for c in self.constraints)
-        tells_apart = self._fleet.kinds.tells_gpus_apart
-        return not shared and not any(tells_apart(kind.expressions) for kind in self.types)
+        return not self._shared and not self.telling
+
+    @cached_property
+    def _shared(self) -> bool:
+        """Whether a constraint looks at what some GPUs of a node share and others do not."""
+        return any(c.attribute == PCIE_ROOT for c in self.constraints)
+
+    @cached_property
+    def telling(self) -> list[int]:
+        """The types whose selectors may tell GPUs apart."""
+        tells_apart = self.fleet.kinds.tells_gpus_apart
+        return [i for i, kind in enumerate(self.types) if tells_apart(kind.expressions)]
 
     @cached_property
     def _together(self) -> bool:
         """Whether one GPU is to give everything."""
         return any(
             not c.distinct
-            and c.attribute.removeprefix(f"{self._fleet.driver}/") == PARENT
+            and c.attribute.removeprefix(f"{self.fleet.driver}/") == PARENT
             and all(c in kind.constraints for kind in self.types)
             for c in self.constraints
         )
@@ -107,7 +126,7 @@ class Search:
     @property
     def namespace(self) -> str:
         """Of the pod."""
-        return self._problem.pod.key[0]
+        return self.problem.pod.key[0]
 
     @cached_property
     def indices(self) -> range:
@@ -117,65 +136,79 @@ class Search:
     @property
     def single(self) -> Asked | None:
         """The one device that is wanted, if any GPU of a kind would serve it alike."""
-        claim = self._problem.claims[0]
-        if len(self._problem.claims) > 1 or len(claim.choices) != 1 or self.constraints:
+        claim = self.problem.claims[0]
+        if len(self.problem.claims) > 1 or len(claim.choices) != 1 or self.constraints:
             return None
         want = claim.choices[0][0]
         if want.count > 1 or want.everything:
             return None
-        if self._fleet.kinds.tells_gpus_apart(want.expressions):
+        if self.fleet.kinds.tells_gpus_apart(want.expressions):
             return None
         return Asked(claim.claim.ref, want)
 
     def match(self, state: GpuState, index: int) -> Match:
         """What of a GPU would serve the wants of type ``index``. Raises SelectorError."""
-        return self._fleet.kinds.match(self.types[index].expressions, state.kind, state.gpu)
+        return self.fleet.kinds.match(self.types[index].expressions, state.kind, state.gpu)
 
-    def ranked(self, groups: Iterable[Sequence[str]]) -> Iterator[str]:
-        """The nodes that could serve the target: the cheapest first, then in name order.
+    def groups(self, shapes: Collection[Hashable] | None = None) -> list[Sequence[str]]:
+        """The nodes that serve it alike, in name order, or those among them of some ``shapes``."""
+        found: dict[Hashable, list[str]] = {}
+        for shape, names in self.fleet.alike.items():
+            if shapes is not None and shape not in shapes:
+                continue
+            for name in names:
+                gpus = () if self.by_shape else self.fleet.nodes[name].gpus
+                found.setdefault((shape, self._tells(gpus)), []).append(name)
+        return [*found.values()]
 
-        ``groups`` are of nodes whose GPUs are in equal states, by name. Lazy: a group costs what
-        its first node costs.
-        """
-        heap: list[tuple[Cost, str, int, Sequence[str]]] = []
-        for names in groups:
-            found = self.solution(self._fleet.nodes[names[0]].gpus)
-            if found is not None:
-                heap.append((found.cost, names[0], 0, names))
-        heapq.heapify(heap)
-        while heap:
-            cost, name, rank, names = heap[0]
-            yield name
-            if rank + 1 < len(names):
-                heapq.heapreplace(heap, (cost, names[rank + 1], rank + 1, names))
-            else:
-                heapq.heappop(heap)
+    def _tells(self, gpus: Sequence[GpuState]) -> Hashable:
+        """What tells GPUs apart that are in equal states."""
+        looks = tuple(map(self._look, gpus)) if self.telling else ()
+        roots = dict[str, int]()
+        numbers = (
+            tuple(
+                roots.setdefault(s.gpu.pcie_root, len(roots)) if s.gpu.pcie_root else -1
+                for s in gpus
+            )
+            if self._shared
+            else ()
+        )
+        return looks, numbers
+
+    def _look(self, state: GpuState) -> Hashable:
+        """Equal for GPUs of a node that could give the same."""
+        if not self.telling:
+            return state.form
+        return state.form, *(self.match(state, index).offers for index in self.telling)
 
     def solution(self, gpus: Sequence[GpuState]) -> Solution | None:
-        """The cheapest way to serve the target on the GPUs of one node."""
+        """The cheapest way to serve the target on the GPUs of one node, None also if too hard."""
         useful = self._useful(gpus)
         if not useful:
             return None
-        if not self.by_shape:
-            return self._try(useful)
-        forms = tuple(state.form for state in useful)
-        if forms not in self._solutions:
-            self._solutions[forms] = self._try(useful)
-        return self._solutions[forms]
+        key = (
+            tuple(state.form for state in useful),
+            self._tells(useful) if not self.by_shape else (),
+        )
+        if key not in self._solutions:
+            self._solutions[key] = self._try(useful)
+        return self._solutions[key]
 
     def _useful(self, gpus: Sequence[GpuState]) -> Sequence[GpuState]:
         """Those that could give something, and of equals no more than there are devices to give."""
-        if not self.by_shape or any(kind.everything for kind in self.types):
+        if any(kind.everything for kind in self.types):
             return gpus
-        most = sum(self.target)
+        most = len(gpus) if self._shared else sum(self.target)
         useful: list[GpuState] = []
+        counts: dict[Hashable, int] = {}
         for state in gpus:
-            form = state.form
-            gives = self._gives.get(form)
+            look = self._look(state)
+            gives = self._gives.get(look)
             if gives is None:
                 rooms = (self.has_room(state, i) for i in self.indices)
-                gives = self._gives[form] = all(rooms) if self._together else any(rooms)
-            if gives and sum(form == other.form for other in useful) < most:
+                gives = self._gives[look] = all(rooms) if self._together else any(rooms)
+            if gives and counts.get(look, 0) < most:
+                counts[look] = counts.get(look, 0) + 1
                 useful.append(state)
         return useful
 
@@ -192,22 +225,25 @@ class Search:
         return False
 
     def _try(self, gpus: Sequence[GpuState]) -> Solution | None:
+        self._budget.open_node()
         try:
             return self._solve(gpus)
         except TooHardError:
-            return None  # the effort tells
+            self._budget.too_hard += 1
+            return None
 
     def _solve(self, gpus: Sequence[GpuState]) -> Solution | None:
+        self._budget.spend(_NODE + _GPU * len(gpus))
         allowed = [[self.match(state, i).offers for i in self.indices] for state in gpus]
         target = self._target_of(allowed)
         if target is None:
             return None
-        constrained = Constrained(self.types, gpus, allowed, driver=self._fleet.driver)
+        constrained = Constrained(self.types, gpus, allowed, driver=self.fleet.driver)
         options = [
             self._gpu_options(state, constrained.allowed[i], constrained.rules(i), target)
             for i, state in enumerate(gpus)
         ]
-        found = combine(options, target, constrained.members, self._effort)
+        found = combine(options, target, constrained.members, self._budget)
         return Solution(*found) if found is not None else None
 
     def _target_of(self, allowed: list[list[tuple[Offer, ...]]]) -> Vector | None:
@@ -221,15 +257,15 @@ class Search:
                 target[index] = found * len(self.wants[index])
         return tuple(target)
 
-    def decision(self, node: NodeGpus, gpus: Sequence[GpuState] = ()) -> Decision:
-        """The solution on ``node`` as devices, handed out to the requests.
+    def decision(self, node: NodeGpus, gpus: Sequence[GpuState] = ()) -> Decision | None:
+        """The solution on ``node`` as devices, handed out to the requests; None without one.
 
-        ``gpus`` are its GPUs in the states for which there is a solution, if not the present ones.
+        ``gpus`` are its GPUs in states to suppose, if not the present ones.
         """
         gpus = gpus or node.gpus
         solution = self.solution(gpus)
         if solution is None:
-            raise LookupError(f"there is no solution on node {node.inventory.node}")
+            return None
         waiting = [
             [a for a in group for _ in range(MAX_RESULTS if a.want.everything else a.want.count)]
             for group in self.wants
@@ -261,7 +297,7 @@ class Search:
         )
         known = self._options.get(key)
         if known is None:
-            pricing = Pricing(market.table, self._policies, self._fleet.weights(market))
+            pricing = Pricing(market.table, self._policies, self.fleet.weights(market))
             known = self._options[key] = slice_options(
                 state.usage,
                 state.instances,
@@ -269,7 +305,7 @@ class Search:
                 target=target,
                 allowed=allowed,
                 rules=rules,
-                effort=self._effort,
+                budget=self._budget,
             )
         return known
 

@@ -1,0 +1,174 @@
+"""A decision that can be made in parts, with others in between.
+
+Between two parts GPUs may be taken and become free. A solution found before is looked at again
+before it is taken; that a node has none is not, so that each node is searched once and the search
+comes to an end however busy the cluster is. Whoever refuses because of it looks again when room
+was made meanwhile.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from dra.allocator.admin_access import decide_view, looks_only
+from dra.allocator.fleet.gpustate import GpuState
+from dra.allocator.fleet.view import Candidate
+from dra.allocator.node_order import node_tiers
+from dra.allocator.places import Places
+from dra.allocator.problem import Asked, Decision, GivenUp, Outcome, Problem
+from dra.allocator.scoring.score import POLICIES, Cost
+from dra.allocator.search.budget import Budget
+from dra.allocator.search.rooms import Rooms
+from dra.allocator.search.search import Search, Solution
+from dra.claims.alternatives import choices
+
+MANY = 64
+"""After this many misfits, only the nodes where the pod fits are searched."""
+
+Part = Generator[None, None, Decision | None]
+"""Work that stops now and then; what it comes to is None where no node would do."""
+
+_Entry = tuple[Cost, str, int, Sequence[str], Solution]
+
+
+class OngoingDecision:
+    """What to allocate for ``problem``. Not thread-safe."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self._budget = Budget()
+        self._work = self._decide()
+        self._places: Places
+        self._search: Search | None = None
+
+    def go_on(self, places: Places, *, steps: int | None = None) -> Outcome | None:
+        """Search on, on ``places`` as they are now; None when that took ``steps`` without an end.
+
+        A part takes at most the steps of one node more. After an exception it begins anew.
+        """
+        self._places = places
+        if self._search is not None:
+            self._search.fleet = places.fleet
+        end = None if steps is None else self._budget.used + steps
+        try:
+            while end is None or self._budget.used < end:
+                next(self._work)
+        except StopIteration as found:
+            outcome: Outcome = found.value
+            return outcome
+        except Exception:
+            self._work = self._decide()
+            raise
+        return None
+
+    def _decide(self) -> Generator[None, None, Outcome]:
+        problem, budget = self.problem, self._budget
+        if looks_only(problem):
+            return Outcome(decide_view(problem, self._places))
+        rooms = Rooms(self._places.fleet)
+        tried = set()
+        for claims in choices(problem.claims):
+            if budget.is_used_up:
+                return Outcome(None, GivenUp(budget.used, budget.too_hard, untried=True))
+            chosen = problem if claims is problem.claims else replace(problem, claims=claims)
+            search = self._search = Search(chosen, self._places.fleet, budget)
+            budget.used += 1
+            if chosen is not problem:
+                if search.asks_for in tried:
+                    continue
+                tried.add(search.asks_for)
+            asked = search.single
+            if asked is not None and search.nodes.policy == "none":
+                decision = yield from self._decide_single(asked, search)
+            else:
+                decision = yield from self._decide_jointly(search, rooms)
+            if decision is not None:
+                return Outcome(decision)
+            yield
+        if budget.too_hard or budget.is_used_up:
+            untried = budget.is_used_up
+            return Outcome(None, GivenUp(budget.used, budget.too_hard, untried=untried))
+        return Outcome(None)
+
+    def _fits(self, search: Search, node: str) -> bool:
+        return self._places.find_misfit(search.problem, node) is None
+
+    def _decide_single(self, asked: Asked, search: Search) -> Part:
+        """One device, alike on GPUs of one kind: the first candidate on a node that fits."""
+        want, fleet = asked.want, self._places.fleet
+        stock, policy = fleet.stock, POLICIES[want.policy]
+        fits: dict[str, bool] = {}
+        found: Candidate | None = None
+        for candidate in stock.candidates(want.expressions, policy, fleet.weights):
+            name = candidate.state.inventory.node
+            if name not in fits:
+                fits[name] = self._fits(search, name)
+            if fits[name]:
+                found = candidate
+                break
+            if len(fits) >= MANY:
+                # Such as for a pod of a DaemonSet: the candidates on other nodes are too many.
+                states = self._where_it_fits(search, fits)
+                found = stock.best(want.expressions, policy, fleet.weights, states)
+                break
+        if found is not None:
+            return asked.at(found.state, found.offer, found.placement)
+        if stock.whole:
+            return (yield from self._decide_jointly(search))
+        return None
+
+    def _where_it_fits(self, search: Search, known: Mapping[str, bool]) -> Iterator[GpuState]:
+        """The GPUs of all nodes where the pod fits, which is known for some."""
+        for name, node in self._places.fleet.nodes.items():
+            if name not in known and self._fits(search, name):
+                yield from node.gpus
+
+    def _decide_jointly(self, search: Search, rooms: Rooms | None = None) -> Part:
+        for groups in self._tiers(search, rooms):
+            ranked: list[_Entry] = []
+            for names in groups:
+                first = next((name for name in names if self._fits(search, name)), None)
+                node = self._places.fleet.nodes.get(first) if first is not None else None
+                if first is not None and node is not None:
+                    found = search.solution(node.gpus)
+                    if found is not None:
+                        at = names.index(first)
+                        ranked.append((found.cost, first, at, names, found))
+                self._budget.used += 1
+                if self._budget.is_used_up or (ranked and self._budget.is_enough):
+                    break
+                yield
+            decision = self._first(search, ranked)
+            if decision is not None or self._budget.is_used_up:
+                return decision
+        return None
+
+    def _first(self, search: Search, ranked: list[_Entry]) -> Decision | None:
+        """The cheapest, then the first by name, that is still to be had."""
+        heapq.heapify(ranked)
+        while ranked:
+            cost, name, at, names, solution = ranked[0]
+            node = self._places.fleet.nodes.get(name)
+            if node is not None and self._fits(search, name):
+                # For a node that did not change it is the same, and known.
+                decision = search.decision(node)
+                if decision is not None:
+                    return decision
+            if at + 1 < len(names):
+                heapq.heapreplace(ranked, (cost, names[at + 1], at + 1, names, solution))
+            else:
+                heapq.heappop(ranked)
+        return None
+
+    def _tiers(self, search: Search, rooms: Rooms | None) -> Iterator[Iterable[Sequence[str]]]:
+        """The nodes in the order of preference: groups of nodes that are alike, in name order."""
+        fleet = self._places.fleet
+        if search.nodes.policy == "none":
+            shapes = rooms.where(search) if rooms is not None else None
+            yield search.groups(shapes)
+            return
+        pod = search.problem.pod.key
+        for names in node_tiers(search.nodes, fleet, self._places.hosts, pod=pod):
+            yield [[name] for name in names]

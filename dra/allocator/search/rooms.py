@@ -1,0 +1,70 @@
+"""Upper bounds of what nodes have room for, known before their devices are searched."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+
+from dra.allocator.fleet.gpustate import GpuState
+from dra.allocator.fleet.view import FleetView
+from dra.allocator.search.search import Search
+from dra.cel.kinds import Offer
+
+
+class Rooms:
+    """The rooms of a fleet as it is at first use, for searches that ask for much the same."""
+
+    def __init__(self, fleet: FleetView) -> None:
+        self._fleet = fleet
+        self._most: dict[tuple[Hashable, tuple[Offer, ...]], int] = {}
+        self._where: dict[tuple[Hashable, int], frozenset[Hashable]] = {}
+        self._shapes: dict[Hashable, Sequence[GpuState]] = {}
+
+    def where(self, search: Search) -> frozenset[Hashable] | None:
+        """The shapes of the nodes that have room for each type of ``search`` by itself.
+
+        None where that is not known: types of which selectors tell GPUs apart, and those of
+        everything, may be served anywhere.
+        """
+        found: frozenset[Hashable] | None = None
+        for index in search.indices:
+            kind, count = search.types[index], search.target[index]
+            if kind.everything or index in search.telling:
+                continue
+            key = (kind.expressions, count)
+            if key not in self._where:
+                self._where[key] = self._with_room(search, index, count)
+            found = self._where[key] if found is None else found & self._where[key]
+        return found
+
+    def _with_room(self, search: Search, index: int, count: int) -> frozenset[Hashable]:
+        if not self._shapes:
+            nodes = self._fleet.nodes
+            self._shapes = {s: [*nodes[n[0]].gpus] for s, n in self._fleet.alike.items()}
+        return frozenset(
+            shape
+            for shape, gpus in self._shapes.items()
+            if sum(self._at_most(search, state, index) for state in gpus) >= count
+        )
+
+    def _at_most(self, search: Search, state: GpuState, index: int) -> int:
+        """No GPU in this state gives more devices that serve type ``index``."""
+        offers = search.match(state, index).offers
+        key = (state.form, offers)
+        if key not in self._most:
+            self._most[key] = _at_most(state, offers)
+        return self._most[key]
+
+
+def _at_most(state: GpuState, offers: Sequence[Offer]) -> int:
+    if state.blocked or state.whole_held or not offers:
+        return 0
+    if state.market is None:
+        return int(not state.holdings)
+    profiles = [o.profile for o in offers if o.profile is not None]
+    table = state.market.table
+    if len(profiles) == 1:
+        return table.most(state.usage, profiles[0])
+    if not any(table.moves(state.usage, profile) for profile in profiles):
+        return 0
+    free = table.geometry.memory_slices - state.usage.mask.bit_count()
+    return free // min(profile.memory_slices for profile in profiles)
