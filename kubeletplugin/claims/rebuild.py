@@ -21,7 +21,7 @@ from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import KubeError
-from kubeletplugin.claims.prepare.lookup import Wanted, resolve
+from kubeletplugin.claims.prepare.wanted import Wanted, resolve
 from kubeletplugin.errors import DeviceError, HardwareError, ModeError, PluginError
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware

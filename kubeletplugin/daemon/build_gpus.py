@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from dra.gpu.inventory import ClaimRef, Drain, Inventory
+from dra.gpu.inventory import Drain, Inventory
 from kubeletplugin.daemon.common import Common
 from kubeletplugin.gpus.gpu_names import GpuNames, used_names
 from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.gpus.health.health_reports import RefreshStatus
 from kubeletplugin.gpus.health.monitor import HealthMonitor
 from kubeletplugin.gpus.lifecycle.driverlibrary import DriverLibrary
 from kubeletplugin.gpus.lifecycle.hardwareloop import HardwareLoop
@@ -17,7 +18,6 @@ from kubeletplugin.gpus.lifecycle.migmode import MigMode
 from kubeletplugin.gpus.neighbours.nodewatch import NodeWatch
 from kubeletplugin.gpus.neighbours.pausing import Pause, Pauses
 from kubeletplugin.host.pidnamespace import sees_processes
-from kubeletplugin.journal.entries import Entry
 from kubeletplugin.nvml.session.session import Session
 
 
@@ -39,7 +39,7 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
     *,
     drain: Callable[[], Drain | None],
     read_mignode: Callable[[], Inventory | None],
-    refresh_status: Callable[[ClaimRef, Callable[[], Iterable[Entry]]], None],
+    refresh_status: RefreshStatus,
     on_instances: Callable[[], None],
     recover: Callable[[], None],
     settle: Callable[[], None],

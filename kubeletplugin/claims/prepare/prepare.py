@@ -16,11 +16,13 @@ from dra.claims.allocation import AllocatedDevice
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef
 from dra.kube.timing import Clock, SystemClock
-from kubeletplugin.claims.prepare.lookup import ClaimUnreadableError, resolve
+from kubeletplugin.claims.prepare.gpu_checks import check_withheld
+from kubeletplugin.claims.prepare.lookup import ClaimUnreadableError
 from kubeletplugin.claims.prepare.patience import patiently
 from kubeletplugin.claims.prepare.rollback import Rollback
-from kubeletplugin.claims.prepare.slices import Slices, check_withheld
+from kubeletplugin.claims.prepare.slices import Slices
 from kubeletplugin.claims.prepare.specs import Specs
+from kubeletplugin.claims.prepare.wanted import resolve
 from kubeletplugin.errors import (
     BusyError,
     ClaimError,

@@ -9,11 +9,11 @@ import logging
 from dataclasses import replace
 
 from dra.gpu.geometry import Placement, Profile
+from kubeletplugin.claims.prepare.gpu_checks import check_mig, check_withheld, mode_is_off
 from kubeletplugin.claims.prepare.occupancy import Occupancy
 from kubeletplugin.claims.prepare.removal import Removal
-from kubeletplugin.errors import BusyError, DeviceError, HardwareError, ModeError
+from kubeletplugin.errors import DeviceError, HardwareError
 from kubeletplugin.gpus.gpuunit import GpuUnit
-from kubeletplugin.gpus.known_gpu import KnownGpu
 from kubeletplugin.gpus.ownership.identity import Identity
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
@@ -26,7 +26,6 @@ from kubeletplugin.nvml.errors import (
     NvmlError,
     UndeliverableError,
 )
-from kubeletplugin.nvml.remedies import enable_mig
 from kubeletplugin.nvml.session.session import Session
 from kubeletplugin.telemetry.logfields import device
 
@@ -182,40 +181,3 @@ def _shape(unit: GpuUnit, entry: Entry) -> tuple[Profile, Placement]:
             + (f": {why}" if why else "")
         )
     return profile, entry.placement
-
-
-def check_mig(gpu: KnownGpu) -> None:
-    """Refuse a GPU on which no slice can be made now.
-
-    Raises:
-        DeviceError: says why, and what to do.
-    """
-    card = gpu.card
-    if card.problem:
-        raise DeviceError(f"{gpu} cannot be used: {card.problem}")
-    if gpu.unhealthy:
-        raise DeviceError(f"{gpu} is not healthy: {gpu.unhealthy}")
-    if not card.mig_capable:
-        raise DeviceError(f"{gpu.name} ({gpu.uuid}, {card.product_name}) has no MIG")
-    if not card.mig_enabled:
-        raise mode_is_off(gpu)
-
-
-def mode_is_off(gpu: KnownGpu) -> ModeError:
-    """The error of a GPU without MIG mode, with the way to turn it on."""
-    return ModeError(f"MIG mode of {gpu} is off; {enable_mig(gpu.uuid, gpu=gpu.name)}")
-
-
-def check_withheld(gpu: KnownGpu) -> None:
-    """Refuse a GPU that another program manages.
-
-    Raises:
-        BusyError: it is at work, and will have ended by itself; or the GPU is let go of.
-        DeviceError: it stays until somebody takes it away.
-    """
-    if gpu.let_go:
-        raise BusyError(f"{gpu} is {gpu.let_go}")
-    if gpu.withheld is None:
-        return
-    kind = BusyError if gpu.withheld.passing else DeviceError
-    raise kind(f"{gpu} is withheld: {gpu.withheld.problem}")

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 
 from dra.claims.reasons import NodeReason
-from dra.gpu.inventory import ClaimRef, Gpu
+from dra.gpu.inventory import Gpu
 from dra.gpu.reasons import GpuReason
 from dra.kube.loop import Loop
 from dra.kube.timing import Backoff, Clock, SystemClock
@@ -23,13 +23,13 @@ from kubeletplugin.gpus.health.device_health import (
     device_problem,
 )
 from kubeletplugin.gpus.health.gpu_problems import GpuProblem, GpuProblems
+from kubeletplugin.gpus.health.health_reports import HealthReports, RefreshStatus
+from kubeletplugin.gpus.health.xid_problem import xid_problem
 from kubeletplugin.gpus.health.xidwatch import XidWatch
-from kubeletplugin.gpus.known_gpu import KnownGpu
-from kubeletplugin.journal.entries import HELD, Entry
+from kubeletplugin.journal.entries import Entry
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.events import Xid
-from kubeletplugin.nvml.remedies import reset
-from kubeletplugin.nvml.xids import RESET_XIDS, Scope, XidRules
+from kubeletplugin.nvml.xids import Scope, XidRules
 from kubeletplugin.telemetry.reports import Reports
 
 _log = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ class HealthMonitor:
         *,
         rules: XidRules,
         reports: Reports,
-        refresh_status: Callable[[ClaimRef, Callable[[], Iterable[Entry]]], None],
+        refresh_status: RefreshStatus,
         ready: Callable[[], bool],
         on_change: Callable[[], None],
         on_instances: Callable[[], None] = lambda: None,
@@ -61,15 +61,13 @@ class HealthMonitor:
         self._journal = journal
         self._rules = rules
         self._reports = reports
-        self._refresh_status = refresh_status
+        self._health_reports = HealthReports(journal, reports, refresh_status=refresh_status)
         self._ready = ready
         self._on_change = on_change
         self._on_instances = on_instances
         self._clock = clock or SystemClock()
         self._gpu_problems = GpuProblems()
         self._review_lock = threading.Lock()
-        self._told: dict[tuple[str, str], DeviceProblem] = {}
-        self._lost: frozenset[str] = frozenset()
         self._watches: dict[str, XidWatch] = {}
         self._unsupported = False
         self._loop = Loop("health", self._turn, backoff=Backoff(first=REVIEW_SECONDS), clock=clock)
@@ -116,8 +114,8 @@ class HealthMonitor:
         if unit is None or scope is Scope.NOTHING:
             _log.info("XID %d is not about the hardware", xid.number, extra={"gpu_uuid": gpu})
             return
-        remedy = reset(unit.uuid, node=self._reports.node_name, gpu=unit.name)
-        problem = _of_xid(unit.known, xid, scope, at=self._clock.monotonic(), remedy=remedy)
+        now = self._clock.monotonic()
+        problem = xid_problem(unit.known, xid, scope, at=now, node=self._reports.node_name)
         if self._gpu_problems.add(problem):
             _log.error("%s", problem.message, extra={"gpu": unit.name, "gpu_uuid": gpu})
             self._reports.report_node(NodeReason.XID_ERROR, problem.message, warning=True)
@@ -156,8 +154,8 @@ class HealthMonitor:
                 _log.info("passed: %s", problem.message)
                 self._reports.report_node(NodeReason.RECOVERED, f"healthy again: {problem.message}")
             marked = self._mark_gpus()
-            self._tell_of_gpus(seen)
-            told = self._tell_of_devices()
+            self._health_reports.tell_gpus(seen)
+            told = self._health_reports.tell_devices(self.gpus())
             if healed or told or marked:
                 self._on_change()
 
@@ -171,45 +169,6 @@ class HealthMonitor:
                 unit.set_unhealthy(why)
                 changed = True
         return changed
-
-    def _tell_of_gpus(self, seen: Collection[Gpu]) -> None:
-        lost = {g.uuid: g for g in seen if g.reason == GpuReason.GPU_LOST}
-        for uuid in lost.keys() - self._lost:
-            gpu = lost[uuid]
-            self._reports.report_node(
-                NodeReason.GPU_LOST, f"{gpu.name}: {gpu.unavailable}", warning=True
-            )
-        silent = self._lost & {g.uuid for g in seen if g.reason == GpuReason.LET_GO}
-        for uuid in self._lost - lost.keys() - silent:
-            self._reports.report_node(NodeReason.RECOVERED, f"GPU {uuid} answers again")
-        self._lost = frozenset(lost) | silent
-
-    def _tell_of_devices(self) -> bool:
-        """Conditions and events of the devices whose health is not what was said last."""
-        by_uuid = {g.uuid: g for g in self.gpus()}
-        entries = {e.key: e for e in self._journal.entries() if e.state in HELD}
-        self._told = {k: p for k, p in self._told.items() if k in entries}
-        changed: dict[str, ClaimRef] = {}
-        for key, entry in entries.items():
-            problem = device_problem(entry, by_uuid.get(entry.gpu))
-            if problem == self._told.get(key):
-                continue
-            changed[entry.claim.uid] = entry.claim
-            if problem is None:
-                del self._told[key]
-                continue
-            self._told[key] = problem
-            if problem.reason != GpuReason.SLICE_LOST:  # which has an event of its own
-                text = f"{entry.device}: {problem.message}"
-                self._reports.report_claim(
-                    entry.claim, NodeReason(problem.reason), text, warning=True
-                )
-        for ref in changed.values():
-            self._refresh_status(ref, lambda uid=ref.uid: self._held(uid))  # type: ignore[misc]
-        return bool(changed)
-
-    def _held(self, uid: str) -> tuple[Entry, ...]:
-        return tuple(e for e in self._journal.of_claim(uid) if e.state in HELD)
 
     def _turn(self) -> float:
         self._follow()
@@ -244,22 +203,3 @@ class HealthMonitor:
         text = f"XIDs are not heard on this node, lost GPUs are still noticed: {message}"
         _log.warning("%s", text)
         self._reports.report_node(NodeReason.XIDS_UNSUPPORTED, text)
-
-
-def _of_xid(gpu: KnownGpu, xid: Xid, scope: Scope, *, at: float, remedy: str) -> GpuProblem:
-    needs_reset = xid.number in RESET_XIDS
-    instances = gpu.seen.instances if gpu.seen is not None else ()
-    if scope is Scope.SLICE:
-        message = (
-            f"XID {xid.number} in GPU instance {xid.gi_id} of {gpu}; it counts "
-            "as healthy once it is made anew, or after 5 minutes without another"
-        )
-        own = frozenset(i.uuid for i in instances if i.gpu_instance_id == xid.gi_id and i.uuid)
-        return GpuProblem(gpu.uuid, GpuReason.XID_ERROR, message, at, gi_id=xid.gi_id, beside=own)
-    if not needs_reset:
-        remedy = "it counts as healthy after 5 minutes without another"
-    message = f"XID {xid.number} on {gpu}: {remedy}"
-    beside = frozenset(i.uuid for i in instances if i.uuid)
-    return GpuProblem(
-        gpu.uuid, GpuReason.XID_ERROR, message, at, needs_reset=needs_reset, beside=beside
-    )

@@ -1,0 +1,44 @@
+"""Checks of a GPU before anything is made or given out on it."""
+
+from __future__ import annotations
+
+from kubeletplugin.errors import BusyError, DeviceError, ModeError
+from kubeletplugin.gpus.known_gpu import KnownGpu
+from kubeletplugin.nvml.remedies import enable_mig
+
+
+def check_mig(gpu: KnownGpu) -> None:
+    """Refuse a GPU on which no slice can be made now.
+
+    Raises:
+        DeviceError: says why, and what to do.
+    """
+    card = gpu.card
+    if card.problem:
+        raise DeviceError(f"{gpu} cannot be used: {card.problem}")
+    if gpu.unhealthy:
+        raise DeviceError(f"{gpu} is not healthy: {gpu.unhealthy}")
+    if not card.mig_capable:
+        raise DeviceError(f"{gpu.name} ({gpu.uuid}, {card.product_name}) has no MIG")
+    if not card.mig_enabled:
+        raise mode_is_off(gpu)
+
+
+def mode_is_off(gpu: KnownGpu) -> ModeError:
+    """The error of a GPU without MIG mode, with the way to turn it on."""
+    return ModeError(f"MIG mode of {gpu} is off; {enable_mig(gpu.uuid, gpu=gpu.name)}")
+
+
+def check_withheld(gpu: KnownGpu) -> None:
+    """Refuse a GPU that another program manages.
+
+    Raises:
+        BusyError: it is at work, and will have ended by itself; or the GPU is let go of.
+        DeviceError: it stays until somebody takes it away.
+    """
+    if gpu.let_go:
+        raise BusyError(f"{gpu} is {gpu.let_go}")
+    if gpu.withheld is None:
+        return
+    kind = BusyError if gpu.withheld.passing else DeviceError
+    raise kind(f"{gpu} is withheld: {gpu.withheld.problem}")

@@ -1,0 +1,111 @@
+"""Devices that a claim was given, as this node has them: GPU, profile, placement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dra.claims.allocation import AllocatedDevice
+from dra.gpu.geometry import Placement
+from dra.gpu.inventory import ClaimRef
+from dra.gpu.names import (
+    DeviceNameError,
+    GpuDevice,
+    MigDevice,
+    gpu_name,
+    parse_device,
+    profile_label,
+)
+from kubeletplugin.claims.prepare.gpu_checks import check_mig
+from kubeletplugin.errors import DeviceError
+from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.journal.entries import Entry, State
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """A device that a claim was given here. A whole GPU has neither profile nor placement."""
+
+    device: str
+    pool: str
+    requests: tuple[str, ...]
+    gpu: str
+    profile_id: int | None = None
+    profile: str = ""
+    placement: Placement | None = None
+    view: bool = False
+
+    def entry(self, claim: ClaimRef, *, boot_id: str, total: int) -> Entry:
+        """The record of the intent to make it for ``claim``, which has ``total`` devices here."""
+        return Entry(
+            claim=claim,
+            device=self.device,
+            state=State.INTENT,
+            gpu=self.gpu,
+            boot_id=boot_id,
+            pool=self.pool,
+            requests=self.requests,
+            total=total,
+            profile_id=self.profile_id,
+            profile=self.profile,
+            placement=self.placement,
+            view=self.view,
+        )
+
+
+def resolve(device: AllocatedDevice, hardware: Hardware) -> tuple[GpuUnit, Wanted]:
+    """The GPU, profile and placement that an allocated device's name stands for.
+
+    Raises:
+        DeviceError: the name does not parse, or this node has or offers no such thing.
+    """
+    try:
+        parsed = parse_device(device.device)
+    except DeviceNameError as error:
+        raise DeviceError(f"{error}; the claim must be allocated by this driver") from error
+    unit = hardware.named(gpu_name(parsed.minor))
+    gpu, requests = unit.known, (device.base_request,)
+    if isinstance(parsed, GpuDevice):
+        if device.admin_access:
+            return unit, Wanted(device.device, device.pool, requests, unit.uuid, view=True)
+        if gpu.card.mig_enabled:
+            raise DeviceError(
+                f"{gpu} is in MIG mode and cannot be used whole; "
+                "ask for its largest profile instead"
+            )
+        if gpu.card.problem:
+            raise DeviceError(f"{gpu} cannot be used: {gpu.card.problem}")
+        if gpu.unhealthy:
+            raise DeviceError(f"{gpu} is not healthy: {gpu.unhealthy}")
+        return unit, Wanted(device.device, device.pool, requests, unit.uuid)
+    return unit, _slice(device, parsed, unit)
+
+
+def _slice(device: AllocatedDevice, parsed: MigDevice, unit: GpuUnit) -> Wanted:
+    gpu = unit.known
+    check_mig(gpu)
+    profiles = gpu.geometry.profiles if gpu.geometry else ()
+    profile = next((p for p in profiles if p.id == parsed.profile_id), None)
+    if profile is None or profile_label(profile.name) != parsed.profile_label:
+        offered = ", ".join(f"{p.name} ({profile_label(p.name)}-{p.id})" for p in profiles)
+        why = unit.struck(parsed.profile_id)
+        raise DeviceError(
+            f"{unit.name} has no profile {parsed.profile_label}-{parsed.profile_id}"
+            f"{' now: ' if why else ''}{why}; it has: {offered or 'none'}"
+        )
+    placement = next((p for p in profile.placements if p.start == parsed.start), None)
+    if placement is None:
+        starts = ", ".join(str(p.start) for p in profile.placements)
+        raise DeviceError(
+            f"{profile.name} on {unit.name} cannot start at memory slice {parsed.start}; "
+            f"it can at: {starts}"
+        )
+    return Wanted(
+        device.device,
+        device.pool,
+        (device.base_request,),
+        unit.uuid,
+        profile_id=profile.id,
+        profile=profile.name,
+        placement=placement,
+    )
