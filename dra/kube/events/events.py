@@ -17,6 +17,7 @@ from dra.common.resources import EVENTS, Obj, Resource
 from dra.kube.client.patch import PatchApi
 from dra.kube.errors import AlreadyExistsError, ObjectNotFoundError, UnavailableError
 from dra.kube.events.eventlimits import Allowance, Occurrence, Recent
+from dra.kube.loop import Loop
 from dra.kube.timing import Backoff, Clock, SystemClock, rfc3339
 
 _log = logging.getLogger(__name__)
@@ -99,9 +100,10 @@ class EventRecorder:
         self._changed = threading.Condition()
         self._waiting: OrderedDict[Occurrence, _Waiting] = OrderedDict()
         self._sending = False
-        self._closed = threading.Event()
+        self._started = False
+        self._closed = False
         self._dropped = 0
-        self._thread: threading.Thread | None = None
+        self._loop = Loop("events", self._send_next, clock=self._clock)
 
     @property
     def dropped(self) -> int:
@@ -127,17 +129,17 @@ class EventRecorder:
                 waiting.count += 1
                 waiting.last = now
                 return
-            if self._closed.is_set() or not self._allowance.take(occurrence.regarding, at):
+            if self._closed or not self._allowance.take(occurrence.regarding, at):
                 self._drop()
                 return
             self._waiting[occurrence] = _Waiting(first=now, last=now, at=at)
             if len(self._waiting) > self._limits.pending:
                 self._waiting.popitem(last=False)
                 self._drop()
-            if self._thread is None:
-                self._thread = threading.Thread(target=self._send_all, name="events", daemon=True)
-                self._thread.start()
-            self._changed.notify_all()
+            if not self._started:
+                self._started = True
+                self._loop.start()
+        self._loop.notify()
 
     def flush(self, timeout: float) -> bool:
         """Wait until everything emitted is sent or given up; False when the time was too short.
@@ -160,60 +162,64 @@ class EventRecorder:
         """
         self.flush(timeout)
         with self._changed:
-            self._closed.set()
+            self._closed = True
             for _ in range(len(self._waiting)):
                 self._drop()
             self._waiting.clear()
             self._changed.notify_all()
+        self._loop.stop()
 
     def _drop(self) -> None:
         with self._changed:  # re-entrant: Condition's default lock is an RLock
             self._dropped += 1
 
-    def _send_all(self) -> None:
-        while True:
+    def _send_next(self) -> float | None:
+        """Send the oldest event; waits for a wish when there is none."""
+        if not self._keep_pace():
+            return None
+        with self._changed:
+            if not self._waiting:
+                return None
+            occurrence, waiting = self._waiting.popitem(last=False)
+            self._sending = True
+        try:
+            self._send_patiently(occurrence, waiting)
+        except Exception as error:  # noqa: BLE001 - dropped and counted, not tried again
+            self._drop()
+            # The first, then ever more rarely: a missing permission fails every event.
+            loud = self.dropped & (self.dropped - 1) == 0
+            _log.log(
+                logging.WARNING if loud else logging.DEBUG,
+                "event %s about %s not recorded (%d dropped so far): %s",
+                occurrence.reason,
+                occurrence.involved["name"],
+                self.dropped,
+                error,
+            )
+        finally:
             with self._changed:
                 self._sending = False
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._waiting or self._closed.is_set())
-            self._keep_pace()
-            with self._changed:
-                if not self._waiting:
-                    if self._closed.is_set():
-                        return
-                    continue
-                occurrence, waiting = self._waiting.popitem(last=False)
-                self._sending = True
-            try:
-                self._send_patiently(occurrence, waiting)
-            except Exception as error:  # noqa: BLE001 - the thread must outlive one bad event
-                self._drop()
-                # The first, then ever more rarely: a missing permission fails every event.
-                loud = self.dropped & (self.dropped - 1) == 0
-                _log.log(
-                    logging.WARNING if loud else logging.DEBUG,
-                    "event %s about %s not recorded (%d dropped so far): %s",
-                    occurrence.reason,
-                    occurrence.involved["name"],
-                    self.dropped,
-                    error,
-                )
+        return 0.0
 
-    def _keep_pace(self) -> None:
-        """Pause before what is new, and when many events have been sent.
+    def _keep_pace(self) -> bool:
+        """Pause before what is new, and when many events have been sent; False if none waits.
 
-        Not if somebody waits for the rest.
+        Does not pause if somebody waits for the rest.
         """
         with self._changed:
             oldest = next(iter(self._waiting.values()), None)
-        if oldest is not None and not self._closed.is_set():
+        if oldest is None:
+            return False
+        if not self._loop.is_stopping():
             wait = oldest.at + self._limits.delay_seconds - self._clock.monotonic()
             if wait > 0:
                 self._clock.wait(self._hurried, wait)
-        while not self._hurried.is_set() and not self._closed.is_set():
+        while not self._hurried.is_set() and not self._loop.is_stopping():
             if self._pace.take("", self._clock.monotonic()):
-                return
+                break
             self._clock.wait(self._hurried, self._limits.pause_seconds)
+        return True
 
     def _send_patiently(self, occurrence: Occurrence, waiting: _Waiting) -> None:
         self._backoff.reset()
@@ -222,7 +228,7 @@ class EventRecorder:
                 return self._send(occurrence, waiting)
             except UnavailableError as error:
                 delay = self._backoff.next_delay(at_least=error.retry_after)
-                if self._backoff.failures >= _ATTEMPTS or self._clock.wait(self._closed, delay):
+                if self._backoff.failures >= _ATTEMPTS or self._loop.pause(delay):
                     raise
 
     def _send(self, occurrence: Occurrence, waiting: _Waiting) -> None:
