@@ -14,7 +14,7 @@ from cli.shell.exits import CliError, Exit
 from cli.shell.session import Session
 from cli.site.occupancy import survey
 from cli.site.reading import inventories
-from cli.site.releasing import Blocker, blocker, is_ours_to_deallocate
+from cli.site.releasing import Hindrance, find_hindrance, is_ours_to_deallocate
 from dra.claims.claims import Claim, read_claim
 from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
@@ -28,9 +28,9 @@ def run(session: Session, arguments: argparse.Namespace) -> int:
     """Release what may go, and say what holds the others."""
     _check(arguments)
     claims = _claims(session, arguments)
-    blockers = _blockers(session, claims)
+    blockers = _hindrances(session, claims)
     released: list[ClaimRef] = []
-    kept: dict[ClaimRef, Blocker] = {}
+    kept: dict[ClaimRef, Hindrance] = {}
     for claim in claims:
         held = blockers.get(claim.ref)
         if held is not None and arguments.force and held.forcible:
@@ -76,7 +76,7 @@ def _claims(session: Session, arguments: argparse.Namespace) -> list[Claim]:
     )
 
 
-def _blockers(session: Session, claims: Iterable[Claim]) -> dict[ClaimRef, Blocker]:
+def _hindrances(session: Session, claims: Iterable[Claim]) -> dict[ClaimRef, Hindrance]:
     try:
         objects = session.api.list(MIG_NODES).items
     except ObjectNotFoundError:  # the definition was removed with the driver
@@ -84,11 +84,11 @@ def _blockers(session: Session, claims: Iterable[Claim]) -> dict[ClaimRef, Block
     read, unreadable = inventories(objects)
     site = survey(read, (), driver=session.driver, unreadable=unreadable)
     nodes = frozenset(n["metadata"]["name"] for n in session.api.list(NODES).items)
-    judged = ((c.ref, blocker(c, site, nodes, driver=session.driver)) for c in claims)
+    judged = ((c.ref, find_hindrance(c, site, nodes, driver=session.driver)) for c in claims)
     return {ref: held for ref, held in judged if held is not None}
 
 
-def _release(session: Session, claim: Claim) -> Blocker | None:
+def _release(session: Session, claim: Claim) -> Hindrance | None:
     """Take the finalizer off; returns what came between."""
     ours = finalizer(session.driver)
     left = [f for f in claim.finalizers if f != ours]
@@ -101,9 +101,9 @@ def _release(session: Session, claim: Claim) -> Blocker | None:
     except ObjectNotFoundError:
         return None
     except ConflictError:
-        return Blocker("it has just changed; try again")
+        return Hindrance("it has just changed; try again")
     except InvalidError as error:
-        return Blocker(f"the API server refuses: {error}")
+        return Hindrance(f"the API server refuses: {error}")
     return None
 
 
@@ -131,7 +131,7 @@ def _patch(
 def _report(
     session: Session,
     released: list[ClaimRef],
-    kept: Mapping[ClaimRef, Blocker],
+    kept: Mapping[ClaimRef, Hindrance],
     *,
     dry_run: bool,
 ) -> None:

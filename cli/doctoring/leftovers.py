@@ -9,7 +9,7 @@ from cli.doctoring.checks import Check, fail, named, ok, warn
 from cli.doctoring.evidence import Evidence
 from cli.explaining.facts import ListedClaim
 from cli.site.drawing import remark
-from cli.site.releasing import blocker
+from cli.site.releasing import find_hindrance
 from dra.gpu.names import finalizer
 
 PATIENCE = timedelta(minutes=2)
@@ -82,7 +82,7 @@ def instances(evidence: Evidence) -> Iterator[Check]:
 def _why_it_stays(known: ListedClaim, evidence: Evidence) -> str:
     site = evidence.facts.site
     nodes = {n["metadata"]["name"] for n in evidence.nodes} or {n.name for n in site.nodes}
-    held = blocker(known.claim, site, nodes, driver=evidence.facts.driver)
+    held = find_hindrance(known.claim, site, nodes, driver=evidence.facts.driver)
     why = held.message if held else "the controller has not taken its finalizer away"
     return f"is being deleted; {why}"
 

@@ -10,27 +10,29 @@ from dra.claims.claims import Claim
 
 
 @dataclass(frozen=True, slots=True)
-class Blocker:
-    """Holder of a claim; ``forcible`` where it is a node's word, which may be out of date."""
+class Hindrance:
+    """Reason why a claim is not let go; ``forcible`` where a node says so, maybe long ago."""
 
     message: str
     forcible: bool = False
 
 
-def blocker(claim: Claim, site: Site, nodes: Collection[str], *, driver: str) -> Blocker | None:
-    """Holder of ``claim``, or None; ``nodes`` are the names of the Nodes that exist.
+def find_hindrance(
+    claim: Claim, site: Site, nodes: Collection[str], *, driver: str
+) -> Hindrance | None:
+    """Hindrance to letting ``claim`` go, or None; ``nodes`` are the names of the Nodes that exist.
 
     Who has reserved it holds it. Else its node does, as long as the Node exists and has a slice of
     the claim, or cannot tell.
     """
     if claim.reserved_for:
         users = [f"{_SINGULAR.get(c.resource, c.resource)} {c.name}" for c in claim.reserved_for]
-        return Blocker(f"in use by {', '.join(users)}")
+        return Hindrance(f"in use by {', '.join(users)}")
     for view, slot in site.instances_of(claim.ref.uid):
         node = view.inventory.node
         if node in nodes:
             why = f"{slot.state}: {slot.message}" if slot.message else slot.state
-            return Blocker(
+            return Hindrance(
                 f"{node} {view.gpu.name} still has its {slot.where}, {why}", forcible=True
             )
     allocation = claim.allocation
@@ -38,9 +40,9 @@ def blocker(claim: Claim, site: Site, nodes: Collection[str], *, driver: str) ->
         return None
     node = allocation.node
     if node in site.unreadable:
-        return Blocker(f"the MigNode of its node {node} cannot be read", forcible=True)
+        return Hindrance(f"the MigNode of its node {node} cannot be read", forcible=True)
     if site.node(node) is None:
-        return Blocker(f"its node {node} has no MigNode that shows it gone", forcible=True)
+        return Hindrance(f"its node {node} has no MigNode that shows it gone", forcible=True)
     return None
 
 

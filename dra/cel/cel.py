@@ -16,7 +16,7 @@ from typing import Any
 
 from cel_expr_python import cel
 
-from dra.cel.celdata import Device, View, of_gpu
+from dra.cel.celdata import DeviceData, View, of_gpu
 from dra.cel.celoptionals import hidden_optional
 from dra.cel.celspelling import respelt
 from dra.cel.library.celfunctions import functions
@@ -79,7 +79,7 @@ class Selectors:
         if error:
             raise SelectorError(error)
 
-    def evaluate(self, expression: str, device: Device) -> Verdict:
+    def evaluate(self, expression: str, device: DeviceData) -> Verdict:
         """True if ``expression`` selects ``device``.
 
         Raises:
@@ -103,7 +103,7 @@ class Selectors:
             selected=tuple(self._select(job.expressions, g) for g in groups or [[*job.devices]])
         )
 
-    def _select(self, expressions: tuple[str, ...], devices: list[Device]) -> Selected:
+    def _select(self, expressions: tuple[str, ...], devices: list[DeviceData]) -> Selected:
         selected: list[int] = []
         failure = ""
         for index, device in enumerate(devices):
@@ -141,7 +141,7 @@ class Selectors:
         return _Compiled(program=program, view=View.of(expression))
 
 
-def _run(compiled: _Compiled, device: Device) -> Verdict:
+def _run(compiled: _Compiled, device: DeviceData) -> Verdict:
     data = {"device": compiled.view.complete(device)}
     try:
         result = compiled.program.eval(data=data)

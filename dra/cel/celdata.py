@@ -27,11 +27,13 @@ _DOMAIN_TEST = re.compile(
 _FIELD = re.compile(r"device\s*\.\s*(?:attributes|capacity)\s*\.\s*\??\s*(\w+)")
 
 
-Device = dict[str, Any]
+DeviceData = dict[str, Any]
 """The variable ``device``, without domains that the device does not have."""
 
 
-def device_data(driver: str, attributes: Mapping[str, Any], capacity: Mapping[str, Any]) -> Device:
+def device_data(
+    driver: str, attributes: Mapping[str, Any], capacity: Mapping[str, Any]
+) -> DeviceData:
     """The data of a device with these attributes and capacities, as ``dra.gpu.devices`` has them.
 
     Names without a domain belong to the driver's own.
@@ -52,7 +54,7 @@ def device_data(driver: str, attributes: Mapping[str, Any], capacity: Mapping[st
     }
 
 
-def of_gpu(device: Device, gpu: GpuIdentity) -> Device:
+def of_gpu(device: DeviceData, gpu: GpuIdentity) -> DeviceData:
     """``device``, which is of another GPU of the same kind, as one of ``gpu``."""
     driver = device["driver"]
     values = (gpu.uuid, gpu.uuid, gpu.pci_bus_id, gpu.pcie_root)

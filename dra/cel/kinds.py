@@ -10,7 +10,7 @@ from collections.abc import Collection, Hashable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
-from dra.cel.celdata import Device, device_data
+from dra.cel.celdata import DeviceData, device_data
 from dra.cel.gputable import GpuTable
 from dra.cel.questions import (
     Answer,
@@ -67,7 +67,7 @@ class GpuKind:
 
     product_name: str
     offers: tuple[Offer, ...]
-    devices: tuple[Device, ...]
+    devices: tuple[DeviceData, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,7 +321,7 @@ def _identity(gpu: Gpu) -> GpuIdentity:
     return GpuIdentity(gpu.uuid, gpu.pci_bus_id, gpu.pcie_root)
 
 
-def describe(offer: Offer, gpu: Gpu, inventory: Inventory) -> Device:
+def describe(offer: Offer, gpu: Gpu, inventory: Inventory) -> DeviceData:
     """``offer`` of this very GPU as CEL data."""
     if offer.profile is None:
         return device_data(inventory.driver, gpu_attributes(gpu, inventory), gpu_capacity(gpu))

@@ -14,7 +14,7 @@ _LENGTH = 4
 M = TypeVar("M", bound=msgspec.Struct)
 
 
-class Request(msgspec.Struct, frozen=True):
+class Call(msgspec.Struct, frozen=True):
     """A job, by a number that the reply has too."""
 
     number: int

@@ -16,7 +16,7 @@ import msgspec
 
 from dra.cel.questions import Answer, Job
 from dra.sandbox import limits
-from dra.sandbox.messages import EndError, Reply, Request, receive, send
+from dra.sandbox.messages import Call, EndError, Reply, receive, send
 
 _log = logging.getLogger(__name__)
 
@@ -79,7 +79,7 @@ class Sandbox:
         self._number += 1
         try:
             process = self._running()
-            send(_fd(process.stdin), Request(self._number, job))
+            send(_fd(process.stdin), Call(self._number, job))
             while True:
                 reply = self._receive(_fd(process.stdout))
                 if reply.leaves:

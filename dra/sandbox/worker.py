@@ -24,7 +24,7 @@ import msgspec
 from dra.cel.cel import Selectors
 from dra.cel.questions import Answer, SelectorError
 from dra.sandbox import limits
-from dra.sandbox.messages import EndError, Reply, Request, receive, send
+from dra.sandbox.messages import Call, EndError, Reply, receive, send
 
 _IN, _OUT = 0, 1
 _END, _LEAVE, _NO_MEMORY = 0, 3, 4
@@ -65,7 +65,7 @@ def _work(selectors: Selectors, current: mmap.mmap) -> int:
     most = _pages()[1] + limits.KEPT_MEBIBYTES * 2**20 // _PAGE
     try:
         while True:
-            request = receive(_IN, Request)
+            request = receive(_IN, Call)
             _NUMBER.pack_into(current, 0, request.number)
             signal.setitimer(signal.ITIMER_PROF, limits.SECONDS)
             began = time.process_time()
@@ -84,7 +84,7 @@ def _work(selectors: Selectors, current: mmap.mmap) -> int:
         return _END
 
 
-def _answer(selectors: Selectors, request: Request) -> Answer:
+def _answer(selectors: Selectors, request: Call) -> Answer:
     try:
         return selectors.answer(request.job)
     except SelectorError as error:

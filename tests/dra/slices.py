@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dra.cel.celdata import Device, device_data
+from dra.cel.celdata import DeviceData, device_data
 from dra.gpu.devices import slice_attributes, slice_capacity
 from tests.controller.objects import DRIVER, gpu, inventory
 from tests.dra.gpus import A100
@@ -11,7 +11,7 @@ OWN = f'device.attributes["{DRIVER}"]'
 MEMORY = f'device.capacity["{DRIVER}"].memory'
 
 
-def small_slice(node: str = "node-a", minor: int = 0) -> Device:
+def small_slice(node: str = "node-a", minor: int = 0) -> DeviceData:
     card = gpu(minor, node)
     profile = A100.by_name("1g.5gb")
     assert profile is not None

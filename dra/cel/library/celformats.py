@@ -16,8 +16,8 @@ from cel_expr_python import cel
 
 from dra.cel.declaring import MAP, STRING, declare, function, method
 from dra.cel.library.celnetwork import is_url
+from dra.cel.opaque import Opaque
 
-Opaque = dict[str, str]
 Validate = Callable[[str], list[str]]
 
 _LABEL = r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?"

@@ -14,8 +14,8 @@ from urllib.parse import parse_qs, urlsplit
 from cel_expr_python import cel
 
 from dra.cel.declaring import BOOL, INT, MAP, STRING, declare, function, method
+from dra.cel.opaque import Opaque
 
-Opaque = dict[str, str]
 Address = IPv4Address | IPv6Address
 
 _QUERY = cel.Type.Map(cel.Type.STRING, cel.Type.List(cel.Type.STRING))
