@@ -16,7 +16,6 @@ from dra.common.resources import Obj
 from sim.apiserver.refusals import errors
 from sim.apiserver.schema.messages import message_classes
 
-MEDIA_TYPE = "application/vnd.kubernetes.protobuf"
 _MAGIC = b"k8s\x00"
 _MESSAGES = {
     "ObjectMeta": "name 1 string generateName 2 string namespace 3 string uid 5 string "

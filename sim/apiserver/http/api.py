@@ -9,7 +9,7 @@ import msgspec
 
 from dra.common.resources import Obj
 from sim.apiserver.discovery import groups as discovery
-from sim.apiserver.discovery import openapi, openapi2
+from sim.apiserver.discovery import openapi
 from sim.apiserver.forms import bodies, listing
 from sim.apiserver.forms.requests import Request, resolve
 from sim.apiserver.forms.streams import Stream, open_watch
@@ -91,6 +91,8 @@ class Api:
             found = discovery.aggregated(self.catalogue, core=path == "/api")
             return Response(200, _encode(found), discovery.AGGREGATED)
         if path == "/openapi/v2":
+            from sim.apiserver.discovery import openapi2  # noqa: PLC0415 - it loads protobuf
+
             return Response(200, openapi2.document(self.catalogue), openapi2.MEDIA_TYPE)
         answer = self._discover(path)
         if answer is None:

@@ -50,8 +50,15 @@ def test_the_demo_shows_the_whole_way_of_a_slice_and_leaves_nothing(
     assert processes_in(short_temporary) == []
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-@pytest.mark.parametrize("moment", ["simulated", "1  Pods ask for slices"])
+@pytest.mark.parametrize(
+    ("moment", "number"),
+    [
+        ("simulated", signal.SIGINT),
+        ("simulated", signal.SIGKILL),
+        ("1  Pods ask for slices", signal.SIGTERM),
+        ("1  Pods ask for slices", signal.SIGKILL),
+    ],
+)
 def test_an_interrupted_demo_leaves_no_process_and_no_file(
     short_temporary: Path, number: signal.Signals, moment: str
 ) -> None:

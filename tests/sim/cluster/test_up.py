@@ -76,6 +76,13 @@ def _run_pod(api: KubeApi, name: str) -> None:
 
 
 def test_a_plugin_that_dies_is_started_again_and_serves_its_node(up: Up) -> None:
+    """And neither a second run on its directory nor a cluster beside it disturbs the first."""
+    done = _try("--dir", str(up.home), "--nodes", "1", "--gpus", "1")
+    assert done.returncode == 1
+    assert f"a simulated cluster runs in {up.home} already" in done.stdout
+    assert "Traceback" not in done.stdout
+    _start_and_end_another(up.home.with_name("o"))
+    assert up.process.poll() is None
     standins.create_template(up.api)
     _run_pod(up.api, "first")
     up.kill("plugin")
@@ -88,6 +95,17 @@ def test_a_plugin_that_dies_is_started_again_and_serves_its_node(up: Up) -> None
     wait_for("first gone", lambda: gone(lambda: standins.get_pod(up.api, "first")))
 
 
+def _start_and_end_another(home: Path) -> None:
+    options = ["--nodes", "1", "--gpus", "1", "--dir", str(home)]
+    with subprocess.Popen(
+        [sys.executable, "-m", "sim", "up", *options], stdout=subprocess.DEVNULL
+    ) as second:
+        try:
+            wait_for("second kubeconfig", (home / "kubeconfig").exists)
+        finally:
+            second.terminate()
+
+
 def test_a_stand_in_that_dies_ends_the_cluster_with_the_end_of_its_log(up: Up) -> None:
     log = up.home / "logs" / "kubelet-node-1.log"
     wait_for("registration", lambda: "registered DRA driver" in log.read_text())
@@ -95,15 +113,6 @@ def test_a_stand_in_that_dies_ends_the_cluster_with_the_end_of_its_log(up: Up) -
     assert up.process.wait(PATIENCE) == 1
     up.says("kubelet-node-1 was killed by signal 9. The end of its log:")
     assert "registered DRA driver" in up.log.read_text()
-
-
-def test_a_second_run_on_the_same_directory_is_told_so_and_the_first_goes_on(up: Up) -> None:
-    done = _try("--dir", str(up.home), "--nodes", "1", "--gpus", "1")
-    assert done.returncode == 1
-    assert f"a simulated cluster runs in {up.home} already" in done.stdout
-    assert "Traceback" not in done.stdout
-    standins.create_template(up.api)
-    _run_pod(up.api, "first")
 
 
 def test_the_steps_that_it_prints_run_as_printed_also_beside_another_pod(up: Up) -> None:
@@ -181,28 +190,3 @@ def test_a_path_that_cannot_be_written_is_answered(short_temporary: Path, option
     assert done.returncode == 1
     assert f"{short_temporary}/file/below cannot be" in done.stdout
     assert "Traceback" not in done.stdout
-
-
-def test_a_second_cluster_beside_it_does_not_disturb_it(up: Up, short_temporary: Path) -> None:
-    other = short_temporary / "o"
-    command = [
-        sys.executable,
-        "-m",
-        "sim",
-        "up",
-        "--nodes",
-        "1",
-        "--gpus",
-        "1",
-        "--dir",
-        str(other),
-    ]
-    second = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-    try:
-        wait_for("second kubeconfig", (other / "kubeconfig").exists)
-    finally:
-        second.terminate()
-        second.wait(PATIENCE)
-    assert up.process.poll() is None
-    standins.create_template(up.api)
-    _run_pod(up.api, "first")
