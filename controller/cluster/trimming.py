@@ -45,7 +45,7 @@ _OWN_POD_SPEC = (
     *("schedulingGates", "resourceClaims"),
 )
 """Of pods with claims: also where they may go."""
-_OWNER = ("kind", "controller")
+_OWNER = ("kind", "controller", "uid")
 _DEVICE = ("driver", "pool", "device", "shareID", "conditions")
 _CONTAINER = ("name", "resources", "restartPolicy")
 _PORT = ("hostPort", "hostIP", "protocol")
@@ -125,7 +125,7 @@ class Trimmer:
             # One more than a claim may have to be touched.
             metadata["finalizers"] = self._shared(metadata["finalizers"][: MOST_FINALIZERS + 1])
         if owners := [o for o in metadata.get("ownerReferences") or () if o.get("controller")]:
-            metadata["ownerReferences"] = [_picked(o, (*_OWNER, "uid")) for o in owners]
+            metadata["ownerReferences"] = [_picked(o, _OWNER) for o in owners]
         else:
             metadata.pop("ownerReferences", None)
         if managers := allocation_managers(obj["metadata"]):

@@ -6,7 +6,8 @@ an outbox, and its answer comes back with the changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 from controller.cluster.cluster import Cluster
 from controller.cluster.effects import Effects
@@ -19,7 +20,7 @@ from controller.lifecycle.classsync import ClassSync
 from controller.lifecycle.cleanup import Ender
 from controller.lifecycle.failed_prepare import FailedPrepares
 from controller.lifecycle.partial_allocations import PartialAllocations
-from controller.queue.exclusions import Exclusions
+from controller.queue.exclusions import REASON, Exclusions
 from controller.queue.known_failures import Failures
 from controller.queue.overtaking import Overtaking
 from controller.queue.turns import urgency
@@ -205,6 +206,8 @@ class Engine:
         """Do what is to be done for a pod; True when a write is under way."""
         pod = self._cluster.pods.get(key)
         self._waiting.discard(key)
+        if pod is not None and pod.node:
+            self._exclusions.bound(pod.template, pod.node)
         if pod is None or not pod.pending or any(g != self._gate for g in pod.gates):
             # Whoever holds another gate may still change where the pod can go.
             if pod is not None:
@@ -249,7 +252,9 @@ class Engine:
         elif isinstance(found, Blocked):
             self._wait(pod, found.obstacle, [found.claim])
         elif isinstance(found, Problem):
-            self._allocate(pod, without_nodes(found, self._exclusions.excluded(pod.uid)))
+            excluded = self._exclusions.excluded(pod.template)
+            excluded.pop(pod.nominated, None)  # kube-scheduler makes room there
+            self._allocate(pod, without_nodes(found, excluded))
 
     def _allocate(self, pod: Pod, problem: Problem) -> None:
         with self._overtaking.letting_by(pod) as alone:
@@ -285,9 +290,19 @@ class Engine:
 
     def _decide(self, problem: Problem) -> Outcome:
         began = self._now()
-        outcome = self._allocator.outcome(problem)
+        for tried in self._attempts(problem):
+            outcome = self._allocator.outcome(tried)
+            if outcome.decision is not None:
+                break
         self._observer.decided(self._now() - began, placed=outcome.decision is not None)
         return outcome
+
+    def _attempts(self, problem: Problem) -> Iterator[Problem]:
+        """``problem``, first without nodes that kube-scheduler is likely to refuse for its pod."""
+        nodes = self._cluster.hosts.facts
+        for last in self._exclusions.tried_last(problem.pod.template, nodes):
+            yield replace(problem, excluded={**dict.fromkeys(last, REASON), **problem.excluded})
+        yield problem
 
     def _wait(self, pod: Pod, obstacle: Obstacle, claims: list[ObjectKey]) -> None:
         known = [self._cluster.claims[k].obj for k in claims if k in self._cluster.claims]
@@ -296,7 +311,7 @@ class Engine:
             self._reporter.waiting(pod, obstacle, known)
         self._waiting.add(pod.key)
         at = self._now() + LOOK_AGAIN_SECONDS
-        end = self._exclusions.next_end(pod.uid)
+        end = self._exclusions.next_end(pod.template)
         self._add(pod.key, at=at if end is None else min(at, end))
 
     def _refuse(self, key: ObjectKey, node: str) -> None:
@@ -304,7 +319,7 @@ class Engine:
         known = self._cluster.claims.get(key)
         for pod in self._cluster.pods_of(key):
             if pod.pending and not pod.node and known is not None:
-                seconds = self._exclusions.refuse(pod.uid, node)
+                seconds = self._exclusions.refuse(pod.template, node)
                 message = (
                     f"the allocation on node {node} was taken back (kube-scheduler does that when "
                     f"pod {pod} does not fit there): {node} is left out for {seconds:.0f} s"

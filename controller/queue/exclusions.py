@@ -1,22 +1,34 @@
-"""Nodes that kube-scheduler has refused for a pod, left out for a while.
+"""Nodes that kube-scheduler has refused for pods of one template, left out for a while.
 
 The scheduler takes an allocation back when the pod does not fit the node for a reason that only
 the scheduler sees. Each time the node stays out longer, from 5 seconds to 5 minutes. A change of
-the node ends the wait, but not sooner than a second after the refusal, and does not forgive: a
-node that changes all the time must not become a hot loop.
+the node ends the wait, but not sooner than a second after the first refusal, twice as long after
+each further one, and does not forgive: nodes that change all the time must not become a hot loop.
+
+What one pod was refused, its like are: a template is tried first where one of it was bound, or
+neither the node nor one of its zone or kind was refused, and then on nodes that were not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from dra.kube.timing import Backoff
+from dra.pods.nodefit import NodeFacts
 
 FIRST_SECONDS = 5.0
 LONGEST_SECONDS = 300.0
 SHORTEST_SECONDS = 1.0
 _SAME_REFUSAL_SECONDS = 1.0
+
+TOPOLOGIES = (
+    "topology.kubernetes.io/zone",
+    "topology.kubernetes.io/region",
+    "node.kubernetes.io/instance-type",
+)
+"""Labels of which a refusal says something about the nodes that share them."""
 
 REASON = "kube-scheduler took an allocation there back; left out for a while"
 
@@ -29,19 +41,25 @@ class _Refusal:
 
 
 class Exclusions:
-    """Refusals by pod UID and node. ``now`` gives monotonic seconds. Not thread-safe."""
+    """Refusals by template and node. ``now`` gives monotonic seconds. Not thread-safe.
+
+    A template is what ``Pod.template`` says, the UID of a pod without owner.
+    """
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._refusals: dict[str, dict[str, _Refusal]] = {}
+        self._suits: dict[str, set[str]] = {}
 
-    def refuse(self, pod_uid: str, node: str) -> float:
-        """Leave ``node`` out for the pod; returns for how many seconds.
+    def refuse(self, template: str, node: str) -> float:
+        """Leave ``node`` out for a template; returns for how many seconds.
 
-        Several claims of a pod that are taken back together count as one refusal.
+        What is taken back together counts as one refusal.
         """
         now = self._now()
-        nodes = self._refusals.setdefault(pod_uid, {})
+        self._forget_old()
+        self._suits.get(template, set()).discard(node)
+        nodes = self._refusals.setdefault(template, {})
         known = nodes.get(node)
         if known is not None and now - known.at < _SAME_REFUSAL_SECONDS:
             return known.until - now
@@ -54,15 +72,15 @@ class Exclusions:
         nodes[node] = _Refusal(at=now, until=now + wait, backoff=backoff)
         return wait
 
-    def excluded(self, pod_uid: str) -> dict[str, str]:
+    def excluded(self, template: str) -> dict[str, str]:
         """The nodes that are out for the pod now, with the reason."""
         now = self._now()
-        return {n: REASON for n, r in self._refusals.get(pod_uid, {}).items() if r.until > now}
+        return {n: REASON for n, r in self._refusals.get(template, {}).items() if r.until > now}
 
-    def next_end(self, pod_uid: str) -> float | None:
+    def next_end(self, template: str) -> float | None:
         """The monotonic time at which the next node is let in again."""
         now = self._now()
-        ends = [r.until for r in self._refusals.get(pod_uid, {}).values() if r.until > now]
+        ends = [r.until for r in self._refusals.get(template, {}).values() if r.until > now]
         return min(ends, default=None)
 
     def ease(self, node: str) -> None:
@@ -70,8 +88,54 @@ class Exclusions:
         for nodes in self._refusals.values():
             refusal = nodes.get(node)
             if refusal is not None:
-                refusal.until = min(refusal.until, refusal.at + SHORTEST_SECONDS)
+                soon = SHORTEST_SECONDS * 2.0 ** min(refusal.backoff.failures - 1, 16)
+                refusal.until = min(refusal.until, refusal.at + soon)
 
-    def forget(self, pod_uid: str) -> None:
-        """The pod is gone or runs."""
-        self._refusals.pop(pod_uid, None)
+    def bound(self, template: str, node: str) -> None:
+        """A pod of a template was bound to ``node``: it suits, whatever was before."""
+        refusals = self._refusals.get(template)
+        if refusals is not None:
+            refusals.pop(node, None)
+            self._suits.setdefault(template, set()).add(node)
+
+    def tried_last(
+        self, template: str, nodes: Mapping[str, NodeFacts]
+    ) -> Iterator[AbstractSet[str]]:
+        """The nodes to leave out at first, then fewer and fewer, for as long as nothing is found.
+
+        ``nodes`` are all that there are. Nothing is yielded where there was no refusal.
+        """
+        refused = self._refusals.get(template, {}).keys()
+        suit = self._suits.get(template, set()) & nodes.keys()
+        if not refused:
+            return
+        near = {
+            (key, nodes[node].labels[key])
+            for node in refused & nodes.keys()
+            for key in TOPOLOGIES
+            if key in nodes[node].labels
+        }
+        far = {
+            name
+            for name, own in nodes.items()
+            if name in suit
+            or (name not in refused and not any((k, own.labels.get(k)) in near for k in TOPOLOGIES))
+        }
+        if far:
+            yield nodes.keys() - far
+        yield {*refused}
+
+    def _forget_old(self) -> None:
+        """Nodes that were not refused again for long are as good as others."""
+        now = self._now()
+        for template, nodes in [*self._refusals.items()]:
+            left = {n: r for n, r in nodes.items() if r.until + LONGEST_SECONDS > now}
+            if left:
+                self._refusals[template] = left
+            elif nodes:
+                self.forget(template)
+
+    def forget(self, template: str) -> None:
+        """The pod that alone is the template is gone."""
+        self._refusals.pop(template, None)
+        self._suits.pop(template, None)

@@ -20,7 +20,7 @@ class Pod:
     ``claim_keys`` are the ResourceClaims that exist, as far as its status tells, each once: a pod
     may have the same claim under several names. ``volume_claims`` are its PersistentVolumeClaims,
     and True for those that belong to the pod. ``nominated`` is the node that kube-scheduler makes
-    room on for it.
+    room on for it. ``template`` is equal for pods of one owner.
     """
 
     key: ObjectKey
@@ -38,6 +38,7 @@ class Pod:
     labels: Mapping[str, str] = field(default_factory=dict)
     volume_claims: tuple[tuple[str, bool], ...] = ()
     nominated: str = ""
+    template: str = ""
 
     @property
     def live(self) -> bool:
@@ -57,6 +58,7 @@ def read_pod(obj: Obj, needs: Callable[[Obj], PodNeeds] = read_needs) -> Pod:
     """The pod in ``obj``; ``needs`` reads what its spec asks of a node."""
     metadata, spec = obj["metadata"], at(obj, "spec", default={})
     claims, namespace = claim_names(obj), metadata["namespace"]
+    owners = (o["uid"] for o in at(metadata, "ownerReferences") if o.get("controller"))
     return Pod(
         key=(namespace, metadata["name"]),
         uid=metadata["uid"],
@@ -74,6 +76,7 @@ def read_pod(obj: Obj, needs: Callable[[Obj], PodNeeds] = read_needs) -> Pod:
         deleting="deletionTimestamp" in metadata,
         labels=metadata.get("labels") or {},
         volume_claims=tuple(_volume_claims(metadata["name"], spec)),
+        template=next(owners, metadata["uid"]),
         nominated=(obj.get("status") or {}).get("nominatedNodeName") or "",
     )
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from controller.queue.exclusions import REASON, Exclusions
 from controller.queue.worklist import WorkList
 from dra.allocator.fleet.numbering import Numbering
+from dra.pods.nodefit import NodeFacts
 
 
 class Hand:
@@ -149,3 +150,17 @@ def test_equal_values_in_use_have_one_number_and_unused_ones_are_forgotten(
         assert all(len(set(n)) <= 1 for n in held.values())
     in_use = [n[0] for n in held.values() if n]
     assert len(set(in_use)) == len(in_use) == len(numbering)
+
+
+def test_a_node_that_took_one_is_not_doubted_with_its_zone() -> None:
+    exclusions, zone = Exclusions(Hand()), "topology.kubernetes.io/zone"
+    places = {"a": "x", "b": "y", "c": "x", "d": "x"}
+    nodes = {name: NodeFacts(name, {zone: where}) for name, where in places.items()}
+    assert [*exclusions.tried_last("t", nodes)] == []
+    exclusions.refuse("t", "a")
+    assert [*exclusions.tried_last("t", nodes)] == [{"a", "c", "d"}, {"a"}]
+    exclusions.refuse("t", "b")
+    assert [*exclusions.tried_last("t", nodes)] == [{"a", "b"}]
+    exclusions.bound("t", "c")
+    assert [*exclusions.tried_last("t", nodes)] == [{"a", "b", "d"}, {"a", "b"}]
+    assert [*exclusions.tried_last("other", nodes)] == []
