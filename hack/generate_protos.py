@@ -15,12 +15,12 @@ from grpc_tools import protoc
 ROOT = Path(__file__).resolve().parent.parent
 
 
-def proto_files(root: Path = ROOT) -> list[Path]:
+def proto_files() -> list[Path]:
     """Every .proto of the repository, relative to it, sorted."""
-    return sorted(p.relative_to(root) for p in (root / "api/kubelet").rglob("*.proto"))
+    return sorted(p.relative_to(ROOT) for p in (ROOT / "api/kubelet").rglob("*.proto"))
 
 
-def generate(output: Path, *, root: Path = ROOT) -> None:
+def generate(output: Path) -> None:
     """Write the generated modules below ``output``, in the same tree as the .proto files.
 
     Raises:
@@ -29,7 +29,7 @@ def generate(output: Path, *, root: Path = ROOT) -> None:
     plugins = Path(sys.executable).parent
     arguments = [
         "protoc",
-        f"--proto_path={root}",
+        f"--proto_path={ROOT}",
         f"--proto_path={files('grpc_tools') / '_proto'}",
         f"--plugin=protoc-gen-mypy={plugins / 'protoc-gen-mypy'}",
         f"--plugin=protoc-gen-mypy_grpc={plugins / 'protoc-gen-mypy_grpc'}",
@@ -37,7 +37,7 @@ def generate(output: Path, *, root: Path = ROOT) -> None:
         f"--grpc_python_out={output}",
         f"--mypy_out=quiet:{output}",
         f"--mypy_grpc_out=quiet:{output}",
-        *(str(path) for path in proto_files(root)),
+        *(str(path) for path in proto_files()),
     ]
     status = protoc.main(arguments)
     if status != 0:

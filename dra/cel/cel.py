@@ -62,16 +62,19 @@ class _Compiled:
     view: View = _BLIND
 
 
+_MOST_COMPILED = 2048
+
+
 class Selectors:
     """Compiles and evaluates selectors. Not thread-safe."""
 
-    def __init__(self, *, expressions: int = 2048) -> None:
+    def __init__(self) -> None:
         self._env = cel.NewEnv(
             variables={"device": cel.Type.Map(cel.Type.STRING, cel.Type.DYN)},
             functions=functions(),
             config=cel.NewEnvConfigFromYaml(_CONFIG),
         )
-        self._compiled: BoundedCache[str, _Compiled] = BoundedCache(expressions)
+        self._compiled: BoundedCache[str, _Compiled] = BoundedCache(_MOST_COMPILED)
 
     def check(self, expression: str) -> None:
         """Raise SelectorError, with the place, unless the expression compiles to a boolean."""

@@ -122,14 +122,7 @@ def test_a_resource_knows_its_path(
             ),
         ),
         (
-            lambda api: api.delete(
-                NODES,
-                "n",
-                uid="u",
-                resource_version="7",
-                grace_seconds=0,
-                propagation="Foreground",
-            ),
+            lambda api: api.delete(NODES, "n", uid="u", grace_seconds=0),
             (
                 "DELETE",
                 "/api/v1/nodes/n",
@@ -138,9 +131,8 @@ def test_a_resource_knows_its_path(
                 {
                     "apiVersion": "v1",
                     "kind": "DeleteOptions",
-                    "preconditions": {"uid": "u", "resourceVersion": "7"},
+                    "preconditions": {"uid": "u"},
                     "gracePeriodSeconds": 0,
-                    "propagationPolicy": "Foreground",
                 },
             ),
         ),

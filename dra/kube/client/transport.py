@@ -24,6 +24,7 @@ _PAGE_BYTES = 4 * 2**20
 
 _APPLY = "application/apply-patch+yaml"
 _WATCH_SLACK_SECONDS = 10.0
+_POOL_SIZE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +47,12 @@ class KubeApi:
         self._http = http
 
     @classmethod
-    def connect(  # noqa: PLR0913 - each has its default
+    def connect(
         cls,
         kubeconfig: str | None = None,
         *,
         user_agent: str,
         timeout_seconds: float = 15.0,
-        pool_size: int = 16,
         observe: Callable[[Exchange], None] = lambda _: None,
         service_account: Path = SERVICE_ACCOUNT,
     ) -> Self:
@@ -67,9 +67,9 @@ class KubeApi:
         """
         connection = None
         if kubeconfig is None:
-            connection = open_in_cluster(os.environ, service_account, pool_size=pool_size)
+            connection = open_in_cluster(os.environ, service_account, pool_size=_POOL_SIZE)
         http = HttpClient(
-            connection or _configured(kubeconfig, pool_size),
+            connection or _configured(kubeconfig),
             user_agent=user_agent,
             timeout_seconds=timeout_seconds,
             observe=observe,
@@ -211,29 +211,21 @@ class KubeApi:
             content_type=_APPLY,
         )
 
-    def delete(  # noqa: PLR0913 - the API's own parameters
+    def delete(
         self,
         resource: Resource,
         name: str,
         *,
         namespace: str = "",
         uid: str = "",
-        resource_version: str = "",
         grace_seconds: int | None = None,
-        propagation: str = "",
     ) -> None:
-        """Delete one object; ``uid`` and ``resource_version`` are preconditions (ConflictError).
-
-        ``propagation`` is ``Foreground``, ``Background`` or ``Orphan``; "" is the server's default.
-        """
+        """Delete one object; another than ``uid``, if one is given, is a ConflictError."""
         options: Obj = {"apiVersion": "v1", "kind": "DeleteOptions"}
-        preconditions = {"uid": uid, "resourceVersion": resource_version}
-        if given := {key: value for key, value in preconditions.items() if value}:
-            options["preconditions"] = given
+        if uid:
+            options["preconditions"] = {"uid": uid}
         if grace_seconds is not None:
             options["gracePeriodSeconds"] = grace_seconds
-        if propagation:
-            options["propagationPolicy"] = propagation
         self._http.call("DELETE", resource.path(namespace, name), body=options)
 
     def watch(  # noqa: PLR0913 - the API's own parameters
@@ -274,8 +266,8 @@ def _list_meta(page: Page, field: str) -> str:
     return str((page.metadata or {}).get(field) or "")
 
 
-def _configured(kubeconfig: str | None, pool_size: int) -> Connection:
+def _configured(kubeconfig: str | None) -> Connection:
     # Imported only where a kubeconfig is read: it brings the whole kubernetes package.
     from dra.kube.connect.configured import open_connection  # noqa: PLC0415
 
-    return open_connection(kubeconfig, pool_size=pool_size)
+    return open_connection(kubeconfig, pool_size=_POOL_SIZE)

@@ -35,11 +35,10 @@ class LeaderElector:
         identity: str,
         times: LeaseTimes | None = None,
         clock: Clock | None = None,
-        rng: random.Random | None = None,
     ) -> None:
         self._times = times or LeaseTimes()
         self._clock = clock or SystemClock()
-        self._rng = rng or random.Random()  # noqa: S311 - jitter, not a secret
+        self._rng = random.Random()  # noqa: S311 - jitter, not a secret
         self._lock = LeaseLock(
             api,
             namespace=namespace,
