@@ -1,0 +1,220 @@
+"""What is published of a GPU, case by case: its instances, and why it cannot be used."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dra.claims.reasons import NodeReason
+from dra.gpu.geometry import Geometry, Placement, Profile
+from dra.gpu.inventory import ClaimRef, Instance, InstanceState
+from kubeletplugin.gpus.gpu_description import describe
+from kubeletplugin.gpus.known_gpu import KnownGpu
+from kubeletplugin.gpus.neighbours.other_managers import Conflict
+from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.nvml.discovery import Card
+from kubeletplugin.nvml.instances import GpuInstance
+
+SMALL = Profile(19, "1g.5gb", 1, 4864, 14, (Placement(0, 1), Placement(4, 1)))
+LARGE = Profile(9, "3g.20gb", 3, 19968, 42, (Placement(0, 4), Placement(4, 4)))
+CARD = Card(
+    "GPU-a",
+    0,
+    mig_capable=True,
+    mig_enabled=True,
+    memory_mib=40960,
+    geometry=Geometry((SMALL, LARGE)),
+)
+KNOWN = KnownGpu(3, CARD, pcie_root="pci0000:00", geometry=Geometry((SMALL,)))
+PRESENT = GpuInstance(7, 19, Placement(4, 1))
+ENTRY = Entry(
+    claim=ClaimRef("default", "claim", "uid"),
+    device="gpu-3-mig-1g5gb-19-4",
+    state=State.PREPARED,
+    gpu="GPU-a",
+    boot_id="boot",
+    profile_id=19,
+    profile="1g.5gb",
+    placement=Placement(4, 1),
+    gi_id=7,
+    ci_id=0,
+    mig_uuid="MIG-u",
+)
+FAILURE = ("NVMLError", "it does not answer")
+GONE = replace(CARD, reason="NVMLError", problem="it does not answer")
+
+THERE = {
+    State.INTENT: InstanceState.PREPARING,
+    State.GI_CREATED: InstanceState.PREPARING,
+    State.CI_CREATED: InstanceState.PREPARING,
+    State.CDI_WRITTEN: InstanceState.PREPARING,
+    State.PREPARED: InstanceState.PREPARED,
+    State.LOST: InstanceState.LOST,
+    State.DESTROYING: InstanceState.RECLAIMING,
+    State.CI_DESTROYED: InstanceState.RECLAIMING,
+    State.LEFTOVER: InstanceState.RECLAIMING,
+    State.ORPHAN: InstanceState.ORPHAN,
+    State.TOMBSTONE: InstanceState.RECLAIMING,
+}
+AWAY = THERE | {State.PREPARED: InstanceState.LOST}
+
+
+def test_every_state_of_the_journal_has_its_row() -> None:
+    assert THERE.keys() == set(State)
+
+
+@pytest.mark.parametrize("state", State)
+def test_an_entry_whose_instance_is_there_is_shown_once_and_as_recorded(state: State) -> None:
+    entry = replace(ENTRY, state=state, note="why")
+    (shown,) = describe(KNOWN, [PRESENT], [entry], owners={7: entry}).instances
+    assert shown == Instance(
+        Placement(4, 1),
+        THERE[state],
+        profile_id=19,
+        profile="1g.5gb",
+        gpu_instance_id=7,
+        compute_instance_id=0,
+        uuid="MIG-u",
+        claim=ENTRY.claim,
+        message="why",
+    )
+
+
+@pytest.mark.parametrize("state", State)
+@pytest.mark.parametrize(
+    ("known", "failure", "states"),
+    [
+        (KNOWN, ("", ""), AWAY),
+        (KNOWN, FAILURE, THERE),
+        (replace(KNOWN, card=GONE), ("", ""), THERE),
+        (replace(KNOWN, card=replace(CARD, reason="MIGModePending")), ("", ""), AWAY),
+    ],
+    ids=["looked at", "it could not be looked at", "NVML failed before", "another trouble"],
+)
+def test_a_prepared_slice_counts_as_lost_only_where_somebody_has_looked(
+    known: KnownGpu,
+    failure: tuple[str, str],
+    states: dict[State, InstanceState],
+    state: State,
+) -> None:
+    entry = replace(ENTRY, state=state)
+    (shown,) = describe(known, [], [entry], owners={}, failure=failure).instances
+    assert (shown.state, shown.claim) == (states[state], ENTRY.claim)
+
+
+def test_what_could_not_be_understood_is_told_before_the_note() -> None:
+    entry = replace(ENTRY, state=State.ORPHAN, note="why", quarantined="no such state")
+    (shown,) = describe(KNOWN, [], [entry], owners={}).instances
+    assert shown.message == "no such state"
+
+
+FOREIGN = {
+    "of a profile that is known": (PRESENT, CARD.geometry, 19, "1g.5gb"),
+    "of a profile that is not offered": (
+        GpuInstance(8, 9, Placement(4, 4)),
+        CARD.geometry,
+        9,
+        "3g.20gb",
+    ),
+    "of a profile that nobody knows": (GpuInstance(8, 77, Placement(4, 1)), CARD.geometry, 77, ""),
+    "where no profiles are known": (PRESENT, None, 19, ""),
+}
+
+
+@pytest.mark.parametrize("case", FOREIGN)
+def test_an_instance_without_an_owner_is_foreign(case: str) -> None:
+    found, geometry, profile_id, profile = FOREIGN[case]
+    known = replace(KNOWN, card=replace(CARD, geometry=geometry))
+    (shown,) = describe(known, [found], [], owners={}).instances
+    assert shown == Instance(
+        found.placement,
+        InstanceState.FOREIGN,
+        profile_id=profile_id,
+        profile=profile,
+        gpu_instance_id=found.id,
+    )
+
+
+def test_whose_entry_is_gone_meanwhile_owns_nothing() -> None:
+    (shown,) = describe(KNOWN, [PRESENT], [], owners={7: ENTRY}).instances
+    assert shown.state is InstanceState.FOREIGN
+
+
+def test_two_instances_never_have_the_same_entry() -> None:
+    other = GpuInstance(8, 19, Placement(0, 1))
+    shown = describe(KNOWN, [PRESENT, other], [ENTRY], owners={7: ENTRY, 8: ENTRY}).instances
+    assert [(i.placement.start, i.state) for i in shown] == [
+        (0, InstanceState.FOREIGN),
+        (4, InstanceState.PREPARED),
+    ]
+
+
+def test_instances_are_in_the_order_of_their_places_and_a_whole_gpu_is_none() -> None:
+    absent = replace(ENTRY, device="low", placement=Placement(0, 1), gi_id=1, state=State.INTENT)
+    whole = replace(ENTRY, device="gpu-3", placement=None, profile_id=None)
+    shown = describe(KNOWN, [PRESENT], [whole, ENTRY, absent], owners={7: ENTRY}).instances
+    assert [i.placement.start for i in shown] == [0, 4]
+
+
+WITHHELD = Conflict(NodeReason.PAUSED, "a pause was asked for")
+AVAILABILITY = {
+    "usable": (KNOWN, ("", ""), ("", "")),
+    "not to be looked at": (KNOWN, FAILURE, FAILURE),
+    "not to be looked at, whatever else there is": (
+        replace(KNOWN, card=GONE, withheld=WITHHELD),
+        ("NVMLHang", "it hangs"),
+        ("NVMLHang", "it hangs"),
+    ),
+    "with a trouble of its own": (
+        replace(KNOWN, card=GONE, withheld=WITHHELD),
+        ("", ""),
+        FAILURE,
+    ),
+    "withheld": (
+        replace(KNOWN, card=replace(CARD, mig_enabled=False), withheld=WITHHELD),
+        ("", ""),
+        (WITHHELD.reason, WITHHELD.problem),
+    ),
+    "without MIG": (
+        replace(KNOWN, card=replace(CARD, mig_capable=False, mig_enabled=False)),
+        ("", ""),
+        ("NoMIG", ""),
+    ),
+    "without MIG mode": (
+        replace(KNOWN, card=replace(CARD, mig_enabled=False)),
+        ("", ""),
+        ("MIGDisabled", ""),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", AVAILABILITY)
+def test_why_a_gpu_cannot_be_used_is_said_in_a_word_and_in_words(case: str) -> None:
+    known, failure, expected = AVAILABILITY[case]
+    gpu = describe(known, [], [], owners={}, failure=failure)
+    assert (gpu.reason, gpu.unavailable) == expected
+
+
+def test_the_gpu_is_that_of_the_card_with_the_number_and_the_profiles_that_are_offered() -> None:
+    card = replace(
+        CARD,
+        product_name="A100",
+        brand="Nvidia",
+        architecture="Ampere",
+        cuda_compute_capability="8.0",
+        pci_bus_id="0000:07:00.0",
+        mig_pending=True,
+    )
+    gpu = describe(replace(KNOWN, card=card), [], [], owners={})
+    assert (gpu.name, gpu.uuid, gpu.pcie_root) == ("gpu-3", "GPU-a", "pci0000:00")
+    assert (gpu.product_name, gpu.brand, gpu.architecture) == ("A100", "Nvidia", "Ampere")
+    assert (gpu.cuda_compute_capability, gpu.pci_bus_id) == ("8.0", "0000:07:00.0")
+    assert (gpu.memory_mib, gpu.mig_enabled, gpu.mig_pending) == (40960, True, True)
+    assert (gpu.geometry, gpu.multiprocessors) == (KNOWN.geometry, 42)
+
+
+@pytest.mark.parametrize("geometry", [None, Geometry(())])
+def test_without_profiles_no_multiprocessors_are_known(geometry: Geometry | None) -> None:
+    known = replace(KNOWN, card=replace(CARD, geometry=geometry))
+    assert describe(known, [], [], owners={}).multiprocessors == 0

@@ -1,0 +1,186 @@
+"""What is wrong with a GPU or a slice, and when that is over: signs, looks and time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from dra.gpu.geometry import Placement
+from dra.gpu.inventory import Gpu, Instance, InstanceState
+from dra.gpu.reasons import GpuReason
+from kubeletplugin.gpus.health.gpu_problems import (
+    QUIET_SECONDS,
+    GpuProblem,
+    GpuProblems,
+    has_passed,
+)
+
+SLICE = Instance(Placement(0, 1), InstanceState.PREPARED, gpu_instance_id=1, uuid="MIG-1")
+OTHER = Instance(Placement(1, 1), InstanceState.PREPARED, gpu_instance_id=2, uuid="MIG-2")
+GPU = Gpu(0, "GPU-a", instances=(SLICE, OTHER))
+EMPTY = replace(GPU, instances=())
+SICK = replace(GPU, unavailable="it does not answer", reason=GpuReason.NVML_ERROR)
+LOST = replace(SICK, reason=GpuReason.GPU_LOST)
+
+WHOLE = GpuProblem("GPU-a", GpuReason.XID_ERROR, "XID 48", 100.0, beside=frozenset({"MIG-1"}))
+RESET = replace(WHOLE, message="XID 79", needs_reset=True)
+OF_SLICE = replace(WHOLE, message="XID 43", gi_id=1, blocks=False)
+SOON, QUIET = 100.0 + QUIET_SECONDS - 0.1, 100.0 + QUIET_SECONDS
+
+
+def with_slice(state: InstanceState) -> Gpu:
+    return replace(GPU, instances=(replace(SLICE, state=state), OTHER))
+
+
+PASSED = {
+    "a GPU, soon after": (WHOLE, GPU, SOON, False),
+    "a GPU, after a quiet time": (WHOLE, GPU, QUIET, True),
+    "a GPU that does not answer": (WHOLE, SICK, QUIET, False),
+    "a GPU that is back and does not answer": (replace(WHOLE, away=True), SICK, QUIET, False),
+    "a GPU that was away and is back": (replace(RESET, away=True), GPU, SOON, True),
+    "a GPU that needs a reset": (RESET, GPU, QUIET, False),
+    "one whose slices went without an Unprepare": (
+        RESET,
+        with_slice(InstanceState.LOST),
+        SOON,
+        True,
+    ),
+    "one of whose slices some went so": (
+        replace(RESET, beside=frozenset({"MIG-1", "MIG-2"})),
+        with_slice(InstanceState.LOST),
+        SOON,
+        False,
+    ),
+    "one whose slices were removed": (RESET, EMPTY, QUIET, False),
+    "one that had no slices": (replace(RESET, beside=frozenset()), EMPTY, QUIET, False),
+    "a slice, soon after": (OF_SLICE, GPU, SOON, False),
+    "a slice, after a quiet time": (OF_SLICE, GPU, QUIET, True),
+    "a slice that is made again": (OF_SLICE, with_slice(InstanceState.PREPARING), SOON, False),
+    "a slice that is being removed": (OF_SLICE, with_slice(InstanceState.RECLAIMING), SOON, True),
+    "a slice that is gone": (OF_SLICE, EMPTY, SOON, True),
+    "a slice that was lost": (OF_SLICE, with_slice(InstanceState.LOST), SOON, True),
+    "a slice in whose place is one without a name": (
+        replace(OF_SLICE, beside=frozenset({""})),
+        replace(GPU, instances=(replace(SLICE, uuid=""),)),
+        SOON,
+        True,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PASSED)
+def test_a_problem_is_over_when_its_cause_is(case: str) -> None:
+    problem, gpu, now, expected = PASSED[case]
+    assert has_passed(problem, gpu, now=now) is expected
+
+
+def known(*problems: GpuProblem) -> GpuProblems:
+    made = GpuProblems()
+    for each in problems:
+        assert made.add(each)
+    return made
+
+
+def test_another_sign_of_the_same_makes_it_later_and_keeps_its_words() -> None:
+    problems = known(WHOLE)
+    assert not problems.add(replace(WHOLE, at=150.0, reason=GpuReason.NO_PERMISSION))
+    assert problems.of_gpu("GPU-a") == replace(WHOLE, at=150.0)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [replace(WHOLE, gpu="GPU-b"), replace(WHOLE, gi_id=2), replace(WHOLE, message="XID 94")],
+    ids=["GPU", "slice", "words"],
+)
+def test_it_is_another_by_gpu_slice_or_words(other: GpuProblem) -> None:
+    problems = known(WHOLE, other)
+    assert set(problems.forget("GPU-a")) == {p for p in (WHOLE, other) if p.gpu == "GPU-a"}
+
+
+GRAVEST = {
+    "what blocks": (WHOLE, replace(RESET, blocks=False)),
+    "of those what needs a reset": (RESET, WHOLE),
+    "of those that block not what needs a reset": (
+        replace(RESET, blocks=False),
+        replace(WHOLE, blocks=False),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", GRAVEST)
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_several_the_gravest_is_told(case: str, order: int) -> None:
+    gravest, other = GRAVEST[case]
+    problems = known(OF_SLICE, *(gravest, other)[::order])
+    assert problems.of_gpu("GPU-a") == gravest
+
+
+def test_what_a_slice_has_its_gpu_and_its_neighbours_do_not_have() -> None:
+    problems = known(OF_SLICE)
+    assert problems.of_gpu("GPU-a") is None
+    assert problems.of_slice("GPU-a", SLICE) == OF_SLICE
+    assert problems.of_slice("GPU-a", OTHER) is None
+    assert problems.of_slice("GPU-b", SLICE) is None
+    assert known(WHOLE).of_slice("GPU-a", SLICE) is None
+
+
+def test_what_has_a_reason_is_dropped_for_one_gpu() -> None:
+    barred = replace(WHOLE, reason=GpuReason.NO_PERMISSION, message="no permission")
+    problems = known(barred, WHOLE, replace(barred, gpu="GPU-b"))
+    assert problems.drop("GPU-a", reason=GpuReason.NO_PERMISSION)
+    assert not problems.drop("GPU-a", reason=GpuReason.NO_PERMISSION)
+    assert problems.of_gpu("GPU-a") == WHOLE
+    assert problems.of_gpu("GPU-b") is not None
+
+
+def test_what_concerns_a_gpu_is_forgotten_with_its_slices() -> None:
+    problems = known(WHOLE, OF_SLICE, replace(WHOLE, gpu="GPU-b"))
+    assert set(problems.forget("GPU-a")) == {WHOLE, OF_SLICE}
+    assert problems.forget("GPU-a") == ()
+    assert problems.of_gpu("GPU-b") is not None
+
+
+REVIEWED = {
+    "it is lost": [LOST],
+    "it is not among the GPUs any more": [],
+}
+
+
+@pytest.mark.parametrize("case", REVIEWED)
+def test_a_gpu_that_was_lost_is_well_when_it_is_back(case: str) -> None:
+    problems = known(RESET)
+    assert problems.review(REVIEWED[case], now=SOON) == ()
+    assert problems.of_gpu("GPU-a") == replace(RESET, away=True)
+    assert problems.review([GPU], now=SOON) == (replace(RESET, away=True),)
+    assert problems.of_gpu("GPU-a") is None
+
+
+def test_a_gpu_that_does_not_answer_is_not_away() -> None:
+    problems = known(RESET)
+    assert problems.review([SICK], now=QUIET) == ()
+    assert problems.review([GPU], now=QUIET) == ()
+    assert problems.of_gpu("GPU-a") == RESET
+
+
+def test_each_is_reviewed_by_itself() -> None:
+    problems = known(RESET, WHOLE, OF_SLICE)
+    assert set(problems.review([GPU], now=QUIET)) == {WHOLE, OF_SLICE}
+    assert problems.of_gpu("GPU-a") == RESET
+
+
+def test_the_gpu_is_shown_with_its_problems() -> None:
+    shown = known(WHOLE, OF_SLICE).shown(GPU)
+    assert (shown.unavailable, shown.reason) == ("XID 48", GpuReason.XID_ERROR)
+    assert [i.unhealthy for i in shown.instances] == ["XID 43", ""]
+
+
+def test_what_nvml_says_itself_comes_first() -> None:
+    shown = known(WHOLE, OF_SLICE).shown(SICK)
+    assert (shown.unavailable, shown.reason) == (SICK.unavailable, SICK.reason)
+    assert [i.unhealthy for i in shown.instances] == ["XID 43", ""]
+
+
+def test_a_gpu_without_problems_is_shown_as_it_is() -> None:
+    assert known().shown(GPU) is GPU
+    assert known(replace(WHOLE, gpu="GPU-b")).shown(GPU) is GPU
