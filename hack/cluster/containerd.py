@@ -26,7 +26,17 @@ _NETWORK = {
     "name": "none",
     "plugins": [{"type": "none"}],
 }
-"""Makes the runtime's network ready; never run, since all pods use the host's network."""
+_PLUGIN = """\
+#!/bin/sh
+# A CNI plugin: the pod keeps its loopback interface, and its address leads nowhere.
+case $CNI_COMMAND in
+ADD) printf '{"cniVersion":"1.0.0","interfaces":[{"name":"%s","sandbox":"%s"}],' \
+        "$CNI_IFNAME" "$CNI_NETNS"
+    printf '"ips":[{"address":"192.0.2.1/32","interface":0}]}' ;;
+VERSION) printf '{"cniVersion":"1.0.0","supportedVersions":["1.0.0"]}' ;;
+esac
+"""
+"""For pods without the host's network, such as a user's first one. RFC 5737's TEST-NET-1."""
 
 _CONFIG = """\
 version = 3
@@ -93,6 +103,9 @@ class Containerd:
         for directory in (self._root / "cni", self._root / "cni-bin", self._cdi):
             directory.mkdir(parents=True, exist_ok=True)
         (self._root / "cni" / "none.conflist").write_text(json.dumps(_NETWORK))
+        plugin = self._root / "cni-bin" / "none"
+        plugin.write_text(_PLUGIN)
+        plugin.chmod(0o755)
         (self._root / "config.toml").write_text(
             _CONFIG.format(
                 root=self._root,

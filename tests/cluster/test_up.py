@@ -13,6 +13,7 @@ import pytest
 from hack.cluster.binaries import NODE, Binaries
 from hack.cluster.chart import REPOSITORY
 from hack.cluster.home import Home
+from tests.docs.blocks import blocks
 
 
 def hack_cluster(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -45,6 +46,15 @@ def test_a_cluster_comes_up_with_the_driver_and_goes_without_a_trace(
         assert shown.split()[:3] == ["worker-1", "2x", "A100-SXM4-40GB"]
         daemonset = kubectl(kubeconfig, "get", "daemonsets", "--all-namespaces", "--output=yaml")
         assert "--log-level=debug" in daemonset
+
+        # The first pod of the README, on the network that pods have by default.
+        (first,) = (b for b in blocks(REPOSITORY / "README.md") if "name: first-slice" in b.text)
+        manifest = root / "first-slice.yaml"
+        manifest.write_text(first.text)
+        kubectl(kubeconfig, "apply", "-f", str(manifest))
+        kubectl(kubeconfig, "wait", "--for=condition=Ready", "pod/first-slice", "--timeout=50s")
+        assert "nvidia-cap" in kubectl(kubeconfig, "logs", "first-slice")
+        kubectl(kubeconfig, "delete", "-f", str(manifest))
 
         files = bundle(kubeconfig, root / "bundle.tar.gz")
         assert "could not be read:\nnothing" in files["README.txt"].lower()
