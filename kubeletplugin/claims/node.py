@@ -14,7 +14,7 @@ from functools import partial
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.claim_tasks import ClaimTasks
 from kubeletplugin.claims.prepare.prepare import Prepared, Preparer
-from kubeletplugin.claims.rebuild import Rebuild
+from kubeletplugin.claims.recovery.rebuild import Rebuild
 from kubeletplugin.claims.release import START_SECONDS, Release
 from kubeletplugin.errors import PluginError
 from kubeletplugin.journal.entries import HELD

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.prepare.rollback import Rollback
-from kubeletplugin.claims.rebuild import Rebuild
-from kubeletplugin.claims.recovery import Recovery
+from kubeletplugin.claims.recovery.rebuild import Rebuild
+from kubeletplugin.claims.recovery.recovery import Recovery
 from kubeletplugin.errors import HardwareError, StartingError
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.publishing.claimstatus import ClaimStatuses

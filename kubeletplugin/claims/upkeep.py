@@ -10,8 +10,8 @@ from functools import partial
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.claim_tasks import ClaimTasks
 from kubeletplugin.claims.prepare.rollback import Rollback
-from kubeletplugin.claims.rebuild import Rebuild
-from kubeletplugin.claims.recovery import Recovery
+from kubeletplugin.claims.recovery.rebuild import Rebuild
+from kubeletplugin.claims.recovery.recovery import Recovery
 from kubeletplugin.errors import PluginError
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.publishing.claimstatus import ClaimStatuses

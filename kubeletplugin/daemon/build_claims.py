@@ -17,8 +17,8 @@ from kubeletplugin.claims.prepare.removal import Removal
 from kubeletplugin.claims.prepare.rollback import Rollback
 from kubeletplugin.claims.prepare.slices import Slices
 from kubeletplugin.claims.prepare.specs import Specs
-from kubeletplugin.claims.rebuild import Rebuild, claims_of
-from kubeletplugin.claims.recovery import Recovery
+from kubeletplugin.claims.recovery.rebuild import Rebuild, claims_of
+from kubeletplugin.claims.recovery.recovery import Recovery
 from kubeletplugin.claims.release import Release
 from kubeletplugin.claims.settling import Settling
 from kubeletplugin.claims.upkeep import Upkeep
