@@ -10,6 +10,7 @@ from functools import partial
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.claim_tasks import ClaimTasks
 from kubeletplugin.claims.prepare.rollback import Rollback
+from kubeletplugin.claims.recovery.lost_slices import LostSlices
 from kubeletplugin.claims.recovery.rebuild import Rebuild
 from kubeletplugin.claims.recovery.recovery import Recovery
 from kubeletplugin.errors import PluginError
@@ -36,6 +37,7 @@ class Upkeep:
         *,
         rollback: Rollback,
         recovery: Recovery,
+        lost_slices: LostSlices,
         rebuild: Rebuild,
         statuses: ClaimStatuses,
         clock: Callable[[], float] = time.monotonic,
@@ -45,6 +47,7 @@ class Upkeep:
         self._tasks = tasks
         self._rollback = rollback
         self._recovery = recovery
+        self._lost_slices = lost_slices
         self._rebuild = rebuild
         self._statuses = statuses
         self._clock = clock
@@ -78,6 +81,6 @@ class Upkeep:
             _log.info("reclaimed", extra=about(ref))
 
     def _check(self, ref: ClaimRef) -> None:
-        changed = self._recovery.check(ref.uid)
-        if self._recovery.restore(ref) or changed:
+        changed = self._lost_slices.check(ref.uid)
+        if self._lost_slices.restore(ref) or changed:
             self._statuses.show_devices(ref, self._journal.of_claim(ref.uid))

@@ -17,7 +17,9 @@ from kubeletplugin.claims.prepare.removal import Removal
 from kubeletplugin.claims.prepare.rollback import Rollback
 from kubeletplugin.claims.prepare.slices import Slices
 from kubeletplugin.claims.prepare.specs import Specs
-from kubeletplugin.claims.recovery.rebuild import Rebuild, claims_of
+from kubeletplugin.claims.recovery.given_devices import claims_of
+from kubeletplugin.claims.recovery.lost_slices import LostSlices
+from kubeletplugin.claims.recovery.rebuild import Rebuild
 from kubeletplugin.claims.recovery.recovery import Recovery
 from kubeletplugin.claims.release import Release
 from kubeletplugin.claims.settling import Settling
@@ -59,14 +61,22 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         claim_fate, api, driver=options.driver_name, pool=options.pool, seen=observer.claim_seen
     )
     tasks = ClaimTasks()
-    recovery = Recovery(
+    lost_slices = LostSlices(
         hardware,
         journal,
         prepare.specs,
-        prepare.rollback,
         fate=fate,
         finish=prepare.preparer.prepare,
         reports=reports,
+        observer=observer,
+    )
+    recovery = Recovery(
+        journal,
+        prepare.specs,
+        prepare.rollback,
+        lost_slices,
+        fate=fate,
+        finish=prepare.preparer.prepare,
         observer=observer,
     )
     rebuild = Rebuild(
@@ -104,6 +114,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
             tasks,
             rollback=prepare.rollback,
             recovery=recovery,
+            lost_slices=lost_slices,
             rebuild=rebuild,
             statuses=statuses,
             observer=observer,

@@ -8,20 +8,15 @@ and an API server that is silent are no sign that something is not there.
 
 from __future__ import annotations
 
-import json
 import logging
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
 
-from dra.claims.allocation import AllocatedDevice
-from dra.claims.claims import Claim, read_claim
 from dra.claims.reasons import NodeReason
-from dra.common.resources import RESOURCE_CLAIMS, Obj
-from dra.gpu.inventory import ClaimRef
-from dra.kube.client.transport import KubeApi
+from dra.common.resources import Obj
 from dra.kube.errors import KubeError
 from kubeletplugin.claims.prepare.wanted import Wanted, resolve
+from kubeletplugin.claims.recovery.given_devices import Given, given_devices
 from kubeletplugin.errors import DeviceError, HardwareError, ModeError, PluginError
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
@@ -36,19 +31,6 @@ from kubeletplugin.telemetry.reports import Reports
 
 _log = logging.getLogger(__name__)
 _LOCK_SECONDS = 2.0
-
-
-@dataclass(frozen=True, slots=True)
-class _Given:
-    """A device of this node that a reserved claim was given; ``total`` is how many it was."""
-
-    claim: ClaimRef
-    device: AllocatedDevice
-    total: int
-
-    @property
-    def key(self) -> EntryKey:
-        return (self.claim.uid, self.device.device)
 
 
 class Rebuild:
@@ -134,7 +116,8 @@ class Rebuild:
             HostError: the journal cannot be written.
         """
         doubts: list[str] = []
-        given = {g.key: g for g in self._given(doubts)}
+        found = given_devices(self._claims(), driver=self._driver, pool=self._pool, doubts=doubts)
+        given = {g.key: g for g in found}
         if self._due is None and not doubts:
             self._due = set(given)
         for key in (given.keys() if self._due is None else given.keys() & self._due) - self._done:
@@ -146,26 +129,7 @@ class Rebuild:
                 self._done.add(key)
         return doubts
 
-    def _given(self, doubts: list[str]) -> Iterator[_Given]:
-        """The devices of this node that reserved claims were given."""
-        for obj in self._claims():
-            try:
-                claim = read_claim(obj)
-            except (LookupError, TypeError, ValueError, AttributeError) as error:
-                metadata = obj.get("metadata") or {}
-                name = f"{metadata.get('namespace')}/{metadata.get('name')}"
-                doubts.append(f"the claim {name} cannot be read: {error!r}")
-                continue
-            if claim.allocation is not None and claim.reserved_for:
-                yield from self._of_claim(claim)
-
-    def _of_claim(self, claim: Claim) -> Iterator[_Given]:
-        devices = claim.allocation.of_driver(self._driver) if claim.allocation else ()
-        ours = [d for d in devices if d.pool == self._pool]
-        for device in ours:
-            yield _Given(claim.ref, device, len(ours))
-
-    def _one(self, given: _Given) -> None:
+    def _one(self, given: Given) -> None:
         """Look for one device, and put it into the journal if it is there.
 
         Raises:
@@ -218,16 +182,3 @@ class Rebuild:
                 [ci] = compute
                 return entry.at(State.PREPARED, gi_id=gi.id, ci_id=ci.id, mig_uuid=ci.uuid)
         return None
-
-
-def claims_of(api: KubeApi, pool: str) -> Iterable[Obj]:
-    """The claims of the cluster that name ``pool`` in their status; no others are held in memory.
-
-    Raises:
-        KubeError: no answer, or no permission to list them.
-    """
-
-    def keep(obj: Obj) -> Obj:
-        return obj if pool in json.dumps(obj.get("status")) else {}
-
-    return [obj for obj in api.list(RESOURCE_CLAIMS, keep=keep).items if obj]

@@ -1,0 +1,63 @@
+"""Devices of this node that claims were given, by what the API server says of the claims."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from dra.claims.allocation import AllocatedDevice
+from dra.claims.claims import read_claim
+from dra.common.resources import RESOURCE_CLAIMS, Obj
+from dra.gpu.inventory import ClaimRef
+from dra.kube.client.transport import KubeApi
+from kubeletplugin.journal.journalfile import EntryKey
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """A device of this node that a reserved claim was given; ``total`` is how many it was."""
+
+    claim: ClaimRef
+    device: AllocatedDevice
+    total: int
+
+    @property
+    def key(self) -> EntryKey:
+        """Key of the journal entry that would be its record."""
+        return (self.claim.uid, self.device.device)
+
+
+def given_devices(
+    claims: Iterable[Obj], *, driver: str, pool: str, doubts: list[str]
+) -> Iterator[Given]:
+    """The devices of ``driver`` in ``pool`` that reserved claims were given.
+
+    ``doubts`` gets a text for each claim that cannot be read.
+    """
+    for obj in claims:
+        try:
+            claim = read_claim(obj)
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            metadata = obj.get("metadata") or {}
+            name = f"{metadata.get('namespace')}/{metadata.get('name')}"
+            doubts.append(f"the claim {name} cannot be read: {error!r}")
+            continue
+        if claim.allocation is None or not claim.reserved_for:
+            continue
+        ours = [d for d in claim.allocation.of_driver(driver) if d.pool == pool]
+        for device in ours:
+            yield Given(claim.ref, device, len(ours))
+
+
+def claims_of(api: KubeApi, pool: str) -> Iterable[Obj]:
+    """The claims of the cluster that name ``pool`` in their status; no others are held in memory.
+
+    Raises:
+        KubeError: no answer, or no permission to list them.
+    """
+
+    def keep(obj: Obj) -> Obj:
+        return obj if pool in json.dumps(obj.get("status")) else {}
+
+    return [obj for obj in api.list(RESOURCE_CLAIMS, keep=keep).items if obj]
