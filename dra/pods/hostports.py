@@ -16,7 +16,7 @@ class HostPort(NamedTuple):
     number: int
 
     def conflicts(self, other: HostPort) -> bool:
-        """Whether a node cannot have both."""
+        """True if a node cannot have both."""
         if (self.protocol, self.number) != (other.protocol, other.number):
             return False
         return self.address == other.address or _EVERY_ADDRESS in (self.address, other.address)

@@ -19,11 +19,11 @@ class LabelSelector:
 
     @property
     def everything(self) -> bool:
-        """Whether it selects whatever there is."""
+        """True if it selects whatever there is."""
         return self.requirements == ()
 
     def matches(self, labels: Labels) -> bool:
-        """Whether it selects what carries ``labels``."""
+        """True if it selects what carries ``labels``."""
         if self.requirements is None:
             return False
         return all(holds(r, labels.get(r["key"])) for r in self.requirements)

@@ -82,7 +82,7 @@ class Misfit:
 def find_misfit(
     pod: PodNeeds, node: NodeFacts, used: Amounts, *, delegated: AbstractSet[str] = frozenset()
 ) -> Misfit | None:
-    """Why ``pod`` cannot run on ``node``; None when it can.
+    """Misfit of ``pod`` and ``node``; None when it can.
 
     ``used`` is what the pods there take already. ``delegated`` are extended resources that a
     DeviceClass serves: a node need not have them.

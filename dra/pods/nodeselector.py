@@ -11,14 +11,14 @@ _FIELDS = "metadata.name"
 
 
 def matches_terms(terms: Iterable[Mapping[str, Any]], labels: Mapping[str, str], name: str) -> bool:
-    """Whether one of ``nodeSelectorTerms`` selects the node; a term without parts selects none."""
+    """True if one of ``nodeSelectorTerms`` selects the node; a term without parts selects none."""
     return any(_matches_term(term, labels, name) for term in terms)
 
 
 def matches_selector(
     selector: Mapping[str, Any] | None, labels: Mapping[str, str], name: str
 ) -> bool:
-    """Whether a NodeSelector (a claim's ``allocation.nodeSelector``) selects the node.
+    """True if a NodeSelector (a claim's ``allocation.nodeSelector``) selects the node.
 
     None selects every node.
     """
@@ -36,7 +36,7 @@ def _matches_term(term: Mapping[str, Any], labels: Mapping[str, str], name: str)
 
 
 def holds(requirement: Mapping[str, Any], value: str | None) -> bool:
-    """Whether ``value`` (None: there is none) is as a requirement with operator and values says."""
+    """True if ``value`` (None: there is none) is as a requirement with operator and values says."""
     check = _OPERATORS.get(requirement["operator"])
     return check is not None and check(value, at(requirement, "values"))
 

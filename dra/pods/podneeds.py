@@ -119,7 +119,7 @@ def _raise(level: dict[str, int], to: Amounts) -> None:
 
 
 def tolerates(tolerations: Iterable[Mapping[str, Any]], taint: Mapping[str, Any]) -> bool:
-    """Whether one of a pod's tolerations covers ``taint``."""
+    """True if one of a pod's tolerations covers ``taint``."""
     return any(_covers(t, taint) for t in tolerations)
 
 

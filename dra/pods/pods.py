@@ -42,12 +42,12 @@ class Pod:
 
     @property
     def live(self) -> bool:
-        """Whether it may still use its claims: until it has ended or is gone."""
+        """True if it may still use its claims: until it has ended or is gone."""
         return self.phase not in _ENDED
 
     @property
     def pending(self) -> bool:
-        """Whether it waits to be started."""
+        """True if it waits to be started."""
         return self.phase in ("", "Pending") and not self.deleting
 
     def __str__(self) -> str:

@@ -21,7 +21,7 @@ class Rule(Protocol):
     """Something that keeps a pod from nodes."""
 
     def find_misfit(self, node: NodeFacts) -> Misfit | None:
-        """Why the pod cannot go to ``node``; None when it can."""
+        """Misfit of the pod and ``node``; None when it can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +54,7 @@ class Rules:
         return self._pod.needs, self._pod.volume_claims, namespace, labels, *versions
 
     def find_misfit(self, node: NodeFacts) -> Misfit | None:
-        """Why the pod cannot go to ``node``; None when it can."""
+        """Misfit of the pod and ``node``; None when it can."""
         found = (rule.find_misfit(node) for rule in self._rules)
         return next((misfit for misfit in found if misfit is not None), None)
 

@@ -14,7 +14,8 @@ PROGRAMS = ("api", "cdi", "cli", "controller", "dra", "kubeletplugin", "sim")
 WHOLE = (
     *("api", "cdi", "cli", "hack/cluster", "hack/picture"),
     *("dra/cel", "dra/claims", "dra/common", "dra/gpu", "dra/kube", "dra/monitoring"),
-    *("dra/resourceslices", "dra/sandbox"),
+    *("dra/allocator/explain", "dra/allocator/fleet", "dra/allocator/scoring"),
+    *("dra/pods", "dra/resourceslices", "dra/sandbox"),
 )
 """Folders in which classes, functions and constants are held to it too."""
 

@@ -12,7 +12,7 @@ from dra.gpu.reasons import GpuReason
 
 
 class Detail(Enum):
-    """How much an explanation tells.
+    """Amount of detail that an explanation tells.
 
     ``EVENT`` is for problems that were not solved, and has what a message of 1,000 characters has
     room for; ``BRIEF`` is that of a node without the names of GPUs and claims. ``FULL`` names every
@@ -57,7 +57,7 @@ class Blocker:
 
 @dataclass(frozen=True, slots=True)
 class GpuAnswer:
-    """Whether a GPU could serve what is asked for now, and if not why and because of whom.
+    """Answer of a GPU: it could serve what is asked for now, or why not and because of whom.
 
     ``name`` is empty where the answer is that of several GPUs. In full detail the ``least`` first
     of the ``blockers`` are those that would have to go at the least, and ``cost`` grows with what
@@ -74,9 +74,9 @@ class GpuAnswer:
 
 @dataclass(frozen=True, slots=True)
 class NodeAnswer:
-    """Whether a node could serve everything now. A misfit of the node itself goes first.
+    """Answer of a node: it could serve everything now, or why not.
 
-    ``message`` is empty where the answers of its GPUs say all.
+    A misfit of the node goes first. ``message`` is empty where the answers of its GPUs say all.
     """
 
     reason: str
@@ -85,13 +85,13 @@ class NodeAnswer:
 
     @property
     def fits(self) -> bool:
-        """Whether nothing of this node stands in the way."""
+        """True if nothing of this node stands in the way."""
         return self.reason == AnswerReason.FITS
 
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a problem is not solved; the answers of nodes by name.
+    """Explanation why a problem is not solved; the answers of nodes by name.
 
     ``namespace`` is the pod's. ``obstacle`` stands in the way on all nodes, whatever is free there.
     ``given_up`` says that the search was too hard, ``others`` what is true of other alternatives,
@@ -107,5 +107,5 @@ class Explanation:
 
     @property
     def fits(self) -> bool:
-        """Whether a node would do."""
+        """True if a node would do."""
         return any(answer.fits for answer in self.nodes.values())

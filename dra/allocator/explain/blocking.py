@@ -18,7 +18,7 @@ def blocker(holding: Holding) -> Blocker:
 
 
 def in_the_way(state: GpuState, offers: Iterable[Offer]) -> list[Holding]:
-    """Who holds memory slices that one of ``offers`` could use; all, where it is not the slices."""
+    """Holders of memory slices that ``offers`` could use; all, where it is not the slices."""
     wanted = 0
     for offer in offers:
         for placement in offer.profile.placements if offer.profile else ():
@@ -46,12 +46,12 @@ def ways(state: GpuState, offers: Sequence[Offer]) -> list[list[Holding]]:
 
 
 def cost_of(holdings: Iterable[Holding]) -> int:
-    """How hard it is to have some go, to compare GPUs."""
+    """Cost of having some go, to compare GPUs."""
     return sum(map(_weight, holdings))
 
 
 def reason_of(state: GpuState, least: Sequence[Holding]) -> AnswerReason:
-    """What is the matter with those that would have to go."""
+    """Reason common to those that would have to go."""
     if state.whole_held:
         return AnswerReason.HELD_WHOLE
     if least and all(h.leaving for h in least):
@@ -81,7 +81,7 @@ def _to_go(
 
 
 def _weight(holding: Holding) -> int:
-    """What is going anyway weighs least; what no claim holds, and so nobody ends, most."""
+    """Weight of a holding: least if it goes anyway, most if no claim holds it."""
     if holding.leaving:
         return 1
     return 2 if holding.claim_uid else 10

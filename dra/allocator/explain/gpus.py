@@ -15,7 +15,7 @@ from dra.cel.kinds import Kinds, Offer
 def answer_gpu(
     search: Search, state: GpuState, missing: Sequence[int], *, kinds: Kinds, detail: Detail
 ) -> GpuAnswer:
-    """Why a GPU gives nothing for the types ``missing`` of ``search``, with who is in the way."""
+    """Reason why a GPU gives nothing for the types ``missing``, with who is in the way."""
     name, full = state.gpu.name, detail is Detail.FULL
     if state.blocked:
         if full and not _possible(search, state, missing or search.indices, kinds):
@@ -66,17 +66,17 @@ def _without(
 
 
 def lacks_mig_mode(search: Search, state: GpuState, index: int, kinds: Kinds) -> bool:
-    """Whether a GPU would have devices of type ``index`` if its MIG mode were on."""
+    """True if a GPU would have devices of type ``index`` if its MIG mode were on."""
     return _is_off(state) and _possible(search, state, (index,), kinds)
 
 
 def _is_off(state: GpuState) -> bool:
-    """Whether nothing but its mode keeps a GPU from being sliced."""
+    """True if nothing but its mode keeps a GPU from being sliced."""
     return not state.gpu.mig_enabled and state.gpu.reason in ("", AnswerReason.MIG_OFF)
 
 
 def _possible(search: Search, state: GpuState, indices: Sequence[int], kinds: Kinds) -> bool:
-    """Whether a GPU has such devices, also where it cannot be used or MIG mode is off.
+    """True if a GPU has such devices, also where it cannot be used or MIG mode is off.
 
     Of a GPU that cannot be used the profiles may not be known.
     """
@@ -88,7 +88,7 @@ def _possible(search: Search, state: GpuState, indices: Sequence[int], kinds: Ki
 
 
 def _where(search: Search, state: GpuState) -> str:
-    """Where the smallest of what is asked for fits."""
+    """Place where the smallest of what is asked for fits."""
     geometry = state.gpu.geometry
     for offer in sorted(_offers(search, state, search.indices), key=lambda o: o.size):
         if offer.profile is None:

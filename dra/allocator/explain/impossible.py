@@ -15,7 +15,7 @@ _PROFILE = re.compile(r"['\"](\d+g\.\d+gb[\w.+-]*)['\"]")
 
 
 def find_impossible(search: Search, fleet: FleetView) -> Obstacle | None:
-    """Why no node of ``fleet`` could ever serve ``search``; None where one could."""
+    """Reason why no node of ``fleet`` could ever serve ``search``; None where one could."""
     return _unmatched(search, fleet) or _overlapping(search, fleet)
 
 

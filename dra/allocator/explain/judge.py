@@ -31,7 +31,7 @@ def explain(
     given_up: GivenUp | None = None,
     detail: Detail = Detail.EVENT,
 ) -> Explanation:
-    """What keeps ``problem`` from being solved now; ``given_up`` is that of its ``Outcome``.
+    """Obstacles that keep ``problem`` from being solved; ``given_up`` is that of its ``Outcome``.
 
     Of several alternatives the answer is about the first that could be served at another time; in
     full detail about the first that a node could serve now, if there is one.

@@ -24,7 +24,7 @@ _NAMED_HOLDERS = 4
 
 
 def as_obstacle(explanation: Explanation) -> Obstacle:
-    """What the controller tells about a problem that was not solved."""
+    """Obstacle that the controller tells about a problem that was not solved."""
     found = explanation.obstacle or _about_nodes(explanation)
     if explanation.given_up:
         message = f"{explanation.given_up}; as far as is known: {found.message}"

@@ -28,7 +28,7 @@ class NodeAnswers:
         """By the forms of a node's GPUs: brief answers count none."""
 
     def of(self, node: NodeGpus) -> NodeAnswer:
-        """Why ``node`` does not serve the search now, GPU by GPU, with who is in the way."""
+        """Reason why ``node`` does not serve the search now, GPU by GPU, with who is in the way."""
         if not node.gpus:
             return _NO_GPU
         missing = [self._missing(state) for state in node.gpus]

@@ -13,7 +13,7 @@ _TOO_FEW = NodeAnswer(AnswerReason.NO_SUCH_DEVICE, "has fewer GPUs to look at th
 
 
 def explain_view(problem: Problem, allocator: Allocator) -> Explanation:
-    """Why there is no node to look at, or which there are."""
+    """Explanation why there is no node to look at, or which nodes there are."""
     nodes: dict[str, NodeAnswer] = {}
     fleet = allocator.fleet
     misfits: list[str] = []

@@ -39,7 +39,7 @@ class _Stream:
 
 
 _Shelf = list[list[_Stream]]
-"""What selectors select of the present kinds: profiles of equal size together, small ones first."""
+"""Offers of the present kinds that selectors select: equal sizes together, small first."""
 
 
 class Stock:

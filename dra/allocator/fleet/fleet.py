@@ -131,11 +131,11 @@ class Fleet:
         return Overlay(self, Change(frozenset(claim_uids), added), changed)
 
     def weights(self, market: Market) -> Weights:
-        """What slices of a market are worth now."""
+        """Weights of slices of a market now."""
         return self.markets.weights(market)
 
     def counts(self, claim_uid: str) -> bool:
-        """Whether a claim is counted: it is allocated, or may be."""
+        """True if a claim is counted: it is allocated, or may be."""
         return claim_uid in self._allocations
 
     def instance_claims(self, node: str) -> frozenset[str] | None:

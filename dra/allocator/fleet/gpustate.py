@@ -34,17 +34,17 @@ class GpuState:
 
     @property
     def description(self) -> tuple[Hashable, ...]:
-        """What decides what it could give."""
+        """Key of all that decides what it could give."""
         return id(self.kind), self.blocked, self.usage, self.instances, self.whole_held
 
     @property
     def id(self) -> GpuId:
-        """Which GPU of the cluster it is."""
+        """Its identity in the cluster."""
         return GpuId(self.inventory.node, self.gpu.minor)
 
     @property
     def instances(self) -> int:
-        """How many instances there are, or are to be."""
+        """Number of instances that are there, or are to be."""
         return len(self.holdings)
 
     def recount(self) -> None:
@@ -57,5 +57,5 @@ class GpuState:
 
     @property
     def counted(self) -> bool:
-        """Whether it takes part in its market."""
+        """True if it takes part in its market."""
         return self.market is not None and not self.blocked and not self.whole_held

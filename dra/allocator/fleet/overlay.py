@@ -21,7 +21,7 @@ from dra.cel.kinds import Kinds
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is supposed: these claims hold nothing, those ``added``, by UID, what is given."""
+    """Supposition: these claims hold nothing, those ``added``, by UID, what is given."""
 
     gone: frozenset[str]
     added: Mapping[str, Holder]
@@ -65,7 +65,7 @@ class Overlay:
         return {shape: names for shape, names in shapes.items() if names}
 
     def weights(self, market: Market) -> Weights:
-        """What slices of a market would be worth."""
+        """Weights that slices of a market would have."""
         if market not in self._weights:
             census = market.index.census
             census = replace(census, feasible=[*census.feasible])
@@ -101,7 +101,7 @@ class _Candidates:
 
     @property
     def whole(self) -> int:
-        """How many GPUs are given out whole: those stay who they are."""
+        """Number of GPUs given out whole: those stay who they are."""
         return self._fleet.whole
 
     def candidates(

@@ -19,7 +19,7 @@ Holder = tuple[ClaimRef, Allocation]
 """A claim and what it holds."""
 
 Pricing = Callable[[Market], Weights]
-"""What slices of a market are worth now."""
+"""Weights of slices of a market now."""
 
 
 @dataclass(slots=True, eq=False)
@@ -53,7 +53,7 @@ class Candidates(Protocol):
 
     @property
     def whole(self) -> int:
-        """How many GPUs are given out whole."""
+        """Number of GPUs given out whole."""
         ...
 
     def candidates(
@@ -87,7 +87,7 @@ class FleetView(Protocol):
 
     @property
     def kinds(self) -> Kinds:
-        """What selectors select of the GPUs."""
+        """Candidates among the GPUs by selectors."""
         ...
 
     @property
@@ -116,7 +116,7 @@ class FleetView(Protocol):
         ...
 
     def weights(self, market: Market) -> Weights:
-        """What slices of a market are worth now."""
+        """Weights of slices of a market now."""
         ...
 
     def profiles(self) -> frozenset[str]:

@@ -12,7 +12,7 @@ _DIGITS = 9
 
 
 class Taken(NamedTuple):
-    """How much of a resource is taken, and of how much, in the same unit."""
+    """Amount of a resource that is taken, and its total, in the same unit."""
 
     requested: float
     allocatable: float

@@ -35,7 +35,7 @@ class Market:
         self._weights = None
 
     def weights(self, demand: Demand) -> Weights:
-        """What slices are worth now."""
+        """Weights of slices now."""
         if self._weights is None:
             self._weights = scarcity_weights(self.index.census, demand.shares(self.geometry))
         return self._weights
@@ -66,5 +66,5 @@ class Markets:
         return market.weights(self.demand)
 
     def weights_at(self, market: Market, census: Census) -> Weights:
-        """What slices of a market would be worth under the present demand, with this ``census``."""
+        """Weights that slices of a market would have with this ``census``."""
         return scarcity_weights(census, self.demand.shares(market.geometry))

@@ -84,7 +84,7 @@ class Market:
         self.census.add(state[0], count=-1)
 
     def usage(self, gpu: GpuId) -> Usage | None:
-        """What is on a GPU; None for one that is not in this market."""
+        """Usage of a GPU; None for one that is not in this market."""
         state = self._states.get(gpu)
         return state[0] if state else None
 

@@ -124,7 +124,7 @@ class MoveTable:
 
 
 class _Waste(dict[int, int]):
-    """What a move wastes, by the profiles wanted; worked out when first looked up."""
+    """Waste of a move, by the profiles wanted; worked out when first looked up."""
 
     __slots__ = ("_after", "_before", "_table")
 

@@ -21,7 +21,7 @@ HORIZON = 0.1
 """Demand to provide for, as a share of the cluster's memory slices."""
 
 WASTE_CHARGE = 0.1
-"""What a memory slice made unusable costs, in expected memory slices."""
+"""Cost of a memory slice made unusable, in expected memory slices."""
 
 SELDOM = 0.01
 """Profiles with a smaller share of the requests are no use for slices that are left over."""
@@ -59,7 +59,7 @@ class Demand:
 
 @dataclass(slots=True)
 class Census:
-    """How many GPUs of one geometry there are, and how often each profile could be placed now."""
+    """Number of GPUs of one geometry, and of the places of each profile now."""
 
     table: MoveTable
     gpus: int = 0
@@ -77,7 +77,7 @@ class Census:
 
 
 class Weights(NamedTuple):
-    """What slices of a market are worth now.
+    """Weights of slices of a market now.
 
     ``placements`` is, per profile of the geometry, what one of its feasible placements is worth, in
     memory slices. ``wanted`` has a bit per profile, set unless it is seldom asked for.
@@ -88,7 +88,7 @@ class Weights(NamedTuple):
 
 
 class Situation(NamedTuple):
-    """What a policy may look at besides the move: the GPU before it, and the market it is in.
+    """All that a policy may look at besides the move: the GPU before it, and the market it is in.
 
     ``weights`` are those of ``scarcity_weights``; ``instances`` counts those on the GPU.
     """
@@ -104,7 +104,7 @@ Policy = Callable[[Situation, Move], Cost]
 
 
 def scarcity_weights(census: Census, shares: tuple[float, ...]) -> Weights:
-    """What slices are worth where profiles have these shares of the requests.
+    """Weights of slices where profiles have these shares of the requests.
 
     A placement: the probability that the next requests (a Poisson number for ``HORIZON`` of the
     capacity) are at least as many as the placements left, times the size of the profile.

@@ -18,7 +18,7 @@ _Domain = tuple[str, str]
 
 
 class Affinity:
-    """What others on ``nodes`` mean for one pod; good until any of it changes."""
+    """Meaning of others on ``nodes`` for one pod; good until any of it changes."""
 
     def __init__(self, pod: Pod, residents: Residents, nodes: Mapping[str, NodeFacts]) -> None:
         self._pod = pod
@@ -42,7 +42,7 @@ class Affinity:
         }
 
     def find_misfit(self, node: NodeFacts) -> Misfit | None:
-        """Why other pods keep the pod from ``node``; None when they do not."""
+        """Misfit by other pods that keep the pod from ``node``; None when they do not."""
         return self._find_unsought(node) or self._find_unwanted(node)
 
     def _find_unsought(self, node: NodeFacts) -> Misfit | None:

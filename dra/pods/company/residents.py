@@ -21,7 +21,7 @@ _K = TypeVar("_K")
 
 
 class _Alike(NamedTuple):
-    """What pods of a namespace have in common that are counted together."""
+    """Traits of pods of a namespace that are counted together."""
 
     labels: frozenset[tuple[str, str]]
     bound: bool
@@ -139,11 +139,11 @@ class Residents:
                 yield from self.selected(namespace, term.selector, without=owner)
 
     def covers(self, term: PodTerm, namespace: str, *, owner: str) -> bool:
-        """Whether a term of a pod of namespace ``owner`` may mean pods of ``namespace``."""
+        """True if a term of a pod of namespace ``owner`` may mean pods of ``namespace``."""
         return term.covers(namespace, self._namespaces.get(namespace, _NO_LABELS), owner=owner)
 
     def matters(self, pod: Pod, needs: PodNeeds, *, owner: str) -> bool:
-        """Whether ``pod`` is one that a pod of ``owner`` with these needs looks at."""
+        """True if ``pod`` is one that a pod of ``owner`` with these needs looks at."""
         namespace, company = pod.key[0], needs.company
         terms = (*company.affinity, *company.anti_affinity)
         return any(
@@ -155,7 +155,7 @@ class Residents:
         )
 
     def may_shun(self, namespace: str) -> bool:
-        """Whether any pod may shun those of ``namespace``."""
+        """True if any pod may shun those of ``namespace``."""
         return bool(self._far) or namespace in self._shunning
 
     def shunning(self, pod: Pod) -> Iterator[Shunning]:

@@ -17,7 +17,7 @@ from dra.pods.pods import Pod
 
 
 class Domains:
-    """How many pods like one there are, by the value of the topology label of their nodes."""
+    """Numbers of pods like one, by the value of the topology label of their nodes."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class Domains:
         self._least = sorted((count, value) for value, count in settled.items())[:2]
 
     def find_misfit(self, node: NodeFacts) -> Misfit | None:
-        """Why the pod would make the domain of ``node`` too full; None when it would not."""
+        """Misfit of a pod that would make the domain of ``node`` too full; None if not."""
         spread = self.spread
         value = node.labels.get(spread.topology)
         if value is None:
@@ -80,7 +80,7 @@ def find_domains(
 
 
 def _takes_part(pod: Pod, spread: Spread, node: NodeFacts) -> bool:
-    """Whether the policies of a constraint count the node."""
+    """True if the policies of a constraint count the node."""
     if spread.affinity_counts and find_deselection(pod.needs, node) is not None:
         return False
     return not spread.taints_count or all(tolerates(pod.needs.tolerations, t) for t in node.taints)

@@ -30,11 +30,11 @@ class PodTerm:
 
     @property
     def at_home(self) -> bool:
-        """Whether it is about pods of the owner's namespace only."""
+        """True if it is about pods of the owner's namespace only."""
         return not self.namespaces and self.namespace_selector is None
 
     def covers(self, namespace: str, labels: Labels, *, owner: str) -> bool:
-        """Whether pods of ``namespace``, which has ``labels``, may be meant by one of ``owner``."""
+        """True if pods of ``namespace``, which has ``labels``, may be meant by one of ``owner``."""
         if namespace in self.namespaces or (self.at_home and namespace == owner):
             return True
         return self.namespace_selector is not None and self.namespace_selector.matches(labels)
@@ -90,12 +90,12 @@ class Company:
 
     @property
     def requires(self) -> bool:
-        """Whether other pods decide where it may go, beside those that shun it."""
+        """True if other pods decide where it may go, beside those that shun it."""
         return bool(self.affinity or self.anti_affinity or self.hard_spread)
 
     @property
     def prefers(self) -> bool:
-        """Whether it likes some nodes better than others."""
+        """True if it likes some nodes better than others."""
         return bool(self.liked or self.disliked or self.nodes or self.soft_spread)
 
 

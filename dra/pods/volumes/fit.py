@@ -57,7 +57,7 @@ class VolumeFit:
                 self._meet(claim, other)
 
     def find_misfit(self, node: NodeFacts) -> Misfit | None:
-        """Why a volume of the pod cannot be had on ``node``; None when all can."""
+        """Misfit of a volume of the pod and ``node``; None when all can."""
         text = self._taken or self._elsewhere(node) or self._unmade(node)
         return Misfit(MisfitReason.VOLUME, text) if text else None
 
@@ -121,13 +121,13 @@ class VolumeFit:
 
 
 def _allows(term: Obj, node: NodeFacts) -> bool:
-    """Whether a term of a class allows volumes where ``node`` is; an empty one does nowhere."""
+    """True if a term of a class allows volumes where ``node`` is; an empty one does nowhere."""
     required = at(term, "matchLabelExpressions")
     return bool(required) and all(node.labels.get(r["key"]) in r["values"] for r in required)
 
 
 def _problem(claim: VolumeClaim, pod: Pod, volumes: Volumes, *, owned: bool) -> str:
-    """What keeps a claim from being used, "" where nothing does."""
+    """Obstacle that keeps a claim from being used, "" where nothing does."""
     if claim.lost:
         return f"has lost its volume {claim.volume}: delete it and create it anew"
     if claim.deleting:
@@ -146,7 +146,7 @@ def _reaches(volume: Volume, node: NodeFacts) -> bool:
 
 
 def _in_zone(volume: Volume, node: NodeFacts) -> bool:
-    """Whether labels of a volume say its zone, and the node's is another."""
+    """True if labels of a volume say its zone, and the node's is another."""
     if not any(key in node.labels for key in _ZONES):
         return True
     for key in _ZONES:
@@ -158,7 +158,7 @@ def _in_zone(volume: Volume, node: NodeFacts) -> bool:
 
 
 def _suits(volume: Volume, claim: VolumeClaim) -> bool:
-    """Whether a claim may be bound to a volume, wherever it is."""
+    """True if a claim may be bound to a volume, wherever it is."""
     wish, has = claim.wish, volume.wish
     if has.size < wish.size or has.mode != wish.mode or volume.deleting:
         return False

@@ -44,7 +44,7 @@ class Volumes:
         return (claim for claim in found if claim is not None)
 
     def is_late(self, claim: VolumeClaim) -> bool:
-        """Whether ``claim`` gets its volume once it is known where its pod goes."""
+        """True if ``claim`` gets its volume once it is known where its pod goes."""
         known = self._classes.get(claim.wish.class_name)
         return not claim.bound and not claim.volume and known is not None and known.waits
 

@@ -47,7 +47,7 @@ class VolumeClaim:
 
     @property
     def for_one_pod(self) -> bool:
-        """Whether one pod at a time may use it."""
+        """True if one pod at a time may use it."""
         return "ReadWriteOncePod" in self.wish.modes
 
 
