@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
+from dra.common.resources import at
+
 _EVERY_ADDRESS = "0.0.0.0"  # noqa: S104 - compared, not bound
 
 
@@ -28,10 +30,8 @@ class HostPort(NamedTuple):
 
 def read_host_ports(spec: Mapping[str, Any]) -> tuple[HostPort, ...]:
     """The host ports of a pod's containers and sidecars; other init containers take none."""
-    containers = [*(spec.get("containers") or ())]
-    containers += [
-        c for c in spec.get("initContainers") or () if c.get("restartPolicy") == "Always"
-    ]
+    containers = [*at(spec, "containers")]
+    containers += [c for c in at(spec, "initContainers") if c.get("restartPolicy") == "Always"]
     return tuple(dict.fromkeys(port for c in containers for port in _of(c)))
 
 
@@ -42,7 +42,7 @@ def find_conflict(wanted: Iterable[HostPort], taken: Iterable[HostPort]) -> Host
 
 
 def _of(container: Mapping[str, Any]) -> Iterator[HostPort]:
-    for port in container.get("ports") or ():
+    for port in at(container, "ports"):
         if number := port.get("hostPort"):
             address, protocol = port.get("hostIP"), port.get("protocol")
             yield HostPort(address or _EVERY_ADDRESS, protocol or "TCP", number)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dra.common.resources import at
 from dra.pods.nodeselector import holds
 
 Labels = Mapping[str, str]
@@ -39,8 +40,8 @@ def read_label_selector(obj: Mapping[str, Any] | None) -> LabelSelector:
     """The LabelSelector in ``obj``."""
     if obj is None:
         return LabelSelector()
-    equal = _equal(obj.get("matchLabels") or {})
-    return LabelSelector((*equal, *(obj.get("matchExpressions") or ())))
+    equal = _equal(at(obj, "matchLabels", default={}))
+    return LabelSelector((*equal, *at(obj, "matchExpressions")))
 
 
 def _equal(labels: Labels) -> tuple[Mapping[str, Any], ...]:

@@ -74,16 +74,16 @@ def read_pod(obj: Obj, needs: Callable[[Obj], PodNeeds] = read_needs) -> Pod:
         created=metadata.get("creationTimestamp") or "",
         phase=at(obj, "status", "phase", default=""),
         deleting="deletionTimestamp" in metadata,
-        labels=metadata.get("labels") or {},
+        labels=at(metadata, "labels", default={}),
         volume_claims=tuple(_volume_claims(metadata["name"], spec)),
         template=next(owners, metadata["uid"]),
-        nominated=(obj.get("status") or {}).get("nominatedNodeName") or "",
+        nominated=at(obj, "status", "nominatedNodeName", default=""),
     )
 
 
 def _volume_claims(pod: str, spec: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:
     """A volume that lives as long as its pod has a claim that is named by both."""
-    for volume in spec.get("volumes") or ():
+    for volume in at(spec, "volumes"):
         if claim := volume.get("persistentVolumeClaim"):
             yield claim["claimName"], False
         elif "ephemeral" in volume:

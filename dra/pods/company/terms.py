@@ -6,10 +6,11 @@ the pod is created. That of spread is, as older servers leave it to kube-schedul
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from dra.common.resources import at
 from dra.pods.labelselector import Labels, LabelSelector, read_label_selector
 
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
@@ -105,11 +106,13 @@ ALONE = Company()
 
 def read_company(spec: Mapping[str, Any]) -> Company:
     """The terms in a pod's ``spec``."""
-    affinity, spread = spec.get("affinity") or {}, spec.get("topologySpreadConstraints") or ()
+    affinity = at(spec, "affinity", default={})
+    spread = at(spec, "topologySpreadConstraints")
     if not affinity and not spread:
         return ALONE
-    to_pods, from_pods = affinity.get("podAffinity") or {}, affinity.get("podAntiAffinity") or {}
-    nodes = (affinity.get("nodeAffinity") or {}).get(_PREFERRED) or ()
+    to_pods = at(affinity, "podAffinity", default={})
+    from_pods = at(affinity, "podAntiAffinity", default={})
+    nodes = at(affinity, "nodeAffinity", _PREFERRED)
     company = Company(
         affinity=_required(to_pods),
         anti_affinity=_required(from_pods),
@@ -122,11 +125,11 @@ def read_company(spec: Mapping[str, Any]) -> Company:
 
 
 def _required(affinity: Mapping[str, Any]) -> tuple[PodTerm, ...]:
-    return tuple(_term(each) for each in affinity.get(_REQUIRED) or ())
+    return tuple(_term(each) for each in at(affinity, _REQUIRED))
 
 
 def _preferred(affinity: Mapping[str, Any]) -> tuple[PodTerm, ...]:
-    preferred: Iterable[Mapping[str, Any]] = affinity.get(_PREFERRED) or ()
+    preferred = at(affinity, _PREFERRED)
     return tuple(_term(each["podAffinityTerm"], weight=each["weight"]) for each in preferred)
 
 
@@ -135,7 +138,7 @@ def _term(term: Mapping[str, Any], *, weight: int = 0) -> PodTerm:
     return PodTerm(
         topology=term["topologyKey"],
         selector=read_label_selector(term.get("labelSelector")),
-        namespaces=frozenset(term.get("namespaces") or ()),
+        namespaces=frozenset(at(term, "namespaces")),
         namespace_selector=None if selector is None else read_label_selector(selector),
         weight=weight,
     )
@@ -148,7 +151,7 @@ def _spread(constraint: Mapping[str, Any]) -> Spread:
         max_skew=constraint["maxSkew"],
         min_domains=constraint.get("minDomains") or 1,
         hard=constraint["whenUnsatisfiable"] == _HARD,
-        match_label_keys=tuple(constraint.get("matchLabelKeys") or ()),
+        match_label_keys=tuple(at(constraint, "matchLabelKeys")),
         affinity_counts=(constraint.get("nodeAffinityPolicy") or _HONOR) == _HONOR,
         taints_count=(constraint.get("nodeTaintsPolicy") or _IGNORE) == _HONOR,
     )
