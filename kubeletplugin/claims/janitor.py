@@ -80,21 +80,17 @@ class Janitor:
         self._next_claims = self._next_check = self._clock.monotonic()
         self._removals: dict[str, _Removal] = {}
         self._ended: dict[str, float] = {}
-        self._loop = Loop(
+        self.thread = Loop(
             "janitor", self._turn, beat=beat, backoff=Backoff(first=ROUND_SECONDS), clock=clock
         )
 
     def start(self) -> None:
         """Begin."""
-        self._loop.start()
+        self.thread.start()
 
     def stop(self) -> None:
         """End; what is under way goes on to its end."""
-        self._loop.stop()
-
-    def problem(self) -> str:
-        """A check for liveness: empty while the thread runs, or after ``stop``."""
-        return self._loop.problem()
+        self.thread.stop()
 
     def check_soon(self) -> None:
         """Check in the next round what is held, its CDI specs among it."""
@@ -120,7 +116,7 @@ class Janitor:
         for uid in self._ended.keys() - uids:
             self._ended.pop(uid, None)
         for ref in claims:
-            if self._loop.is_stopping():
+            if self.thread.is_stopping():
                 return
             self._beat()
             if self._tasks.idle(ref.uid):

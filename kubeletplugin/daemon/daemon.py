@@ -97,12 +97,12 @@ class Daemon:
             self.kubelet.sockets,
             self.common.readiness,
             threads=[
-                self.gpus.loop.problem,
-                self.claims.janitor.problem,
-                self.gpus.monitor.problem,
-                self.publishing.mignode.problem,
-                self.publishing.slices.problem,
-                self.publishing.statuses.problem,
+                self.gpus.loop.thread.problem,
+                self.claims.janitor.thread.problem,
+                self.gpus.monitor.thread.problem,
+                self.publishing.mignode.thread.problem,
+                self.publishing.slices.thread.problem,
+                self.publishing.statuses.thread.problem,
             ],
             overdue=self.gpus.library.overdue,
         )

@@ -57,20 +57,16 @@ class ClaimStatuses:
         self._condition = threading.Condition()
         self._wanted: dict[str, tuple[ClaimRef, _Wish]] = {}
         self._busy = False
-        self._loop = Loop("claim status", self._turn, backoff=Backoff(limit=1.0), clock=clock)
+        self.thread = Loop("claim status", self._turn, backoff=Backoff(limit=1.0), clock=clock)
 
     def start(self) -> None:
         """Begin to write."""
-        self._loop.start()
+        self.thread.start()
 
     def stop(self) -> None:
         """End after the write that is under way; what is still wanted is given up."""
-        self._loop.stop()
-        self._loop.join()
-
-    def problem(self) -> str:
-        """A check for liveness: empty while the thread runs, or after ``stop``."""
-        return self._loop.problem()
+        self.thread.stop()
+        self.thread.join()
 
     def show_devices(self, ref: ClaimRef, entries: Sequence[Entry]) -> None:
         """Show these devices as they are, ready or not."""
@@ -112,7 +108,7 @@ class ClaimStatuses:
     def _want(self, ref: ClaimRef, wish: _Wish) -> None:
         with self._condition:
             self._wanted[ref.uid] = (ref, wish)
-        self._loop.notify()
+        self.thread.notify()
 
     def _turn(self) -> float | None:
         with self._condition:
@@ -147,7 +143,7 @@ class ClaimStatuses:
             with self._condition:
                 if ref.uid in self._wanted:
                     return  # newer wish
-            if self._loop.pause(delay):
+            if self.thread.pause(delay):
                 return
 
     def _apply(self, ref: ClaimRef, wish: _Wish) -> None:

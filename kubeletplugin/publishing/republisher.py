@@ -36,41 +36,37 @@ class Republisher(ABC):
         self._gather = gather
         self._clock = clock or SystemClock()
         self._backoff = Backoff()
-        self._loop = Loop(what, self._turn, clock=clock)
+        self.thread = Loop(what, self._turn, clock=clock)
 
     def start(self) -> None:
         """Publish, and go on publishing."""
         if self._follow:
             self._reflector.start()
-        self._loop.start()
+        self.thread.start()
 
     def stop(self) -> None:
         """Stop publishing; what is published stays as it is."""
         self._reflector.stop()
-        self._loop.stop()
-        self._loop.join()
-
-    def problem(self) -> str:
-        """A check for liveness: empty while the thread runs, or after ``stop``."""
-        return self._loop.problem()
+        self.thread.stop()
+        self.thread.join()
 
     def notify(self) -> None:
         """Ask for a publication, since the state may have changed."""
-        self._loop.notify()
+        self.thread.notify()
 
     @abstractmethod
     def _publish(self) -> float | None:
         """Write what is not true yet; returns seconds after which to look again anyhow."""
 
     def _turn(self) -> float | None:
-        if self._gather and self._loop.pause(self._gather):
+        if self._gather and self.thread.pause(self._gather):
             return None
         try:
             again = self._publish()
         except KubeError as error:
             delay = self._backoff.next_delay(at_least=error.retry_after)
             _log.warning("%s: %s; again in %.1f s", self._what, error, delay)
-            self._loop.pause(delay)
+            self.thread.pause(delay)
             return 0.0
         self._backoff.reset()
         return again

@@ -92,7 +92,7 @@ def test_a_thread_that_has_ended_makes_it_dead(
     rig = make_rig()
     rig.start()
     wait_for("readiness", lambda: not unready(rig))
-    loop = attrgetter(part)(rig.daemon)._loop
+    loop = attrgetter(part)(rig.daemon).thread
 
     def ends() -> None:
         raise SystemExit

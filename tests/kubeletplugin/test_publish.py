@@ -98,7 +98,7 @@ def test_at_rest_nothing_is_written(rig: Rig) -> None:
     for _ in range(5):
         rig.daemon.gpus.hardware.poll()
         publisher.notify()
-        wait_for("the wish to be taken", lambda: not publisher._loop._wake.is_set())
+        wait_for("the wish to be taken", lambda: not publisher.thread._wake.is_set())
     rig.stop()
     assert rig.http.writes == []
 
@@ -117,7 +117,7 @@ def test_before_the_first_look_at_the_gpus_nothing_is_written(
     publisher = rig.daemon.publishing.mignode
     wait_for("the hang", lambda: rig.machine.faults.seen("hang") == 1)
     publisher.notify()
-    wait_for("the wish to be taken", lambda: not publisher._loop._wake.is_set())
+    wait_for("the wish to be taken", lambda: not publisher.thread._wake.is_set())
     publisher.stop()
     assert rig.http.writes == []
     assert rig.published_slices() == [("gpu-0", "1g.5gb", 4, "prepared")]

@@ -93,7 +93,7 @@ def test_a_gate_that_is_off_is_seldom_asked_for(
     asked = gate.order.count("probe")
     for _ in range(3):
         publisher.notify()
-        wait_for("a look", lambda: not publisher._loop._wake.is_set())
+        wait_for("a look", lambda: not publisher.thread._wake.is_set())
     assert gate.order.count("probe") == asked
     assert publisher._retry_schedule.due() > 500
 

@@ -70,28 +70,24 @@ class HealthMonitor:
         self._review_lock = threading.Lock()
         self._watches: dict[str, XidWatch] = {}
         self._unsupported = False
-        self._loop = Loop("health", self._turn, backoff=Backoff(first=REVIEW_SECONDS), clock=clock)
+        self.thread = Loop("health", self._turn, backoff=Backoff(first=REVIEW_SECONDS), clock=clock)
 
     def start(self) -> None:
         """Begin to listen and to look."""
-        self._loop.start()
+        self.thread.start()
 
     def stop(self) -> None:
         """End; a watch whose GPU hangs is left behind."""
-        self._loop.stop()
-        self._loop.join()
+        self.thread.stop()
+        self.thread.join()
         for watch in self._watches.values():
             watch.stop()
         for watch in self._watches.values():
             watch.join(2.0)
 
-    def problem(self) -> str:
-        """A check for liveness: empty while the thread runs, or after ``stop``."""
-        return self._loop.problem()
-
     def notify(self) -> None:
         """Something may have changed: look soon."""
-        self._loop.notify()
+        self.thread.notify()
 
     def gpus(self) -> tuple[Gpu, ...]:
         """All GPUs as last seen, with their problems."""

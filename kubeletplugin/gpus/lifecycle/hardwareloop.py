@@ -55,24 +55,20 @@ class HardwareLoop:
         self._recovered = False
         self._backoff = Backoff(first=1.0)
         self._due = 0.0
-        self._loop = Loop("hardware", self._turn, beat=beat, clock=clock)
+        self.thread = Loop("hardware", self._turn, beat=beat, clock=clock)
 
     def start(self) -> None:
         """Begin."""
-        self._loop.start()
+        self.thread.start()
 
     def stop(self) -> None:
         """End after the look that is under way."""
-        self._loop.stop()
-        self._loop.join()
-
-    def problem(self) -> str:
-        """A check for liveness: empty while the thread runs, or after ``stop``."""
-        return self._loop.problem()
+        self.thread.stop()
+        self.thread.join()
 
     def notify(self) -> None:
         """Look soon, if other GPUs than before are to be held open."""
-        self._loop.notify()
+        self.thread.notify()
 
     def _turn(self) -> float:
         """A look if one is due, or GPUs are to be let go of; returns seconds until the next."""

@@ -155,13 +155,13 @@ class SlicePublisher(Republisher):
             self._was_controllers = True
             return False
         if self._was_controllers:
-            self._loop.pause(HANDOVER_SECONDS)
+            self.thread.pause(HANDOVER_SECONDS)
         self._announced = True
         return True
 
     def _sync(self, inventory: Inventory) -> None:
         if self._disturbed and self._last is not None:
-            self._loop.pause(QUIET_SECONDS)
+            self.thread.pause(QUIET_SECONDS)
         disturbed, self._disturbed = self._disturbed, False
         features = self._features = self._features or probe(
             self._api, inventory, field_manager=self._options.field_manager
