@@ -9,24 +9,21 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 from dra.claims.claims import Claim, read_claim
-from dra.claims.conditions import PREPARE_FAILED, PREPARED, READY
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
-from dra.gpu.reasons import GpuReason
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError
 from dra.kube.loop import Loop
 from dra.kube.timing import Backoff, Clock, SystemClock, rfc3339
 from kubeletplugin.gpus.health.device_health import DeviceProblem
-from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.journal.entries import Entry
+from kubeletplugin.publishing.claim_devices import failed_devices, prepared_device, with_time
 from kubeletplugin.telemetry.logfields import about
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 8
-_MOST_TEXT = 1000
 _Wish = Callable[[Obj], "list[Obj]"]
 """From the claim as it is to our devices as they are to be shown, their conditions without time."""
 
@@ -74,27 +71,18 @@ class ClaimStatuses:
 
     def refresh(self, ref: ClaimRef, read: Callable[[], Iterable[Entry]]) -> None:
         """Show the devices that ``read`` gives at the time of writing."""
-        self._want(ref, lambda _: [self._device(e) for e in read()])
+        self._want(
+            ref, lambda _: [prepared_device(self._driver, e, self._problem(e)) for e in read()]
+        )
 
     def show_failure(self, ref: ClaimRef, message: str, *, pool: str) -> None:
         """Show the devices that the claim was given in ``pool`` as impossible to prepare."""
-        condition = _condition("False", PREPARE_FAILED, message)
-
-        def wish(claim: Obj) -> list[Obj]:
-            allocation = read_claim(claim).allocation
-            ours = allocation.of_driver(self._driver) if allocation else ()
-            return [
-                {
-                    "driver": self._driver,
-                    "pool": d.pool,
-                    "device": d.device,
-                    "conditions": [condition],
-                }
-                for d in ours
-                if d.pool == pool
-            ]
-
-        self._want(ref, wish)
+        self._want(
+            ref,
+            lambda claim: failed_devices(
+                self._driver, read_claim(claim), pool=pool, message=message
+            ),
+        )
 
     def clear(self, ref: ClaimRef) -> None:
         """Take our entries away; a claim that is gone, or deallocated, has none."""
@@ -157,7 +145,7 @@ class ClaimStatuses:
             if d["driver"] == self._driver
         }
         moment = rfc3339(self._clock.now())
-        devices = [_timed(d, shown.get((d["pool"], d["device"])), moment) for d in wish(claim)]
+        devices = [with_time(d, shown.get((d["pool"], d["device"])), moment) for d in wish(claim)]
         if devices == list(shown.values()):
             return
         body: Obj = {
@@ -165,47 +153,3 @@ class ClaimStatuses:
             "status": {"devices": devices},
         }
         self._api.apply(RESOURCE_CLAIMS, body, field_manager=self._manager, subresource="status")
-
-    def _device(self, entry: Entry) -> Obj:
-        return {
-            "driver": self._driver,
-            "pool": entry.pool,
-            "device": entry.device,
-            "conditions": [self._ready(entry)],
-            "data": device_data(entry),
-        }
-
-    def _ready(self, entry: Entry) -> Obj:
-        problem = self._problem(entry)
-        if problem is not None:
-            return _condition("False", problem.reason, problem.message)
-        if entry.state is State.LOST:
-            return _condition("False", GpuReason.SLICE_LOST, entry.note)
-        return _condition("True", PREPARED, "made, and its CDI spec written")
-
-
-def _condition(status: str, reason: str, message: str) -> Obj:
-    return {"type": READY, "status": status, "reason": reason, "message": message[:_MOST_TEXT]}
-
-
-def _timed(device: Obj, shown: Obj | None, moment: str) -> Obj:
-    """The device, its condition with the time since when its status is what it is."""
-    condition = {**device["conditions"][0], "lastTransitionTime": moment}
-    for old in (shown or {}).get("conditions", ()):
-        if old["type"] == condition["type"] and old["status"] == condition["status"]:
-            condition["lastTransitionTime"] = old["lastTransitionTime"]
-    return {**device, "conditions": [condition]}
-
-
-def device_data(entry: Entry) -> dict[str, Any]:
-    """Data of a device in the status, beside its name; placement in memory slices."""
-    if entry.placement is None:
-        return {"uuid": entry.gpu}
-    return {
-        "profile": entry.profile,
-        "parentUUID": entry.gpu,
-        "migUUID": entry.mig_uuid,
-        "placement": {"start": entry.placement.start, "size": entry.placement.size},
-        "gpuInstanceID": entry.gi_id,
-        "computeInstanceID": entry.ci_id,
-    }

@@ -17,6 +17,7 @@ from dra.gpu.inventory import Drain, Inventory
 from dra.gpu.reasons import GpuReason
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.gpus.lifecycle.letgo_request import LetGoRequest
 from kubeletplugin.gpus.lifecycle.opening import close_let_go, open_held
 from kubeletplugin.gpus.neighbours.pausing import Pause
 from kubeletplugin.journal.entries import ARRIVING, HELD, Entry
@@ -69,11 +70,13 @@ class LettingGo:
     @property
     def pending(self) -> bool:
         """Whether there is something to let go of, or to take up again."""
-        units = self._hardware.units()
+        units, request = self._hardware.units(), self._request()
         if not units:
-            return self.rests and not self._why_node()
+            return self.rests and not request.why_node()
         return any(
-            not self._why(u) if u.known.let_go else self._why(u) and not self._users(u)
+            not request.why(u.name)
+            if u.known.let_go
+            else request.why(u.name) and not self._users(u)
             for u in units
         )
 
@@ -90,21 +93,22 @@ class LettingGo:
         units = self._hardware.units()
         if not units:
             return self._at_start()
-        wanted = {u.uuid: why for u in units if (why := self._why(u))}
+        request = self._request()
+        wanted = {u.uuid for u in units if request.why(u.name)}
         self._say_waiting(units, wanted)
         back = [u for u in units if u.known.let_go and u.uuid not in wanted]
         if back:
             self._take_up(back)
         new = [u for u in units if u.uuid in wanted and not u.known.let_go and not self._users(u)]
         if new and not self._unknown:
-            self._let_go(new, wanted)
+            self._let_go(new, request)
         if all(u.known.let_go for u in self._hardware.units()):
             self._resting.set()
         return not self.rests
 
     def _at_start(self) -> bool:
         """Decide before the first look: a node that is to rest is not looked at."""
-        why = self._why_node()
+        why = self._request().why_node()
         if why and not self._unknown and not any(_uses(e) for e in self._journal.entries()):
             if not self.rests:
                 _log.info("NVML is not opened: %s", why)
@@ -114,18 +118,8 @@ class LettingGo:
             self._resting.clear()
         return not self.rests
 
-    def _why(self, unit: GpuUnit) -> str:
-        """Text that says who wants a GPU to be let go of; empty if nobody does."""
-        pause, drain = self._pause(), self._drain()
-        if pause is not None:
-            return f"label {pause.label}"
-        return _drained(drain) if drain is not None and drain.covers(unit.name) else ""
-
-    def _why_node(self) -> str:
-        pause, drain = self._pause(), self._drain()
-        if pause is not None:
-            return f"label {pause.label}"
-        return _drained(drain) if drain is not None and not drain.gpus else ""
+    def _request(self) -> LetGoRequest:
+        return LetGoRequest(self._node_name, self._pause(), self._drain())
 
     def unseen(self) -> str:
         """The reason of GPUs of which nothing is known but what the MigNode said before.
@@ -140,7 +134,7 @@ class LettingGo:
         """Text about a node that was not looked at because it rests; empty otherwise."""
         if not self.rests:
             return ""
-        return f"{_words(self._why_node() or 'drained', whole=True)}; {self._back()}"
+        return self._request().text_of_node()
 
     @property
     def _unknown(self) -> bool:
@@ -158,7 +152,7 @@ class LettingGo:
         found = self._journal.of_gpu(unit.uuid)
         return [e for e in found if _uses(e) or not (lost or frozen or gpu.unhealthy)]
 
-    def _let_go(self, units: list[GpuUnit], wanted: dict[str, str]) -> None:
+    def _let_go(self, units: list[GpuUnit], request: LetGoRequest) -> None:
         with ExitStack() as locks:
             free: list[GpuUnit] = []
             for unit in units:
@@ -172,7 +166,7 @@ class LettingGo:
                 return
             held = [u for u in self._hardware.units() if not u.known.let_go and u not in free]
             for unit in free:
-                unit.let_go(self._text(unit, wanted[unit.uuid], alone=bool(held)))
+                unit.let_go(request.text(unit.known, others_held=bool(held)))
             if not close_let_go(self._hardware, _CLOSE_SECONDS):
                 for unit in free:
                     unit.hold()
@@ -200,22 +194,7 @@ class LettingGo:
                 NodeReason.TAKEN_UP, f"{unit.name} ({unit.uuid}) is in use again"
             )
 
-    def _text(self, unit: GpuUnit, why: str, *, alone: bool) -> str:
-        if not alone:
-            return f"{_words(why, whole=True)}; {self._back(unit)}"
-        return (
-            f"{_words(why, whole=False)} (nvidia-smi -r -i {unit.uuid}); if that answers 'In use "
-            "by another client', see who holds it (fuser -v /dev/nvidia*) or let go of all GPUs "
-            f"(kubectl mig drain {self._node_name}); {self._back(unit)}"
-        )
-
-    def _back(self, unit: GpuUnit | None = None) -> str:
-        pause = self._pause()
-        if pause is not None:
-            return f"taken up again when {pause.label.partition('=')[0]} is true again or gone"
-        return f"kubectl mig resume {self._node_name}{f' {unit.name}' if unit else ''} ends it"
-
-    def _say_waiting(self, units: tuple[GpuUnit, ...], wanted: dict[str, str]) -> None:
+    def _say_waiting(self, units: tuple[GpuUnit, ...], wanted: set[str]) -> None:
         for unit in units:
             users = self._users(unit) if unit.uuid in wanted and not unit.known.let_go else []
             if users:
@@ -231,14 +210,3 @@ class LettingGo:
 def _uses(entry: Entry) -> bool:
     """Whether somebody uses the device, or is about to."""
     return entry.state in HELD or entry.state in ARRIVING
-
-
-def _drained(drain: Drain) -> str:
-    return f"drained: {drain.reason}" if drain.reason else "drained"
-
-
-def _words(why: str, *, whole: bool) -> str:
-    free = (
-        "it may be reset, its MIG mode changed, the driver unloaded" if whole else "it may be reset"
-    )
-    return f"let go of ({why}): this plugin has nothing of it open, {free}"
