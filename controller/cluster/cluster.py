@@ -62,9 +62,10 @@ class Cluster:
         """Effects of the changes since the last call."""
         return self._effects.take()
 
-    def reconsider(self) -> None:
-        """What did not fit may fit now, for a reason that no object shows."""
-        self._effects.room = True
+    def make_room(self, *nodes: str) -> None:
+        """Something may fit on ``nodes`` (or anywhere, without any): no object shows why."""
+        self._effects.room.update(nodes)
+        self._effects.room_anywhere = self._effects.room_anywhere or not nodes
 
     def pods_of(self, claim: ObjectKey) -> list[Pod]:
         """The pods that refer to a claim."""
@@ -97,7 +98,7 @@ class Cluster:
         self._effects.classes = True
         if self.classes.get(known.name) != known:
             self.classes[known.name] = known
-            self._effects.room = True
+            self._effects.room_anywhere = True
             self._effects.pods.update(self._pods_that_ask_for(known.name))
 
     def remove_class(self, name: str) -> None:

@@ -19,9 +19,9 @@ class TakenBack:
 class Effects:
     """Consequences of the changes since the last ``take``.
 
-    ``room``: something that did not fit may fit now. ``classes``: the generated DeviceClasses may
-    be out of date. ``nodes`` are those that kube-scheduler may judge differently now; what is gone
-    is named by UID.
+    ``room``: the nodes where something that did not fit may fit now, and ``room_anywhere`` where
+    that may be any node. ``classes``: the generated DeviceClasses may be out of date. ``nodes`` are
+    those that kube-scheduler may judge differently now; what is gone is named by UID.
     """
 
     pods: set[ObjectKey] = field(default_factory=set)
@@ -30,7 +30,8 @@ class Effects:
     gone_pods: set[str] = field(default_factory=set)
     gone_claims: set[str] = field(default_factory=set)
     taken_back: list[TakenBack] = field(default_factory=list)
-    room: bool = False
+    room: set[str] = field(default_factory=set)
+    room_anywhere: bool = False
     classes: bool = False
 
     def take(self) -> Effects:

@@ -60,10 +60,9 @@ class KnownClaims:
             return False
         uid = known.claim.ref.uid
         self._key_of_uid.pop(uid, None)
-        self._writing.pop(uid, None)
+        writing = self._writing.pop(uid, None)
         self._effects.gone_claims.add(uid)
-        if self._fleet.release(uid):
-            self._effects.room = True
+        self._release(uid, known.claim.allocation or writing)
         return True
 
     def begin_write(self, claim: ClaimRef, allocation: Allocation | None) -> None:
@@ -78,8 +77,7 @@ class KnownClaims:
         known = self.by_key.get((claim.namespace, claim.name))
         if allocation is None or known is None or known.claim.allocation is not None:
             return False
-        if self._fleet.release(claim.uid):
-            self._effects.room = True
+        self._release(claim.uid, allocation)
         return True
 
     def read(self, obj: Obj) -> Claim:
@@ -130,16 +128,25 @@ class KnownClaims:
             if before is None or before.allocation != allocation:
                 self._fleet.hold(claim.ref, allocation)
             return
-        if self._writing.get(uid) is None and self._fleet.release(uid):
-            self._effects.room = True
-        by_us = uid in self._writing and self._writing[uid] is None
         held = before.allocation if before is not None else None
+        if self._writing.get(uid) is None:
+            self._release(uid, held)
+        by_us = uid in self._writing and self._writing[uid] is None
         others = before is not None and before.by_others(driver)
         if held is None or others or not held.of_driver(driver) or by_us or claim.deleting:
             return
         if self._finalizer in claim.finalizers:
             key = (claim.ref.namespace, claim.ref.name)
             self._effects.taken_back.append(TakenBack(key, held.node))
+
+    def _release(self, uid: str, held: Allocation | None) -> None:
+        """Count a claim no longer that ``held`` something, as far as is known."""
+        if not self._fleet.release(uid):
+            return
+        if held is not None:
+            self._effects.room.add(held.node)
+        else:
+            self._effects.room_anywhere = True
 
 
 def newer(version: str, known: str) -> bool:

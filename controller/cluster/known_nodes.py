@@ -30,7 +30,7 @@ class KnownNodes:
         facts = read_node(obj)
         if self._hosts.set_node(facts):
             self._effects.nodes.add(facts.name)
-            self._effects.room = True
+            self._effects.room.add(facts.name)
 
     def remove_node(self, name: str) -> None:
         """A Node is gone."""
@@ -48,7 +48,7 @@ class KnownNodes:
             return
         before, offered = self._fleet.instance_claims(name), self._offered(name)
         if self._fleet.set_inventory(inventory):
-            self._effects.room = True
+            self._effects.room.add(name)
         if self._offered(name) != offered:
             self._effects.classes = True
         after = self._fleet.instance_claims(name)

@@ -86,7 +86,7 @@ class KnownPods:
     def _made_room(self, node: str, *, was: Pod | None) -> None:
         """A pod left ``node``. If it was bound there, the scheduler may think anew about it."""
         if node:
-            self._effects.room = True
+            self._effects.room.add(node)
         if node and was is not None and was.node == node:
             self._effects.nodes.add(node)
 

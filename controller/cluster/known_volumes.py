@@ -76,7 +76,7 @@ class KnownVolumes:
         if self._residents.set_namespace(
             obj["metadata"]["name"], at(obj, "metadata", "labels", default={})
         ):
-            self._effects.room = True
+            self._effects.room_anywhere = True
 
     def remove_namespace(self, name: str) -> None:
         """A Namespace is gone."""

@@ -6,12 +6,12 @@ an outbox, and its answer comes back with the changes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Hashable
 
 from controller.cluster.cluster import Cluster
 from controller.cluster.effects import Effects
 from controller.engine.evaluations import TOLD_SECONDS, Asked, Evaluations
+from controller.engine.placing import Placing
 from controller.engine.pod_problem import Blocked, Satisfied, examine, without_nodes
 from controller.engine.retries import Retries
 from controller.lifecycle.allocation_writes import AllocationWrites
@@ -20,10 +20,9 @@ from controller.lifecycle.classsync import ClassSync
 from controller.lifecycle.cleanup import Ender
 from controller.lifecycle.failed_prepare import FailedPrepares
 from controller.lifecycle.partial_allocations import PartialAllocations
-from controller.queue.exclusions import REASON, Exclusions
-from controller.queue.known_failures import Failures
-from controller.queue.overtaking import Overtaking
-from controller.queue.turns import urgency
+from controller.queue.exclusions import Exclusions
+from controller.queue.fairness import WaitingLine
+from controller.queue.pod_queue import PodQueue
 from controller.queue.worklist import WorkList
 from controller.reporting.observer import ControllerObserver
 from controller.reporting.report import Reporter
@@ -31,9 +30,7 @@ from controller.writing.in_flight import InFlight
 from controller.writing.outbox import Outbox
 from controller.writing.writer import Writer
 from dra.allocator.allocate import Allocator
-from dra.allocator.explain.judge import explain
-from dra.allocator.explain.message import as_obstacle
-from dra.allocator.problem import Outcome, Problem
+from dra.allocator.problem import Problem
 from dra.cel.kinds import UnansweredError
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.wants import Reader
@@ -42,9 +39,6 @@ from dra.pods.pods import Pod
 
 LOOK_AGAIN_SECONDS = 60.0
 """How often a waiting pod is looked at although nothing happened."""
-
-SWEEP_SECONDS = 0.05
-"""At most so often all waiting pods are looked at because something became free."""
 
 
 class Engine:
@@ -75,38 +69,42 @@ class Engine:
         self._reporter = reporter
         self._gate = gate
         self._now = now
-        self._observer = observer or ControllerObserver()
         self._in_flight = InFlight(outbox, wake)
         self._allocations = AllocationWrites(cluster, writer, reporter, self._in_flight, gate=gate)
         writes = ClaimWrites(cluster, self._in_flight, self._settle_claim)
-        self._allocator = Allocator(cluster.fleet, cluster.hosts)
+        self._allocator = allocator = Allocator(cluster.fleet, cluster.hosts)
         self._ender = Ender(
             cluster, reader, writer, writes=writes, at_creation=finalizer_at_creation, now=now
-        )
-        self._partial = PartialAllocations(
-            cluster, reader, writer, writes=writes, allocator=self._allocator
         )
         self._exclusions = Exclusions(now)
         self._failed_prepares = FailedPrepares(
             cluster, writer, reporter, writes=writes, exclusions=self._exclusions
         )
-        self._failures = Failures(now)
-        self._overtaking = Overtaking(cluster, self._allocator, reporter, now=now)
-        self._pods: WorkList[ObjectKey] = WorkList(now)
+        self._line = WaitingLine(cluster, allocator, reporter, now=now)
+        self._placing = Placing(
+            cluster,
+            allocator,
+            line=self._line,
+            partial_allocations=PartialAllocations(
+                cluster, reader, writer, writes=writes, allocator=allocator
+            ),
+            exclusions=self._exclusions,
+            observer=observer or ControllerObserver(),
+            now=now,
+        )
+        self._pods = PodQueue(now)
         self._claims: WorkList[ObjectKey] = WorkList(now)
         self._retries = Retries(
             cluster,
             reporter,
-            overtaking=self._overtaking,
-            pods=self._pods,
+            line=self._line,
+            pods=self._pods.changed,
             claims=self._claims,
         )
         self._evaluations = evaluations
-        self._waiting: set[ObjectKey] = set()
         self._pods_held_up: set[ObjectKey] = set()
         self._claims_held_up: set[ObjectKey] = set()
         self._classes = ClassSync(cluster, writer, reporter, now)
-        self._last_sweep = float("-inf")
 
     def absorb(self) -> None:
         """Turn answers and the effects of changes into work.
@@ -118,6 +116,8 @@ class Engine:
             self._go_on()
         for key in self._evaluations.take_answers() if self._evaluations else ():
             self._add(key)
+        for pod in self._line.expire():
+            self._add(pod.key)
         effects = self._cluster.take_effects()
         for taken in effects.taken_back:
             self._refuse(taken.claim, taken.node)
@@ -127,7 +127,7 @@ class Engine:
             self._exclusions.forget(uid)
             self._allocations.forget_pod(uid)
             self._reporter.forget(pod_uid=uid, gone=True)
-            self._overtaking.leaves(uid)
+            self._line.leaves(uid)
         self._claims_changed(effects)
         for key in effects.pods:
             self._add(key)
@@ -136,15 +136,18 @@ class Engine:
                 c.extended_resource for c in self._cluster.classes.values() if c.extended_resource
             )
             self._classes.request()
-        if effects.room or effects.classes:
-            self._failures.forget()
-        if effects.room and self._waiting:
-            self._sweep(effects)
+        anywhere = effects.room_anywhere or effects.classes
+        room = effects.room & self._cluster.fleet.nodes.keys()
+        if room or anywhere:
+            self._line.note_room(room)
+            self._placing.make_room(room, anywhere=anywhere)
+            self._pods.room_made()
 
     def _claims_changed(self, effects: Effects) -> None:
         for uid in effects.gone_claims:
             self._reporter.forget(claim_uid=uid)
             self._allocations.forget_claim(uid)
+            self._line.forget_claim(uid)
         for key in effects.claims:
             self._allocations.notice(key)
             self._claims.add(key, 0)
@@ -163,15 +166,18 @@ class Engine:
         if claim is not None:
             self._guarded(claim, self._end, self._retries.retry_claim)
             return True
-        pod = self._pods.pop()
-        if pod is not None:
-            self._guarded(pod, self._serve, self._retries.retry_pod)
-            return True
-        return False
+        look = self._pods.pop()
+        if look is None:
+            return False
+        self._guarded(look.key, self._serve, self._retries.retry_pod)
+        pod = self._cluster.pods.get(look.key)
+        if pod is None or not self._pods.waits(look.key) or self._line.is_held_for(pod.uid):
+            look.go_on()
+        return True
 
     def next_due(self) -> float | None:
         """The monotonic time of the next piece of work, None when only an answer brings any."""
-        times = [self._classes.due, self._reporter.due]
+        times = [self._classes.due, self._reporter.due, self._line.due]
         times += [self._evaluations.due] if self._evaluations else []
         if not self._in_flight.full:
             times += [self._claims.next_due(), self._pods.next_due()]
@@ -192,27 +198,21 @@ class Engine:
     def _add(self, key: ObjectKey, *, at: float | None = None) -> None:
         pod = self._cluster.pods.get(key)
         if pod is not None and pod.claims:
-            self._pods.add(key, urgency(pod), at=at)
-        elif key in self._waiting:
-            self._waiting.discard(key)
-
-    def _sweep(self, effects: Effects) -> None:
-        at = max(self._now(), self._last_sweep + SWEEP_SECONDS)
-        self._last_sweep = at
-        for key in self._waiting - effects.pods:
-            self._add(key, at=at)
+            self._pods.add(pod, at=at)
+        else:
+            self._pods.leave(key)
 
     def _serve(self, key: ObjectKey) -> bool:
         """Do what is to be done for a pod; True when a write is under way."""
         pod = self._cluster.pods.get(key)
-        self._waiting.discard(key)
+        self._pods.leave(key)
         if pod is not None and pod.node:
             self._exclusions.bound(pod.template, pod.node)
         if pod is None or not pod.pending or any(g != self._gate for g in pod.gates):
             # Whoever holds another gate may still change where the pod can go.
             if pod is not None:
                 self._reporter.left(pod)
-                self._overtaking.leaves(pod.uid)
+                self._line.leaves(pod.uid)
             return False
         if self._in_flight.is_about(pod.claim_keys):
             self._pods_held_up.add(key)
@@ -239,12 +239,13 @@ class Engine:
         if obstacle is None:
             self._add(pod.key, at=self._now() + TOLD_SECONDS)
         else:
+            self._line.leaves(pod.uid)
             self._wait(pod, obstacle, [*pod.claim_keys])
 
     def _examine(self, pod: Pod) -> None:
         found = examine(pod, self._cluster, self._reader)
         if not isinstance(found, Problem):
-            self._overtaking.leaves(pod.uid)
+            self._line.leaves(pod.uid)
         if isinstance(found, Satisfied):
             self._reporter.served(pod)
             if found.ours and self._allocations.is_gated(pod):
@@ -257,62 +258,35 @@ class Engine:
             self._allocate(pod, without_nodes(found, excluded))
 
     def _allocate(self, pod: Pod, problem: Problem) -> None:
-        with self._overtaking.letting_by(pod) as alone:
-            obstacle = self._failures.resting(problem)
-            obstacle = obstacle or (None if alone else self._failures.get(problem))
-            began = self._now()
-            outcome = Outcome(None) if obstacle else self._decide(problem)
-            decision = outcome.decision
-            if decision is None and obstacle is None:
-                if self._partial.give_up(pod, problem):
-                    return
-                found = explain(problem, self._allocator, given_up=outcome.given_up)
-                obstacle = as_obstacle(found)
-                self._failures.add(problem, obstacle)
-                if outcome.given_up is not None:
-                    self._failures.rest(problem, obstacle, seconds=self._now() - began)
-        if decision is None and obstacle is not None:
-            if obstacle.reason is Reason.WAITING:
-                self._overtaking.waits(pod, problem)
-            else:
-                self._overtaking.leaves(pod.uid)
+        found = self._placing.place(pod, problem)
+        if isinstance(found, Obstacle):
             refs = [c.claim.ref for c in problem.claims]
-            self._wait(pod, obstacle, [(r.namespace, r.name) for r in refs])
-        if decision is None:
-            return
+            group = self._placing.group_of(pod, problem)
+            self._wait(pod, found, [(r.namespace, r.name) for r in refs], group=group)
+        elif found is not None:
 
-        def done(error: Exception | None) -> None:
-            if error is None:
-                self._overtaking.served(pod)
-            self._settle_pod(pod.key, error)
+            def done(error: Exception | None) -> None:
+                if error is None:
+                    self._line.served(pod)
+                self._settle_pod(pod.key, error)
 
-        self._allocations.make(pod, decision, problem.claims, done)
+            self._allocations.make(pod, found, problem.claims, done)
 
-    def _decide(self, problem: Problem) -> Outcome:
-        began = self._now()
-        for tried in self._attempts(problem):
-            outcome = self._allocator.outcome(tried)
-            if outcome.decision is not None:
-                break
-        self._observer.decided(self._now() - began, placed=outcome.decision is not None)
-        return outcome
-
-    def _attempts(self, problem: Problem) -> Iterator[Problem]:
-        """``problem``, first without nodes that kube-scheduler is likely to refuse for its pod."""
-        nodes = self._cluster.hosts.facts
-        for last in self._exclusions.tried_last(problem.pod.template, nodes):
-            yield replace(problem, excluded={**dict.fromkeys(last, REASON), **problem.excluded})
-        yield problem
-
-    def _wait(self, pod: Pod, obstacle: Obstacle, claims: list[ObjectKey]) -> None:
+    def _wait(
+        self,
+        pod: Pod,
+        obstacle: Obstacle,
+        claims: list[ObjectKey],
+        *,
+        group: Hashable | None = None,
+    ) -> None:
         known = [self._cluster.claims[k].obj for k in claims if k in self._cluster.claims]
         fleet = self._cluster.fleet
         if fleet.nodes or not fleet.schedulers or pod.gates:  # else kube-scheduler says why
             self._reporter.waiting(pod, obstacle, known)
-        self._waiting.add(pod.key)
         at = self._now() + LOOK_AGAIN_SECONDS
         end = self._exclusions.next_end(pod.template)
-        self._add(pod.key, at=at if end is None else min(at, end))
+        self._pods.wait(pod, group, at=at if end is None else min(at, end))
 
     def _refuse(self, key: ObjectKey, node: str) -> None:
         """Somebody took an allocation back: that node does not suit the pods that wait for it."""

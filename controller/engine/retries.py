@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from controller.cluster.cluster import Cluster
-from controller.queue.overtaking import Overtaking
-from controller.queue.turns import urgency
+from controller.queue.fairness import WaitingLine
+from controller.queue.line import urgency
 from controller.queue.worklist import WorkList
 from controller.reporting.report import Reporter
 from controller.writing.writer import NotLeadingError, RefusedError
@@ -35,13 +35,13 @@ class Retries:
         cluster: Cluster,
         reporter: Reporter,
         *,
-        overtaking: Overtaking,
+        line: WaitingLine,
         pods: WorkList[ObjectKey],
         claims: WorkList[ObjectKey],
     ) -> None:
         self._cluster = cluster
         self._reporter = reporter
-        self._overtaking = overtaking
+        self._line = line
         self._pods = pods
         self._claims = claims
 
@@ -80,11 +80,13 @@ class Retries:
                 _log.warning("write failed", extra=fields)
             case _:
                 _log.error("failed; trying again later", extra=fields, exc_info=error)
+                if pod is not None:
+                    self._line.leaves(pod.uid)
 
     def _refused(self, key: ObjectKey, message: str, pod: Pod | None) -> None:
         _log.error("write refused", extra={"key": "/".join(key), "error": message})
         if pod is not None:
-            self._overtaking.leaves(pod.uid)
+            self._line.leaves(pod.uid)
             claims = [
                 self._cluster.claims[k].obj for k in pod.claim_keys if k in self._cluster.claims
             ]

@@ -16,6 +16,7 @@ from controller.lifecycle.claimwrites import ClaimWrites
 from controller.writing.writer import Writer
 from dra.allocator.admin_access import looks_only
 from dra.allocator.allocate import Allocator
+from dra.allocator.fleet.view import FleetView
 from dra.allocator.problem import Problem
 from dra.claims.wants import ClaimWants, Reader
 from dra.pods.pods import Pod
@@ -41,15 +42,15 @@ class PartialAllocations:
         self._writes = writes
         self._allocator = allocator
 
-    def give_up(self, pod: Pod, problem: Problem) -> bool:
+    def give_up(self, pod: Pod, problem: Problem, fleet: FleetView) -> bool:
         """Deallocate claims of ``pod`` if all its claims then fit together; True when under way.
 
-        ``problem`` is what the pod still lacks. What is reserved for the pod is deallocated in two
-        steps, each when the pod is looked at: in between, whoever is about to bind it after all
-        has to reserve the claim again, and then it stays.
+        ``problem`` is what the pod still lacks on ``fleet``. What is reserved for the pod is
+        deallocated in two steps, each when the pod is looked at: in between, whoever is about to
+        bind it after all has to reserve the claim again, and then it stays.
         """
         pins = _own_pins(pod, self._cluster)
-        if looks_only(problem) or not pins or not self._fits_whole(pod, problem, pins):
+        if looks_only(problem) or not pins or not self._fits_whole(pod, problem, pins, fleet):
             return False
         for known in pins:
             fields = {"claim": str(known.claim.ref), "pod": str(pod)}
@@ -61,7 +62,9 @@ class PartialAllocations:
             self._writes.send(known, write, partial(_log.info, message, extra=fields))
         return True
 
-    def _fits_whole(self, pod: Pod, problem: Problem, pins: list[KnownClaim]) -> bool:
+    def _fits_whole(
+        self, pod: Pod, problem: Problem, pins: list[KnownClaim], fleet: FleetView
+    ) -> bool:
         """Whether all claims fit somewhere once those in ``pins`` are given up."""
         cluster = self._cluster
         movable = {known.claim.ref.uid for known in pins}
@@ -75,14 +78,7 @@ class PartialAllocations:
             and known.obj["status"]["allocation"].get("nodeSelector")
         )
         whole = replace(problem, claims=(*problem.claims, *extra), pins=others)
-        for uid in movable:
-            cluster.fleet.release(uid)
-        try:
-            return self._allocator.decide(whole) is not None
-        finally:
-            for known in pins:
-                if known.claim.allocation is not None:
-                    cluster.fleet.hold(known.claim.ref, known.claim.allocation)
+        return self._allocator.on(fleet.without(movable)).decide(whole) is not None
 
 
 def _own_pins(pod: Pod, cluster: Cluster) -> list[KnownClaim]:

@@ -1,4 +1,4 @@
-"""Requests that did not fit; equal pods are not searched again until something becomes free.
+"""Requests that did not fit; equal pods are not searched again until a node could serve them.
 
 A search that was given up took long, and all other pods waited for it: it is not tried again for
 many times as long, whatever becomes free.
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Hashable
+from typing import NamedTuple
 
+from controller.queue.room import Room
 from dra.allocator.problem import Problem
 from dra.claims.reasons import Obstacle
 from dra.common.cache import BoundedCache
@@ -17,35 +19,60 @@ from dra.pods.podneeds import PodNeeds
 REST = 50
 """A search that was given up rests so many times as long as it took."""
 
+DETAILS_SECONDS = 60.0
+"""How long the details of an obstacle are told, although other claims may be in the way by now."""
 
 _BYTES = 16 * 2**20
 
 
-class Failures:
-    """Obstacles by what was asked for, as of the last time that room was made.
+class _Failure(NamedTuple):
+    """An obstacle that was found at a time, and that was there up to this version of ``Room``."""
+
+    obstacle: Obstacle
+    at: float
+    version: int
+    changed: bool = False
+
+
+class KnownFailures:
+    """Obstacles by what was asked for, and by the holds that do not bind who asks (``scope``).
 
     ``now`` gives monotonic seconds. Not thread-safe.
     """
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, room: Room, now: Callable[[], float]) -> None:
+        self._room = room
         self._now = now
-        self._known: BoundedCache[Hashable, Obstacle] = BoundedCache(_BYTES, weigh=_weight)
+        self._known: BoundedCache[Hashable, _Failure] = BoundedCache(_BYTES, weigh=_weight)
         self._resting: dict[Hashable, tuple[Obstacle, float]] = {}
 
-    def forget(self) -> None:
-        """Something became free, or a node was added or changed."""
-        self._known.clear()
+    def find(
+        self, problem: Problem, scope: frozenset[str], could_serve: Callable[[str], bool]
+    ) -> Obstacle | None:
+        """Why an equal problem failed and would fail now; None when it is to be searched.
 
-    def get(self, problem: Problem) -> Obstacle | None:
-        """Why an equal problem failed, None when none did."""
+        ``could_serve`` tells of a node whether it has what the problem asks for now. It is asked of
+        those alone that have made room since the problem failed. What is told of them goes out of
+        date: after some time with changes the problem is searched anew all the same.
+        """
         key = alike(problem)
-        return None if key is None else self._known.find(key)
+        known = None if key is None else self._known.find((key, scope))
+        if known is None:
+            return None
+        nodes = self._room.since(known.version)
+        if nodes is None or any(could_serve(node) for node in nodes):
+            return None
+        if nodes:
+            known = known._replace(version=self._room.version, changed=True)
+            self._known.put((key, scope), known)
+        out_of_date = known.changed and self._now() >= known.at + DETAILS_SECONDS
+        return None if out_of_date else known.obstacle
 
-    def add(self, problem: Problem, obstacle: Obstacle) -> None:
+    def add(self, problem: Problem, scope: frozenset[str], obstacle: Obstacle) -> None:
         """``problem`` failed."""
         key = alike(problem)
         if key is not None:
-            self._known.put(key, obstacle)
+            self._known.put((key, scope), _Failure(obstacle, self._now(), self._room.version))
 
     def resting(self, problem: Problem) -> Obstacle | None:
         """Why the search for an equal problem was given up, if it is not to be tried again yet."""

@@ -66,24 +66,44 @@ class WorkList(Generic[K]):
         self.add(key, order, at=self._now() + pause)
         return pause
 
+    def discard(self, key: K) -> None:
+        """Look at ``key`` no more; its failures stay known."""
+        self._order.pop(key, None)
+        self._due.pop(key, None)
+
     def forget_failure(self, key: K) -> None:
         """Forget the failures of ``key``."""
         self._failures.pop(key, None)
 
+    def peek(self) -> Any | None:
+        """The ``order`` of the most urgent key that is due, None when none is."""
+        self._promote()
+        while self._ready:
+            order, _, key = self._ready[0]
+            if self._is_current(key, order):
+                return order
+            heapq.heappop(self._ready)
+        return None
+
     def pop(self) -> K | None:
         """The most urgent key that is due, or None."""
+        if self.peek() is None:
+            return None
+        key = heapq.heappop(self._ready)[2]
+        del self._order[key]
+        return key
+
+    def _is_current(self, key: K, order: Any) -> bool:
+        return key in self._order and key not in self._due and bool(self._order[key] == order)
+
+    def _promote(self) -> None:
+        """Have ready what is due by now."""
         now = self._now()
         while self._later and self._later[0][0] <= now:
             at, ticket, key = heapq.heappop(self._later)
             if self._due.get(key) == at:
                 del self._due[key]
                 heapq.heappush(self._ready, (self._order[key], ticket, key))
-        while self._ready:
-            order, _, key = heapq.heappop(self._ready)
-            if key in self._order and key not in self._due and self._order[key] == order:
-                del self._order[key]
-                return key
-        return None
 
     def next_due(self) -> float | None:
         """The monotonic time of the next key: now or in the past when one is ready."""

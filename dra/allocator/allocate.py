@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from dra.allocator.admin_access import looks_only, picks_on
 from dra.allocator.fleet.view import FleetView
 from dra.allocator.ongoing import OngoingDecision
 from dra.allocator.places import Places
 from dra.allocator.problem import Decision, Outcome, Problem
+from dra.allocator.search.budget import Budget
+from dra.allocator.search.search import Search
+from dra.claims.alternatives import choices
 
 
 class Allocator(Places):
@@ -26,6 +32,23 @@ class Allocator(Places):
             UnansweredError: a selector is still to be evaluated.
         """
         return self.outcome(problem).decision
+
+    def could_serve(self, problem: Problem, node: str) -> bool:
+        """Whether ``node`` alone has what is asked for now; True also where that is too hard.
+
+        Raises as ``decide``.
+        """
+        known = self.fleet.nodes.get(node)
+        if known is None or self.find_misfit(problem, node) is not None:
+            return False
+        if looks_only(problem):
+            return picks_on(problem, known, self.fleet.kinds) is not None
+        for claims in choices(problem.claims):
+            budget = Budget()
+            search = Search(replace(problem, claims=claims), self.fleet, budget)
+            if search.solution(known.gpus) is not None or budget.too_hard:
+                return True
+        return False
 
     def outcome(self, problem: Problem) -> Outcome:
         """What ``decide`` returns, and whether that is for want of steps."""

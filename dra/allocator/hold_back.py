@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
 
 from dra.allocator.allocate import Allocator
 from dra.allocator.fleet.gpustate import GpuState
-from dra.allocator.fleet.view import NodeGpus
-from dra.allocator.problem import Asked, Decision, Problem
+from dra.allocator.fleet.view import FleetView, NodeGpus
+from dra.allocator.problem import Asked, Decision, Pick, Problem
 from dra.allocator.search.search import Search
 from dra.claims.alternatives import choices
+from dra.gpu.holdings import Holding
 
 _GPU_SLICES = 64
 """A whole GPU that is in use counts as more than any of its slices."""
@@ -24,12 +26,14 @@ class Plan:
     blocked: int
 
 
-def plan(problem: Problem, allocator: Allocator) -> Plan | None:
+def plan(
+    problem: Problem, allocator: Allocator, *, stays: AbstractSet[str] = frozenset()
+) -> Plan | None:
     """The devices that would serve ``problem`` once the fewest memory slices become free.
 
-    None where no node would serve it even if it were empty of claims. What nobody claims stays. A
-    preference of nodes only decides between equals: how full they are when it has become free,
-    nobody knows.
+    None where no node would serve it even if it were empty of claims. What nobody claims stays, and
+    so do the claims whose UIDs are in ``stays``. A preference of nodes only decides between equals:
+    how full they are when it has become free, nobody knows.
     """
     fleet = allocator.fleet
     for claims in choices(problem.claims):
@@ -40,7 +44,7 @@ def plan(problem: Problem, allocator: Allocator) -> Plan | None:
             if best is not None and best.blocked == 0:
                 break
             node = fleet.nodes[name]
-            for decision in _on_node(search, node):
+            for decision in _on_node(search, node, stays):
                 found = Plan(decision, _blocked(decision, node))
                 if best is not None and found.blocked >= best.blocked:
                     continue
@@ -52,19 +56,19 @@ def plan(problem: Problem, allocator: Allocator) -> Plan | None:
     return None
 
 
-def _on_node(search: Search, node: NodeGpus) -> Iterator[Decision]:
+def _on_node(search: Search, node: NodeGpus, stays: AbstractSet[str]) -> Iterator[Decision]:
     """What would do on ``node``, with ever more of its GPUs emptied, the least used first."""
     order = sorted(range(len(node.gpus)), key=lambda n: (_held(node.gpus[n]), n))
     gpus = [*node.gpus]
     for index in order:
-        gpus[index] = _emptied(node.gpus[index])
+        gpus[index] = _emptied(node.gpus[index], stays)
         decision = search.decision(node, gpus)
         if decision is not None:
             yield decision
     asked = search.single
     if asked is not None:
         for state in node.gpus:
-            yield from _single(search, asked, _emptied(state))
+            yield from _single(search, asked, _emptied(state, stays))
 
 
 def _single(search: Search, asked: Asked, state: GpuState) -> Iterator[Decision]:
@@ -82,20 +86,44 @@ def _single(search: Search, asked: Asked, state: GpuState) -> Iterator[Decision]
                 yield asked.at(state, offer, placement)
 
 
-def _emptied(state: GpuState) -> GpuState:
-    """The GPU without what claims hold."""
-    kept = tuple(h for h in state.holdings if not h.claim_uid)
+def _emptied(state: GpuState, stays: AbstractSet[str]) -> GpuState:
+    """The GPU without what claims hold but those that stay."""
+    kept = tuple(h for h in state.holdings if not h.claim_uid or h.claim_uid in stays)
     geometry = state.gpu.geometry
     occupants = [h.occupant for h in kept if h.occupant is not None]
     emptied = replace(
         state,
-        claims={},
+        claims={key: ref for key, ref in state.claims.items() if ref.uid in stays},
         holdings=kept,
         usage=geometry.usage(occupants) if geometry is not None else state.usage,
         whole_held=any(h.occupant is None for h in kept),
     )
     emptied.form = emptied.description
     return emptied
+
+
+def memory_in_use(decision: Decision, fleet: FleetView) -> int:
+    """Memory slices of the devices of ``decision`` that somebody has now; 0 of an unknown node."""
+    node = fleet.nodes.get(decision.node)
+    return _blocked(decision, node) if node is not None else 0
+
+
+def blockers(decision: Decision, fleet: FleetView) -> frozenset[str]:
+    """UIDs of the claims that have some of the devices of ``decision`` now."""
+    node = fleet.nodes.get(decision.node)
+    return frozenset(
+        holding.claim_uid
+        for pick in decision.picks
+        if node is not None and (state := node.gpu(pick.gpu)) is not None
+        for holding in state.holdings
+        if holding.claim_uid and _overlaps(holding, pick)
+    )
+
+
+def _overlaps(holding: Holding, pick: Pick) -> bool:
+    if holding.occupant is None or pick.placement is None:
+        return True
+    return bool(holding.occupant.placement.mask & pick.placement.mask)
 
 
 def _blocked(decision: Decision, node: NodeGpus) -> int:

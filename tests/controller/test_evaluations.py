@@ -111,7 +111,7 @@ def test_a_selector_that_takes_too_much_is_told_and_not_tried_again() -> None:
     assert "'slow'" in message
     tries = len(evaluator.asked)
     for _ in range(20):
-        bench.cluster.reconsider()
+        bench.cluster.make_room()
         bench.run(seconds=61)
     assert len(evaluator.asked) == tries
     waits(bench, "good", f"{OWN}.type == 'mig'")

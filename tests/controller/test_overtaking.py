@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from controller.queue.turns import OVERTAKEN, PATIENCE_SECONDS, REPLAN_SECONDS
+from controller.queue.fairness import REPLAN_SECONDS
+from controller.queue.held_back import FIRST_SECONDS
+from controller.queue.line import OVERTAKEN, PATIENCE_SECONDS
 from dra.common.resources import PODS
 from dra.kube.errors import InvalidError
 from tests.controller.bench import Bench
@@ -280,6 +282,8 @@ def test_a_cluster_at_rest_says_and_writes_nothing_about_the_line() -> None:
     bench = stream.bench
     for _ in range(3):
         bench.run(seconds=60.0)
+    for _ in range(4):
+        bench.run(seconds=FIRST_SECONDS)  # nothing moves: what was held back is others'
     bench.api.writes.clear()
     before = len(bench.recorder.events)
     for _ in range(10):

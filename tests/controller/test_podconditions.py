@@ -75,7 +75,6 @@ def test_other_details_are_said_seldom_and_another_reason_at_once() -> None:
     assert "default/other" in bench.condition("p0")["message"]
     assert bench.condition("p0")["lastTransitionTime"] == first["lastTransitionTime"]
     bench.cluster.remove_class(OWN_CLASS)
-    bench.cluster.reconsider()
     bench.run(seconds=1.0)
     bench.run(seconds=2.0)
     assert bench.condition("p0")["reason"] == "NoSuchDeviceClass"

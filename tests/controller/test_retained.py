@@ -21,7 +21,8 @@ from controller.cluster.trimming import (
     remembering,
 )
 from controller.engine.pod_problem import examine
-from controller.queue.known_failures import Failures
+from controller.queue.known_failures import KnownFailures
+from controller.queue.room import Room
 from dra.claims.classes import generated_classes
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.wants import Reader
@@ -269,13 +270,14 @@ def test_a_claim_with_too_many_finalizers_is_not_touched() -> None:
 
 
 def test_failures_of_ever_new_claims_are_not_all_remembered() -> None:
-    failures = Failures(lambda: 0.0)
+    failures = KnownFailures(Room(), lambda: 0.0)
     obstacle = Obstacle(Reason.WAITING, "x" * 1000)
     asked = problem(cluster("node-a"), claim("c"))
     (wants,) = asked.claims
     ((want,),) = wants.choices
     for number in range(3000):
         other = replace(want, expressions=(f"'{number}' != '{'x' * 9000}'",))
-        failures.add(replace(asked, claims=(replace(wants, choices=((other,),)),)), obstacle)
+        asked_otherwise = replace(asked, claims=(replace(wants, choices=((other,),)),))
+        failures.add(asked_otherwise, frozenset(), obstacle)
     assert failures._known.weight <= 16 * KIB * KIB
     assert len(failures._known) > 1000

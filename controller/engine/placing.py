@@ -1,0 +1,103 @@
+"""Placing of a pod: the decision on the present fleet, or the obstacle that it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
+from functools import partial
+
+from controller.cluster.cluster import Cluster
+from controller.lifecycle.partial_allocations import PartialAllocations
+from controller.queue.exclusions import REASON, Exclusions
+from controller.queue.fairness import WaitingLine
+from controller.queue.known_failures import KnownFailures, alike
+from controller.queue.room import Room
+from controller.reporting.observer import ControllerObserver
+from dra.allocator.allocate import Allocator
+from dra.allocator.explain.judge import explain
+from dra.allocator.explain.message import as_obstacle
+from dra.allocator.problem import Decision, Outcome, Problem
+from dra.claims.reasons import Obstacle, Reason
+from dra.pods.pods import Pod
+
+
+class Placing:
+    """Decides for one pod after the other. ``now`` gives monotonic seconds. Not thread-safe."""
+
+    def __init__(  # noqa: PLR0913 - its collaborators
+        self,
+        cluster: Cluster,
+        allocator: Allocator,
+        *,
+        line: WaitingLine,
+        partial_allocations: PartialAllocations,
+        exclusions: Exclusions,
+        observer: ControllerObserver,
+        now: Callable[[], float],
+    ) -> None:
+        self._cluster = cluster
+        self._allocator = allocator
+        self._line = line
+        self._partial = partial_allocations
+        self._exclusions = exclusions
+        self._observer = observer
+        self._now = now
+        self._room = Room()
+        self._failures = KnownFailures(self._room, now)
+
+    def make_room(self, nodes: AbstractSet[str], *, anywhere: bool) -> None:
+        """Something may fit now on ``nodes``, or ``anywhere``."""
+        self._room.make(nodes, anywhere=anywhere)
+
+    def place(self, pod: Pod, problem: Problem) -> Decision | Obstacle | None:
+        """The decision for ``pod``, or why there is none; None when it is to be asked again.
+
+        Raises:
+            SelectorError: a selector does not compile.
+            UnansweredError: a selector is still to be evaluated.
+        """
+        yielding = self._line.yielding_to(pod)
+        allocator = self._allocator
+        if yielding:
+            allocator = allocator.on(self._cluster.fleet.without(yielding))
+        obstacle = self._failures.resting(problem) or self._failures.find(
+            problem, yielding, partial(allocator.could_serve, problem)
+        )
+        if obstacle is None:
+            began = self._now()
+            outcome = self._decide(problem, allocator)
+            if outcome.decision is not None:
+                return outcome.decision
+            if self._partial.give_up(pod, problem, allocator.fleet):
+                return None
+            obstacle = as_obstacle(explain(problem, allocator, given_up=outcome.given_up))
+            self._failures.add(problem, yielding, obstacle)
+            if outcome.given_up is not None:
+                self._failures.rest(problem, obstacle, seconds=self._now() - began)
+        if obstacle.reason is Reason.WAITING:
+            self._line.waits(pod, problem)
+        else:
+            self._line.leaves(pod.uid)
+        return obstacle
+
+    def _decide(self, problem: Problem, allocator: Allocator) -> Outcome:
+        began = self._now()
+        for tried in self._attempts(problem):
+            outcome = allocator.outcome(tried)
+            if outcome.decision is not None:
+                break
+        self._observer.decided(self._now() - began, placed=outcome.decision is not None)
+        return outcome
+
+    def _attempts(self, problem: Problem) -> Iterator[Problem]:
+        """``problem``, first without nodes that kube-scheduler is likely to refuse for its pod."""
+        nodes = self._cluster.hosts.facts
+        for last in self._exclusions.tried_last(problem.pod.template, nodes):
+            yield replace(problem, excluded={**dict.fromkeys(last, REASON), **problem.excluded})
+        yield problem
+
+    def group_of(self, pod: Pod, problem: Problem) -> Hashable:
+        """Equal for waiting pods of which one look tells of all."""
+        key = alike(problem)
+        return pod.key if key is None or self._line.is_held_for(pod.uid) else key
