@@ -82,7 +82,7 @@ _REFUSED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 def is_permanent(error: PluginError, *, held: bool = False) -> bool:
-    """Whether the claim cannot be prepared here as it is allocated and as the node is.
+    """True if the claim cannot be prepared here as it is allocated and as the node is.
 
     ``held``: it was prepared here before. Where a reboot took MIG mode as well, its place is kept
     until that is on again; likewise where driver files went meanwhile.

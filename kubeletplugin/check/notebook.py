@@ -26,5 +26,5 @@ class Notebook:
         self.findings.append(Finding(item=item, mark=Mark.MISSING, text=text, remedy=remedy))
 
     def fact(self, item: Item, *words: str) -> None:
-        """What the report has beside the findings."""
+        """Fact that the report has beside the findings."""
         self.facts[item] = (*self.facts.get(item, ()), *words)

@@ -176,7 +176,7 @@ class Report(_Record, frozen=True, kw_only=True):
 
     @property
     def works(self) -> bool:
-        """Whether nothing that slices need is missing."""
+        """True if nothing that slices need is missing."""
         return all(f.mark is not Mark.MISSING for f in self.findings)
 
 

@@ -56,7 +56,7 @@ def plugins(roots: Roots) -> Iterator[Path]:
 
 
 def holds_devices(folder: Path) -> bool:
-    """Whether a process has a device file of NVIDIA's open, or does not let that be seen."""
+    """True if a process has a device file of NVIDIA's open, or does not let that be seen."""
     try:
         links = [str(file.readlink()) for file in (folder / "fd").iterdir()]
     except OSError:

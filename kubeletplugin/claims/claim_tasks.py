@@ -55,7 +55,7 @@ class ClaimTasks:
                 return result
 
     def idle(self, uid: str) -> bool:
-        """Whether nothing is under way for the claim."""
+        """True if nothing is under way for the claim."""
         with self._lock:
             return uid not in self._running
 

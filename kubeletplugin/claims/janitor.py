@@ -42,7 +42,7 @@ class _Removal:
 
 
 class Janitor:
-    """One thread of its own: it asks the API server, and waits for GPUs.
+    """Cleaner with a thread of its own, as it asks the API server and waits for GPUs.
 
     ``release`` takes a claim off the node, ``processes`` has the ids of those in its slices.
     ``forgotten_seconds`` is how long kubelet may take to unprepare a claim that has ended;
@@ -85,11 +85,11 @@ class Janitor:
         )
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self.thread.start()
 
     def stop(self) -> None:
-        """End; what is under way goes on to its end."""
+        """End the thread without waiting for the work that is under way."""
         self.thread.stop()
 
     def check_soon(self) -> None:
@@ -167,7 +167,7 @@ class Janitor:
         self._observer.acted(Action.COLLECTED)
 
     def _forgotten(self, ref: ClaimRef) -> bool:
-        """Whether an ended claim has waited for kubelet's Unprepare for too long.
+        """True if an ended claim has waited for kubelet's Unprepare for too long.
 
         A kubelet that lost its checkpoint of claims never asks for those of pods that ran before,
         and the claim cannot go before its slice has.

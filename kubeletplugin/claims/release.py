@@ -60,7 +60,7 @@ class Release:
             self._statuses.clear(ref)
 
     def _forgotten(self, ref: ClaimRef) -> bool:
-        """Whether a claim was prepared here by its CDI spec, and a lost journal hides with what."""
+        """True if a claim was prepared here by its CDI spec, and a lost journal hides with what."""
         if not self._recovery.has_spec(ref.uid):
             return False
         self._rebuild.run(about_claim=ref.uid)

@@ -52,7 +52,7 @@ class _PrepareParts:
 
 
 def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) -> ClaimParts:
-    """Build them."""
+    """Build the parts that work on claims."""
     options, api, journal = common.options, common.api, common.journal
     reports, readiness, statuses = common.reports, common.readiness, publishing.statuses
     hardware, observer = gpus.hardware, common.telemetry.metrics

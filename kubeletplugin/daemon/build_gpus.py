@@ -45,7 +45,7 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
     settle: Callable[[], None],
     end: Callable[[], None],
 ) -> GpuParts:
-    """Build them; the hooks are called once threads run, not before.
+    """Build the parts that look at the GPUs; the hooks are called once threads run, not before.
 
     ``drain`` and ``read_mignode`` say what is asked of this node, ``refresh_status`` shows the
     devices of a claim anew, ``on_instances`` hears that instances came or went. ``recover`` and

@@ -29,7 +29,7 @@ class KubeletParts:
 
 
 def build_kubelet(common: Common, monitor: HealthMonitor, node: Node) -> KubeletParts:
-    """Build them.
+    """Build the parts that kubelet calls.
 
     Raises:
         HostError: a socket's path is too long.

@@ -31,7 +31,7 @@ def build_publishing(
     missing: Callable[[], str],
     cdi_hook: Callable[[], str],
 ) -> PublishingParts:
-    """Build them; ``missing`` and ``cdi_hook`` are NodeInventory's."""
+    """Build the publishing parts; ``missing`` and ``cdi_hook`` are NodeInventory's."""
     options, api = common.options, common.api
     statuses = ClaimStatuses(
         api,

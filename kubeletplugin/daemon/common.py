@@ -30,7 +30,7 @@ class Common:
 
 
 def build_common(options: Options, api: KubeApi, telemetry: Telemetry) -> Common:
-    """Build them.
+    """Build the common parts.
 
     Raises:
         HostError: the journal cannot be read.

@@ -26,7 +26,7 @@ _FIRST_LOOK_SECONDS = 5.0
 
 
 class Daemon:
-    """One node's plugin, by the owner of its state directory.
+    """Plugin of one node, run by the process that owns its state directory.
 
     Rooms are built from the lowest up. What a room asks of one above it is a hook, called only
     once threads run.
@@ -139,7 +139,7 @@ class Daemon:
             self.gpus.mig_mode.enable()
 
     def _end(self) -> None:
-        """End as if told to: whoever runs this program starts it again."""
+        """End in order; whoever runs this program starts it again."""
         self._ending.set()
 
     def _recover(self) -> None:

@@ -34,9 +34,9 @@ class Offers:
         )
 
     def learn(self, profile_id: int, why: str, *, multiprocessors: int = 0) -> None:
-        """A slice of the profile could not be had as advertised, in words ``why``.
+        """Take note that a slice of the profile could not be had as advertised, and ``why``.
 
-        It is offered with so many multiprocessors from now on; with none it is not for a while.
+        It is offered with ``multiprocessors`` from now on; with 0 it is not offered for a while.
         """
         if multiprocessors:
             self._multiprocessors[profile_id] = multiprocessors

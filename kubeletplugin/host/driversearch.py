@@ -121,7 +121,7 @@ def check_files(files: DriverFiles, search: DriverSearch) -> None:
 
 
 def missing_hook(files: DriverFiles, choice: str) -> str:
-    """Why the hook that was asked for by path cannot be used; empty if it can, or none was."""
+    """Reason why the hook asked for by path cannot be used; empty if it can, or none was."""
     if choice in {AUTO, NEVER} or files.hook is not None:
         return ""
     return (

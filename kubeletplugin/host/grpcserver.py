@@ -58,7 +58,7 @@ class SocketServer:
 
 
 def fits(path: Path) -> bool:
-    """Whether a path is short enough for a socket address."""
+    """True if a path is short enough for a socket address."""
     return len(os.fsencode(path)) <= MAX_SOCKET_PATH
 
 

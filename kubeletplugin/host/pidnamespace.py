@@ -17,7 +17,7 @@ _INITIAL = "pid:[4026531836]"
 
 
 def sees_processes(roots: Roots) -> bool:
-    """Whether NVML can name all processes of the node; False also where that cannot be told."""
+    """True if NVML can name all processes of the node; False also where that cannot be told."""
     try:
         own = str(_OWN.readlink())
     except OSError:

@@ -53,7 +53,7 @@ class Roots:
         )
 
     def on_host(self, path: str) -> Path:
-        """Where this program finds the host's absolute ``path``."""
+        """Path at which this program finds the host's absolute ``path``."""
         return self.host / path.lstrip("/")
 
     @property
@@ -66,7 +66,7 @@ class Roots:
 
     @property
     def driver_seen(self) -> Path:
-        """Where this program finds the driver's files; a root below ``host`` is taken as it is."""
+        """Path at which this program finds the driver's files; below ``host`` it is taken as is."""
         return self._seen(self.driver_root)
 
     def _seen(self, root: Path) -> Path:

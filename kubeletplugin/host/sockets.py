@@ -31,7 +31,7 @@ class Sockets:
 
 
 def sockets(options: Options) -> Sockets:
-    """This process's sockets.
+    """Sockets of this process.
 
     An instance that makes a path too long for a socket is replaced by a hash of it.
 

@@ -104,6 +104,6 @@ class Entry:
 
 
 def complete(entries: Iterable[Entry]) -> bool:
-    """Whether these are all the devices that their claim has on this node, and prepared."""
+    """True if these are all the devices that their claim has on this node, and prepared."""
     known = list(entries)
     return bool(known) and all(e.state is State.PREPARED and e.total == len(known) for e in known)

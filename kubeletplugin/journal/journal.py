@@ -71,7 +71,7 @@ class Journal:
 
     @property
     def rebuild(self) -> bool:
-        """Whether something may be missing that is still to be found again."""
+        """True if something may be missing that is still to be found again."""
         with self._lock:
             return self._contents.rebuild
 

@@ -30,7 +30,7 @@ Record = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a journal file says.
+    """Content of a journal file.
 
     ``unread`` are records of which not even claim, GPU and placement can be read. ``rebuild`` is
     set while what was lost is still to be found again.

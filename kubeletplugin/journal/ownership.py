@@ -1,4 +1,4 @@
-"""One owner of the node's state at a time."""
+"""Ownership of the node's state: one process at a time."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ class HealthBoard:
         self._closed = False
 
     def notify(self) -> None:
-        """Something may have changed."""
+        """Send the health again, as it may have changed."""
         with self._condition:
             self._changes += 1
             self._condition.notify_all()

@@ -37,7 +37,7 @@ class _Claim(Protocol):
 def serve_claims(
     claims: Iterable[_Claim], serve: Callable[..., Outcome], node: Node
 ) -> dict[str, Outcome]:
-    """One outcome per claim UID, all within one deadline."""
+    """Outcomes by claim UID, all within one deadline."""
     refs = {c.uid: ClaimRef(c.namespace, c.name, c.uid) for c in claims}
     deadline = node.deadline()
     if len(refs) <= 1:

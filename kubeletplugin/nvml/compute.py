@@ -99,7 +99,7 @@ def _whole(session: Session, gi: Any, profile: Profile, *, gpu: str) -> list[Any
 
 
 def _checked(session: Session, handle: Any, profile: Profile, *, gpu: str) -> Delivered:
-    """What was made; it is destroyed again where it has less than its profile advertises."""
+    """The instance made; it is destroyed again where it has less than its profile advertises."""
     info = session.call(pynvml.nvmlComputeInstanceGetInfo_v2, handle, gpu=gpu)
     uuid = session.call(pynvml.nvmlDeviceGetUUID, info.device, gpu=gpu)
     shown = session.call(pynvml.nvmlDeviceGetAttributes_v2, info.device, gpu=gpu)

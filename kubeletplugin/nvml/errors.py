@@ -76,12 +76,12 @@ class NvmlError(Exception):
         )
 
     def hint(self, code: int) -> str:
-        """What to do about a code; empty where nothing is known that helps."""
+        """Remedy for a code; empty where none is known."""
         return _HINTS.get(code, "")
 
     @property
     def passing(self) -> bool:
-        """Whether the same call may succeed a little later by itself."""
+        """True if the same call may succeed a little later by itself."""
         return self.code in _PASSING
 
 

@@ -28,7 +28,7 @@ class Xid:
 
 @dataclass(frozen=True, slots=True)
 class InstancesChanged:
-    """Somebody, maybe this program, has made or destroyed instances."""
+    """Notice that instances were made or destroyed, by this program or another."""
 
 
 class GpuEvents:
@@ -73,7 +73,7 @@ class GpuEvents:
 
     @property
     def stale(self) -> bool:
-        """Whether this set is to be closed: NVML was initialised anew, or is about to be closed."""
+        """True if this set is to be closed: NVML was initialised anew, or is about to be closed."""
         return (
             self._session.wanted
             or not self._session.is_open

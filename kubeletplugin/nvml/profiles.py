@@ -33,7 +33,7 @@ _SUFFIXES = {
 
 
 def read_geometry(session: Session, device: Any, *, gpu: str) -> Geometry:
-    """What can be cut from a GPU in MIG mode, in the order of NVML's enum.
+    """Profiles that can be cut from a GPU in MIG mode, in the order of NVML's enum.
 
     A profile without placements cannot be made and is left out.
 

@@ -11,7 +11,7 @@ _NODE, _GPU = "<node>", "<gpu>"
 
 
 def reset(uuid: str, *, node: str = _NODE, gpu: str = _GPU) -> str:
-    """How to reset a GPU, named by UUID and, if that is known, as MigNode and kubectl name it."""
+    """Remedy: reset of a GPU, named by UUID and, if known, as MigNode and kubectl name it."""
     return (
         f"reset the GPU (kubectl mig drain {node} {gpu} --wait, nvidia-smi -r -i {uuid}, "
         f"kubectl mig resume {node} {gpu}) or reboot the node"
@@ -19,7 +19,7 @@ def reset(uuid: str, *, node: str = _NODE, gpu: str = _GPU) -> str:
 
 
 def enable_mig(uuid: str, *, node: str = _NODE, gpu: str = _GPU) -> str:
-    """How to turn on a GPU's MIG mode; before Hopper that resets it."""
+    """Remedy: turning on a GPU's MIG mode, which resets it before Hopper."""
     return (
         f"turn it on with: nvidia-smi -i {uuid} -mig 1 (before Hopper between kubectl mig drain "
         f"{node} {gpu} --wait and kubectl mig resume {node} {gpu})"

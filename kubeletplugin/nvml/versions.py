@@ -18,7 +18,7 @@ _UNKNOWN_FORM = frozenset(
         pynvml.NVML_ERROR_INVALID_ARGUMENT,
     }
 )
-"""What drivers say to the second form: older ones, and some of A30 that know it and refuse it."""
+"""Codes by which drivers refuse the second form: older ones, and some of A30 that know it."""
 
 
 def newest_form(session: Session, function: Callable[..., Any], *arguments: Any, gpu: str) -> Any:

@@ -29,7 +29,7 @@ _Wish = Callable[[Obj], "list[Obj]"]
 
 
 class ClaimStatuses:
-    """One thread that applies the latest wanted status of each claim.
+    """Writer with one thread, which applies the latest wanted status of each claim.
 
     ``seen`` gets every claim that it looks at.
     """
@@ -57,11 +57,11 @@ class ClaimStatuses:
         self.thread = Loop("claim status", self._turn, backoff=Backoff(limit=1.0), clock=clock)
 
     def start(self) -> None:
-        """Begin to write."""
+        """Start the thread."""
         self.thread.start()
 
     def stop(self) -> None:
-        """End after the write that is under way; what is still wanted is given up."""
+        """End the thread after the write that is under way; further wishes are given up."""
         self.thread.stop()
         self.thread.join()
 

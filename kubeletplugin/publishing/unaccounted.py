@@ -29,7 +29,7 @@ class Unaccounted:
         self._since: dict[_Key, float] = {}
 
     def look(self, gpus: Sequence[Gpu]) -> dict[str, tuple[Occupant, ...]]:
-        """By GPU UUID, what is not to be offered now."""
+        """Placements that are not to be offered now, by GPU UUID."""
         now = self._clock.monotonic()
         on = [(g.uuid, i.occupant, i.state) for g in gpus for i in g.instances]
         going = [(uuid, occupant) for uuid, occupant, state in on if state in _GOING]

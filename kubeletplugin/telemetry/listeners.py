@@ -12,10 +12,10 @@ class Listeners:
         self._listeners: list[Callable[[], None]] = []
 
     def add(self, *listeners: Callable[[], None]) -> None:
-        """Some more; before any thread runs."""
+        """Add some, before any thread runs."""
         self._listeners.extend(listeners)
 
     def __call__(self) -> None:
-        """Something may have changed."""
+        """Tell all that something may have changed."""
         for listener in self._listeners:
             listener()

@@ -37,7 +37,7 @@ class NodeMetrics(Collector):
         self._claims = claims
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Everything, as it is now."""
+        """Collect all series, as they are now."""
         gpus, entries = self._gpus(), self._journal.entries()
         yield _gauge(
             "ready",

@@ -43,7 +43,7 @@ class Readiness:
 
     @property
     def is_ready(self) -> bool:
-        """Whether claims are served."""
+        """True if claims are served."""
         with self._condition:
             return self._ready
 

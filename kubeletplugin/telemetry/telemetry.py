@@ -19,7 +19,7 @@ from kubeletplugin.telemetry.readiness import Readiness
 
 
 class Telemetry:
-    """One process's, from its start: it may wait long before it has a Daemon."""
+    """Telemetry of one process from its start: it may wait long before it has a Daemon."""
 
     def __init__(
         self, registry: CollectorRegistry | None = None, probes: Probes | None = None

@@ -35,7 +35,7 @@ class Asker:
         return self.tried(partial(self.session.call, function, *arguments, gpu=self.gpu), instead)
 
     def tried(self, work: Callable[[], T], instead: U) -> T | U:
-        """What ``work`` returns, or ``instead`` where it raises an NvmlError."""
+        """Result of ``work``, or ``instead`` where it raises an NvmlError."""
         try:
             return work()
         except NvmlError as error:
@@ -91,7 +91,7 @@ def read_gpu(session: Session, index: int) -> Gpu:
 
 
 def needs_reset(architecture: int | None) -> bool:
-    """Whether a change of MIG mode needs a reset of the GPU: before Hopper, or unknown."""
+    """True if a change of MIG mode needs a reset of the GPU: before Hopper, or unknown."""
     return (
         architecture is None
         or architecture == pynvml.NVML_DEVICE_ARCH_UNKNOWN
@@ -100,7 +100,7 @@ def needs_reset(architecture: int | None) -> bool:
 
 
 def found_by_uuid(session: Session, uuid: str) -> str:
-    """What the look-up by UUID says of a GPU: a code's name, SUCCESS among them."""
+    """Answer of the look-up by UUID for a GPU: a code's name, SUCCESS among them."""
     try:
         session.call(pynvml.nvmlDeviceGetHandleByUUID, uuid, gpu=uuid)
     except GpuLostError:

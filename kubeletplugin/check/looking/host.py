@@ -87,7 +87,7 @@ def _numbers(roots: Roots) -> dict[str, int]:
 
 
 def _as_numbered(minors: dict[str, int]) -> set[str]:
-    """Whether the rule for minors that the simulator has holds, in words."""
+    """Answer in words whether the simulator's rule for minors holds."""
     rule = re.compile(r"gpu(\d+)/gi(\d+)(?:/ci(\d+))?/access")
     others = [
         name
@@ -151,7 +151,7 @@ def _libraries(notebook: Notebook, search: DriverSearch, driver_version: str) ->
 
 
 def libcuda(roots: Roots, search: DriverSearch) -> Path | None:
-    """Where this program sees the driver's libcuda; None where it is not found."""
+    """Path at which this program sees the driver's libcuda; None where it is not found."""
     found = search.find(kernel_module(roots))
     return inside(found.root, found.cuda.path) if found.cuda is not None else None
 

@@ -36,7 +36,7 @@ _MANAGING = frozenset(_MANAGERS.values())
 
 
 def examine(notebook: Notebook, roots: Roots) -> None:
-    """Who else is here, and which processes hold device nodes of NVIDIA's."""
+    """Other managers of the GPUs, and processes that hold device nodes of NVIDIA's."""
     names = _MANAGERS | _OTHERS
     processes = dict(_processes(roots.on_host("/proc")))
     running = sorted({names[name] for name in processes.values() if name in names})

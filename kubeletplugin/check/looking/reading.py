@@ -129,7 +129,7 @@ def _offer(gpu: Gpu) -> str:
 
 
 def _lookup(session: Session, gpus: Sequence[Gpu]) -> tuple[Belief, ...]:
-    """Whether a look-up by UUID fails while any GPU is lost: told only where one is."""
+    """Answer whether a look-up by UUID fails while any GPU is lost: told only where one is."""
     healthy = next((g for g in gpus if not g.lost), None)
     if healthy is None or all(not g.lost for g in gpus):
         return ()
@@ -140,7 +140,7 @@ def _lookup(session: Session, gpus: Sequence[Gpu]) -> tuple[Belief, ...]:
 
 
 def attached(gpus: Sequence[Gpu], tools: Tools) -> tuple[Belief, ...]:
-    """Which GPUs one GPU's handle keeps open: told where there are several."""
+    """GPUs that one GPU's handle keeps open: told where there are several."""
     if len(gpus) < 2:  # noqa: PLR2004 - one GPU cannot tell
         return ()
     answer, _, why = tools.attach().partition(": ")

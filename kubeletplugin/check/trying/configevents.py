@@ -34,7 +34,7 @@ class ConfigEvents:
             self.refusal = str(error)
 
     def came(self) -> bool:
-        """Whether a change of the configuration was told since the last question."""
+        """True if a change of the configuration was told since the last question."""
         milliseconds = int(_WAIT_SECONDS * 1000)
         try:
             data = self._call(pynvml.nvmlEventSetWait_v2, self._set, milliseconds)

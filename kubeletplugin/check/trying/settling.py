@@ -40,7 +40,7 @@ def settle(seen: Observations, *, shutdown: str) -> tuple[Belief, ...]:
 
 
 def _repeated(item: Item, made: Sequence[Trial], name: str, *, same: str) -> Belief:
-    """Whether what a slice has is equal in both rounds: at one place, of one profile and enum."""
+    """Answer whether a slice has the same in both rounds: at one place, of one profile and enum."""
     pairs = [
         (getattr(first, name), getattr(second, name))
         for first in made
@@ -60,7 +60,7 @@ def _what(trial: Trial) -> tuple[str, int, int]:
 
 
 def _delivered(made: Sequence[Trial]) -> Belief:
-    """Whether the best compute instance of each profile has what the GPU-instance profile says."""
+    """Answer whether the best compute instance of a profile has what the GPU profile says."""
     less = []
     for profile in dict.fromkeys(t.profile for t in made):
         got = max((t for t in made if t.profile == profile), key=lambda t: t.multiprocessors)

@@ -96,7 +96,7 @@ class Slices:
         return SUCCESS
 
     def code_of_taken(self, gi: GpuInstance) -> str:
-        """What the driver says to another instance of the same profile at the same placement."""
+        """The driver's answer to another instance of the same profile at the same placement."""
         place = pynvml.c_nvmlGpuInstancePlacement_t(
             start=gi.placement.start, size=gi.placement.size
         )
@@ -108,11 +108,11 @@ class Slices:
         )
 
     def code_of_busy(self, gi: GpuInstance) -> str:
-        """What the driver says to the end of a GPU instance that has a compute instance."""
+        """The driver's answer to the end of a GPU instance that has a compute instance."""
         return self._code(pynvml.nvmlGpuInstanceDestroy, self._handle(gi))
 
     def names(self, gi: GpuInstance, pid: int) -> str:
-        """Whether NVML names a process that runs in a slice: ``seen``, ``hidden``, or why not."""
+        """Answer whether NVML names a process in a slice: ``seen``, ``hidden``, or why not."""
         try:
             found = processes(self._session, self._gpu.uuid, gi.id)
         except NvmlError as error:

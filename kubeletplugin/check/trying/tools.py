@@ -32,13 +32,13 @@ class Tools(Protocol):
         """
 
     def shutdown(self) -> str:
-        """What an event wait does while another process of ours shuts NVML down."""
+        """Behaviour of an event wait while another process of ours shuts NVML down."""
 
     def attach(self) -> str:
-        """Which GPUs' device files a process of ours has open with one GPU's handle."""
+        """GPUs whose device files a process of ours has open with one GPU's handle."""
 
     def lets_go(self) -> bool:
-        """Whether the plugin that runs on this node has no device file of NVIDIA's open."""
+        """True if the plugin that runs on this node has no device file of NVIDIA's open."""
 
 
 def run_probe(command: list[str]) -> str:

@@ -69,7 +69,7 @@ class Occupancy:
         return reusable
 
     def is_draining(self, unit: GpuUnit) -> bool:
-        """Whether something of ours on the GPU is on its way out."""
+        """True if something of ours on the GPU is on its way out."""
         return any(e.state in LEAVING for e in self._journal.of_gpu(unit.uuid))
 
     def describe(self, unit: GpuUnit) -> str:

@@ -70,7 +70,7 @@ class Removal:
         return () if found is None else processes(self._session, entry.gpu, found.id)
 
     def is_bare(self, entry: Entry) -> bool:
-        """Whether of an entry's slice only the GPU instance is left.
+        """True if of an entry's slice only the GPU instance is left.
 
         Raises:
             NvmlError: the GPU cannot be asked.

@@ -146,7 +146,7 @@ class Slices:
         _log.error("%s: %s", unit.name, error)
 
     def _require_mode(self, unit: GpuUnit, error: NvmlError) -> None:
-        """Without MIG mode everything is NOT_SUPPORTED.
+        """Check MIG mode, without which NVML answers NOT_SUPPORTED to everything.
 
         Raises:
             ModeError: it is off.

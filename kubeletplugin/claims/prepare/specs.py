@@ -153,7 +153,7 @@ class Specs:
 
 
 def has_engines(entry: Entry, gpu: KnownGpu) -> bool:
-    """Whether a device can decode or encode: a whole GPU can, of slices those with such engines."""
+    """True if a device can decode or encode: a whole GPU can, of slices those with such engines."""
     if entry.view:
         return False
     if entry.profile_id is None:
@@ -167,7 +167,7 @@ def has_engines(entry: Entry, gpu: KnownGpu) -> bool:
 
 
 def has_graphics(entry: Entry, gpu: KnownGpu) -> bool:
-    """Whether a device can do graphics: a whole GPU without MIG, and slices made for it."""
+    """True if a device can do graphics: a whole GPU without MIG, and slices made for it."""
     if entry.profile_id is None:
         return not entry.view and not gpu.card.mig_enabled
     return _GRAPHICS in entry.profile.partition("+")[2]

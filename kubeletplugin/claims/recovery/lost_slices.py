@@ -104,7 +104,7 @@ class LostSlices:
                 _log.error("the journal cannot be written", extra=device(entry, error=str(error)))
 
     def _seen(self, entry: Entry) -> bool | None:
-        """Whether an entry's slice is there; None if that cannot be told."""
+        """True if an entry's slice is there; None if that cannot be told."""
         if entry.placement is not None and entry.boot_id != self._hardware.boot_id:
             return False
         unit = self._hardware.unit(entry.gpu)

@@ -77,7 +77,7 @@ class Rebuild:
             return self._is_settled(about_claim) or self._run()
 
     def may_miss(self, uid: str) -> bool:
-        """Whether a claim may hold something here of which there is no record yet."""
+        """True if a claim may hold something here of which there is no record yet."""
         with self._lock:
             return self._journal.rebuild and not self._is_settled(uid)
 

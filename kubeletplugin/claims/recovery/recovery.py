@@ -79,7 +79,7 @@ class Recovery:
             return frozenset()
 
     def has_spec(self, uid: str) -> bool:
-        """Whether a claim has a CDI spec, which it gets when it is prepared; True if in doubt."""
+        """True if a claim has a CDI spec, which it gets when it is prepared; True if in doubt."""
         try:
             return uid in self._specs.claims()
         except PluginError:

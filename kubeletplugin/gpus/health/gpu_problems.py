@@ -46,7 +46,7 @@ class GpuProblems:
         self._known: dict[tuple[str, int | None, str], GpuProblem] = {}
 
     def add(self, problem: GpuProblem) -> bool:
-        """One more sign; False if the same was known, which keeps its words."""
+        """Take one more sign of a problem; False if it was known, and keeps its words."""
         key = (problem.gpu, problem.gi_id, problem.message)
         with self._lock:
             known = self._known.get(key)
@@ -106,7 +106,7 @@ class GpuProblems:
 
 
 def has_passed(problem: GpuProblem, gpu: Gpu, *, now: float) -> bool:
-    """Whether a problem is over, as the GPU was last seen, which is not lost.
+    """True if a problem is over, as the GPU was last seen, which is not lost.
 
     A slice is well again when it has been removed: what is made next is another. A GPU is when it
     was lost and is back, or when the slices that were on it are gone without an Unprepare: both

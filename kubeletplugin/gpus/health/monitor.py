@@ -37,7 +37,7 @@ REVIEW_SECONDS = 2.0
 
 
 class HealthMonitor:
-    """One thread, and one more for each GPU. Thread-safe.
+    """Monitor with one thread, and one more for each GPU. Thread-safe.
 
     ``refresh_status`` shows the devices of a claim as they are when they are written. ``ready`` is
     False while the GPUs cannot be asked. ``on_change`` is called when problems came or went,
@@ -73,11 +73,11 @@ class HealthMonitor:
         self.thread = Loop("health", self._turn, backoff=Backoff(first=REVIEW_SECONDS), clock=clock)
 
     def start(self) -> None:
-        """Begin to listen and to look."""
+        """Start the threads."""
         self.thread.start()
 
     def stop(self) -> None:
-        """End; a watch whose GPU hangs is left behind."""
+        """End the threads; a watch whose GPU hangs is left behind."""
         self.thread.stop()
         self.thread.join()
         for watch in self._watches.values():
@@ -86,7 +86,7 @@ class HealthMonitor:
             watch.join(2.0)
 
     def notify(self) -> None:
-        """Something may have changed: look soon."""
+        """Look soon, as something may have changed."""
         self.thread.notify()
 
     def gpus(self) -> tuple[Gpu, ...]:
@@ -118,7 +118,7 @@ class HealthMonitor:
         self.review()
 
     def take_denial(self, gpu: str, message: str) -> None:
-        """NVML does not let this program change a GPU; what it offers cannot be delivered."""
+        """Take note that NVML does not let this program change a GPU."""
         now = self._clock.monotonic()
         text = f"the last slice could not be made here for want of permission: {message}"
         problem = GpuProblem(
@@ -129,12 +129,12 @@ class HealthMonitor:
             self._on_change()
 
     def clear_denial(self, gpu: str) -> None:
-        """A GPU could be changed."""
+        """Take note that a GPU could be changed."""
         if self._gpu_problems.drop(gpu, reason=GpuReason.NO_PERMISSION):
             self._on_change()
 
     def forget_gpu(self, gpu: str) -> None:
-        """A GPU that was let go of is back: whoever had it so has mended it, or sees it again."""
+        """Forget the problems of a GPU that is taken up again: what is left of them shows anew."""
         for problem in self._gpu_problems.forget(gpu):
             _log.info("over, as the GPU was let go of: %s", problem.message)
         self.review()

@@ -17,7 +17,7 @@ _AGAIN_SECONDS = 5.0
 
 
 class XidWatch:
-    """One GPU's; ``on_xid``, ``on_instances`` and ``on_lost`` are called from its thread."""
+    """Watch of one GPU; ``on_xid``, ``on_instances`` and ``on_lost`` are called from its thread."""
 
     def __init__(  # noqa: PLR0913 - what it hears and whom it tells
         self,
@@ -44,7 +44,7 @@ class XidWatch:
 
     @property
     def listens(self) -> bool:
-        """Whether it has registered for events, so that it hears of what happens from now on."""
+        """True if it has registered for events, so that it hears of what happens from now on."""
         return self._listens
 
     def stop(self) -> None:
@@ -90,7 +90,7 @@ class XidWatch:
             events.close()
 
     def _say(self, error: NvmlError) -> None:
-        """Once per trouble: at rest, and in lasting trouble, it is silent."""
+        """Log an error unless it is the one that was logged last."""
         kind = f"{type(error).__name__} {error.operation} {error.code}"
         if kind != self._said:
             _log.warning("XIDs of GPU %s are not heard meanwhile: %s", self._gpu, error)

@@ -29,7 +29,7 @@ from kubeletplugin.telemetry.reports import Reports
 
 _log = logging.getLogger(__name__)
 LASTING_SECONDS = 5.0
-"""A mismatch that lasts so long is no moment in the middle of an upgrade."""
+"""Duration after which a mismatch is no moment in the middle of an upgrade."""
 OVERDUE_SECONDS = 45.0
 """Time to end in order, with calls that run; then liveness fails."""
 
@@ -65,11 +65,11 @@ class DriverLibrary:
 
     @property
     def doubtful(self) -> bool:
-        """Whether NVML and the kernel module do not match at present."""
+        """True if NVML and the kernel module do not match at present."""
         return self._since is not None
 
     def note_answer(self) -> None:
-        """NVML answers."""
+        """Take note that NVML answers."""
         self._since = None
         if not self._settled:
             self._settled = True
@@ -77,7 +77,7 @@ class DriverLibrary:
             (self._roots.state / _RECORD).unlink(missing_ok=True)
 
     def note_failure(self, error: Exception) -> None:
-        """NVML does not answer; ends the process when a new one would map the right library."""
+        """Take note that NVML does not answer; ends the process where a new one would help."""
         if not is_mismatch(error):
             self._since = None
             return

@@ -1,4 +1,4 @@
-"""One thread that brings the hardware up, recovers, and then keeps looking at it.
+"""Thread that brings the hardware up, recovers, and then keeps looking at it.
 
 Without a driver the program stays up and tries again: what it cannot do, it says in its MigNode.
 """
@@ -58,11 +58,11 @@ class HardwareLoop:
         self.thread = Loop("hardware", self._turn, beat=beat, clock=clock)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self.thread.start()
 
     def stop(self) -> None:
-        """End after the look that is under way."""
+        """End the thread after the look that is under way."""
         self.thread.stop()
         self.thread.join()
 

@@ -64,12 +64,12 @@ class LettingGo:
 
     @property
     def rests(self) -> bool:
-        """Whether NVML is closed because every GPU is let go of."""
+        """True if NVML is closed because every GPU is let go of."""
         return self._resting.is_set()
 
     @property
     def pending(self) -> bool:
-        """Whether there is something to let go of, or to take up again."""
+        """True if there is something to let go of, or to take up again."""
         units, request = self._hardware.units(), self._request()
         if not units:
             return self.rests and not request.why_node()
@@ -138,11 +138,11 @@ class LettingGo:
 
     @property
     def _unknown(self) -> bool:
-        """Whether there may be devices of ours of which the journal does not tell."""
+        """True if there may be devices of ours of which the journal does not tell."""
         return self._journal.rebuild or bool(self._journal.unread())
 
     def _users(self, unit: GpuUnit) -> list[Entry]:
-        """What keeps a GPU from being let go of.
+        """Entries that keep a GPU from being let go of.
 
         What is only left to be removed does, unless that cannot be done before a reset.
         """
@@ -208,5 +208,5 @@ class LettingGo:
 
 
 def _uses(entry: Entry) -> bool:
-    """Whether somebody uses the device, or is about to."""
+    """True if somebody uses the device, or is about to."""
     return entry.state in HELD or entry.state in ARRIVING

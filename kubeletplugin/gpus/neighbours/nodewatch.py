@@ -70,7 +70,7 @@ class NodeWatch:
             self._slices.start()
 
     def stop(self) -> None:
-        """End."""
+        """End the watches."""
         self._nodes.stop()
         self._slices.stop()
 

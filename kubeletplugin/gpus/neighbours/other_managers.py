@@ -73,7 +73,7 @@ _GIVES_OUT = "it gives out GPUs, and the MIG devices that it finds when it start
 
 
 def _dra_driver(node: Mapping[str, Any], summaries: Iterable[Mapping[str, Any]]) -> Conflict | None:
-    """Where the driver makes MIG devices, one at our place may be its own: all are left alone."""
+    """NVIDIA's DRA driver; GPUs are frozen where it makes MIG devices: any may be its own."""
     found = dra_driver(node, summaries)
     if found is None:
         return None

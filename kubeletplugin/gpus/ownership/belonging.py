@@ -122,7 +122,7 @@ def _strange(known: Evidence) -> Doubt | None:
 
 
 def is_unique(uuid: str) -> bool:
-    """Whether the UUID of a MIG device is random, so that no driver gives it twice.
+    """True if the UUID of a MIG device is random, so that no driver gives it twice.
 
     Those of version 5 are made from something by hashing, which may be the place.
     """

@@ -139,7 +139,7 @@ def _compute_name(entry: Entry, folder: Path) -> str | None:
 
 
 def still_there(descriptor: int, name: str = _ALWAYS_THERE) -> Continuity:
-    """Whether an open directory of /proc exists, by a file that every such directory has.
+    """True if an open directory of /proc exists, by a file that every such directory has.
 
     One that was removed stays open and is empty, also when there is another one of its name.
     """

@@ -57,7 +57,7 @@ class Identity:
         return self.find_own_instance(entry).own
 
     def is_whole(self, entry: Entry) -> bool:
-        """Whether an entry's slice is there: both instances, and the same UUID."""
+        """True if an entry's slice is there: both instances, and the same UUID."""
         is_recorded = entry.ci_id is not None and bool(entry.mig_uuid)
         return is_recorded and self.find_own_instance(entry).whole
 
@@ -161,7 +161,7 @@ class Identity:
 
 
 def belongs(instance: GpuInstance, entry: Entry, boot_id: str) -> bool:
-    """Whether an instance on the entry's GPU can be what the entry describes, as far as ids tell.
+    """True if an instance on the entry's GPU can be what the entry describes, as far as ids tell.
 
     Nothing outlives a boot: an instance where one of ours was before ``boot_id`` is another's.
     """

@@ -115,7 +115,7 @@ def _gpu_major(majors: dict[str, int]) -> int | None:
 
 
 def _below_driver(roots: Roots) -> bool:
-    """Whether the nodes hang under the driver's root and not under the host's."""
+    """True if the nodes hang under the driver's root and not under the host's."""
     return roots.driver_root != Path("/") and (roots.driver_seen / "dev").is_dir()
 
 

@@ -56,11 +56,11 @@ class DriverFiles:
         return Edits(env=_ENV, mounts=(*base.mounts, *programs, *opencl), hooks=hooks)
 
     def video(self) -> Edits:
-        """What decoders and encoders need besides."""
+        """Additions that decoders and encoders need."""
         return self._of(Role.VIDEO)
 
     def graphics(self) -> Edits:
-        """What OpenGL, EGL, Vulkan and X.Org need besides."""
+        """Additions that OpenGL, EGL, Vulkan and X.Org need."""
         base = self._of(Role.GRAPHICS)
         files = graphics_mounts(
             self.root,

@@ -47,7 +47,7 @@ def explain(
 
 
 def is_mismatch(error: Exception) -> bool:
-    """Whether NVML says that its version is not the kernel module's."""
+    """True if NVML says that its version is not the kernel module's."""
     mismatch = pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
     return isinstance(error, NvmlError) and error.code == mismatch
 

@@ -54,7 +54,7 @@ class HookProgram:
     known: frozenset[str]
 
     def hook(self, name: str, *arguments: str) -> Hook:
-        """One of its hooks."""
+        """Hook of the program."""
         program = self.path.rpartition("/")[2]
         command = (program, "hook") if program == _MULTICALL else (program,)
         return Hook(CREATE_CONTAINER, self.path, (*command, name, *arguments), _ENV)

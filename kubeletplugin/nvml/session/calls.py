@@ -107,7 +107,7 @@ class CallPool:
         return _words(oldest) if oldest else ""
 
     def overdue(self) -> bool:
-        """Whether any call has not come back in its time."""
+        """True if any call has not come back in its time."""
         now = self._clock()
         with self._lock:
             return any(now - c.began >= self._seconds for c in self._running)

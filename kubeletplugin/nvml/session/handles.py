@@ -24,7 +24,7 @@ class Device:
 
 
 class Handles:
-    """By UUID; ``generation`` counts initialisations of NVML. Thread-safe."""
+    """Handles by UUID; ``generation`` counts initialisations of NVML. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -67,12 +67,12 @@ class Library:
 
     @property
     def is_open(self) -> bool:
-        """Whether ``open`` has succeeded and ``close`` was not called since."""
+        """True if ``open`` has succeeded and ``close`` was not called since."""
         return self._open
 
     @property
     def wanted(self) -> bool:
-        """Whether it is to be closed or opened anew: who listens for events lets go of it now."""
+        """True if it is to be closed or opened anew: who listens for events lets go of it now."""
         return self._use.wanted
 
     @property

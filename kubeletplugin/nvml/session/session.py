@@ -46,7 +46,7 @@ class Session(Library):
         self._initialising = threading.Lock()
         self._handles = Handles()
         self.names_processes = True
-        """Whether NVML can name all processes of the node; without, an empty list says nothing."""
+        """True if NVML can name all processes of the node; without, an empty list says nothing."""
         self.let_go: frozenset[str] = frozenset()
         """UUIDs of GPUs of which no handle is taken; see ``reopen`` for those that are taken."""
 

@@ -25,12 +25,12 @@ class UseLock:
 
     @property
     def wanted(self) -> bool:
-        """Whether somebody waits to have it alone, or has it: long uses are to end."""
+        """True if somebody waits to have it alone, or has it: long uses are to end."""
         return self._wanted
 
     @property
     def inside(self) -> bool:
-        """Whether this thread uses it, or has it alone."""
+        """True if this thread uses it, or has it alone."""
         return bool(getattr(self._mine, "depth", 0))
 
     @contextmanager

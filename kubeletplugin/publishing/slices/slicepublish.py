@@ -121,7 +121,7 @@ class SlicePublisher(Republisher):
         return self._unaccounted.due()
 
     def _resume(self) -> bool:
-        """Whether what was given up is possible after all; if so, the controller is told.
+        """True if what was given up is possible after all; then the controller is told.
 
         It is handed over as by a plugin that is restarted with another mode: what the controller
         allocated is among the devices that are published, and counts.
@@ -146,7 +146,7 @@ class SlicePublisher(Republisher):
         return True
 
     def _announce(self) -> bool:
-        """Whether the controller knows that it does not allocate here."""
+        """True if the controller knows that it does not allocate here."""
         try:
             found = self._api.get(MIG_NODES, self._options.node_name)
         except ObjectNotFoundError:

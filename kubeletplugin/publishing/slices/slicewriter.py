@@ -64,7 +64,7 @@ class SliceWriter:
         self._written: dict[str, str] = {}
 
     def is_own(self, slice_: Obj) -> bool:
-        """Whether a slice is as this program wrote it last."""
+        """True if a slice is as this program wrote it last."""
         metadata = slice_["metadata"]
         version: str = metadata["resourceVersion"]
         return self._written.get(metadata["name"]) == version
@@ -169,7 +169,7 @@ def _found(obj: Obj) -> _Found:
 
 
 def _digest(spec: Obj) -> str:
-    """Of all but the pool's generation, and the times of taints, which the server sets."""
+    """Digest of a spec without the pool's generation and the times that the server gives taints."""
     pool = {**spec["pool"], "generation": 0}
     devices = [
         {**d, "taints": [{**t, "timeAdded": ""} for t in d["taints"]]} if "taints" in d else d

@@ -13,7 +13,7 @@ _MOST_LINKS = 40
 
 
 def inside(root: Path, path: str) -> Path:
-    """Where ``path`` of ``root`` leads, links followed; it need not exist, and never raises."""
+    """Path to which ``path`` of ``root`` leads, links followed; it may be absent. Never raises."""
     at = root
     left = _parts(path)
     links = 0

@@ -11,7 +11,7 @@ from enum import Enum, auto
 
 
 class Role(Enum):
-    """What a library or file is for."""
+    """Purpose of a library or file."""
 
     COMPUTE = auto()
     VIDEO = auto()
