@@ -13,7 +13,18 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _SHM = Path("/dev/shm")
-MEMORY = _SHM if os.access(_SHM, os.W_OK) else Path("/tmp")
+_ENOUGH_BYTES = 2 << 30
+
+
+def _in_memory() -> bool:
+    """Whether memory has room, and may hold programs: containers have little."""
+    if not os.access(_SHM, os.W_OK):
+        return False
+    state = os.statvfs(_SHM)
+    return state.f_bavail * state.f_frsize >= _ENOUGH_BYTES and not state.f_flag & os.ST_NOEXEC
+
+
+MEMORY = _SHM if _in_memory() else Path("/tmp")
 
 
 @contextmanager
