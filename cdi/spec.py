@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 T = TypeVar("T")
 CLAIM_CLASS = "claim"
 CREATE_CONTAINER = "createContainer"
-"""After the container's mounts are made, in its mount namespace, before its root is changed."""
+"""Hook stage after the container's mounts are made and before its root is changed."""
 
 MOMENTS = frozenset(
     {

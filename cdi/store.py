@@ -109,7 +109,7 @@ class _QuotingDumper(yaml.CSafeDumper):
     """
 
     def ignore_aliases(self, data: Any) -> bool:  # noqa: ARG002 - PyYAML's signature
-        """Never: runtimes need not know anchors."""
+        """True: no anchors are written, which runtimes need not know."""
         return True
 
 

@@ -32,22 +32,22 @@ Examination = Callable[[Evidence], Iterator[Check]]
 
 
 def ok(name: str, message: str) -> Check:
-    """It is as it should be."""
+    """Result of a check that passed."""
     return Check(name, Status.OK, message)
 
 
 def fail(name: str, message: str, remedy: str) -> Check:
-    """It does not work like this."""
+    """Result of a check that failed: it does not work like this."""
     return Check(name, Status.FAIL, message, remedy)
 
 
 def warn(name: str, message: str, remedy: str = "") -> Check:
-    """It works, and yet."""
+    """Result of a check that warns: it works, and not as it should."""
     return Check(name, Status.WARN, message, remedy)
 
 
 def unknown(name: str, message: str) -> Check:
-    """It could not be looked at."""
+    """Result of a check that could not be made."""
     return Check(name, Status.UNKNOWN, message)
 
 

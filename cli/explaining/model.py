@@ -12,7 +12,7 @@ from dra.gpu.inventory import ClaimRef
 
 
 class Progress(StrEnum):
-    """Of a pod, or of a claim, as far as its slices go."""
+    """Progress of a pod or claim on its way to slices."""
 
     RUNNING = "Running"
     ALLOCATED = "Allocated"
@@ -45,7 +45,7 @@ class Why(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that stands in the way, and what can be done about it."""
+    """Obstacle, with its remedy."""
 
     reason: str
     message: str
@@ -76,7 +76,7 @@ class Told:
 
 @dataclass(frozen=True, slots=True)
 class ObjectExplanation:
-    """The answer. ``findings`` are in the order of their weight: the first is the blocker."""
+    """Explanation of one object. The first of the ``findings``, by weight, is the blocker."""
 
     kind: str
     namespace: str

@@ -70,7 +70,7 @@ def _lead(facts: ClusterFacts) -> Finding | None:
 
 
 def _weight(reason: str, group: Mapping[str, NodeAnswer]) -> tuple[bool, bool, int]:
-    """Nodes that never can go last; what most nodes say goes first."""
+    """Sort key of findings: nodes that never can are last, what most nodes say is first."""
     return reason == AnswerReason.NO_SUCH_DEVICE, reason in _OF_THE_NODE, -len(group)
 
 
@@ -105,6 +105,6 @@ def _about(reason: str, group: Mapping[str, NodeAnswer], site: Site) -> Finding:
 
 
 def _closest(reason: str, group: Mapping[str, NodeAnswer]) -> tuple[str, GpuAnswer] | None:
-    """Of the GPUs with this reason the one that least is in the way of."""
+    """The GPU with this reason that lacks least."""
     found = [(name, g) for name, a in group.items() for g in a.gpus if g.reason == reason]
     return min(found, key=lambda f: (f[1].cost, f[0], f[1].name)) if found else None

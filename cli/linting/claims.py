@@ -20,7 +20,7 @@ _PROFILE_CLASS = re.compile(r"mig-(\d+)g\.(\d+)gb(\.[a-z]+)*")
 _MEMORY_CLASS = re.compile(r"mig-min-\d+gb")
 _ALMOST = re.compile(r"mig[-_.]?(\d+)g[-_.]?(\d+)gb(.*)", re.IGNORECASE)
 _COMPUTE_SLICES = 7
-"""Of every GPU with MIG but the A30, which has 4."""
+"""Compute slices of every GPU with MIG but the A30, which has 4."""
 
 CheckSelector = Callable[[str], str]
 """Fault of a CEL expression; empty when it compiles, or cannot be checked here."""
@@ -54,7 +54,7 @@ def claim_spec(document: Document) -> ClaimSpec | None:
 def check_claim(
     spec: ClaimSpec, classes: dict[str, Document], check: CheckSelector
 ) -> Iterator[Remark]:
-    """Everything about one claim."""
+    """Findings about one claim."""
     document, at = spec.document, spec.at
     if not spec.requests:
         yield document.remark(Level.ERROR, at, "it asks for no device: requests is empty")

@@ -54,7 +54,7 @@ def pod_spec(document: Document) -> PodSpec | None:
 def check_pod(
     pod: PodSpec, claims: Mapping[tuple[str, tuple[str, str]], ClaimSpec]
 ) -> Iterator[Remark]:
-    """Everything about one pod; ``claims`` are those of all files, by kind and key."""
+    """Findings about one pod; ``claims`` are those of all files, by kind and key."""
     document, at = pod.document, pod.at
     offered: dict[str, ClaimSpec | None] = {}
     for index, entry in entries(pod.spec, "resourceClaims"):

@@ -16,7 +16,7 @@ exit codes:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Of ``kubectl-mig``; ``command`` of what it parses names a module of ``cli.commands``."""
+    """Parser of ``kubectl-mig``; ``command`` of its result names a module of ``cli.commands``."""
     top = argparse.ArgumentParser(
         prog="kubectl mig",
         description="See what the GPUs of a cluster hold, why claims wait, and what is wrong.",

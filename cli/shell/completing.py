@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from cli.shell.arguments import parser
 
 Names = Callable[[str, argparse.Namespace], list[str]]
-"""Kind of object, and which cluster and namespace, to the names that are there."""
+"""Reader of the names of a kind of object, in a cluster and namespace."""
 
 _FILES = 0
 _NO_FILES = 4

@@ -16,7 +16,7 @@ from dra.gpu.inventory import ClaimRef, Gpu, Instance, Inventory
 from dra.gpu.names import DeviceNameError, GpuDevice, MigDevice, parse_device
 
 ALLOCATED = "allocated"
-"""The state of what is allocated and not yet on the node; the others are InstanceState's."""
+"""State of a slot that is allocated and not on the node yet, beside those of InstanceState."""
 
 
 @dataclass(frozen=True, slots=True)

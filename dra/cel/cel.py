@@ -25,7 +25,7 @@ from dra.cel.questions import Answer, Job, Selected, SelectorError, shortened
 from dra.common.cache import BoundedCache
 
 _LIBRARIES = {"strings": 2, "lists": 2, "sets": 0, "two-var-comprehensions": 0, "bindings": 0}
-"""The runtime's own, with the versions that Kubernetes 1.36 has; ``optional`` has but one."""
+"""Extensions of the runtime, in the versions of Kubernetes 1.36; ``optional`` has but one."""
 
 _CONFIG = "\n".join(
     [
@@ -39,7 +39,7 @@ _CONFIG = "\n".join(
 )
 
 _LONGEST = 500
-"""An error is cut after so many characters: it may have a value in it, of any length."""
+"""Upper bound on the characters of an error, which may quote a value of any length."""
 
 _TYPE_NAME = re.compile(r"undeclared reference to '(?:net|kubernetes)\.\w+'")
 

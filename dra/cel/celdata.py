@@ -55,7 +55,7 @@ def device_data(
 
 
 def of_gpu(device: DeviceData, gpu: GpuIdentity) -> DeviceData:
-    """``device``, which is of another GPU of the same kind, as one of ``gpu``."""
+    """``device`` of another GPU of the same kind, with the identity of ``gpu``."""
     driver = device["driver"]
     values = (gpu.uuid, gpu.uuid, gpu.pci_bus_id, gpu.pcie_root)
     domains = dict(device["attributes"])
@@ -80,7 +80,7 @@ class View:
 
     @classmethod
     def of(cls, expression: str) -> View:
-        """Read it off the text; what cannot be read counts as looking at everything."""
+        """The view of ``expression``, by its text; if that cannot be read, of everything."""
         named = any(name in expression for name in _IDENTITY_NAMES)
         per_gpu = named or bool(_ITERATION.search(expression)) or _dynamic_index(expression)
         looked_up = {_either(m) for m in _LITERAL_INDEX.finditer(expression)}

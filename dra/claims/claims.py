@@ -11,16 +11,16 @@ from dra.common.resources import at
 from dra.gpu.inventory import ClaimRef
 
 SCHEDULER_FINALIZER = "resource.kubernetes.io/delete-protection"
-"""Of kube-scheduler, on the claims that it allocates; kube-controller-manager removes it."""
+"""Finalizer of kube-scheduler on claims that it allocates; kube-controller-manager removes it."""
 
 TOO_LARGE = "tooLarge"
-"""In a request of a claim that a reader has cut: how many bytes the claim had."""
+"""Field of a request that a reader has cut: the bytes that its claim had."""
 
 OTHERS_CONFIG = "othersConfig"
-"""In ``spec.devices`` of one from which the configuration for other drivers was taken."""
+"""Field of ``spec.devices``: the configuration for other drivers was taken away."""
 
 ALLOCATED_BY = "allocatedBy"
-"""In the metadata of a claim without managedFields: whose the field ``status.allocation`` is."""
+"""Field of metadata without managedFields: the managers of ``status.allocation``."""
 
 EXACT_COUNT = "ExactCount"
 ALL = "All"

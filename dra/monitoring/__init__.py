@@ -1,7 +1,7 @@
 """Monitoring of a daemon over HTTP: metrics for Prometheus, probes for kubelet."""
 
 PREFIX = "mig_dra_"
-"""Begins the name of every metric of ours."""
+"""Prefix of the names of our metrics."""
 
 WHOLE_GPU = "gpu"
 """The label ``profile`` of a GPU that is given out whole."""

@@ -12,7 +12,7 @@ _NAMESPACED = 2
 
 
 class ApiRequests:
-    """Counts what HttpClient reports. The labels are as many as the kinds that we ask for."""
+    """Counts requests that HttpClient reports, by verb, kind of object and status."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._count = Counter(

@@ -27,12 +27,12 @@ class Checks:
         self._told: tuple[str, ...] = ()
 
     def add(self, name: str, check: Check) -> None:
-        """One more check; it takes the place of an earlier one of this name."""
+        """Adds a check, in the place of an earlier one of this name."""
         with self._lock:
             self._checks[name] = check
 
     def clear(self) -> None:
-        """No more checks: what they looked at ends as it should."""
+        """Drops all checks: what they looked at ends as it should."""
         with self._lock:
             self._checks = {}
 

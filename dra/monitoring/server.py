@@ -100,7 +100,7 @@ class _Server(ThreadingMixIn, WSGIServer):
         self.set_app(application)
 
     def server_bind(self) -> None:
-        """Without the inherited look-up of the machine's own name, which may take long."""
+        """Binds without the inherited look-up of the machine's own name, which may take long."""
         if self.address_family is socket.AF_INET6:
             self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
         TCPServer.server_bind(self)
@@ -112,7 +112,7 @@ class _Handler(WSGIRequestHandler):
     timeout = _STALL_SECONDS
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        """A probe every few seconds is not worth a line."""
+        """Logs nothing: a probe every few seconds is not worth a line."""
 
 
 def _application(registry: CollectorRegistry, probes: Probes) -> Callable[..., Iterable[bytes]]:

@@ -17,7 +17,7 @@ from dra.common.resources import at
 
 DRA_DRIVER = "gpu.nvidia.com"
 DEPLOY_LABEL = "nvidia.com/gpu.deploy.dra-driver"
-"""The GPU operator's: ``true``, or ``paused-...`` while the kernel driver is exchanged."""
+"""Label of the GPU operator: ``true``, or ``paused-...`` while the kernel driver is exchanged."""
 
 _PAUSED = "paused-"
 _FOUND, _ON_DEMAND = "MIG devices that it found", "MIG devices to be made on demand"
@@ -37,7 +37,7 @@ class DraDriver:
 
 
 def summary(slice_: Mapping[str, Any]) -> dict[str, Any]:
-    """Of a ResourceSlice (resource.k8s.io/v1), what :func:`dra_driver` reads: the rest is large."""
+    """Summary of a ResourceSlice (resource.k8s.io/v1) for :func:`dra_driver`: the rest is large."""
     kinds = Counter(_kind(device) for device in at(slice_, "spec", "devices"))
     return {"metadata": slice_["metadata"], _KINDS: kinds}
 

@@ -21,7 +21,7 @@ from dra.sandbox.messages import Call, EndError, Reply, receive, send
 _log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 60.0
-"""Of real time. CPU time is limited to much less; what takes longer is not the question's fault."""
+"""Real time for an answer. CPU time is limited to much less: beyond it the machine is slow."""
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PASSED_ON = ("LD_LIBRARY_PATH", "PATH")

@@ -66,7 +66,7 @@ def _of(form: re.Pattern[str], what: str, most: int | None = None) -> Validate:
 
 
 def _prefix(whole: Validate) -> Validate:
-    """For the beginning of a name: it may end in a dash."""
+    """The check of a beginning of a name, which may end in a dash."""
 
     def validate(text: str) -> list[str]:
         return whole(f"{text[:-2]}a" if len(text) > 1 and text.endswith("-") else text)

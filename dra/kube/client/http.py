@@ -19,7 +19,7 @@ from dra.kube.timing import Clock, SystemClock
 
 _OK = range(200, 300)
 _THROTTLED = (429, 503)
-"""Nothing was done then, unlike with other errors that say when to come back."""
+"""Statuses with which nothing was done, unlike others that say when to come back."""
 _QUOTED_TEXT = 300
 _RECURSION = 16_000
 """Anybody may nest the opaque parameters of a claim, which are 10 KiB at most, 5,000 deep.
