@@ -1,0 +1,350 @@
+"""What a claim was given on this node: what is read of it, and every reason to refuse it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dra.claims.allocation import AllocatedDevice
+from dra.claims.claims import Claim
+from dra.claims.reasons import NodeReason
+from dra.common.resources import RESOURCE_CLAIMS, Obj
+from dra.gpu.geometry import Geometry, Placement, Profile
+from dra.gpu.inventory import ClaimRef
+from dra.kube.client.transport import KubeApi
+from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
+from kubeletplugin.claims.prepare.lookup import ClaimUnreadableError, read_devices
+from kubeletplugin.claims.prepare.wanted import Wanted, resolve
+from kubeletplugin.errors import ClaimError, DeviceError, ModeError, PluginError
+from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.gpus.neighbours.other_managers import Conflict
+from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.nvml.discovery import Card
+from tests.failures.folderapi import FolderHttp
+
+DRIVER, POOL = "mig.dra.dev", "node-1"
+GOOD = "gpu-0-mig-1g5gb-19-4"
+RESULT = {"request": "r0", "driver": DRIVER, "pool": POOL, "device": GOOD}
+MIG_CONFIG = {"apiVersion": "mig.dra.dev/v1alpha1", "kind": "MigDeviceConfig"}
+
+# -- the claim
+
+Reach = Callable[[str, str], None]
+
+
+class Server:
+    """An API server with one claim; ``refuse`` is the error that it answers with instead."""
+
+    def __init__(self, folder: Path) -> None:
+        self.refuse: KubeError | None = None
+        self.seen: list[Claim] = []
+        self._api = KubeApi(FolderHttp(folder, reach=self._reach))
+
+    def _reach(self, method: str, path: str) -> None:
+        if self.refuse is not None and method == "GET":
+            raise self.refuse
+
+    def claim(
+        self, *results: Obj, config: tuple[Obj, ...] = (), name: str = "claim", **status: Any
+    ) -> ClaimRef:
+        allocation = {"devices": {"results": list(results), "config": list(config)}}
+        status = {"allocation": allocation} | status
+        body = {"metadata": {"name": name, "namespace": "default"}, "spec": {}, "status": status}
+        made = self._api.create(RESOURCE_CLAIMS, body)
+        return ClaimRef("default", name, made["metadata"]["uid"])
+
+    def read(self, ref: ClaimRef) -> tuple[AllocatedDevice, ...]:
+        return read_devices(self._api, ref, driver=DRIVER, pool=POOL, seen=self.seen.append)
+
+    def refused(self, ref: ClaimRef) -> PluginError:
+        with pytest.raises(PluginError) as error:
+            self.read(ref)
+        return error.value
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Server:
+    return Server(tmp_path)
+
+
+def test_the_devices_of_this_driver_in_this_pool_are_read(server: Server) -> None:
+    ref = server.claim(
+        RESULT | {"request": "r0/large"},
+        RESULT | {"driver": "net.example.com", "device": "nic-1"},
+        RESULT | {"pool": "node-2"},
+        RESULT | {"request": "r1", "device": "gpu-1"},
+    )
+    large, whole = server.read(ref)
+    assert (large.device, large.base_request, large.pool) == (GOOD, "r0", POOL)
+    assert (whole.device, whole.base_request) == ("gpu-1", "r1")
+    assert [c.ref for c in server.seen] == [ref]
+
+
+REFUSED: dict[str, tuple[list[Obj], list[str]]] = {
+    "another driver's": (
+        [RESULT | {"driver": "gpu.example.com"}],
+        ["no device of driver mig.dra.dev", f"was given: gpu.example.com/node-1/{GOOD}"],
+    ),
+    "another node's": (
+        [RESULT | {"pool": "node-2"}],
+        ["pool node-1", f"mig.dra.dev/node-2/{GOOD}"],
+    ),
+    "nothing": ([], ["it was given: nothing"]),
+    "the same twice": ([RESULT, RESULT | {"request": "r1"}], [f"{GOOD} twice"]),
+    "a look into a slice": (
+        [RESULT | {"adminAccess": True}],
+        ["request r0 asks for adminAccess", "look at the whole GPU"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_it_was_given_is_refused_in_words(server: Server, case: str) -> None:
+    results, parts = REFUSED[case]
+    error = server.refused(server.claim(*results))
+    assert isinstance(error, ClaimError)
+    for part in parts:
+        assert part in str(error)
+
+
+def test_a_look_at_a_whole_gpu_is_none_into_a_slice(server: Server) -> None:
+    (device,) = server.read(server.claim(RESULT | {"device": "gpu-0", "adminAccess": True}))
+    assert device.admin_access
+
+
+def test_a_claim_that_is_not_allocated_is_refused(server: Server) -> None:
+    error = server.refused(server.claim(allocation=None))
+    assert isinstance(error, ClaimError)
+    assert "not allocated" in str(error)
+
+
+def test_a_claim_that_was_replaced_under_its_name_is_refused_and_seen(server: Server) -> None:
+    new = server.claim(RESULT)
+    error = server.refused(replace(new, uid="old"))
+    assert isinstance(error, ClaimError)
+    assert f"replaced by another of the same name (UID {new.uid})" in str(error)
+    assert [c.ref for c in server.seen] == [new]
+
+
+def test_a_claim_that_is_gone_is_refused(server: Server) -> None:
+    error = server.refused(ClaimRef("default", "claim", "uid"))
+    assert type(error) is ClaimError
+    assert "does not exist" in str(error)
+
+
+UNREADABLE = {
+    "forbidden": (
+        ForbiddenError("no", status=403),
+        ["not allowed to read the claim: no", "get on resourceclaims.resource.k8s.io"],
+    ),
+    "no answer": (UnavailableError("refused"), ["cannot read the claim", "refused", "tried again"]),
+}
+
+
+@pytest.mark.parametrize("case", UNREADABLE)
+def test_of_a_claim_that_cannot_be_read_nothing_is_said(server: Server, case: str) -> None:
+    ref = server.claim(RESULT)
+    server.refuse, parts = UNREADABLE[case]
+    error = server.refused(ref)
+    assert isinstance(error, ClaimUnreadableError)
+    for part in parts:
+        assert part in str(error)
+    assert server.seen == []
+
+
+@pytest.mark.parametrize("part", ["namespace", "name"])
+@pytest.mark.parametrize("text", ["", ".", "..", "a/b", "a?b", "%2e", "A", "-a", "a-", "x" * 254])
+def test_names_that_nothing_can_have_are_not_asked_for(
+    server: Server, part: str, text: str
+) -> None:
+    server.refuse = UnavailableError("it was asked for")
+    ref = replace(ClaimRef("default", "claim", "uid"), **{part: text})
+    assert f"no claim can have the {part} {text[:80]!r}" in str(server.refused(ref))
+
+
+@pytest.mark.parametrize("text", ["a", "a.b-c", "x" * 253])
+def test_names_that_something_can_have_are_asked_for(server: Server, text: str) -> None:
+    assert "does not exist" in str(server.refused(ClaimRef("default", text, "uid")))
+
+
+def config(parameters: Obj, **more: object) -> Obj:
+    opaque = {"driver": DRIVER, "parameters": parameters}
+    return {"source": "FromClaim", "opaque": opaque} | more
+
+
+BAD: tuple[tuple[Obj, list[str]], ...] = (
+    ({**MIG_CONFIG, "sharing": {}}, ["'sharing'", "unknown field"]),
+    ({**MIG_CONFIG, "placement": {"policy": "best"}}, ["'placement.policy'"]),
+    ({**MIG_CONFIG, "placement": {"strategy": "sws"}}, ["'placement.strategy'", "unknown field"]),
+    ({"apiVersion": "v9", "kind": "Other"}, ["apiVersion and kind"]),
+)
+
+
+@pytest.mark.parametrize(("parameters", "parts"), BAD)
+@pytest.mark.parametrize("requests", [{}, {"requests": ["r0"]}, {"requests": ["r0/large"]}])
+def test_a_bad_configuration_is_refused_with_the_path_of_the_field(
+    server: Server, parameters: Obj, parts: list[str], requests: Obj
+) -> None:
+    given = (config(MIG_CONFIG), config(parameters, **requests))
+    error = server.refused(server.claim(RESULT | {"request": "r0/large"}, config=given))
+    assert isinstance(error, ClaimError)
+    for part in ("status.allocation.devices.config[1].opaque.parameters (FromClaim)", *parts):
+        assert part in str(error)
+
+
+def test_configuration_of_other_drivers_and_other_requests_is_not_read(server: Server) -> None:
+    bad: Obj = {"nonsense": True}
+    given = (
+        config(MIG_CONFIG, requests=["r0"]),
+        config(bad, requests=["r1"]),
+        {"source": "FromClass", "opaque": {"driver": "other.example.com", "parameters": bad}},
+        {"source": "FromClass"},
+    )
+    assert server.read(server.claim(RESULT, config=given))
+
+
+# -- the device
+
+SMALL = Profile(19, "1g.5gb", 1, 4864, 14, (Placement(0, 1), Placement(4, 1)))
+LARGE = Profile(9, "3g.20gb", 3, 19968, 42, (Placement(0, 4), Placement(4, 4)))
+WITH_ENGINES = Profile(20, "1g.5gb+me", 1, 4864, 14, (Placement(0, 1),))
+CARD = Card(
+    "GPU-a",
+    0,
+    mig_capable=True,
+    mig_enabled=True,
+    mig_pending=True,
+    geometry=Geometry((SMALL, LARGE, WITH_ENGINES)),
+)
+WHOLE = Card("GPU-b", 1)
+
+
+class Node(Hardware):
+    """GPUs that were found."""
+
+    def __init__(self, *cards: Card) -> None:
+        self.found = [GpuUnit(n, card, pcie_root="") for n, card in enumerate(cards)]
+
+    def units(self) -> tuple[GpuUnit, ...]:
+        return tuple(self.found)
+
+
+def given(device: str, *, admin_access: bool = False) -> AllocatedDevice:
+    return AllocatedDevice("r0/large", DRIVER, POOL, device, admin_access=admin_access)
+
+
+def test_a_slice_is_its_profile_and_placement_on_its_gpu() -> None:
+    unit, wanted = resolve(given("gpu-0-mig-3g20gb-9-4"), Node(CARD, WHOLE))
+    assert unit.uuid == "GPU-a"
+    assert wanted == Wanted(
+        "gpu-0-mig-3g20gb-9-4",
+        POOL,
+        ("r0",),
+        "GPU-a",
+        profile_id=9,
+        profile="3g.20gb",
+        placement=Placement(4, 4),
+    )
+
+
+def test_what_is_wanted_becomes_an_intent() -> None:
+    _, wanted = resolve(given("gpu-0-mig-3g20gb-9-4"), Node(CARD))
+    ref = ClaimRef("default", "claim", "uid")
+    assert wanted.entry(ref, boot_id="boot", total=2) == Entry(
+        claim=ref,
+        device="gpu-0-mig-3g20gb-9-4",
+        state=State.INTENT,
+        gpu="GPU-a",
+        boot_id="boot",
+        pool=POOL,
+        requests=("r0",),
+        total=2,
+        profile_id=9,
+        profile="3g.20gb",
+        placement=Placement(4, 4),
+    )
+
+
+def test_a_whole_gpu_has_neither_profile_nor_placement() -> None:
+    unit, wanted = resolve(given("gpu-1"), Node(CARD, WHOLE))
+    assert unit.uuid == "GPU-b"
+    assert wanted == Wanted("gpu-1", POOL, ("r0",), "GPU-b")
+
+
+@pytest.mark.parametrize(
+    "card", [CARD, WHOLE, replace(WHOLE, problem="it is sick")], ids=["MIG", "whole", "sick"]
+)
+def test_a_look_is_had_at_any_gpu(card: Card) -> None:
+    _, wanted = resolve(given("gpu-0", admin_access=True), Node(card))
+    assert wanted == Wanted("gpu-0", POOL, ("r0",), card.uuid, view=True)
+    assert wanted.entry(ClaimRef("n", "c", "u"), boot_id="b", total=1).view
+
+
+NOT_HERE = {
+    "no name": ("gpu0-1g", CARD, ["'gpu0-1g'", "must be allocated by this driver"]),
+    "a name with zeros": ("gpu-0-mig-1g5gb-019-4", CARD, ["neither gpu-<minor> nor"]),
+    "no such GPU": ("gpu-5-mig-1g5gb-19-4", CARD, ["no GPU called gpu-5", "it has: gpu-0"]),
+    "no such profile": (
+        "gpu-0-mig-9g5gb-99-4",
+        CARD,
+        ["no profile 9g5gb-99; it has: 1g.5gb (1g5gb-19), 3g.20gb (3g20gb-9), "],
+    ),
+    "another profile's name": ("gpu-0-mig-1g6gb-19-4", CARD, ["no profile 1g6gb-19;"]),
+    "another profile's number": ("gpu-0-mig-1g5gb-20-0", CARD, ["no profile 1g5gb-20;"]),
+    "no profiles": (
+        "gpu-0-mig-1g5gb-19-4",
+        replace(CARD, geometry=None),
+        ["no profile 1g5gb-19; it has: none"],
+    ),
+    "no such place": (
+        "gpu-0-mig-1g5gb-19-3",
+        CARD,
+        ["1g.5gb on gpu-0 cannot start at memory slice 3; it can at: 0, 4"],
+    ),
+    "whole in MIG mode": ("gpu-0", CARD, ["gpu-0 (GPU-a) is in MIG mode", "largest profile"]),
+    "whole with a trouble": (
+        "gpu-0",
+        replace(WHOLE, problem="it is sick"),
+        ["gpu-0 (GPU-b) cannot be used: it is sick"],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", NOT_HERE)
+def test_what_the_node_does_not_have_is_refused_with_what_it_has(case: str) -> None:
+    device, card, parts = NOT_HERE[case]
+    with pytest.raises(DeviceError) as error:
+        resolve(given(device), Node(card))
+    for part in parts:
+        assert part in str(error.value)
+
+
+def test_a_whole_gpu_that_is_not_healthy_is_refused() -> None:
+    node = Node(WHOLE)
+    node.found[0].set_unhealthy("XID 79")
+    with pytest.raises(DeviceError, match=r"gpu-0 \(GPU-b\) is not healthy: XID 79"):
+        resolve(given("gpu-0"), node)
+
+
+def test_a_profile_that_was_struck_off_is_refused_with_the_reason() -> None:
+    node = Node(CARD)
+    node.found[0].strike(19, "it was not to be had")
+    with pytest.raises(DeviceError, match=r"no profile 1g5gb-19 now: it was not to be had; .*min;"):
+        resolve(given(GOOD), node)
+
+
+def test_without_mig_mode_no_slice_is_found() -> None:
+    with pytest.raises(ModeError, match="MIG mode"):
+        resolve(given(GOOD), Node(replace(CARD, mig_enabled=False, mig_pending=False)))
+
+
+def test_what_is_withheld_is_found_all_the_same() -> None:
+    """Whether it may be made is asked under the GPU's lock; what is prepared stays prepared."""
+    node = Node(CARD)
+    node.found[0].withhold(Conflict(NodeReason.PAUSED, "paused"))
+    assert resolve(given(GOOD), node)[1].device == GOOD
