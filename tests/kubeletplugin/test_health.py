@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from dataclasses import replace
 
 import pytest
 
 from api.kubelet.dra_health.v1 import api_pb2 as health_v1
 from api.kubelet.dra_health.v1 import api_pb2_grpc as health_v1_grpc
 from dra.common.resources import EVENTS, Obj
-from dra.gpu.geometry import Placement
-from dra.gpu.inventory import ClaimRef, Gpu, Instance, InstanceState
-from kubeletplugin.gpus.health.gpu_problems import (
-    QUIET_SECONDS,
-    GpuProblem,
-    GpuProblems,
-    has_passed,
-)
+from dra.gpu.inventory import ClaimRef
 from kubeletplugin.gpus.lifecycle import hardwareloop
 from kubeletplugin.nvml.xids import APPLICATION_XIDS, RESET_XIDS, Scope, XidRules, read_rules
 from sim.nvml.faults import Fault
@@ -283,60 +275,3 @@ def test_ignored_xids_are_added_to_the_defaults_and_all_means_all_but_the_fatal_
     assert rules.scope(79, gi_id=None) is Scope.GPU
     with pytest.raises(ValueError, match="'7x' is not the number of an XID"):
         read_rules(ignore="63,7x")
-
-
-# -- how a problem passes
-
-SLICE = Instance(
-    Placement(4, 1), InstanceState.PREPARED, gpu_instance_id=11, uuid="MIG-1", profile_id=19
-)
-GPU = Gpu(0, "GPU-1", mig_enabled=True, mig_pending=True, instances=(SLICE,))
-OF_SLICE = GpuProblem("GPU-1", "XidError", "XID 63", 100.0, gi_id=11, beside=frozenset({"MIG-1"}))
-OF_GPU = GpuProblem(
-    "GPU-1", "XidError", "XID 48", 100.0, needs_reset=True, beside=frozenset({"MIG-1"})
-)
-
-
-def on(*instances: Instance) -> Gpu:
-    return replace(GPU, instances=instances)
-
-
-def test_a_quiet_time_heals_a_slice_that_is_still_there_and_no_gpu_that_needs_a_reset() -> None:
-    later = 100.0 + QUIET_SECONDS
-    assert not has_passed(OF_SLICE, GPU, now=later - 1)
-    assert has_passed(OF_SLICE, GPU, now=later)
-    assert not has_passed(OF_SLICE, replace(GPU, unavailable="it does not answer"), now=later)
-    assert not has_passed(OF_GPU, GPU, now=later * 10)
-
-
-def test_a_slice_that_was_unprepared_is_no_sign_of_a_reset_and_one_that_was_lost_is() -> None:
-    assert has_passed(OF_SLICE, on(), now=101)
-    assert not has_passed(OF_GPU, on(), now=101)
-    assert has_passed(OF_GPU, on(replace(SLICE, state=InstanceState.LOST)), now=101)
-
-
-def test_another_slice_with_the_same_id_is_not_the_sick_one() -> None:
-    problems = GpuProblems()
-    problems.add(OF_SLICE)
-    fresh = replace(SLICE, uuid="MIG-2")
-    assert problems.shown(on(SLICE)).instances[0].unhealthy == "XID 63"
-    assert problems.shown(on(fresh)).instances[0].unhealthy == ""
-    assert has_passed(OF_SLICE, on(fresh), now=101)
-
-
-def test_a_gpu_that_was_lost_and_is_back_was_reset() -> None:
-    problems = GpuProblems()
-    problems.add(OF_GPU)
-    lost = replace(GPU, reason="GpuLost", unavailable="lost")
-    assert problems.review([lost], now=101) == ()
-    assert problems.shown(lost) == lost
-    assert len(problems.review([GPU], now=102)) == 1
-    assert problems.shown(GPU) == GPU
-
-
-def test_the_same_xid_again_renews_the_time_and_is_no_news() -> None:
-    problems = GpuProblems()
-    assert problems.add(OF_SLICE)
-    assert not problems.add(replace(OF_SLICE, at=200.0))
-    assert problems.review([GPU], now=100.0 + QUIET_SECONDS) == ()
-    assert len(problems.review([GPU], now=200.0 + QUIET_SECONDS)) == 1
