@@ -31,7 +31,7 @@ _NOT_MADE = "FailedResourceClaimCreation"
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class Conclusion:
     """The part of an explanation that has to be worked out."""
 
     state: Progress
@@ -57,7 +57,7 @@ class Explainer:
         seats = tuple(s for known in made for s in seats_of(known, self._facts))
         verdict = self._before_claims(pod) or self._unserved(pod, made, told)
         if verdict is None:
-            verdict = Outcome(*find_seated(pod, seats, self._facts, told))
+            verdict = Conclusion(*find_seated(pod, seats, self._facts, told))
         return _explanation("Pod", pod.key, verdict, seats, told)
 
     def claim(self, known: ListedClaim) -> ObjectExplanation:
@@ -70,26 +70,26 @@ class Explainer:
             verdict = self._allocated(known, pods, seats, told)
         elif pods:
             through = self.pod(pods[0])
-            verdict = Outcome(Progress.WAITING, through.findings, through.nodes, through.wanted)
+            verdict = Conclusion(Progress.WAITING, through.findings, through.nodes, through.wanted)
         else:
             verdict = self._unused(known)
         return _explanation("ResourceClaim", key, verdict, seats, told)
 
-    def _before_claims(self, pod: Pod) -> Outcome | None:
+    def _before_claims(self, pod: Pod) -> Conclusion | None:
         """Outcome for a pod before its claims are looked at; None if there is none yet."""
         if not pod.live:
-            return Outcome(Progress.ENDED)
+            return Conclusion(Progress.ENDED)
         if not pod.claims:
             state = Progress.RUNNING if pod.phase == "Running" else Progress.WAITING
             if limits := asked_by_limits(pod):
-                return Outcome(state, (about_limits(limits, self._facts),))
-            return Outcome(state, (finding(Why.NO_CLAIMS, "the pod has no resource claims"),))
+                return Conclusion(state, (about_limits(limits, self._facts),))
+            return Conclusion(state, (finding(Why.NO_CLAIMS, "the pod has no resource claims"),))
         missing = [f for f in (self._unmade(pod, n, c) for n, c in pod.claims.items()) if f]
-        return Outcome(Progress.WAITING, tuple(missing)) if missing else None
+        return Conclusion(Progress.WAITING, tuple(missing)) if missing else None
 
     def _unserved(
         self, pod: Pod, made: list[ListedClaim], told: tuple[Told, ...]
-    ) -> Outcome | None:
+    ) -> Conclusion | None:
         """Reasons why claims of a pod are not allocated; None when all of ours are."""
         wants, pins, obstacles = self._read(made)
         gates = [g for g in pod.gates if g != finalizer(self._facts.driver)]
@@ -105,17 +105,17 @@ class Explainer:
             text = f"claim {mixture}: {LOOKS_AND_HOLDS.message}"
             obstacles.append(finding(LOOKS_AND_HOLDS.reason, text))
         if obstacles:
-            return Outcome(Progress.WAITING, tuple(obstacles))
+            return Conclusion(Progress.WAITING, tuple(obstacles))
         if wants:
             missing = None if pod.node else find_obstacle(pod, self._facts.hosts.volumes)
             if missing is not None:
-                return Outcome(Progress.WAITING, (finding(missing.reason, missing.message),))
+                return Conclusion(Progress.WAITING, (finding(missing.reason, missing.message),))
             rules = find_rules(pod, self._facts.hosts)
             return self._waiting(Problem(pod, tuple(wants), tuple(pins), rules=rules), told)
         if any(self._is_ours(k) for k in made):
             return None
         text = "none of its claims asks for devices of this driver"
-        return Outcome(Progress.WAITING, (finding(Why.NOT_OURS, text),))
+        return Conclusion(Progress.WAITING, (finding(Why.NOT_OURS, text),))
 
     def _allocated(
         self,
@@ -123,36 +123,36 @@ class Explainer:
         pods: list[Pod],
         seats: tuple[Seat, ...],
         told: tuple[Told, ...],
-    ) -> Outcome:
+    ) -> Conclusion:
         if known.claim.deleting and not known.claim.reserved_for:
             held = ", ".join(known.claim.finalizers) or "nothing"
             text = f"it is being deleted; finalizers: {held}"
-            return Outcome(Progress.ENDED, (finding(Why.CLAIM_GOING, text),))
+            return Conclusion(Progress.ENDED, (finding(Why.CLAIM_GOING, text),))
         user = next((p for p in pods if not p.deleting), None)
         if user is None:
-            return Outcome(Progress.ALLOCATED)
-        return Outcome(*find_seated(user, seats, self._facts, told))
+            return Conclusion(Progress.ALLOCATED)
+        return Conclusion(*find_seated(user, seats, self._facts, told))
 
-    def _unused(self, known: ListedClaim) -> Outcome:
+    def _unused(self, known: ListedClaim) -> Conclusion:
         """A claim that waits and that no pod refers to."""
         wants, _, obstacles = self._read([known])
         if obstacles or not wants:
             ours = obstacles or [finding(Why.NOT_OURS, "it asks for no device of this driver")]
-            return Outcome(Progress.WAITING, tuple(ours))
+            return Conclusion(Progress.WAITING, tuple(ours))
         consumer = finding(Why.NO_CONSUMER, "no pod refers to it")
         answers: Mapping[str, NodeAnswer] = {}
         with suppress(SelectorError):
             answers = self._judge.explain(Problem(pod_of(known.claim), tuple(wants))).nodes
-        return Outcome(Progress.WAITING, (consumer,), answers, _wanted(wants))
+        return Conclusion(Progress.WAITING, (consumer,), answers, _wanted(wants))
 
-    def _waiting(self, problem: Problem, told: tuple[Told, ...]) -> Outcome:
+    def _waiting(self, problem: Problem, told: tuple[Told, ...]) -> Conclusion:
         wanted = _wanted(problem.claims)
         try:
             found = self._judge.explain(problem)
         except SelectorError as error:
             bad = finding(Reason.BAD_SELECTOR, str(error))
-            return Outcome(Progress.WAITING, (bad,), wanted=wanted)
-        return Outcome(
+            return Conclusion(Progress.WAITING, (bad,), wanted=wanted)
+        return Conclusion(
             Progress.WAITING, find_waiting(found, self._facts, told), found.nodes, wanted
         )
 
@@ -216,7 +216,7 @@ class Explainer:
 
 
 def _explanation(
-    kind: str, key: ObjectKey, verdict: Outcome, seats: tuple[Seat, ...], told: tuple[Told, ...]
+    kind: str, key: ObjectKey, verdict: Conclusion, seats: tuple[Seat, ...], told: tuple[Told, ...]
 ) -> ObjectExplanation:
     return ObjectExplanation(
         kind,
