@@ -3,7 +3,8 @@
 A ResourceClaim has no conditions of its own (its status has them per allocated device only), so the
 pod carries it: ``kubectl wait --for=condition=mig.dra.dev/ClaimsAllocated pod/...`` works. Few pods
 wait for long, and a cluster has many pods: only those that do are written to, one every
-``GAP_SECONDS``, and other details of the same reason not before ``DETAILS_SECONDS``.
+``GAP_SECONDS``, namespace after namespace, and other details of the same reason not before
+``DETAILS_SECONDS``.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from controller.writing.outbox import Outbox
 from controller.writing.writer import Writer
 from dra.claims.conditions import claims_allocated
 from dra.claims.reasons import Obstacle, Reason
+from dra.common.fair_queue import FairQueue
 from dra.kube.errors import ForbiddenError, UnavailableError
 from dra.pods.pods import Pod
 
@@ -61,7 +63,7 @@ class PodConditions:
         self._outbox = outbox
         self._type = claims_allocated(driver)
         self._now = now
-        self._due: dict[str, _Due] = {}
+        self._due: FairQueue[str, _Due] = FairQueue()
         self._written: dict[str, tuple[ConditionState, float]] = {}
         self._not_before = float("-inf")
         self._sent: _Due | None = None
@@ -70,8 +72,9 @@ class PodConditions:
     @property
     def due(self) -> float | None:
         """The monotonic time of the next write, None when there is none."""
-        first = next(iter(self._due.values()), self._sent)
-        return None if first is None else max(first.at, self._not_before)
+        times = [due.at for _, due in self._due.heads()]
+        times += [self._sent.at] if self._sent is not None and not times else []
+        return max(min(times), self._not_before) if times else None
 
     def waits(self, pod: Pod, obstacle: Obstacle) -> None:
         """The pod's claims wait because of ``obstacle``."""
@@ -82,27 +85,27 @@ class PodConditions:
         now = self._now()
         same = known is not None and known[0].reason == state.reason
         if known is not None and same and (known[0] == state or now < known[1] + DETAILS_SECONDS):
-            self._due.pop(pod.uid, None)
+            self._due.discard(pod.uid)
             return
         before = self._due.get(pod.uid)
         at = now + PATIENCE_SECONDS if before is None else before.at
-        self._due[pod.uid] = _Due(pod, state, at)
+        self._due.put(pod.key[0], pod.uid, _Due(pod, state, at))
 
     def served(self, pod: Pod) -> None:
         """Nothing of the pod's claims is left to allocate; told only if it was said to wait."""
-        self._due.pop(pod.uid, None)
+        self._due.discard(pod.uid)
         known = self._known(pod)
         if known is not None and not known[0].allocated:
             state = ConditionState(allocated=True, reason=Reason.ALLOCATED.value, message="")
-            self._due[pod.uid] = _Due(pod, state, self._now())
+            self._due.put(pod.key[0], pod.uid, _Due(pod, state, self._now()))
 
     def leave(self, pod_uid: str) -> None:
         """Whether it waits is not ours to say now."""
-        self._due.pop(pod_uid, None)
+        self._due.discard(pod_uid)
 
     def forget(self, pod_uid: str) -> None:
         """The pod is gone."""
-        self._due.pop(pod_uid, None)
+        self._due.discard(pod_uid)
         self._written.pop(pod_uid, None)
 
     def write_if_due(self) -> bool:
@@ -110,13 +113,13 @@ class PodConditions:
         now = self._now()
         if self._answers and self._sent is not None:
             self._settle(self._sent, self._answers.popleft())
-        if self.due is None or now < self.due:
+        if now < self._not_before or self.due is None or now < self.due:
             return False
         self._not_before = now + GAP_SECONDS
         if self._sent is not None:
             return False
-        uid = next(iter(self._due))
-        self._sent = due = self._due.pop(uid)
+        uid = next(uid for uid, due in self._due.heads() if due.at <= now)
+        self._sent = due = self._due.take(uid)
         self._written[uid] = (due.state, now)
         self._outbox.send(lambda: self._answers.append(self._write(due)))
         return True
@@ -143,7 +146,7 @@ class PodConditions:
         known = self._written.pop(uid, None)
         if isinstance(error, UnavailableError):
             if known is not None:
-                self._due.setdefault(uid, sent)
+                self._due.put(sent.pod.key[0], uid, self._due.get(uid) or sent)
             self._not_before = self._now() + _RETRY_SECONDS
         elif isinstance(error, ForbiddenError):
             self._not_before = self._now() + _FORBIDDEN_SECONDS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from controller.reporting.podconditions import GAP_SECONDS, PATIENCE_SECONDS
 from dra.common.resources import PODS
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError, UnavailableError
 from tests.controller.bench import Bench
@@ -158,3 +159,19 @@ def test_a_pod_that_is_gone_is_forgotten() -> None:
     bench.delete_pod("p0")
     bench.run(seconds=5.0)
     assert asked == []
+
+
+def test_thousands_of_pods_of_one_namespace_do_not_delay_the_conditions_of_another() -> None:
+    bench = waiting(pods=100)
+    lone = claim("lone", request("r", OWN_CLASS))
+    lone["metadata"]["namespace"] = "other"
+    alone = pod("alone", "lone")
+    alone["metadata"]["namespace"] = "other"
+    bench.claim(lone)
+    bench.pod(alone)
+    bench.run()
+    bench.run(seconds=PATIENCE_SECONDS)
+    bench.run(seconds=2 * GAP_SECONDS)
+    bench.run(seconds=2 * GAP_SECONDS)
+    assert bench.condition("alone")["reason"] == "WaitingForSlice"
+    assert writes(bench) <= 3

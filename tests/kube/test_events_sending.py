@@ -79,6 +79,29 @@ def test_a_full_queue_drops_the_oldest(stub: Stub, make: Make) -> None:
     assert recorder.dropped == 2
 
 
+def test_events_of_one_namespace_neither_delay_nor_push_out_those_of_another(
+    stub: Stub, make: Make
+) -> None:
+    gate = threading.Event()
+
+    def slowly(handler: Any) -> None:
+        assert gate.wait(PATIENCE)
+        OK(handler)
+
+    stub.calls += [slowly, *[OK] * 5]
+    recorder = make(limits=EventLimits(pending=5))
+    recorder.emit(POD, "First", "keeps the sender busy")
+    eventually(lambda: len(stub.requests) == 1)
+    recorder.emit(thing("early", namespace="few"), "Waiting", "early")
+    for number in range(20):
+        recorder.emit(POD, "Waiting", f"many {number}")
+    recorder.emit(thing("late", namespace="other"), "Waiting", "late")
+    gate.set()
+    assert recorder.flush(PATIENCE)
+    messages = [request.body["message"] for request in stub.requests[1:]]
+    assert messages == ["early", "many 17", "late", "many 18", "many 19"]
+
+
 def test_a_server_that_is_away_for_a_moment_loses_nothing(
     stub: Stub, make: Make, clock: FakeClock
 ) -> None:

@@ -8,11 +8,11 @@ import contextlib
 import logging
 import random
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
+from dra.common.fair_queue import FairQueue
 from dra.common.resources import EVENTS, Obj, Resource
 from dra.kube.client.patch import PatchApi
 from dra.kube.errors import AlreadyExistsError, ObjectNotFoundError, UnavailableError
@@ -52,7 +52,8 @@ class EventLimits:
     """Limits on the events of a recorder.
 
     Equal events within ``window_seconds`` of the last one are counted up instead of repeated. At
-    most ``pending`` different ones wait to be sent; the oldest is dropped. An object may have
+    most ``pending`` different ones wait to be sent, and namespaces take turns; the oldest of the
+    one that has most is dropped. An object may have
     ``burst`` different events at once, then one every ``refill_seconds``. Of all objects together
     ``at_once`` are sent in a row, then one every ``pause_seconds``, and none before it is
     ``delay_seconds`` old: what is reported about has the API server first.
@@ -98,7 +99,7 @@ class EventRecorder:
         self._hurried = threading.Event()
         self._sent: Recent[Occurrence, _Sent] = Recent(4096)  # used by the sending thread only
         self._changed = threading.Condition()
-        self._waiting: OrderedDict[Occurrence, _Waiting] = OrderedDict()
+        self._waiting: FairQueue[Occurrence, _Waiting] = FairQueue()
         self._sending = False
         self._started = False
         self._closed = False
@@ -132,9 +133,10 @@ class EventRecorder:
             if self._closed or not self._allowance.take(occurrence.regarding, at):
                 self._drop()
                 return
-            self._waiting[occurrence] = _Waiting(first=now, last=now, at=at)
+            waiting = _Waiting(first=now, last=now, at=at)
+            self._waiting.put(occurrence.namespace, occurrence, waiting)
             if len(self._waiting) > self._limits.pending:
-                self._waiting.popitem(last=False)
+                self._waiting.drop_of_largest()
                 self._drop()
             if not self._started:
                 self._started = True
@@ -174,13 +176,14 @@ class EventRecorder:
             self._dropped += 1
 
     def _send_next(self) -> float | None:
-        """Send the oldest event; waits for a wish when there is none."""
+        """Send the next event; waits for a wish when there is none."""
         if not self._keep_pace():
             return None
         with self._changed:
             if not self._waiting:
                 return None
-            occurrence, waiting = self._waiting.popitem(last=False)
+            occurrence, _ = next(self._waiting.heads())
+            waiting = self._waiting.take(occurrence)
             self._sending = True
         try:
             self._send_patiently(occurrence, waiting)
@@ -208,9 +211,10 @@ class EventRecorder:
         Does not pause if somebody waits for the rest.
         """
         with self._changed:
-            oldest = next(iter(self._waiting.values()), None)
-        if oldest is None:
+            head = next(self._waiting.heads(), None)
+        if head is None:
             return False
+        oldest = head[1]
         if not self._loop.is_stopping():
             wait = oldest.at + self._limits.delay_seconds - self._clock.monotonic()
             if wait > 0:
