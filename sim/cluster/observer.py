@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from dra.claims.claims import claim_names
-from dra.common.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj
+from dra.common.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj, at
 from dra.gpu.inventory import ClaimRef
 from dra.kube.mirror.reflector import Change, Reflector
 from sim.cluster.cluster import Cluster
@@ -60,7 +60,7 @@ class NamespaceObserver:
     def phases(self) -> dict[str, str]:
         """Pod to phase."""
         pods = self._pods.store.list()
-        return {p["metadata"]["name"]: p.get("status", {}).get("phase", "") for p in pods}
+        return {p["metadata"]["name"]: at(p, "status", "phase", default="") for p in pods}
 
     def pod(self, name: str) -> Obj | None:
         """A pod as last seen."""
@@ -92,7 +92,7 @@ class NamespaceObserver:
             event
             for event in self._cluster.api.list(EVENTS, namespace=self._namespace).items
             if event["involvedObject"].get("name") in names
-            and event.get("source", {}).get("component") == component
+            and at(event, "source", "component") == component
             and event.get("type") == "Warning"
         ]
         found.sort(key=lambda e: (e.get("lastTimestamp") or "", e["involvedObject"]["kind"]))
@@ -123,11 +123,11 @@ class NamespaceObserver:
     def _report(self) -> None:
         for pod in self._pods.store.list():
             uid, name = pod["metadata"]["uid"], pod["metadata"]["name"]
-            if uid in self._reported or pod.get("status", {}).get("phase") != "Running":
+            if uid in self._reported or at(pod, "status", "phase") != "Running":
                 continue
             claim = self.claim_of(name) or {}
-            allocation = claim.get("status", {}).get("allocation", {})
-            results = allocation.get("devices", {}).get("results", ())
+            allocation = at(claim, "status", "allocation", default={})
+            results = at(allocation, "devices", "results")
             self._reported.add(uid)
             self._on_running(
                 Placement(

@@ -6,6 +6,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from dra.common.resources import at
+
 _SHOWN_MOUNTS = 2
 
 
@@ -33,7 +35,7 @@ def container_excerpt(view: Mapping[str, Any]) -> str:
 def device_data(claim: Mapping[str, Any]) -> str:
     """``status.devices`` of a claim: each device with its condition and its data."""
     lines = []
-    for device in claim.get("status", {}).get("devices", ()):
+    for device in at(claim, "status", "devices"):
         conditions = ", ".join(
             f"{c['type']}={c['status']} ({c.get('reason', '')})"
             for c in device.get("conditions", ())

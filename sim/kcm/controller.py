@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from dra.claims.claims import SCHEDULER_FINALIZER, claim_names
-from dra.common.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Obj
+from dra.common.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Obj, at
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ObjectNotFoundError
 from dra.kube.events.events import EventRecorder
@@ -166,9 +166,7 @@ class ClaimController:
     def _find_pod(self, name: str, namespace: str, claim: Obj) -> Obj | None:
         """The pod as watched; one that is reserved for but unknown is asked for, to be sure."""
         pod = self._pods.store.get(name, namespace)
-        if pod is None and any(
-            c["name"] == name for c in claim.get("status", {}).get("reservedFor", ())
-        ):
+        if pod is None and any(c["name"] == name for c in at(claim, "status", "reservedFor")):
             try:
                 return self._api.get(PODS, name, namespace=namespace)
             except ObjectNotFoundError:

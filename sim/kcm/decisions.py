@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from dra.claims.claims import SCHEDULER_FINALIZER
-from dra.common.resources import RESOURCE_CLAIMS, Obj
+from dra.common.resources import RESOURCE_CLAIMS, Obj, at
 
 POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
 """Annotation of a claim that was made from a template: its name in the pod."""
@@ -47,7 +47,7 @@ class PodClaimNames:
 
 def is_done(pod: Obj) -> bool:
     """Whether the pod will use its claims no more."""
-    return pod.get("status", {}).get("phase") in _TERMINAL or (
+    return at(pod, "status", "phase") in _TERMINAL or (
         "deletionTimestamp" in pod["metadata"] and not pod["spec"].get("nodeName")
     )
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from dra.common.quantity import parse_quantity
-from dra.common.resources import Obj
+from dra.common.resources import Obj, at
 
 Amounts = dict[str, Fraction]
 """Resource name to amount: cores, bytes, or a count."""
@@ -29,7 +29,7 @@ class NodeView:
     @property
     def allocatable(self) -> Amounts:
         """Resources that the node can give to pods."""
-        offered = self.node.get("status", {}).get("allocatable", {})
+        offered = at(self.node, "status", "allocatable", default={})
         return {name: parse_quantity(amount) for name, amount in offered.items()}
 
 
@@ -126,7 +126,7 @@ def matches_affinity(pod: Obj, node: Obj) -> bool:
     labels = node["metadata"].get("labels", {})
     if any(labels.get(k) != v for k, v in pod["spec"].get("nodeSelector", {}).items()):
         return False
-    affinity = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
+    affinity = at(pod["spec"], "affinity", "nodeAffinity", default={})
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
     return required is None or matches_selector(required, node)
 

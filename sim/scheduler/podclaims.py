@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dra.claims.claims import claim_names
-from dra.common.resources import Obj
+from dra.common.resources import Obj, at
 from sim.scheduler.nodefit import matches_selector
 
 PLUGIN = "DynamicResources"
@@ -35,7 +35,7 @@ class PodClaims:
         """Filter: the reason why the claims do not go with this node, or ""."""
         reason = ""
         for claim in self.claims:
-            allocation = claim.get("status", {}).get("allocation")
+            allocation = at(claim, "status", "allocation", default=None)
             if allocation is None:
                 reason = reason or "cannot allocate all claims"
                 continue
@@ -90,14 +90,14 @@ def find_claims(
 
 
 def _check_consumers(claim: Obj, pod: Obj) -> None:
-    reserved = claim.get("status", {}).get("reservedFor", ())
+    reserved = at(claim, "status", "reservedFor")
     mine = any(c["uid"] == pod["metadata"]["uid"] for c in reserved)
     if not mine and len(reserved) >= _MAX_CONSUMERS:
         raise UnresolvableError(f'resourceclaim "{claim["metadata"]["name"]}" in use')
 
 
 def _check_classes(claim: Obj, get_class: Callable[[str], Obj | None]) -> None:
-    for request in claim["spec"].get("devices", {}).get("requests", ()):
+    for request in at(claim["spec"], "devices", "requests"):
         for name in _classes(request):
             if get_class(name) is None:
                 raise UnresolvableError(

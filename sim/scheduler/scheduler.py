@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 
 from dra.claims.claims import claim_names
-from dra.common.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, Obj
+from dra.common.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, Obj, at
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import KubeError
 from dra.kube.mirror.reflector import Change, Reflector
@@ -127,7 +127,7 @@ class Scheduler:
         placed = [
             (p["spec"]["nodeName"], p)
             for p in self._pods.store.list()
-            if p["spec"].get("nodeName") and p.get("status", {}).get("phase") not in _TERMINAL
+            if p["spec"].get("nodeName") and at(p, "status", "phase") not in _TERMINAL
         ]
         with self._assumed_lock:
             placed += self._assumed.values()
@@ -144,7 +144,7 @@ class Scheduler:
         if pod is None:
             return
         uid = pod["metadata"]["uid"]
-        gone = change.new is None or pod.get("status", {}).get("phase") in _TERMINAL
+        gone = change.new is None or at(pod, "status", "phase") in _TERMINAL
         if gone or pod["spec"].get("nodeName"):
             with self._assumed_lock:
                 self._assumed.pop(uid, None)
@@ -217,7 +217,7 @@ def _wants_node(pod: Obj) -> bool:
     return (
         not spec.get("nodeName")
         and "deletionTimestamp" not in pod["metadata"]
-        and pod.get("status", {}).get("phase") not in _TERMINAL
+        and at(pod, "status", "phase") not in _TERMINAL
         and spec.get("schedulerName", NAME) == NAME
         and not spec.get("schedulingGates")
     )

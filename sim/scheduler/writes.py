@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from datetime import UTC, datetime
 
-from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, Resource
+from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, Resource, at
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ConflictError
 from dra.kube.events.events import EventRecorder
@@ -107,7 +107,7 @@ class SchedulerWrites:
         """
         self._events.emit(pod, "FailedScheduling", message, warning=True)
         metadata = pod["metadata"]
-        conditions = pod.get("status", {}).get("conditions", [])
+        conditions = at(pod, "status", "conditions")
         old: Obj = next((c for c in conditions if c["type"] == "PodScheduled"), {})
         if (old.get("reason"), old.get("message")) == (reason, message):
             return

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dra.common.resources import Obj
+from dra.common.resources import Obj, at
 
 _ROLE = "node-role.kubernetes.io/"
 
@@ -27,12 +27,12 @@ class Column:
 
 
 def _pod_ready(pod: Obj) -> str:
-    states = pod.get("status", {}).get("containerStatuses", [])
+    states = at(pod, "status", "containerStatuses")
     return f"{sum(bool(s.get('ready')) for s in states)}/{len(pod['spec']['containers'])}"
 
 
 def _pod_restarts(pod: Obj) -> str:
-    states = pod.get("status", {}).get("containerStatuses", [])
+    states = at(pod, "status", "containerStatuses")
     return str(sum(state.get("restartCount", 0) for state in states))
 
 
@@ -50,7 +50,7 @@ def _pod_status(pod: Obj) -> str:
 
 
 def _node_status(node: Obj) -> str:
-    conditions = {c["type"]: c["status"] for c in node.get("status", {}).get("conditions", [])}
+    conditions = {c["type"]: c["status"] for c in at(node, "status", "conditions")}
     word = {"True": "Ready", None: "Unknown"}.get(conditions.get("Ready"), "NotReady")
     return f"{word},SchedulingDisabled" if node["spec"].get("unschedulable") else word
 
@@ -73,7 +73,7 @@ def _event_object(event: Obj) -> str:
 
 
 def _event_seen(event: Obj) -> str:
-    series = event.get("series", {}).get("lastObservedTime")
+    series = at(event, "series", "lastObservedTime")
     times = (series, event.get("lastTimestamp"), event.get("eventTime"))
     return str(next(filter(None, times), event["metadata"].get("creationTimestamp", "")))
 

@@ -8,6 +8,7 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from dra.common.resources import at
 from sim.apiserver.refusals import errors
 from sim.apiserver.schema.resources import NODES
 from sim.apiserver.verbs.incoming import Target
@@ -46,7 +47,7 @@ def upstream(registry: Registry, target: Target, container: str) -> Upstream | N
     if not spec.get("nodeName"):
         return None
     node = registry.get(Target(NODES, "", spec["nodeName"], "")).copy().get("status", {})
-    port = node.get("daemonEndpoints", {}).get("kubeletEndpoint", {}).get("Port", 0)
+    port = at(node, "daemonEndpoints", "kubeletEndpoint", "Port", default=0)
     host = next((a["address"] for a in node.get("addresses", ()) if a["type"] == "InternalIP"), "")
     if not port or not host:
         raise errors.ApiError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from typing import TYPE_CHECKING, Any
 
-from dra.common.resources import Obj
+from dra.common.resources import Obj, at
 from sim.apiserver.kinds.kind import Environment, Kind, text_at
 from sim.apiserver.schema.builtin import METADATA
 from sim.apiserver.schema.resources import ResourceType
@@ -85,7 +85,7 @@ def resource_types(definition: Obj) -> list[ResourceType]:
 
 
 def _schema(version: Obj) -> Obj:
-    schema: Obj = version.get("schema", {}).get("openAPIV3Schema", {})
+    schema: Obj = at(version, "schema", "openAPIV3Schema", default={})
     return schema
 
 

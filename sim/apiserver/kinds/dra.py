@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from dra.common.resources import Obj
+from dra.common.resources import Obj, at
 from sim.apiserver.kinds.kind import Environment, Kind, text_at
 from sim.apiserver.validate import claims, claimstatus, classes, slices
 from sim.apiserver.validate.devices import device_id, immutable
@@ -73,7 +73,7 @@ class ClaimKind(Kind):
 
 
 def _results(status: Obj) -> list[Obj]:
-    results: list[Obj] = status.get("allocation", {}).get("devices", {}).get("results", [])
+    results: list[Obj] = at(status, "allocation", "devices", "results", default=[])
     return results
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dra.common.resources import Obj
+from dra.common.resources import Obj, at
 from sim.apiserver.refusals import names
 from sim.apiserver.refusals.causes import Cause, invalid, not_supported, required
 from sim.apiserver.validate.devices import (
@@ -33,7 +33,7 @@ def check_claim_spec(spec: Obj, path: str, *, admin_allowed: bool) -> list[Cause
     inside = f"{path}.devices"
     causes: list[Cause] = []
     for index, request in enumerate(requests):
-        if request.get("exactly", {}).get("adminAccess") and not admin_allowed:
+        if at(request, "exactly", "adminAccess") and not admin_allowed:
             causes.append(refuse_admin_access(f"{inside}.requests[{index}].adminAccess"))
             break
     causes += check_items(

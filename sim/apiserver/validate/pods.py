@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dra.common.resources import Obj
+from dra.common.resources import Obj, at
 from sim.apiserver.refusals import names
 from sim.apiserver.refusals.causes import (
     Cause,
@@ -32,7 +32,7 @@ def check_pod(spec: Obj) -> list[Cause]:
             causes += _check_uses(container, f"spec.{part}[{index}]", claims)
     causes += _check_claims(claims)
     causes += _check_gates(spec)
-    affinity = spec.get("affinity", {}).get("nodeAffinity", {})
+    affinity = at(spec, "affinity", "nodeAffinity", default={})
     if needed := affinity.get("requiredDuringSchedulingIgnoredDuringExecution"):
         path = "spec.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution"
         causes += check_node_selector(needed, path)
@@ -131,7 +131,7 @@ def check_pod_status(pod: Obj) -> list[Cause]:
     """Checks that the recorded claims belong to claims of the pod."""
     known = {claim.get("name") for claim in pod["spec"].get("resourceClaims", [])}
     text = "must match the name of an entry in `spec.resourceClaims`"
-    statuses = pod.get("status", {}).get("resourceClaimStatuses", [])
+    statuses = at(pod, "status", "resourceClaimStatuses")
     return [
         invalid(f"status.resourceClaimStatuses[{index}].name", status.get("name"), text)
         for index, status in enumerate(statuses)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
-from dra.common.resources import Obj
+from dra.common.resources import Obj, at
 from sim.apiserver.refusals import names
 from sim.apiserver.refusals.causes import Cause, invalid, required, too_long, too_many
 from sim.apiserver.validate.devices import (
@@ -43,7 +42,9 @@ def check_slice(spec: Obj, old: Obj | None) -> list[Cause]:
     causes += _check_pool(spec.get("pool", {}))
     if old is not None:
         for path in ("pool.name", "driver", "nodeName"):
-            causes += immutable(f"spec.{path}", _at(spec, path), _at(old, path))
+            causes += immutable(
+                f"spec.{path}", at(spec, *path.split(".")), at(old, *path.split("."))
+            )
     causes += _check_where(spec, "spec", _WHERE)
     if "nodeSelector" in spec:
         terms = spec["nodeSelector"].get("nodeSelectorTerms", [])
@@ -71,13 +72,6 @@ def check_slice(spec: Obj, old: Obj | None) -> list[Cause]:
         lambda counters, at: _check_counters(counters, at, "name"),
         key=lambda counters: counters.get("name"),
     )
-
-
-def _at(spec: Obj, path: str) -> Any:
-    value: Any = spec
-    for name in path.split("."):
-        value = (value or {}).get(name)
-    return value
 
 
 def _check_pool(pool: Obj) -> list[Cause]:

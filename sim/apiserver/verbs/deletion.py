@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from dra.common.resources import Obj
+from dra.common.resources import Obj, at
 from sim.apiserver.refusals import errors
 from sim.apiserver.schema.normalise import rfc3339
 
@@ -150,7 +150,7 @@ def _propagate(metadata: Obj, options: DeleteOptions) -> None:
 
 
 def _is_held(target: Target, obj: Obj) -> bool:
-    return target.resource.family == _NAMESPACES and bool(obj.get("spec", {}).get("finalizers"))
+    return target.resource.family == _NAMESPACES and bool(at(obj, "spec", "finalizers"))
 
 
 def _keep(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from dra.claims.claims import claim_names
-from dra.common.resources import RESOURCE_CLAIMS, Obj
+from dra.common.resources import RESOURCE_CLAIMS, Obj, at
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import KubeError, ObjectNotFoundError
@@ -103,7 +103,7 @@ class ClaimManager:
         namespace = pod["metadata"]["namespace"]
         ids: list[str] = []
         with self._lock:
-            for reference in container.get("resources", {}).get("claims", ()):
+            for reference in at(container, "resources", "claims"):
                 claim = self._claims.get((namespace, names.get(reference["name"]) or ""))
                 if claim is not None:
                     ids += _ids(claim, reference.get("request", ""))
@@ -128,7 +128,7 @@ class ClaimManager:
             )
         if "allocation" not in status:
             raise ClaimError(f"ResourceClaim {ref} is not allocated")
-        results = status["allocation"].get("devices", {}).get("results", ())
+        results = at(status["allocation"], "devices", "results")
         drivers = list(dict.fromkeys(r["driver"] for r in results))
         for driver in drivers:
             if self._registry.get(driver) is None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from dra.common.resources import Obj
+from dra.common.resources import Obj, at
 from dra.kube.timing import rfc3339
 
 TERMINAL = frozenset({"Succeeded", "Failed"})
@@ -15,7 +15,7 @@ _TERMINATED_BY_SIGNAL = 143
 
 def is_terminal(pod: Obj) -> bool:
     """Whether the pod has ended for good."""
-    return pod.get("status", {}).get("phase") in TERMINAL
+    return at(pod, "status", "phase") in TERMINAL
 
 
 def is_deleting(pod: Obj) -> bool:
@@ -50,8 +50,8 @@ def ended(pod: Obj, now: datetime, *, phase: str) -> Obj:
 
 def started_at(pod: Obj) -> datetime | None:
     """Starts of the first container, None when none runs."""
-    for status in pod.get("status", {}).get("containerStatuses", ()):
-        if started := status.get("state", {}).get("running", {}).get("startedAt"):
+    for status in at(pod, "status", "containerStatuses"):
+        if started := at(status, "state", "running", "startedAt"):
             return datetime.fromisoformat(started)
     return None
 
@@ -82,7 +82,7 @@ def _status(pod: Obj, phase: str, now: datetime, *, states: Mapping[str, Any]) -
         "containerStatuses": _containers(
             pod["spec"].get("containers", ()), states["containers"], up=up
         ),
-        "startTime": pod.get("status", {}).get("startTime") or rfc3339(now),
+        "startTime": at(pod, "status", "startTime") or rfc3339(now),
     }
     if init := pod["spec"].get("initContainers"):
         status["initContainerStatuses"] = _containers(init, states["init"], up=up)
@@ -91,7 +91,7 @@ def _status(pod: Obj, phase: str, now: datetime, *, states: Mapping[str, Any]) -
 
 def _condition(pod: Obj, kind: str, now: datetime, *, true: bool, reason: str) -> Obj:
     status = "True" if true else "False"
-    old = next((c for c in pod.get("status", {}).get("conditions", ()) if c["type"] == kind), None)
+    old = next((c for c in at(pod, "status", "conditions") if c["type"] == kind), None)
     same = old is not None and old["status"] == status
     return {
         "type": kind,

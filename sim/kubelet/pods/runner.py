@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from dra.common.resources import PODS, Obj
+from dra.common.resources import PODS, Obj, at
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError
 from dra.kube.events.events import EventRecorder
@@ -155,7 +155,7 @@ class PodRunner:
 
     def _start(self, pod: Obj) -> float | None:
         uid = pod["metadata"]["uid"]
-        if not pod.get("status", {}).get("containerStatuses"):
+        if not at(pod, "status", "containerStatuses"):
             pod = self._write(pod, podstatus.pending(pod, _now()))
         try:
             self._claims.prepare(pod)
