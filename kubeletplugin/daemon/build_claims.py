@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
+from dra.common.resources import Obj
 from kubeletplugin.claims.claim_fate import claim_fate
 from kubeletplugin.claims.claim_tasks import ClaimTasks
 from kubeletplugin.claims.janitor import Janitor
@@ -56,7 +58,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
     options, api, journal = common.options, common.api, common.journal
     reports, readiness, statuses = common.reports, common.readiness, publishing.statuses
     hardware, observer = gpus.hardware, common.telemetry.metrics
-    prepare = _build_prepare(common, gpus)
+    prepare = _build_prepare(common, gpus, know=statuses.know)
     fate = partial(
         claim_fate, api, driver=options.driver_name, pool=options.pool, seen=observer.claim_seen
     )
@@ -139,7 +141,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
     return ClaimParts(node, tasks, recovery, rebuild, janitor, needs)
 
 
-def _build_prepare(common: Common, gpus: GpuParts) -> _PrepareParts:
+def _build_prepare(common: Common, gpus: GpuParts, *, know: Callable[[Obj], None]) -> _PrepareParts:
     options, journal, hardware = common.options, common.journal, gpus.hardware
     session, identity = hardware.session, hardware.identity
     removal = Removal(session, journal, identity)
@@ -149,19 +151,23 @@ def _build_prepare(common: Common, gpus: GpuParts) -> _PrepareParts:
         options.roots, directories=options.library_directories, hook=options.cdi_hook
     )
     specs = Specs(options.driver_name, hardware, roots=options.roots, search=search)
-    rollback = Rollback(hardware, journal, removal, specs, reports=common.reports)
+    rollback = Rollback(
+        hardware, journal, removal, specs, look=gpus.looks.ask, reports=common.reports
+    )
     preparer = Preparer(
         hardware,
         journal,
         slices,
         specs,
         rollback,
+        look=gpus.looks.ask,
         read_devices=partial(
             read_devices,
             common.api,
             driver=options.driver_name,
             pool=options.pool,
             seen=common.telemetry.metrics.claim_seen,
+            know=know,
         ),
     )
     return _PrepareParts(specs, rollback, preparer)

@@ -15,6 +15,7 @@ from kubeletplugin.gpus.lifecycle.driverlibrary import DriverLibrary
 from kubeletplugin.gpus.lifecycle.hardwareloop import HardwareLoop
 from kubeletplugin.gpus.lifecycle.letgo import LettingGo
 from kubeletplugin.gpus.lifecycle.migmode import MigMode
+from kubeletplugin.gpus.looks import Looks
 from kubeletplugin.gpus.neighbours.nodewatch import NodeWatch
 from kubeletplugin.gpus.neighbours.pausing import Pause, Pauses
 from kubeletplugin.host.pidnamespace import sees_processes
@@ -23,9 +24,10 @@ from kubeletplugin.nvml.session.session import Session
 
 @dataclass(frozen=True, slots=True)
 class GpuParts:
-    """Threads: ``loop``, ``monitor`` and those of ``node_watch``."""
+    """Threads: ``loop``, ``looks``, ``monitor`` and those of ``node_watch``."""
 
     hardware: Hardware
+    looks: Looks
     monitor: HealthMonitor
     node_watch: NodeWatch
     mig_mode: MigMode
@@ -103,7 +105,8 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
         beat=common.telemetry.liveness.hardware.beat,
     )
     mig_mode = MigMode(hardware, journal, reports=reports)
-    return GpuParts(hardware, monitor, node_watch, mig_mode, library, letting_go, loop)
+    looks = Looks(hardware.look)
+    return GpuParts(hardware, looks, monitor, node_watch, mig_mode, library, letting_go, loop)
 
 
 def build_hardware(common: Common) -> Hardware:

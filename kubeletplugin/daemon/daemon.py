@@ -67,6 +67,7 @@ class Daemon:
         self.kubelet.service.start()
         self.kubelet.registration.start()
         self.publishing.statuses.start()
+        self.gpus.looks.start()
         self.gpus.loop.start()
         self.gpus.monitor.start()
         self.gpus.node_watch.start()
@@ -98,6 +99,7 @@ class Daemon:
             self.common.readiness,
             threads=[
                 self.gpus.loop.thread.problem,
+                self.gpus.looks.thread.problem,
                 self.claims.janitor.thread.problem,
                 self.gpus.monitor.thread.problem,
                 self.publishing.mignode.thread.problem,
@@ -118,6 +120,7 @@ class Daemon:
         self.gpus.node_watch.stop()
         self.gpus.monitor.stop()
         self.gpus.loop.stop()
+        self.gpus.looks.stop()
         self.publishing.slices.stop()
         self.publishing.mignode.stop()
         self.publishing.statuses.stop()

@@ -24,6 +24,10 @@ from kubeletplugin.telemetry.logfields import about
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 8
+_GATHER_SECONDS = 0.02
+"""A Prepare is answered before its status is written, and what follows at once replaces it."""
+_KNOWN_SECONDS = 5.0
+_MOST_KNOWN = 64
 _Wish = Callable[[Obj], "list[Obj]"]
 """From the claim as it is to our devices as they are to be shown, their conditions without time."""
 
@@ -52,7 +56,8 @@ class ClaimStatuses:
         self._clock = clock or SystemClock()
         self._first_delay = first_delay
         self._condition = threading.Condition()
-        self._wanted: dict[str, tuple[ClaimRef, _Wish]] = {}
+        self._wanted: dict[str, tuple[ClaimRef, _Wish, float]] = {}
+        self._known: dict[str, tuple[Obj, float]] = {}
         self._busy = False
         self.thread = Loop("claim status", self._turn, backoff=Backoff(limit=1.0), clock=clock)
 
@@ -64,6 +69,14 @@ class ClaimStatuses:
         """End the thread after the write that is under way; further wishes are given up."""
         self.thread.stop()
         self.thread.join()
+
+    def know(self, claim: Obj) -> None:
+        """Take a claim as it was just read, so that it need not be read again to be written to."""
+        with self._condition:
+            self._known.pop(claim["metadata"]["uid"], None)
+            self._known[claim["metadata"]["uid"]] = (claim, self._clock.monotonic())
+            while len(self._known) > _MOST_KNOWN:
+                del self._known[next(iter(self._known))]
 
     def show_devices(self, ref: ClaimRef, entries: Sequence[Entry]) -> None:
         """Show these devices as they are, ready or not."""
@@ -95,14 +108,19 @@ class ClaimStatuses:
 
     def _want(self, ref: ClaimRef, wish: _Wish) -> None:
         with self._condition:
-            self._wanted[ref.uid] = (ref, wish)
+            self._wanted[ref.uid] = (ref, wish, self._clock.monotonic() + _GATHER_SECONDS)
         self.thread.notify()
 
     def _turn(self) -> float | None:
         with self._condition:
             if not self._wanted:
                 return None
-            ref, wish = self._wanted.pop(next(iter(self._wanted)))
+            uid = next(iter(self._wanted))
+            wait = self._wanted[uid][2] - self._clock.monotonic()
+        if wait > 0:
+            self.thread.pause(wait)
+        with self._condition:
+            ref, wish, _ = self._wanted.pop(uid)
             self._busy = True
         try:
             self._write(ref, wish)
@@ -135,10 +153,12 @@ class ClaimStatuses:
                 return
 
     def _apply(self, ref: ClaimRef, wish: _Wish) -> None:
-        claim = self._api.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
-        if claim["metadata"]["uid"] != ref.uid:
-            return
-        self._seen(read_claim(claim))
+        claim = self._take_known(ref)
+        if claim is None:
+            claim = self._api.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
+            if claim["metadata"]["uid"] != ref.uid:
+                return
+            self._seen(read_claim(claim))
         shown = {
             (d["pool"], d["device"]): d
             for d in claim.get("status", {}).get("devices", ())
@@ -153,3 +173,8 @@ class ClaimStatuses:
             "status": {"devices": devices},
         }
         self._api.apply(RESOURCE_CLAIMS, body, field_manager=self._manager, subresource="status")
+
+    def _take_known(self, ref: ClaimRef) -> Obj | None:
+        with self._condition:
+            claim, read = self._known.pop(ref.uid, (None, 0.0))
+        return claim if self._clock.monotonic() - read < _KNOWN_SECONDS else None

@@ -139,6 +139,7 @@ class Plant:
         daemon.common.events.emit = self._emit  # type: ignore[method-assign]
         # A call that hangs then hangs its claim's thread; the deadline of calls has its own tests.
         daemon.gpus.hardware.session._calls.run = _at_once  # type: ignore[method-assign]
+        daemon.gpus.hardware.session._calls.together = _all_at_once  # type: ignore[method-assign]
         return daemon
 
     def _emit(self, regarding: Obj, reason: str, message: str, *, warning: bool = False) -> None:
@@ -189,9 +190,10 @@ class Plant:
         self.run(self._publish)
 
     def _publish(self) -> None:
+        self.daemon.gpus.looks.run()
         statuses = self.daemon.publishing.statuses
         while statuses._wanted:
-            ref, entries = statuses._wanted.pop(next(iter(statuses._wanted)))
+            ref, entries, _ = statuses._wanted.pop(next(iter(statuses._wanted)))
             _try(lambda: statuses._apply(ref, entries))  # noqa: B023 - called at once
         _try(self.daemon.publishing.slices._publish)
         _try(self.daemon.publishing.mignode._publish)
@@ -240,6 +242,10 @@ class _Recording(FolderHttp):
 
 
 def _at_once(name: str, work: Callable[[], T], **_: Any) -> T:
+    return work()
+
+
+def _all_at_once(work: Callable[[], T], *, gpu: str) -> T:
     return work()
 
 

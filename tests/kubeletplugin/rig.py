@@ -219,9 +219,10 @@ class Rig:
         return one
 
     def prepared(self, ref: ClaimRef) -> list[str]:
-        """Prepare, which has to succeed; the CDI names."""
+        """Prepare, which has to succeed, and be seen on the GPU; the CDI names."""
         answer = self.prepare(ref)
         assert not answer.error, answer.error
+        wait_for("the look at the GPU", self.has_looked)
         return [name for d in answer.devices for name in d.cdi_device_ids]
 
     def refused(self, ref: ClaimRef) -> str:
@@ -284,9 +285,15 @@ class Rig:
         """Whether nothing of any claim is left: hardware, journal, CDI."""
         return not self.slices() and not self.journal() and not self.specs()
 
+    def has_looked(self) -> bool:
+        """Whether the GPUs have been looked at after all that was done."""
+        return self.daemon is not None and self.daemon.gpus.looks.idle
+
     def published(self) -> bool:
         """Whether the MigNode says what the plugin knows."""
         assert self.daemon is not None
+        if not self.has_looked():
+            return False
         inventory = self.daemon.publishing.inventory.of_mignode()
         found = self.api.list(MIG_NODES, field_selector=f"metadata.name={self.node}").items
         if not found or inventory is None:

@@ -36,6 +36,18 @@ def test_it_tells_which_slice_the_claim_got(rig: Rig) -> None:
     assert f"{DRIVER}/kubelet-plugin" in {f["manager"] for f in claim["metadata"]["managedFields"]}
 
 
+def test_a_claim_is_read_once_for_prepare_and_its_status(rig: Rig) -> None:
+    assert rig.daemon is not None
+    rig.daemon.claims.janitor.stop()  # which asks what has become of claims
+    ref = rig.claim(SLICE)
+    asked: list[str] = []
+    rig.http.refuse = lambda method, path: asked.append(f"{method} {path.rpartition('/')[2]}")
+    rig.prepared(ref)
+    assert rig.claim_status(ref)
+    assert asked.count(f"GET {ref.name}") == 1
+    assert asked.count("PATCH status") == 1
+
+
 def test_entries_of_another_driver_stay(rig: Rig) -> None:
     other = {"request": "r1", "driver": "net.example.com", "pool": "p", "device": "nic"}
     own = {"request": "r0", "driver": DRIVER, "pool": rig.node, "device": SLICE}

@@ -207,7 +207,7 @@ def test_an_instance_whose_creation_hung_is_found_and_removed_later(impatient: R
 def test_a_gpu_that_hangs_while_all_are_looked_for_keeps_its_description(impatient: Rig) -> None:
     rig = impatient
     rig.prepared(rig.claim(SLICE))
-    wait_for("MigNode", lambda: len(rig.published_slices()) == 1)
+    wait_for("MigNode", lambda: rig.published_slices() == [("gpu-0", "1g.5gb", 4, "prepared")])
     before = rig.mignode()["status"]["gpus"][0]
     rig.machine.inject(
         Fault(id="hang", function="nvmlDeviceGetMigMode", action="hang", gpu=0, times=0)

@@ -6,14 +6,13 @@ The claim is read from the API server each time: kubelet passes namespace, name 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from api.config import decode as decode_config
 from api.errors import InvalidObjectError
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.claims import Claim, read_claim
-from dra.common.resources import RESOURCE_CLAIMS
+from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
@@ -27,17 +26,18 @@ class ClaimUnreadableError(StartingError):
     """The API server did not answer; the claim may be as we remember it."""
 
 
-def read_devices(
+def read_devices(  # noqa: PLR0913 - what is read, and who else has use for it
     api: KubeApi,
     ref: ClaimRef,
     *,
     driver: str,
     pool: str,
     seen: Callable[[Claim], None] = lambda _: None,
+    know: Callable[[Obj], None] = lambda _: None,
 ) -> tuple[AllocatedDevice, ...]:
     """The devices of ``driver`` in ``pool`` that the claim was given, with checked configuration.
 
-    ``seen`` gets the claim as it is, whatever comes of it.
+    ``seen`` gets the claim as it is, whatever comes of it, and ``know`` its object.
 
     Raises:
         ClaimUnreadableError: no answer, or no permission to read it.
@@ -45,8 +45,10 @@ def read_devices(
             or bad configuration.
     """
     _check_names(ref)
-    claim = read_claim(_get(api, ref))
+    found = _get(api, ref)
+    claim = read_claim(found)
     seen(claim)
+    know(found)
     if claim.ref.uid != ref.uid:
         raise ClaimError(
             f"the claim was replaced by another of the same name (UID {claim.ref.uid}); "
@@ -66,7 +68,7 @@ def _check_names(ref: ClaimRef) -> None:
             raise ClaimError(f"no claim can have the {field} {text[:_QUOTED_TEXT]!r}")
 
 
-def _get(api: KubeApi, ref: ClaimRef) -> Mapping[str, Any]:
+def _get(api: KubeApi, ref: ClaimRef) -> Obj:
     try:
         return api.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
     except ObjectNotFoundError as error:

@@ -64,6 +64,7 @@ class Preparer:
         specs: Specs,
         rollback: Rollback,
         *,
+        look: Callable[[str], None],
         read_devices: Callable[[ClaimRef], tuple[AllocatedDevice, ...]],
         clock: Clock | None = None,
     ) -> None:
@@ -72,6 +73,7 @@ class Preparer:
         self._slices = slices
         self._specs = specs
         self._rollback = rollback
+        self._look = look
         self._read_devices = read_devices
         self._clock = clock or SystemClock()
 
@@ -100,9 +102,8 @@ class Preparer:
             done = [entry for unit, group in entries for entry in self._on_gpu(unit, group)]
             self._specs.write(done)
             if any(e.state is not State.PREPARED for e in done):
-                for state in (State.CDI_WRITTEN, State.PREPARED):
-                    done = [e if e.state is State.PREPARED else e.at(state) for e in done]
-                    self._journal.put(*done)
+                done = [e if e.state is State.PREPARED else e.at(State.PREPARED) for e in done]
+                self._journal.put(*done)
         except (PluginError, NvmlError) as error:
             held = [e for _, group in entries for e in group if e.state in HELD]
             left = str(
@@ -195,7 +196,14 @@ class Preparer:
         return entry
 
     def _look_again(self, groups: Iterable[tuple[GpuUnit, list[Entry]]]) -> None:
-        for unit, _ in groups:
+        """Have what is published follow; of what was prepared before, it may say that it is lost.
+
+        A status that is written now must not repeat that.
+        """
+        for unit, entries in groups:
+            if not any(e.state in HELD for e in entries):
+                self._look(unit.uuid)
+                continue
             with unit.lock:
                 self._hardware.observe(unit)
 

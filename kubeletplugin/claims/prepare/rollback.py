@@ -7,7 +7,7 @@ its answer, and the pod can end.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from dra.claims.reasons import NodeReason
@@ -59,6 +59,7 @@ class Rollback:
         removal: Removal,
         specs: Specs,
         *,
+        look: Callable[[str], None],
         reports: Reports,
         clock: Clock | None = None,
     ) -> None:
@@ -66,6 +67,7 @@ class Rollback:
         self._journal = journal
         self._removal = removal
         self._specs = specs
+        self._look = look
         self._reports = reports
         self._clock = clock or SystemClock()
 
@@ -169,10 +171,8 @@ class Rollback:
                 _log.warning("%s", other)
                 self._reports.report_node(NodeReason.FOREIGN, other, warning=True)
         finally:
-            try:
-                self._hardware.observe(unit)
-            finally:
-                unit.lock.leave()
+            unit.lock.leave()
+            self._look(unit.uuid)
 
     def _keep(
         self, entry: Entry, error: PluginError | NvmlError, left: Remainder, otherwise: State
@@ -199,7 +199,7 @@ class Rollback:
         self._reports.report_claim(
             entry.claim, reason, f"{entry.device} cannot be removed yet: {error}", warning=True
         )
-        self._hardware.look(entry.gpu)
+        self._look(entry.gpu)
 
 
 def _kept_as(entry: Entry, error: Exception, otherwise: State) -> State:

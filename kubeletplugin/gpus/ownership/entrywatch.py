@@ -60,6 +60,7 @@ class EntryWatch:
 
     def hold(self, entry: Entry) -> bool:
         """Hold the directories of an entry's instances, unless that is done; True if it was not."""
+        self._renew()
         opened = False
         with self._lock:
             held = self._held.setdefault(entry.key, {})
@@ -85,9 +86,7 @@ class EntryWatch:
 
     def tell(self, entry: Entry) -> tuple[Continuity, Continuity]:
         """Evidence of the directories of an entry's GPU instance and compute instance."""
-        if self._generation() != self._held_in:
-            self._held_in = self._generation()
-            self.keep_only(())
+        self._renew()
         told = {name: self._tell(entry, name, path) for name, path in self._places(entry)}
         answers = [*told.values(), Continuity.UNKNOWN, Continuity.UNKNOWN]
         return answers[0], answers[1]
@@ -105,6 +104,12 @@ class EntryWatch:
             gone = self._held.keys() - set(keys)
         for key in gone:
             self.end(key)
+
+    def _renew(self) -> None:
+        """Let go of what was held before NVML was opened the last time."""
+        if self._generation() != self._held_in:
+            self._held_in = self._generation()
+            self.keep_only(())
 
     def _places(self, entry: Entry) -> Iterator[tuple[str, Path]]:
         minor = None if entry.gi_id is None else self._minor_of(entry.gpu)
