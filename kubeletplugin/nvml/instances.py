@@ -129,7 +129,7 @@ def read_compute_instance(session: Session, handle: Any, *, gpu: str) -> Compute
 def compute_handles(session: Session, gi: Any, *, gpu: str) -> list[Any]:
     """The handles of all compute instances in the GPU instance of handle ``gi``."""
     handles: list[Any] = []
-    for profile_id in dict.fromkeys(info.id for _, info in compute_profiles(session, gi, gpu=gpu)):
+    for profile_id in _compute_profile_ids(session, gi, gpu=gpu):
         buffer = (pynvml.c_nvmlComputeInstance_t * _MOST_INSTANCES)()
         count = ctypes.c_uint(_MOST_INSTANCES)
         session.call(
@@ -142,6 +142,19 @@ def compute_handles(session: Session, gi: Any, *, gpu: str) -> list[Any]:
         )
         handles.extend(buffer[: count.value])
     return handles
+
+
+def _compute_profile_ids(session: Session, gi: Any, *, gpu: str) -> tuple[int, ...]:
+    """Ids of the compute-instance profiles of a GPU instance; one wrong answer is not kept."""
+    profile = session.call(pynvml.nvmlGpuInstanceGetInfo, gi, gpu=gpu).profileId
+    key = (session.generation, gpu, int(profile))
+    if key in session.certain:
+        return session.compute_profiles[key]
+    found = tuple(dict.fromkeys(info.id for _, info in compute_profiles(session, gi, gpu=gpu)))
+    if found and session.compute_profiles.get(key) == found:
+        session.certain.add(key)
+    session.compute_profiles[key] = found
+    return found
 
 
 def compute_profiles(session: Session, gi: Any, *, gpu: str) -> Iterator[tuple[int, Any]]:

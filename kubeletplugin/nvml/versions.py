@@ -29,14 +29,14 @@ def newest_form(session: Session, function: Callable[..., Any], *arguments: Any,
     Raises:
         NvmlError: what the driver says to the form that it has.
     """
-
-    @wraps(function)
-    def first_form(*arguments: Any) -> Any:
-        return function(*arguments, version=1)
-
     try:
         return session.call(function, *arguments, gpu=gpu)
     except NvmlError as error:
         if error.code not in _UNKNOWN_FORM:
             raise
+
+    @wraps(function)
+    def first_form(*arguments: Any) -> Any:
+        return function(*arguments, version=1)
+
     return session.call(first_form, *arguments, gpu=gpu)

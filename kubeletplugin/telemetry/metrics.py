@@ -35,6 +35,7 @@ class PluginMetrics(NodeObserver):
     ) -> None:
         self.profile_of: Callable[[str], str] = lambda _: UNKNOWN
         self._claims = claims
+        self._nvml_children: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
         self._now = now
         self._calls = {
             operation: Histogram(
@@ -93,8 +94,12 @@ class PluginMetrics(NodeObserver):
 
     def nvml_call(self, operation: str, code: str, seconds: float) -> None:
         """A function of NVML was called; ``code`` is an nvmlReturn_t by name, or HANG."""
-        self._nvml.labels(operation, code).inc()
-        self._nvml_seconds.labels(operation).observe(seconds)
+        children = self._nvml_children.get((operation, code))
+        if children is None:
+            children = self._nvml.labels(operation, code), self._nvml_seconds.labels(operation)
+            self._nvml_children[operation, code] = children
+        children[0].inc()
+        children[1].observe(seconds)
 
     def lock_wait(self, seconds: float) -> None:
         """A GPU's lock was waited for, with or without getting it."""

@@ -49,6 +49,10 @@ class Session(Library):
         """True if NVML can name all processes of the node; without, an empty list says nothing."""
         self.let_go: frozenset[str] = frozenset()
         """UUIDs of GPUs of which no handle is taken; see ``reopen`` for those that are taken."""
+        self.compute_profiles: dict[tuple[int, str, int], tuple[int, ...]] = {}
+        """Ids of compute-instance profiles by generation, GPU and GPU-instance profile, as last
+        answered; what was answered twice is not asked for again."""
+        self.certain: set[tuple[int, str, int]] = set()
 
     def call(self, function: Callable[..., T], *arguments: Any, gpu: str = "") -> T:
         """Call a function of pynvml; ``gpu`` is the UUID to name in an error.
@@ -58,28 +62,33 @@ class Session(Library):
         library gave out before. Where only one GPU says that the driver is away, it is an error of
         that GPU.
         """
+        if self._use.inside:
+            return self._call(function, *arguments, gpu=gpu)
         with self.together():
-            generation = self._generation
-            fresh = self._fresh(arguments)
-            try:
-                return self._run(function, *fresh, gpu=gpu)
-            except pynvml.NVMLError as error:
-                if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
-                    self._handles.forget(gpu)
-                failure = translate(function.__name__, error.value, gpu=gpu)
-                if not isinstance(failure, DriverUnavailableError) or not self._open:
-                    raise failure from error
-                if self._driver_answers():
-                    raise NvmlError(function.__name__, error.value, gpu=gpu) from error
-                if error.value != pynvml.NVML_ERROR_UNINITIALIZED:
-                    raise failure from error
-            with self._initialising:
-                if generation == self._generation:
-                    self._initialise()
-            fresh = self._fresh(fresh)
-            if any(isinstance(a, _OF_A_GENERATION) and not self._handles.owner(a) for a in fresh):
-                raise translate(function.__name__, pynvml.NVML_ERROR_NOT_READY, gpu=gpu)
-            return self._translated(function, *fresh, gpu=gpu)
+            return self._call(function, *arguments, gpu=gpu)
+
+    def _call(self, function: Callable[..., T], *arguments: Any, gpu: str) -> T:
+        generation = self._generation
+        fresh = self._fresh(arguments)
+        try:
+            return self._run(function, *fresh, gpu=gpu)
+        except pynvml.NVMLError as error:
+            if error.value == pynvml.NVML_ERROR_GPU_IS_LOST:
+                self._handles.forget(gpu)
+            failure = translate(function.__name__, error.value, gpu=gpu)
+            if not isinstance(failure, DriverUnavailableError) or not self._open:
+                raise failure from error
+            if self._driver_answers():
+                raise NvmlError(function.__name__, error.value, gpu=gpu) from error
+            if error.value != pynvml.NVML_ERROR_UNINITIALIZED:
+                raise failure from error
+        with self._initialising:
+            if generation == self._generation:
+                self._initialise()
+        fresh = self._fresh(fresh)
+        if any(isinstance(a, _OF_A_GENERATION) and not self._handles.owner(a) for a in fresh):
+            raise translate(function.__name__, pynvml.NVML_ERROR_NOT_READY, gpu=gpu)
+        return self._translated(function, *fresh, gpu=gpu)
 
     def device(self, uuid: str) -> Any:
         """The kept handle of a GPU; in a new generation it is taken anew where the GPU last was.
