@@ -13,12 +13,24 @@ TEMPORARY_SUFFIX = ".tmp"
 
 
 def write_durably(path: Path, data: bytes, *, mode: int = 0o644) -> None:
-    """Replace ``path`` by ``data``: written beside it, synced, renamed, the directory synced.
-
-    The temporary name begins with the file's own and ends in ``.tmp``, which no CDI runtime reads.
+    """Replace ``path`` by ``data``, also if the power fails right after.
 
     Raises:
         OSError: nothing of ``path`` has changed, unless it was the last step, the directory's sync.
+    """
+    write_whole(path, data, mode=mode, synced=True)
+    sync_directory(path.parent)
+
+
+def write_whole(path: Path, data: bytes, *, mode: int = 0o644, synced: bool = False) -> None:
+    """Replace ``path`` by ``data``: written beside it and renamed.
+
+    Whoever reads finds the old or the new, however the process ends. When the power fails it may be
+    the old one again, or without ``synced`` what the file system makes of it.
+    The temporary name begins with the file's own and ends in ``.tmp``, which no CDI runtime reads.
+
+    Raises:
+        OSError: nothing of ``path`` has changed.
     """
     descriptor, name = tempfile.mkstemp(
         prefix=f"{path.name}.", suffix=TEMPORARY_SUFFIX, dir=path.parent
@@ -28,12 +40,12 @@ def write_durably(path: Path, data: bytes, *, mode: int = 0o644) -> None:
             file.write(data)
             file.flush()
             os.fchmod(file.fileno(), mode)
-            os.fsync(file.fileno())
+            if synced:
+                os.fsync(file.fileno())
         Path(name).replace(path)
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
-    sync_directory(path.parent)
 
 
 def sync_directory(directory: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from cdi.errors import SpecError, StoreError
-from cdi.files import TEMPORARY_SUFFIX, sync_directory, write_durably
+from cdi.files import TEMPORARY_SUFFIX, sync_directory, write_whole
 from cdi.spec import CLAIM_CLASS, Spec, claim_kind, encode, vendor
 from cdi.validate import validate
 
@@ -22,6 +22,9 @@ _SUFFIX = ".yaml"
 
 class SpecStore:
     """The claim specs of one driver below ``root`` (``/var/run/cdi``). Touches no other files.
+
+    ``root`` is in memory on most nodes: after a reboot specs are written again, and those that
+    came back are swept. A spec is whole or not there, and no name of one is waited for.
 
     Methods raise StoreError for what the file system refuses and SpecError for a claim UID that is
     no file name. Calls for different claims may run at the same time.
@@ -49,7 +52,7 @@ class SpecStore:
             raise StoreError(f"cannot write CDI specs to {self._root}: {text}") from error
 
     def write(self, claim_uid: str, spec: Spec) -> None:
-        """Check ``spec`` and put it there durably; a file that already says so is left alone."""
+        """Check ``spec`` and put it there whole; a file that already says so is left alone."""
         path = self.path(claim_uid)
         if spec.kind != self._kind:
             raise SpecError(f"CDI spec: kind {spec.kind!r} is not this driver's {self._kind!r}")
@@ -59,7 +62,7 @@ class SpecStore:
             if _read(path) == data:
                 return
             self._root.mkdir(parents=True, exist_ok=True)
-            write_durably(path, data)
+            write_whole(path, data, synced=True)
         except OSError as error:
             raise StoreError(f"cannot write CDI spec {path}: {error.strerror or error}") from error
 
@@ -68,7 +71,6 @@ class SpecStore:
         path = self.path(claim_uid)
         try:
             path.unlink()
-            sync_directory(self._root)
         except FileNotFoundError:
             return
         except OSError as error:

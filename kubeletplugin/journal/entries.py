@@ -15,7 +15,7 @@ class State(StrEnum):
     """Step that a device has reached, while it is made or removed.
 
     On the way in: ``intent`` (nothing on the hardware yet, or nothing known of it), ``gi-created``,
-    ``ci-created``, ``cdi-written``, ``prepared`` (kubelet has been told, or may be). ``lost``: it
+    ``ci-created``, ``prepared`` (kubelet has been told, or may be). ``lost``: it
     was prepared and somebody or a reset took it from the hardware.
 
     On the way out: ``destroying``, ``ci-destroyed`` (the GPU instance is left). What could not be

@@ -1,8 +1,10 @@
 """The journal of slices made on the hardware, by claim: on disk before the hardware changes.
 
-One file, replaced atomically; the generation before it stays beside it. A journal that cannot be
-read is set aside, never overwritten, and the one before it is used. Either way something may be
-missing from it, which stands in the file itself until it has been found again.
+One file, replaced atomically; the last durable generation before it stays beside it. Steps are
+noted: they outlive the process, and need not outlive the machine, as no instance does. What kubelet
+is told of is durable. A journal that cannot be read is set aside, never overwritten, and the one
+before it is used. Either way something may be missing from it, which stands in the file itself
+until it has been found again.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from cdi.files import TEMPORARY_SUFFIX, sync_directory, write_durably
+from cdi.files import TEMPORARY_SUFFIX, sync_directory, write_durably, write_whole
 from kubeletplugin.errors import HostError
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journalfile import Contents, EntryKey, decode, encode
@@ -26,7 +28,9 @@ _SHOWN_RECORD = 500
 
 
 class Journal:
-    """The entries of this node. Thread-safe; a change is on disk when its method returns.
+    """The entries of this node. Thread-safe; a change is written when its method returns.
+
+    It is durable as well, but for :meth:`note`.
 
     Raises HostError from every change that could not be written; the entries are then as before.
     ``problems`` says in words which files or records could not be used, ``failure`` why the last
@@ -43,6 +47,7 @@ class Journal:
         self._on_change = on_change
         self.failure = ""
         self._contents, self.problems = _load(path)
+        self._durable = True
         self._entries: dict[EntryKey, Entry] = {e.key: e for e in self._contents.entries}
 
     def entries(self) -> tuple[Entry, ...]:
@@ -79,6 +84,11 @@ class Journal:
         """Add or replace entries, all of them or none."""
         with self._changing():
             self._write(self._entries | {e.key: e for e in entries})
+
+    def note(self, *entries: Entry) -> None:
+        """Put entries whose instances do not outlive a reboot, so that these need not either."""
+        with self._changing():
+            self._write(self._entries | {e.key: e for e in entries}, durably=False)
 
     def exchange(self, old: Entry, new: Entry) -> None:
         """Forget one entry and put another, in one write."""
@@ -159,7 +169,13 @@ class Journal:
             if changed and self._on_change is not None:
                 self._on_change()
 
-    def _write(self, entries: dict[EntryKey, Entry], contents: Contents | None = None) -> None:
+    def _write(
+        self,
+        entries: dict[EntryKey, Entry],
+        contents: Contents | None = None,
+        *,
+        durably: bool = True,
+    ) -> None:
         contents = replace(
             contents or self._contents,
             generation=self._contents.generation + 1,
@@ -168,8 +184,12 @@ class Journal:
         data = encode(contents)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            _keep_previous(self._path)
-            write_durably(self._path, data, mode=0o600)
+            if self._durable:
+                _keep_previous(self._path)
+            write = write_durably if durably else write_whole
+            self._durable = False
+            write(self._path, data, mode=0o600)
+            self._durable = durably
         except OSError as error:
             failure = (
                 f"cannot write the journal {self._path}: {error.strerror or error}; "

@@ -92,7 +92,8 @@ def encode(contents: Contents) -> bytes:
         "rebuild": contents.rebuild,
         "entries": [*(_record(e) for e in contents.entries), *contents.unread],
     }
-    return json.dumps({**body, "checksum": _checksum(body)}, indent=1).encode()
+    text = _canonical(body)
+    return f'{text[:-1]},"checksum":"{_digest(text)}"}}'.encode()
 
 
 def decode(data: bytes) -> Contents:
@@ -217,5 +218,12 @@ def _record(entry: Entry) -> Record:
 
 
 def _checksum(body: Record) -> str:
-    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return _digest(_canonical(body))
+
+
+def _canonical(body: Record) -> str:
+    return json.dumps(body, sort_keys=True, separators=(",", ":"))
+
+
+def _digest(text: str) -> str:
     return "sha256:" + hashlib.sha256(text.encode()).hexdigest()

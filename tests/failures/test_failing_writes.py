@@ -14,7 +14,7 @@ from tests.failures.plant import Plant, Site
 from tests.failures.steps import Step, StepRecorder, hooked
 
 TWO_SLICES = ("gpu-0-mig-1g5gb-19-4", "gpu-1-mig-2g10gb-14-0")
-WRITES = 8
+WRITES = 7
 """Those of an undisturbed Prepare of two slices."""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,33 @@ def test_the_generation_before_is_kept_whole(tmp_path: Path) -> None:
     journal.put(entry("u1"))
     journal.put(entry("u2"))
     assert [e.claim.uid for e in Journal(previous(path)).entries()] == ["u1"]
+
+
+def test_steps_are_noted_without_waiting_for_the_disk_and_the_last_durable_generation_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "journal.json"
+    synced: list[int] = []
+    sync = os.fsync
+    journal = Journal(path)
+    journal.put(entry("u1"))
+
+    def look(descriptor: int) -> None:
+        synced.append(descriptor)
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", look)
+    journal.note(entry("u2"))
+    journal.note(entry("u2").at(State.GI_CREATED, gi_id=7))
+    assert synced == []
+    assert [e.claim.uid for e in Journal(path).entries()] == ["u1", "u2"]
+    path.write_bytes(b"")  # what a file system may make of them when the power fails
+    again = Journal(path)
+    assert ([e.claim.uid for e in again.entries()], again.rebuild) == (["u1"], True)
+    again.note(entry("u3"))
+    again.put(entry("u4"))
+    assert len(synced) == 3, "the one set aside, the file, its name"
+    assert [e.claim.uid for e in Journal(path).entries()] == ["u1", "u3", "u4"]
 
 
 def test_removing_what_is_not_there_writes_nothing(tmp_path: Path) -> None:

@@ -210,7 +210,8 @@ def test_a_disk_that_is_full_at_the_mark_does_not_pretend_success(
 
     ref = in_use(rig)
     with monkeypatch.context() as patch:
-        patch.setattr(journal, "write_durably", full)
+        for write in ("write_durably", "write_whole"):
+            patch.setattr(journal, write, full)
         assert "cannot write the journal" in rig.unprepare(ref)
     assert states(rig) == [State.PREPARED]
 

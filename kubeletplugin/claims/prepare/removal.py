@@ -92,7 +92,7 @@ class Removal:
         if entry.state in ARRIVING:
             self._note(marked)
         else:
-            self._journal.put(marked)
+            self._journal.note(marked)
 
     def _note(self, entry: Entry) -> None:
         """Record a step; on a full disk the next is taken all the same, as the entry stays.
@@ -100,6 +100,6 @@ class Removal:
         ``_without_compute_instance`` remembers in this process that it was taken.
         """
         try:
-            self._journal.put(entry)
+            self._journal.note(entry)
         except PluginError as error:
             _log.warning("the journal cannot be written", extra=device(entry, error=str(error)))

@@ -86,7 +86,7 @@ class Slices:
             return self._compute(unit, entry, profile)
         before = self._journal.get(entry)
         entry = _without_ids(entry, State.INTENT, boot_id=self._boot_id)
-        self._journal.put(entry)
+        self._journal.note(entry)
         try:
             gi = create_gpu_instance(self._session, unit.uuid, profile=profile, placement=placement)
         except UndeliverableError as error:
@@ -104,7 +104,7 @@ class Slices:
     def _compute(self, unit: GpuUnit, entry: Entry, profile: Profile) -> Entry:
         """The entry, whose GPU instance is there, with a compute instance."""
         if self._journal.get(entry) != entry or entry.gi_id is None:
-            self._journal.put(entry)
+            self._journal.note(entry)
         if entry.gi_id is None:
             raise ValueError(f"{entry.device} has no GPU instance")
         try:
@@ -120,7 +120,7 @@ class Slices:
             raise
         entry = entry.at(State.CI_CREATED, ci_id=ci.id, mig_uuid=ci.uuid)
         self._identity.note_made(entry)
-        self._journal.put(entry)
+        self._journal.note(entry)
         return entry
 
     def _bare(self, entry: Entry, gi_id: int) -> Entry:
