@@ -33,7 +33,7 @@ def find_mixture(claims: Iterable[ClaimWants]) -> ClaimRef | None:
 
 
 def looks_only(problem: Problem) -> bool:
-    """Whether all claims of a problem only look."""
+    """True if all claims of a problem only look."""
     return all(claim.views for claim in problem.claims)
 
 

@@ -20,7 +20,7 @@ _GPU_SLICES = 64
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to hold back. ``blocked`` counts the memory slices of it that others have now."""
+    """Slices to hold back. ``blocked`` counts the memory slices of them that others have now."""
 
     decision: Decision
     blocked: int
@@ -57,7 +57,7 @@ def plan(
 
 
 def _on_node(search: Search, node: NodeGpus, stays: AbstractSet[str]) -> Iterator[Decision]:
-    """What would do on ``node``, with ever more of its GPUs emptied, the least used first."""
+    """Decisions on ``node`` with ever more of its GPUs emptied, the least used first."""
     order = sorted(range(len(node.gpus)), key=lambda n: (_held(node.gpus[n]), n))
     gpus = [*node.gpus]
     for index in order:

@@ -14,7 +14,7 @@ from dra.pods.hosts import Hosts
 
 
 def preference(claims: Iterable[ClaimWants]) -> NodesConfig:
-    """What the first request that prefers nodes prefers: all go to one node."""
+    """Preference of the first request that has one: all go to one node."""
     stated = (want.nodes for claim in claims for want in claim.wants)
     return next((nodes for nodes in stated if nodes.policy != "none"), NO_PREFERENCE)
 
@@ -47,11 +47,11 @@ def node_tiers(
 
 
 def _gpus(node: NodeGpus) -> Taken:
-    """What is taken of the GPUs of which something can be given out."""
+    """Fullness of the GPUs of which something can be given out."""
     return gpu_memory((s.gpu.memory_mib, *_slices(s)) for s in node.gpus if not s.blocked)
 
 
 def _slices(state: GpuState) -> tuple[int, int]:
-    """How many memory slices are taken, and of how many; a GPU without slices is one."""
+    """Memory slices that are taken, and all of them; a GPU without slices is one."""
     slices = state.market.geometry.memory_slices if state.market else 1
     return (slices if state.whole_held else state.usage.mask.bit_count()), slices

@@ -44,7 +44,7 @@ class Grant:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """What one GPU could give together, and what that costs.
+    """Devices that one GPU could give together, with their cost.
 
     ``used`` are the marks that no device of another GPU may have then; ``bound`` are those that
     the other devices of their constraints must have.
@@ -59,7 +59,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """How placements on the GPUs of one market are judged: by type, each with its policy."""
+    """Pricing of placements on the GPUs of one market: by type, each with its policy."""
 
     table: MoveTable
     policies: Sequence[Policy]
@@ -238,7 +238,7 @@ _WHOLE = 1e6
 
 
 class _Prices:
-    """What the moves on one GPU cost, worked out once for every state that it may come to."""
+    """Costs of the moves on one GPU, worked out once for every state that it may come to."""
 
     def __init__(self, pricing: Pricing) -> None:
         self._pricing = pricing

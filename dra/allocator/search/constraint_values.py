@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from dra.cel.kinds import Offer
 
 Vector = tuple[int, ...]
-"""How many devices of each type of want."""
+"""Number of devices of each type of want."""
 
 Members = Mapping[int, tuple[int, ...]]
 """By constraint, the types of want that it covers."""
@@ -67,5 +67,5 @@ def joined(bound: Marks, new: Marks) -> Marks | None:
 
 
 def is_complete(mark: Mark, served: Vector, target: Vector, members: Members) -> bool:
-    """Whether all types of a mark's constraint are served: it binds nobody any more."""
+    """True when all types of a mark's constraint are served, so that it binds nobody any more."""
     return all(served[index] == target[index] for index in members[mark.constraint])

@@ -63,7 +63,7 @@ class Constrained:
         """By constraint that wants the same value, the types of want that it covers."""
 
     def rules(self, gpu: int) -> Rules:
-        """What holds for that GPU's part in serving all wants."""
+        """Constraints on that GPU's part in serving all wants."""
         if not self._constraints:
             return FREE
         state = self._states[gpu]

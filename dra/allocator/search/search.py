@@ -32,7 +32,7 @@ _NODE, _GPU = 10, 5
 
 
 class Solution(NamedTuple):
-    """What serving a problem on a node costs, and one option per GPU that could give something."""
+    """Cost of serving a problem on a node, and one option per GPU that gives something."""
 
     cost: Cost
     options: list[Option]
@@ -56,7 +56,7 @@ class Search:
 
     @cached_property
     def wanted(self) -> dict[WantType, list[Asked]]:
-        """What is wanted, by type, in the order in which it is asked for."""
+        """Wants by type, in the order in which they are asked for."""
         grouped: dict[WantType, list[Asked]] = {}
         selecting: dict[Hashable, tuple[str, ...]] = {}
         for claim in self.problem.claims:
@@ -76,12 +76,12 @@ class Search:
 
     @cached_property
     def wants(self) -> list[list[Asked]]:
-        """What is wanted, per type."""
+        """Wants per type."""
         return list(self.wanted.values())
 
     @cached_property
     def target(self) -> Vector:
-        """How many devices of each type are wanted."""
+        """Number of wanted devices of each type."""
         return tuple(sum(asked.want.count for asked in group) for group in self.wants)
 
     @cached_property
@@ -95,7 +95,7 @@ class Search:
 
     @cached_property
     def by_shape(self) -> bool:
-        """Whether nodes whose GPUs are in equal states serve it alike.
+        """True if nodes whose GPUs are in equal states serve it alike.
 
         They do, unless a selector looks at what tells one GPU from another, or a constraint at what
         some of them share: which do so is not the same on all nodes.
@@ -104,7 +104,7 @@ class Search:
 
     @cached_property
     def _shared(self) -> bool:
-        """Whether a constraint looks at what some GPUs of a node share and others do not."""
+        """True if a constraint looks at what some GPUs of a node share and others do not."""
         return any(c.attribute == PCIE_ROOT for c in self.constraints)
 
     @cached_property
@@ -115,7 +115,7 @@ class Search:
 
     @cached_property
     def _together(self) -> bool:
-        """Whether one GPU is to give everything."""
+        """True if one GPU is to give everything."""
         return any(
             not c.distinct
             and c.attribute.removeprefix(f"{self.fleet.driver}/") == PARENT
@@ -147,7 +147,7 @@ class Search:
         return Asked(claim.claim.ref, want)
 
     def match(self, state: GpuState, index: int) -> Match:
-        """What of a GPU would serve the wants of type ``index``. Raises SelectorError."""
+        """Offers of a GPU that would serve the wants of type ``index``. Raises SelectorError."""
         return self.fleet.kinds.match(self.types[index].expressions, state.kind, state.gpu)
 
     def groups(self, shapes: Collection[Hashable] | None = None) -> list[Sequence[str]]:
@@ -162,7 +162,7 @@ class Search:
         return [*found.values()]
 
     def _tells(self, gpus: Sequence[GpuState]) -> Hashable:
-        """What tells GPUs apart that are in equal states."""
+        """Traits that tell GPUs in equal states apart."""
         looks = tuple(map(self._look, gpus)) if self.telling else ()
         roots = dict[str, int]()
         numbers = (
@@ -213,7 +213,7 @@ class Search:
         return useful
 
     def has_room(self, state: GpuState, index: int) -> bool:
-        """Whether a GPU could give a device of type ``index`` now. Raises SelectorError."""
+        """True if a GPU could give a device of type ``index`` now. Raises SelectorError."""
         if state.blocked or state.whole_held:
             return False
         for offer in self.match(state, index).offers:
@@ -247,7 +247,7 @@ class Search:
         return Solution(*found) if found is not None else None
 
     def _target_of(self, allowed: list[list[tuple[Offer, ...]]]) -> Vector | None:
-        """How many devices of each type a node is to give, None where it cannot."""
+        """Number of devices of each type that a node is to give, None where it cannot."""
         target = list(self.target)
         for index, kind in enumerate(self.types):
             if kind.everything:
@@ -311,7 +311,7 @@ class Search:
 
 
 def all_of(gpus: list[tuple[Offer, ...]]) -> int | None:
-    """How many devices ``gpus`` offer together; None where slices overlap, so that "all" is void.
+    """Number of devices that ``gpus`` offer together; None where slices overlap and "all" is void.
 
     Slices of one profile lie beside each other, those of different profiles do not.
     """
