@@ -17,6 +17,7 @@ from controller.reporting.observer import ControllerObserver
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.judge import explain
 from dra.allocator.explain.message import as_obstacle
+from dra.allocator.making_room import decide_with_preemption, with_room_made
 from dra.allocator.problem import Decision, Outcome, Problem
 from dra.claims.reasons import Obstacle, Reason
 from dra.pods.pods import Pod
@@ -62,7 +63,7 @@ class Placing:
         if yielding:
             allocator = allocator.on(self._cluster.fleet.without(yielding))
         obstacle = self._failures.resting(problem) or self._failures.find(
-            problem, yielding, partial(allocator.could_serve, problem)
+            problem, yielding, partial(allocator.could_serve, with_room_made(problem, allocator))
         )
         if obstacle is None:
             began = self._now()
@@ -87,6 +88,8 @@ class Placing:
             outcome = allocator.outcome(tried)
             if outcome.decision is not None:
                 break
+        if outcome.decision is None and outcome.given_up is None:
+            outcome = Outcome(decide_with_preemption(problem, allocator))
         self._observer.decided(self._now() - began, placed=outcome.decision is not None)
         return outcome
 

@@ -112,7 +112,9 @@ def alike(problem: Problem) -> Hashable | None:
     # What an obstacle names is for the pod's namespace only.
     pod = problem.pod
     rules = () if problem.rules is None else problem.rules.key
-    return claims, _needs(pod.needs), frozenset(problem.excluded), pod.node, pod.key[0], rules
+    preempts = pod.priority if pod.needs.preempts else None
+    needs = _needs(pod.needs), preempts, rules
+    return claims, needs, frozenset(problem.excluded), pod.node, pod.key[0]
 
 
 def _needs(needs: PodNeeds) -> str:

@@ -101,18 +101,27 @@ class OngoingDecision:
         stock, policy = fleet.stock, POLICIES[want.policy]
         fits: dict[str, bool] = {}
         found: Candidate | None = None
+        equals: dict[str, Candidate] = {}
+        rules = search.problem.rules
         for candidate in stock.candidates(want.expressions, policy, fleet.weights):
             name = candidate.state.inventory.node
             if name not in fits:
                 fits[name] = self._fits(search, name)
-            if fits[name]:
-                found = candidate
+            if found is not None and candidate.cost != found.cost:
                 break
-            if len(fits) >= MANY:
+            if fits[name]:
+                if rules is None or not rules.prefers:
+                    found = candidate
+                    break
+                equals.setdefault(name, candidate)
+                found = found or candidate
+            if found is None and len(fits) >= MANY:
                 # Such as for a pod of a DaemonSet: the candidates on other nodes are too many.
                 states = self._where_it_fits(search, fits)
                 found = stock.best(want.expressions, policy, fleet.weights, states)
                 break
+        if rules is not None and equals:
+            found = equals[rules.best([*equals])]
         if found is not None:
             return asked.at(found.state, found.offer, found.placement)
         if stock.whole:
@@ -148,6 +157,9 @@ class OngoingDecision:
     def _first(self, search: Search, ranked: list[_Entry]) -> Decision | None:
         """The cheapest, then the first by name, that is still to be had."""
         heapq.heapify(ranked)
+        decision = self._liked_best(search, ranked)
+        if decision is not None:
+            return decision
         while ranked:
             cost, name, at, names, solution = ranked[0]
             node = self._places.fleet.nodes.get(name)
@@ -161,6 +173,16 @@ class OngoingDecision:
             else:
                 heapq.heappop(ranked)
         return None
+
+    def _liked_best(self, search: Search, ranked: list[_Entry]) -> Decision | None:
+        """The one of the cheapest that the pod prefers; None where it prefers nothing."""
+        rules, fleet = search.problem.rules, self._places.fleet
+        if rules is None or not rules.prefers or not ranked:
+            return None
+        equals = [entry for entry in ranked if entry[0] == ranked[0][0]]
+        every = sorted(name for _, _, at, names, _ in equals for name in names[at:])
+        fitting = [name for name in every if name in fleet.nodes and self._fits(search, name)]
+        return search.decision(fleet.nodes[rules.best(fitting)]) if fitting else None
 
     def _tiers(self, search: Search, rooms: Rooms | None) -> Iterator[Iterable[Sequence[str]]]:
         """The nodes in the order of preference: groups of nodes that are alike, in name order."""

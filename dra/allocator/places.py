@@ -41,7 +41,7 @@ class Places:
             return Misfit(MisfitReason.ELSEWHERE, "claims of the pod are allocated elsewhere")
         if node in problem.excluded:
             return Misfit(MisfitReason.LEFT_OUT, problem.excluded[node])
-        used = self.hosts.used(node, without=pod.key)
+        used = {} if problem.makes_room else self.hosts.used(node, without=pod.key)
         misfit = find_misfit(pod.needs, facts, used, delegated=self.delegated)
         if misfit is None and problem.rules is not None:
             return problem.rules.find_misfit(facts)

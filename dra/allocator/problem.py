@@ -21,7 +21,8 @@ class Problem:
     """All claims of a pod that are to be allocated, and where the pod may go.
 
     ``pins`` are the node selectors of its claims that are allocated. ``excluded`` maps nodes to
-    the reason why they are left out. ``rules`` are those beside what its node says; None for most.
+    the reason why they are left out. ``rules`` are those beside what its node says; None for
+    most. ``makes_room``: nodes that are not left out have the resources once others have ended.
     """
 
     pod: Pod
@@ -29,6 +30,7 @@ class Problem:
     pins: tuple[Mapping[str, Any], ...] = ()
     excluded: Mapping[str, str] = field(default_factory=dict)
     rules: Rules | None = None
+    makes_room: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
 
 from dra.pods.company.affinity import Affinity
+from dra.pods.company.preferences import Preferences
 from dra.pods.company.residents import Residents
 from dra.pods.company.spread import find_domains
 from dra.pods.hostports import find_conflict
@@ -28,9 +29,11 @@ class Rule(Protocol):
 class _HostPorts:
     pod: Pod
     residents: Residents
+    thought_away: Callable[[Pod], bool]
 
     def find_misfit(self, node: NodeFacts) -> Misfit | None:
-        others = (p for p in self.residents.on(node.name) if p.key != self.pod.key)
+        there = self.residents.on(node.name)
+        others = (o for o in there if o.key != self.pod.key and not self.thought_away(o))
         taken = [port for other in others for port in other.needs.host_ports]
         port = find_conflict(self.pod.needs.host_ports, taken)
         return None if port is None else Misfit(MisfitReason.HOST_PORT, f"host port {port} taken")
@@ -42,8 +45,9 @@ class Rules:
     ``key`` is equal for pods that are alike and to which equal rules apply.
     """
 
-    def __init__(self, pod: Pod, hosts: Hosts) -> None:
+    def __init__(self, pod: Pod, hosts: Hosts, thought_away: Callable[[Pod], bool]) -> None:
         self._pod = pod
+        self._thought_away = thought_away
         self._hosts = hosts
 
     @property
@@ -58,6 +62,20 @@ class Rules:
         found = (rule.find_misfit(node) for rule in self._rules)
         return next((misfit for misfit in found if misfit is not None), None)
 
+    @property
+    def prefers(self) -> bool:
+        """Whether the pod likes some nodes better than others."""
+        return self._pod.needs.company.prefers
+
+    def best(self, nodes: Sequence[str]) -> str:
+        """The node that the pod likes best of those that are equal otherwise."""
+        facts = self._hosts.facts
+        return self._preferences.best([facts[name] for name in nodes]).name
+
+    @cached_property
+    def _preferences(self) -> Preferences:
+        return Preferences(self._pod, self._hosts.residents, self._hosts.facts)
+
     @cached_property
     def _rules(self) -> list[Rule]:
         return [*self._apply()]
@@ -67,7 +85,7 @@ class Rules:
         if pod.volume_claims and self._hosts.volumes.listed:
             yield VolumeFit(pod, self._hosts.volumes, self._hosts.residents)
         if pod.needs.host_ports:
-            yield _HostPorts(pod, self._hosts.residents)
+            yield _HostPorts(pod, self._hosts.residents, self._thought_away)
         residents = self._hosts.residents
         if company.affinity or company.anti_affinity or residents.may_shun(pod.key[0]):
             yield Affinity(pod, residents, nodes)
@@ -75,9 +93,15 @@ class Rules:
             yield from find_domains(pod, spread, residents, nodes)
 
 
-def find_rules(pod: Pod, hosts: Hosts) -> Rules | None:
-    """The rules for ``pod``; None where nodes alone decide."""
+def find_rules(
+    pod: Pod, hosts: Hosts, *, thought_away: Callable[[Pod], bool] = lambda _: False
+) -> Rules | None:
+    """The rules for ``pod``; None where nodes alone decide.
+
+    Pods that are ``thought_away`` take no host ports.
+    """
     needs = pod.needs
-    if needs.host_ports or needs.company.requires or pod.volume_claims:
-        return Rules(pod, hosts)
-    return Rules(pod, hosts) if hosts.residents.may_shun(pod.key[0]) else None
+    company = needs.company
+    if needs.host_ports or company.requires or company.prefers or pod.volume_claims:
+        return Rules(pod, hosts, thought_away)
+    return Rules(pod, hosts, thought_away) if hosts.residents.may_shun(pod.key[0]) else None

@@ -24,7 +24,7 @@ from tests.cluster.conftest import USERS
 from tests.cluster.harness.ground import make_namespace, serve_mignodes
 from tests.cluster.harness.replicas import Replicas
 from tests.cluster.harness.workload import SLEEPING, Workload
-from tests.controller.objects import gpu, inventory
+from tests.controller.objects import FINALIZER, gpu, inventory
 
 HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 NODES = {f"fake-need-{n:02}": "big" if n < 18 else "small" for n in range(20)}
@@ -181,4 +181,19 @@ def test_a_host_port_is_taken_once_a_node(site: Site) -> None:
     body = pod("x", SLEEPING, claims={"gpu": SLICE})["spec"]["containers"]
     site.start(15, "port", containers=[{**body[0], "ports": ports}])
     assert len({*site.nodes()}) == 15
+    site.check_writes()
+
+
+def test_a_pod_of_high_priority_gets_a_slice_where_others_fill_the_cpu(site: Site) -> None:
+    """Their nodes are the only ones: kube-scheduler ends some of them.
+
+    The pods are gated: of one that it has refused for its cpu before it is allocated kube-scheduler
+    thinks anew when any pod ends, or after five minutes, whatever becomes of its claim.
+    """
+    for name in NODES:
+        site.workload.create(pod(f"filler-{name}", SLEEPING, cpu="4", nodeName=name))
+    gates = [{"name": FINALIZER}]
+    priority = "system-cluster-critical"
+    site.start(2, "urgent", cpu="2", priorityClassName=priority, schedulingGates=gates)
+    assert len(site.nodes()) == 2
     site.check_writes()

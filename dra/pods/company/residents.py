@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
+from math import inf
 from typing import NamedTuple, TypeVar
 
 from dra.common.resources import ObjectKey
@@ -58,6 +59,7 @@ class Residents:
         self.version = 0
         self._place: dict[ObjectKey, tuple[str, Pod]] = {}
         self._present: dict[str, int] = {}
+        self._priorities: dict[int, int] = {}
         self._on: dict[str, dict[ObjectKey, Pod]] | None = None
         self._groups: dict[str, dict[_Alike, dict[str, int]]] = {}
         self._shunning: dict[str, dict[PodNeeds, dict[str, int]]] = {}
@@ -109,6 +111,11 @@ class Residents:
             for key, (where, pod) in self._place.items():
                 self._on.setdefault(where, {})[key] = pod
         return self._on.get(node, {}).values()
+
+    @property
+    def lowest_priority(self) -> float:
+        """The lowest of all pods on nodes; infinity without any."""
+        return min(self._priorities, default=inf)
 
     def users(self, volume_claim: ObjectKey) -> Collection[Pod]:
         """The pods on nodes that use a PersistentVolumeClaim."""
@@ -184,6 +191,7 @@ class Residents:
     def _settle(self, pod: Pod, node: str, *, comes: bool) -> None:
         """Note a pod that comes or goes where it is looked for by node, claim or namespace."""
         _book_one(self._present, pod.key[0], 1 if comes else -1)
+        _book_one(self._priorities, pod.priority, 1 if comes else -1)
         self._use(pod, uses=comes)
         if self._on is None:
             return
@@ -240,7 +248,7 @@ def _book(table: dict[_K, dict[str, int]], key: _K, node: str, change: int) -> N
         del table[key]
 
 
-def _book_one(counts: dict[str, int], key: str, change: int) -> None:
+def _book_one(counts: dict[_K, int], key: _K, change: int) -> None:
     left = counts.get(key, 0) + change
     if left:
         counts[key] = left

@@ -1,0 +1,57 @@
+"""Pods that kube-scheduler would end to make room for one of higher priority.
+
+As it does: all of lower priority are thought away, and then as many as fit are kept, those of
+higher priority and the older first. Only resources and host ports are made free in this way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from collections.abc import Set as AbstractSet
+
+from dra.pods.hostports import find_conflict
+from dra.pods.hosts import Hosts
+from dra.pods.nodefit import NodeFacts, find_misfit
+from dra.pods.podneeds import Amounts
+from dra.pods.pods import Pod
+
+
+def may_preempt(pod: Pod, other: Pod) -> bool:
+    """Whether ``other`` may be ended for ``pod``: one that is not bound does not take room yet."""
+    return bool(other.node) and other.priority < pod.priority and other.key != pod.key
+
+
+def find_victims(
+    pod: Pod, node: NodeFacts, hosts: Hosts, *, delegated: AbstractSet[str] = frozenset()
+) -> list[Pod] | None:
+    """Who would be ended on ``node`` for ``pod``; None where that would not be enough."""
+    there = hosts.residents.on(node.name)
+    lower = [other for other in there if may_preempt(pod, other)]
+    higher = [o for o in there if o.key != pod.key and not may_preempt(pod, o)]
+    used: dict[str, int] = dict(hosts.used(node.name, without=pod.key))
+    for other in lower:
+        _add(used, other.needs.requests, sign=-1)
+
+    def fits(stay: Iterable[Pod]) -> bool:
+        taken = [port for other in (*higher, *stay) for port in other.needs.host_ports]
+        if find_conflict(pod.needs.host_ports, taken) is not None:
+            return False
+        return find_misfit(pod.needs, node, used, delegated=delegated) is None
+
+    if not lower or not fits(()):
+        return None
+    stay: list[Pod] = []
+    victims: list[Pod] = []
+    for other in sorted(lower, key=lambda o: (-o.priority, o.created, o.key)):
+        _add(used, other.needs.requests, sign=1)
+        if fits((*stay, other)):
+            stay.append(other)
+        else:
+            _add(used, other.needs.requests, sign=-1)
+            victims.append(other)
+    return victims
+
+
+def _add(used: dict[str, int], amounts: Amounts, *, sign: int) -> None:
+    for name, amount in amounts.items():
+        used[name] = used.get(name, 0) + sign * amount
