@@ -41,10 +41,9 @@ def check_slice(spec: Obj, old: Obj | None) -> list[Cause]:
     causes = check_driver(spec.get("driver", ""), "spec.driver")
     causes += _check_pool(spec.get("pool", {}))
     if old is not None:
-        for path in ("pool.name", "driver", "nodeName"):
-            causes += immutable(
-                f"spec.{path}", at(spec, *path.split(".")), at(old, *path.split("."))
-            )
+        for fields in (("pool", "name"), ("driver",), ("nodeName",)):
+            new, before = (at(each, *fields, default=None) for each in (spec, old))
+            causes += immutable(".".join(("spec", *fields)), new, before)
     causes += _check_where(spec, "spec", _WHERE)
     if "nodeSelector" in spec:
         terms = spec["nodeSelector"].get("nodeSelectorTerms", [])
