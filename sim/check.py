@@ -74,7 +74,7 @@ class SimulatedTools:
         return run_probe([sys.executable, "-c", _ATTACH, str(self._hardware)])
 
     def lets_go(self) -> bool:
-        """Whether no other process has the machine's driver open."""
+        """True if no other process has the machine's driver open."""
         return all(client.pid == os.getpid() for client in clients(self._hardware))
 
 

@@ -17,14 +17,14 @@ from dra.pods.pods import Pod
 
 
 def may_preempt(pod: Pod, other: Pod) -> bool:
-    """Whether ``other`` may be ended for ``pod``: one that is not bound does not take room yet."""
+    """True if ``other`` may be ended for ``pod``: one that is not bound does not take room yet."""
     return bool(other.node) and other.priority < pod.priority and other.key != pod.key
 
 
 def find_victims(
     pod: Pod, node: NodeFacts, hosts: Hosts, *, delegated: AbstractSet[str] = frozenset()
 ) -> list[Pod] | None:
-    """Who would be ended on ``node`` for ``pod``; None where that would not be enough."""
+    """Pods that would be ended on ``node`` for ``pod``; None where that would not be enough."""
     there = hosts.residents.on(node.name)
     lower = [other for other in there if may_preempt(pod, other)]
     higher = [o for o in there if o.key != pod.key and not may_preempt(pod, o)]

@@ -64,7 +64,7 @@ class Rules:
 
     @property
     def prefers(self) -> bool:
-        """Whether the pod likes some nodes better than others."""
+        """True if the pod likes some nodes better than others."""
         return self._pod.needs.company.prefers
 
     def best(self, nodes: Sequence[str]) -> str:

@@ -43,7 +43,7 @@ class Looks:
 
     @property
     def idle(self) -> bool:
-        """Whether no look is asked for or under way."""
+        """True if no look is asked for or under way."""
         with self._lock:
             return not self._wanted and not self._busy
 

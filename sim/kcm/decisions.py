@@ -46,7 +46,7 @@ class PodClaimNames:
 
 
 def is_done(pod: Obj) -> bool:
-    """Whether the pod will use its claims no more."""
+    """True if the pod will use its claims no more."""
     return at(pod, "status", "phase") in _TERMINAL or (
         "deletionTimestamp" in pod["metadata"] and not pod["spec"].get("nodeName")
     )

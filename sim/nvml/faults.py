@@ -40,7 +40,7 @@ class Fault(msgspec.Struct, frozen=True, kw_only=True):
     id: str = msgspec.field(default_factory=lambda: uuid4().hex[:8])
 
     def matches(self, function: str, gpu: tuple[str, int] | None) -> bool:
-        """Whether the rule is about this call; `gpu` is UUID and index of the GPU called on."""
+        """True if the rule is about this call; `gpu` is UUID and index of the GPU called on."""
         about_gpu = self.gpu is None or (gpu is not None and self.gpu in gpu)
         return about_gpu and fnmatch.fnmatchcase(function, self.function)
 

@@ -112,7 +112,7 @@ def untolerated_taint(
 
 
 def tolerates(toleration: Mapping[str, Any], taint: Mapping[str, str]) -> bool:
-    """Whether a toleration covers a taint."""
+    """True if a toleration covers a taint."""
     if toleration.get("effect") not in {None, "", taint["effect"]}:
         return False
     key = toleration.get("key") or ""

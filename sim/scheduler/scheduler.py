@@ -224,7 +224,7 @@ def _wants_node(pod: Obj) -> bool:
 
 
 def _worth_a_try(old: Obj, new: Obj) -> bool:
-    """Whether a waiting pod changed in a way that may make it fit; its conditions do not."""
+    """True if a waiting pod changed in a way that may make it fit; its conditions do not."""
     fields = ("labels", "annotations", "deletionTimestamp")
     return (
         old["spec"] != new["spec"]

@@ -12,9 +12,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PROGRAMS = ("api", "cdi", "cli", "controller", "dra", "kubeletplugin", "sim")
 WHOLE = (
-    *("api", "cdi", "cli", "hack/cluster", "hack/picture"),
+    *("api", "cdi", "cli", "hack", "kubeletplugin", "sim"),
     *("dra/cel", "dra/claims", "dra/common", "dra/gpu", "dra/kube", "dra/monitoring"),
-    *("dra/allocator/explain", "dra/allocator/fleet", "dra/allocator/scoring"),
+    *(f"dra/allocator/{room}" for room in ("explain", "fleet", "scoring")),
     *("dra/pods", "dra/resourceslices", "dra/sandbox"),
 )
 """Folders in which classes, functions and constants are held to it too."""

@@ -21,7 +21,7 @@ _Score = Callable[[NodeFacts], float]
 
 
 class Preferences:
-    """What one pod prefers, among pods and nodes as they are now."""
+    """Preferences of one pod among pods and nodes as they are now."""
 
     def __init__(self, pod: Pod, residents: Residents, nodes: Mapping[str, NodeFacts]) -> None:
         self._pod = pod
@@ -65,7 +65,7 @@ class Preferences:
         ]
 
     def _crowd(self, node: NodeFacts) -> float | None:
-        """How many like the pod are near ``node``; None where a topology label lacks."""
+        """Number of pods like the pod near ``node``; None where a topology label lacks."""
         total = 0.0
         for domains in self._domains:
             value = node.labels.get(domains.spread.topology)

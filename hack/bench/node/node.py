@@ -44,7 +44,7 @@ class Place:
 
     @property
     def socket(self) -> Path:
-        """Where the plugin serves kubelet."""
+        """Socket on which the plugin serves kubelet."""
         return self.root / "kubelet/plugins" / DEFAULT_DRIVER / "dra.sock"
 
 
@@ -122,12 +122,12 @@ class Claims:
         return [self._allocated(device) for device in devices]
 
     def shown(self, ref: ClaimRef) -> bool:
-        """Whether the claim's status tells of its device."""
+        """True if the claim's status tells of its device."""
         claim = self._api.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
         return bool(claim["status"].get("devices"))
 
     def instances(self) -> int:
-        """How many slices the MigNode lists."""
+        """Number of slices that the MigNode lists."""
         gpus = self._api.get(MIG_NODES, NODE)["status"].get("gpus", ())
         return sum(len(gpu.get("instances", ())) for gpu in gpus)
 

@@ -118,7 +118,7 @@ class Form:
 
     @property
     def is_special(self) -> bool:
-        """Whether objects have to be converted."""
+        """True if objects have to be converted."""
         return bool(self.kind)
 
     @property

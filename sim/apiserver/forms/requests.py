@@ -26,7 +26,7 @@ class Request:
     body: bytes = b""
 
     def flag(self, name: str) -> bool:
-        """Whether a query parameter is true."""
+        """True if a query parameter is true."""
         return self.query.get(name) in _TRUE
 
     def number(self, name: str) -> int:

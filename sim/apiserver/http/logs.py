@@ -27,7 +27,7 @@ class Upstream:
 
 
 def upstream(registry: Registry, target: Target, container: str) -> Upstream | None:
-    """Where the log of a pod's container is; None when the pod has no node yet.
+    """Place of the log of a pod's container; None when the pod has no node yet.
 
     Raises:
         ApiError: there is no such pod or container, or it is not said which, or its node serves no

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What is known of one value.
+    """Known shape of one value.
 
     `fields` are those of a struct, `item` the shape of a list's elements or a map's values. A
     `closed` struct loses every field that is not in `fields`. An `atomic` value has one owner and
@@ -87,7 +87,7 @@ def keyed(
 
 
 def is_leaf(shape: Shape, value: Any) -> bool:
-    """Whether a value is owned and compared as one unit."""
+    """True if a value is owned and compared as one unit."""
     if shape.atomic:
         return True
     if isinstance(value, dict):

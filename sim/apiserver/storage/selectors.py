@@ -27,7 +27,7 @@ class Requirement:
     values: frozenset[str]
 
     def holds(self, labels: Obj) -> bool:
-        """Whether a set of labels or fields satisfies this condition."""
+        """True if a set of labels or fields satisfies this condition."""
         present = self.key in labels
         if self.operator == "exists":
             return present
@@ -46,7 +46,7 @@ class Selection:
     fields: tuple[Requirement, ...] = ()
 
     def takes(self, obj: Obj, fields_of: Callable[[Obj], Obj]) -> bool:
-        """Whether an object is selected; `fields_of` gives its selectable fields."""
+        """True if an object is selected; `fields_of` gives its selectable fields."""
         labels = obj["metadata"].get("labels", {})
         if not all(requirement.holds(labels) for requirement in self.labels):
             return False

@@ -23,7 +23,7 @@ def check_device_class(spec: Obj) -> list[Cause]:
 
 
 def is_extended_resource(name: str) -> bool:
-    """Whether a resource name belongs to a domain other than kubernetes.io."""
+    """True if a resource name belongs to a domain other than kubernetes.io."""
     domain, slash, _ = name.partition("/")
     native = not slash or domain == "kubernetes.io" or domain.endswith(".kubernetes.io")
     return (

@@ -241,7 +241,7 @@ class Registry:
         return managed.Write(manager, self.env.timestamp(), reset)
 
     def creates_by_update(self, target: Target) -> bool:
-        """Whether a PUT to this object has to create it."""
+        """True if a PUT to this object has to create it."""
         kind = self.kind(target.resource)
         absent = self.store.get(target.resource.family, target.key) is None
         return absent and kind.created_by_update and not target.subresource
@@ -282,7 +282,7 @@ def _same_but_for_times(new: Obj, old: Obj) -> bool:
 
 
 def _is_finished(metadata: Obj, old: Obj) -> bool:
-    """Whether an update removed what still held a deleted object."""
+    """True if an update removed what still held a deleted object."""
     return (
         "deletionTimestamp" in old
         and not metadata.get("finalizers")

@@ -55,7 +55,7 @@ class Plugin:
 
     @property
     def connected(self) -> bool:
-        """Whether the connection stands."""
+        """True if the connection stands."""
         return self._connected.is_set()
 
     def close(self) -> None:

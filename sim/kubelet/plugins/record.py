@@ -14,7 +14,7 @@ def write_registered(root: Path, drivers: Iterable[str]) -> None:
 
 
 def is_registered(root: Path, driver: str) -> bool:
-    """Whether the kubelet of this root has a plugin of the driver."""
+    """True if the kubelet of this root has a plugin of the driver."""
     try:
         return driver in (root / _FILE).read_text().splitlines()
     except FileNotFoundError:

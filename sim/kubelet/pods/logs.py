@@ -23,7 +23,7 @@ _PARTS = 3
 
 
 def log_text(view: Mapping[str, Any]) -> str:
-    """What the log of a container says, of which ``container_view`` told."""
+    """Text of the log of a container, of which ``container_view`` told."""
     command = shlex.join(view["command"]) or f"the command of image {view['image']}"
     lines = [f"simulated: no program runs here, not {command}. The container was given:"]
     lines += [f"device {d['path']} {d['major']}:{d['minor']}" for d in view["devices"]]

@@ -14,12 +14,12 @@ _TERMINATED_BY_SIGNAL = 143
 
 
 def is_terminal(pod: Obj) -> bool:
-    """Whether the pod has ended for good."""
+    """True if the pod has ended for good."""
     return at(pod, "status", "phase") in TERMINAL
 
 
 def is_deleting(pod: Obj) -> bool:
-    """Whether somebody deleted the pod."""
+    """True if somebody deleted the pod."""
     return "deletionTimestamp" in pod["metadata"]
 
 

@@ -255,7 +255,7 @@ class PodRunner:
 
 
 def _differs(old: Obj, new: Obj) -> bool:
-    """Whether a pod changed in what makes kubelet look at it again; status alone does not."""
+    """True if a pod changed in what makes kubelet look at it again; status alone does not."""
     fields = ("labels", "annotations", "deletionTimestamp", "deletionGracePeriodSeconds")
     return old["spec"] != new["spec"] or any(
         old["metadata"].get(f) != new["metadata"].get(f) for f in fields

@@ -147,7 +147,7 @@ class Session:
         return target
 
     def is_lost(self, state: MachineState, gpu: Gpu) -> bool:
-        """Whether a GPU is off the bus, or was since this session found it."""
+        """True if a GPU is off the bus, or was since this session found it."""
         anew = state.variants.after_loss == "anew"
         return gpu.lost or (anew and self._losses.get(gpu.uuid) != gpu.losses)
 

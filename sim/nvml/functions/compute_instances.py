@@ -72,7 +72,7 @@ def profile_info_v(session: Session, handle: Any, enum: Any, engines: Any, info:
 
 @exported("nvmlGpuInstanceGetComputeInstanceRemainingCapacity")
 def remaining_capacity(session: Session, handle: Any, profile_id: Any, count: Any) -> None:
-    """How many more compute instances of a profile fit now."""
+    """Number of compute instances of a profile that still fit."""
     _, instance, parent = _parent(session, handle)
     profile = hardware.compute_profile_of(parent, integer(profile_id))
     put_uint(count, hardware.compute_remaining_capacity(instance, parent, profile))

@@ -81,7 +81,7 @@ def _next_event(session: Session, events: EventSet) -> Event | None:
 
 
 def _after_shutdown(session: Session) -> None:
-    """What becomes of a wait under which the library was shut down."""
+    """Answer to a wait under which the library was shut down."""
     while session.store.read().variants.shutdown == "hang":
         time.sleep(_POLL_SECONDS)
     raise RefusedError(Return.UNINITIALIZED)

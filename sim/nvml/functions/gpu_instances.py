@@ -99,7 +99,7 @@ def possible_placements(
 
 @exported("nvmlDeviceGetGpuInstanceRemainingCapacity")
 def remaining_capacity(session: Session, device: Any, profile_id: Any, count: Any) -> None:
-    """How many more instances of a profile fit now."""
+    """Number of instances of a profile that still fit."""
     gpu, product = session.device(device)
     hardware.require_mig(gpu)
     profile = hardware.profile_of(product, integer(profile_id))

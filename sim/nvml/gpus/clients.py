@@ -71,7 +71,7 @@ class Client:
             self._file = None
 
     def is_me(self, path: Path) -> bool:
-        """Whether a client's file is this one's."""
+        """True if a client's file is this one's."""
         return path == self._path
 
     def _write(self, gpus: Iterable[str]) -> None:

@@ -57,7 +57,7 @@ def free_starts(gpu: Gpu, product: Product, profile: GpuInstanceProfile) -> list
 
 
 def remaining_capacity(gpu: Gpu, product: Product, profile: GpuInstanceProfile) -> int:
-    """How many more instances of the profile fit, as nvmlDeviceGetGpuInstanceRemainingCapacity."""
+    """Instances of the profile that still fit (nvmlDeviceGetGpuInstanceRemainingCapacity)."""
     trial = Gpu(gpu.uuid, gpu.product, gpu.minor, gpu.pci_bus_id, gpu.serial)
     trial.gpu_instances = list(gpu.gpu_instances)
     count = 0
@@ -132,7 +132,7 @@ def compute_profile_of(parent: GpuInstanceProfile, profile_id: int) -> ComputeIn
 def compute_remaining_capacity(
     instance: GpuInstance, parent: GpuInstanceProfile, profile: ComputeInstanceProfile
 ) -> int:
-    """How many more compute instances of the profile fit into the GPU instance."""
+    """Number of compute instances of the profile that still fit into the GPU instance."""
     trial = GpuInstance(0, 0, instance.profile, instance.start, instance.size)
     trial.compute_instances = list(instance.compute_instances)
     count = 0
@@ -144,7 +144,7 @@ def compute_remaining_capacity(
 
 
 def is_creatable(state: MachineState, profile: ComputeInstanceProfile) -> bool:
-    """Whether the driver makes compute instances of a profile that it reports."""
+    """True if the driver makes compute instances of a profile that it reports."""
     beside = profile.enum in _BESIDE_THE_PLAIN and state.variants.full_compute == "refused"
     return profile.creatable and not beside
 
