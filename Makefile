@@ -2,6 +2,7 @@
 # make up     a simulated cluster that stays, for kubectl; PRODUCT=, NODES=, GPUS=, DIR= say of what kind
 # make kubectl-mig   kubectl's plugin, and what to add to PATH
 # make wheel  the Python package, into dist/; make krew: kubectl's plugin as krew takes it
+# make release   what a release consists of, into dist/: IMAGES=yes builds its images, SIGN=<key> signs it
 # make cluster   a real Kubernetes on this machine, as root, from its binaries; make cluster-down ends it
 # make fmt    what ruff mends by itself, and the format
 # make test   everything that CI runs: lint, types, layers, tests
@@ -17,7 +18,7 @@ PLUGINS := $(VENV)/plugins
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 WORKERS ?= auto
 
-.PHONY: demo up cluster cluster-down kubectl-mig wheel krew fmt test lint types unit soak test-cluster protos constraints docs clean
+.PHONY: demo up cluster cluster-down kubectl-mig wheel krew release fmt test lint types unit soak test-cluster protos constraints docs clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python -m sim demo
@@ -43,6 +44,10 @@ wheel: $(VENV)/.runtime
 
 krew: $(VENV)/.dev wheel
 	$(BIN)/python -m hack.krew --wheel-dir dist
+
+release: krew
+	@$(PIP_INSTALL) --editable '.[release]'
+	@$(BIN)/python -m hack.release --folder dist $(if $(IMAGES),--images) $(if $(SIGN),--sign '$(SIGN)')
 
 fmt: $(VENV)/.dev
 	$(BIN)/ruff check --fix .
