@@ -75,11 +75,18 @@ class Cluster:
 
     def set_node(self, obj: Obj) -> None:
         """A Node was added or changed."""
-        self._nodes.set_node(obj)
+        if self._nodes.set_node(obj):
+            self._touch_pods_on(obj["metadata"]["name"])
 
     def remove_node(self, name: str) -> None:
         """A Node is gone."""
         self._nodes.remove_node(name)
+        self._touch_pods_on(name)
+
+    def _touch_pods_on(self, node: str) -> None:
+        """Have the pods looked at whose claims are allocated on ``node``: it may suit no longer."""
+        for key in self._claims.keys_of(self.fleet.claims_on(node)):
+            self._pods.touch(key)
 
     def set_mignode(self, obj: Obj) -> None:
         """A MigNode was added or changed; one that cannot be read is as good as gone."""

@@ -105,11 +105,13 @@ class KnownClaims:
                 return held.node
         return ""
 
+    def keys_of(self, uids: Iterable[str]) -> list[ObjectKey]:
+        """The known ones of the claims with these UIDs."""
+        return [self._key_of_uid[uid] for uid in uids if uid in self._key_of_uid]
+
     def touch(self, uids: Iterable[str]) -> None:
         """Have the claims with these UIDs looked at."""
-        self._effects.claims.update(
-            self._key_of_uid[uid] for uid in uids if uid in self._key_of_uid
-        )
+        self._effects.claims.update(self.keys_of(uids))
 
     def latest_allocations(self, count: int) -> list[Allocation]:
         """The ``count`` youngest allocations, oldest first."""

@@ -25,12 +25,14 @@ class KnownNodes:
         self._claims = claims
         self._effects = effects
 
-    def set_node(self, obj: Obj) -> None:
-        """A Node was added or changed."""
+    def set_node(self, obj: Obj) -> bool:
+        """A Node was added or changed; False if nothing about it that matters was."""
         facts = read_node(obj)
-        if self._hosts.set_node(facts):
-            self._effects.nodes.add(facts.name)
-            self._effects.room.add(facts.name)
+        if not self._hosts.set_node(facts):
+            return False
+        self._effects.nodes.add(facts.name)
+        self._effects.room.add(facts.name)
+        return True
 
     def remove_node(self, name: str) -> None:
         """A Node is gone."""

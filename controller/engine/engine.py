@@ -19,6 +19,7 @@ from controller.lifecycle.claimwrites import ClaimWrites
 from controller.lifecycle.classsync import ClassSync
 from controller.lifecycle.cleanup import Ender
 from controller.lifecycle.failed_prepare import FailedPrepares
+from controller.lifecycle.lost_nodes import LostNodes
 from controller.lifecycle.partial_allocations import PartialAllocations
 from controller.queue.exclusions import Exclusions
 from controller.queue.fairness import WaitingLine
@@ -80,6 +81,7 @@ class Engine:
         self._failed_prepares = FailedPrepares(
             cluster, writer, reporter, writes=writes, exclusions=self._exclusions
         )
+        self._lost_nodes = LostNodes(cluster, writer, reporter, writes=writes, now=now)
         self._line = WaitingLine(cluster, allocator, reporter, now=now)
         self._placing = Placing(
             cluster,
@@ -126,6 +128,7 @@ class Engine:
         for uid in effects.gone_pods:
             self._exclusions.forget(uid)
             self._allocations.forget_pod(uid)
+            self._lost_nodes.forget(uid)
             self._reporter.forget(pod_uid=uid, gone=True)
             self._line.leaves(uid)
         self._claims_changed(effects)
@@ -220,10 +223,13 @@ class Engine:
             self._allocations.repeat(pod, lambda error: self._settle_pod(key, error))
             or any(self._failed_prepares.look_at(k) for k in pod.claim_keys)
         ):
-            try:
-                self._examine(pod)
-            except UnansweredError as error:
-                self._ask(pod, error)
+            if (again := self._lost_nodes.look_at(pod)) is not None:
+                self._add(key, at=again)
+            if not self._in_flight.is_about(pod.claim_keys):
+                try:
+                    self._examine(pod)
+                except UnansweredError as error:
+                    self._ask(pod, error)
         return self._in_flight.is_about(pod.claim_keys)
 
     def _ask(self, pod: Pod, error: UnansweredError) -> None:

@@ -17,6 +17,9 @@ from dra.pods.podneeds import Amounts, PodNeeds, amounts, tolerates
 
 _BLOCKING = ("NoSchedule", "NoExecute")
 _UNSCHEDULABLE = {"key": "node.kubernetes.io/unschedulable", "effect": "NoSchedule"}
+_NOT_READY = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
+"""Taints by which Kubernetes tells that a node is not ready."""
+
 _DELEGATED = "deviceclass.resource.kubernetes.io/"
 
 
@@ -29,12 +32,10 @@ class NodeFacts:
     allocatable: Amounts = field(default_factory=dict)
     taints: tuple[Mapping[str, Any], ...] = ()
     unschedulable: bool = False
-    ready: bool = True
 
 
 def read_node(obj: Mapping[str, Any]) -> NodeFacts:
-    """The facts of a Node; one that never reported readiness counts as ready."""
-    ready = [c["status"] for c in at(obj, "status", "conditions") if c["type"] == "Ready"]
+    """The facts of a Node. Of its conditions its taints tell, as for kube-scheduler."""
     taints = [
         {"key": t["key"], "value": t.get("value", ""), "effect": t["effect"]}
         for t in at(obj, "spec", "taints")
@@ -46,7 +47,6 @@ def read_node(obj: Mapping[str, Any]) -> NodeFacts:
         allocatable=amounts(at(obj, "status", "allocatable", default={})),
         taints=tuple(taints),
         unschedulable=bool(at(obj, "spec", "unschedulable")),
-        ready=ready in ([], ["True"]),
     )
 
 
@@ -104,14 +104,13 @@ def find_misfit(
 
 def _barred(pod: PodNeeds, node: NodeFacts) -> Misfit | None:
     """Check the node's state and taints: the first that bars the pod."""
-    if not node.ready:
-        return Misfit(MisfitReason.NOT_READY, "node not ready")
     if node.unschedulable and not tolerates(pod.tolerations, _UNSCHEDULABLE):
         return Misfit(MisfitReason.UNSCHEDULABLE, "node unschedulable")
     for taint in node.taints:
         if not tolerates(pod.tolerations, taint):
             text = f"untolerated taint {taint['key']}={taint['value']}:{taint['effect']}"
-            return Misfit(MisfitReason.TAINTED, text)
+            away = taint["key"] in _NOT_READY
+            return Misfit(MisfitReason.NOT_READY if away else MisfitReason.TAINTED, text)
     return None
 
 

@@ -141,7 +141,8 @@ def cordoned(world: World) -> None:
 
 
 def not_ready(world: World) -> None:
-    world.add_node("node-a", ready=False)
+    taint = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+    world.add_node("node-a", ready=False, taints=[taint])
     waiting_pod(world)
 
 
@@ -304,7 +305,7 @@ SITUATIONS = [
     Situation("engines lack", media_engine_taken, "NoRoom", ("default/video of pod encoder",)),
     Situation("tainted", tainted, "UntoleratedTaint", ("node-a", "team=red:NoSchedule")),
     Situation("cordoned", cordoned, "NodeUnschedulable", ("node-a",)),
-    Situation("node not ready", not_ready, "NodeNotReady", ("node-a",)),
+    Situation("node not ready", not_ready, "NodeNotReady", ("node-a", "not-ready")),
     Situation("nodeSelector", selector, "NodeSelectorMismatch", ("node-a",)),
     Situation("node affinity", affinity, "NodeAffinityMismatch", ("node-a",)),
     Situation("cpu", too_little_cpu, "InsufficientResources", ("node-a", "insufficient cpu")),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from dra.common.resources import Obj
 from dra.pods.hosts import Hosts
-from dra.pods.nodefit import NodeFacts, find_misfit, read_node
+from dra.pods.nodefit import MisfitReason, NodeFacts, find_misfit, read_node
 from dra.pods.nodeselector import matches_selector, matches_terms
 from dra.pods.podneeds import PodNeeds, effective_request, read_needs
 from tests.controller.objects import node, pod
@@ -79,11 +79,19 @@ def test_a_pod_fits_a_plain_node() -> None:
     assert misfit(needs(), facts(), {}) == ""
 
 
-@pytest.mark.parametrize("status", ["False", "Unknown"])
-def test_a_node_that_is_not_ready_takes_nothing(status: str) -> None:
-    obj = node("node-a")
-    obj["status"]["conditions"] = [{"type": "Ready", "status": status}]
-    assert misfit(needs(), read_node(obj), {}) == "node not ready"
+@pytest.mark.parametrize("key", ["not-ready", "unreachable"])
+def test_a_node_that_is_not_ready_takes_only_who_tolerates_it(key: str) -> None:
+    """The taints decide, not the condition: kube-scheduler does not read it."""
+    taint = {"key": f"node.kubernetes.io/{key}", "effect": "NoSchedule"}
+    obj = node("node-a", taints=[taint])
+    obj["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
+    found = find_misfit(needs(), read_node(obj), {})
+    assert found is not None
+    assert found.reason is MisfitReason.NOT_READY
+    tolerant = needs(tolerations=[{"key": taint["key"], "operator": "Exists"}])
+    assert misfit(tolerant, read_node(obj), {}) == ""
+    del obj["spec"]["taints"]
+    assert misfit(needs(), read_node(obj), {}) == ""
 
 
 def test_a_cordoned_node_takes_only_who_tolerates_it() -> None:
