@@ -94,6 +94,7 @@ class Engine:
             observer=observer or ControllerObserver(),
             now=now,
         )
+        self._decisions = self._placing.decisions
         self._pods = PodQueue(now)
         self._claims: WorkList[ObjectKey] = WorkList(now)
         self._retries = Retries(
@@ -169,13 +170,30 @@ class Engine:
         if claim is not None:
             self._guarded(claim, self._end, self._retries.retry_claim)
             return True
+        return self._go_on_deciding(idle=False) or self._look() or self._go_on_deciding(idle=True)
+
+    def _look(self) -> bool:
+        """Look at the next pod; False when none is due."""
         look = self._pods.pop()
         if look is None:
             return False
         self._guarded(look.key, self._serve, self._retries.retry_pod)
         pod = self._cluster.pods.get(look.key)
+        if self._decisions.is_ongoing(look.key):
+            return True  # those alike wait for what it comes to
         if pod is None or not self._pods.waits(look.key) or self._line.is_held_for(pod.uid):
             look.go_on()
+        return True
+
+    def _go_on_deciding(self, *, idle: bool) -> bool:
+        """Make a part of a decision that takes long; False when it is not the turn of one."""
+        key = self._decisions.next_pod(idle=idle)
+        if key is None:
+            return False
+        self._guarded(key, self._serve, self._retries.retry_pod)
+        self._decisions.settle(key)
+        if not self._decisions.is_ongoing(key):
+            self._pods.room_made()  # for those alike, and for what was freed while it was decided
         return True
 
     def next_due(self) -> float | None:
@@ -184,6 +202,7 @@ class Engine:
         times += [self._evaluations.due] if self._evaluations else []
         if not self._in_flight.full:
             times += [self._claims.next_due(), self._pods.next_due()]
+            times += [self._now()] if self._decisions.are_ongoing else []
         return min((t for t in times if t is not None), default=None)
 
     def _end(self, key: ObjectKey) -> bool:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from controller.cluster.cluster import Cluster
+from controller.engine.decisions import Decisions
 from controller.lifecycle.partial_allocations import PartialAllocations
 from controller.queue.exclusions import REASON, Exclusions
 from controller.queue.fairness import WaitingLine
@@ -43,13 +44,14 @@ class Placing:
         self._partial = partial_allocations
         self._exclusions = exclusions
         self._observer = observer
-        self._now = now
+        self.decisions = Decisions(now)
         self._room = Room()
         self._failures = KnownFailures(self._room, now)
 
     def make_room(self, nodes: AbstractSet[str], *, anywhere: bool) -> None:
         """Something may fit now on ``nodes``, or ``anywhere``."""
         self._room.make(nodes, anywhere=anywhere)
+        self.decisions.room_made()
 
     def place(self, pod: Pod, problem: Problem) -> Decision | Obstacle | None:
         """The decision for ``pod``, or why there is none; None when it is to be asked again.
@@ -66,32 +68,27 @@ class Placing:
             problem, yielding, partial(allocator.could_serve, with_room_made(problem, allocator))
         )
         if obstacle is None:
-            began = self._now()
-            outcome = self._decide(problem, allocator)
+            made = self.decisions.decide([*self._attempts(problem)], allocator)
+            if made is None:
+                return None
+            outcome = made.outcome
+            if outcome == Outcome(None):
+                outcome = Outcome(decide_with_preemption(problem, allocator))
+            self._observer.decided(made.seconds, placed=outcome.decision is not None)
             if outcome.decision is not None:
                 return outcome.decision
             if self._partial.give_up(pod, problem, allocator.fleet):
                 return None
             obstacle = as_obstacle(explain(problem, allocator, given_up=outcome.given_up))
-            self._failures.add(problem, yielding, obstacle)
+            if not made.is_outdated:
+                self._failures.add(problem, yielding, obstacle)
             if outcome.given_up is not None:
-                self._failures.rest(problem, obstacle, seconds=self._now() - began)
+                self._failures.rest(problem, obstacle, seconds=made.seconds)
         if obstacle.reason is Reason.WAITING:
             self._line.waits(pod, problem)
         else:
             self._line.leaves(pod.uid)
         return obstacle
-
-    def _decide(self, problem: Problem, allocator: Allocator) -> Outcome:
-        began = self._now()
-        for tried in self._attempts(problem):
-            outcome = allocator.outcome(tried)
-            if outcome.decision is not None:
-                break
-        if outcome.decision is None and outcome.given_up is None:
-            outcome = Outcome(decide_with_preemption(problem, allocator))
-        self._observer.decided(self._now() - began, placed=outcome.decision is not None)
-        return outcome
 
     def _attempts(self, problem: Problem) -> Iterator[Problem]:
         """``problem``, first without nodes that kube-scheduler is likely to refuse for its pod."""

@@ -34,7 +34,10 @@ _Entry = tuple[Cost, str, int, Sequence[str], Solution]
 
 
 class OngoingDecision:
-    """What to allocate for ``problem``. Not thread-safe."""
+    """What to allocate for ``problem``. Not thread-safe.
+
+    ``problem`` may be replaced by one whose claims are the same.
+    """
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
@@ -92,8 +95,8 @@ class OngoingDecision:
             return Outcome(None, GivenUp(budget.used, budget.too_hard, untried=untried))
         return Outcome(None)
 
-    def _fits(self, search: Search, node: str) -> bool:
-        return self._places.find_misfit(search.problem, node) is None
+    def _fits(self, node: str) -> bool:
+        return self._places.find_misfit(self.problem, node) is None
 
     def _decide_single(self, asked: Asked, search: Search) -> Part:
         """One device, alike on GPUs of one kind: the first candidate on a node that fits."""
@@ -102,11 +105,11 @@ class OngoingDecision:
         fits: dict[str, bool] = {}
         found: Candidate | None = None
         equals: dict[str, Candidate] = {}
-        rules = search.problem.rules
+        rules = self.problem.rules
         for candidate in stock.candidates(want.expressions, policy, fleet.weights):
             name = candidate.state.inventory.node
             if name not in fits:
-                fits[name] = self._fits(search, name)
+                fits[name] = self._fits(name)
             if found is not None and candidate.cost != found.cost:
                 break
             if fits[name]:
@@ -117,7 +120,7 @@ class OngoingDecision:
                 found = found or candidate
             if found is None and len(fits) >= MANY:
                 # Such as for a pod of a DaemonSet: the candidates on other nodes are too many.
-                states = self._where_it_fits(search, fits)
+                states = self._where_it_fits(fits)
                 found = stock.best(want.expressions, policy, fleet.weights, states)
                 break
         if rules is not None and equals:
@@ -128,17 +131,17 @@ class OngoingDecision:
             return (yield from self._decide_jointly(search))
         return None
 
-    def _where_it_fits(self, search: Search, known: Mapping[str, bool]) -> Iterator[GpuState]:
+    def _where_it_fits(self, known: Mapping[str, bool]) -> Iterator[GpuState]:
         """The GPUs of all nodes where the pod fits, which is known for some."""
         for name, node in self._places.fleet.nodes.items():
-            if name not in known and self._fits(search, name):
+            if name not in known and self._fits(name):
                 yield from node.gpus
 
     def _decide_jointly(self, search: Search, rooms: Rooms | None = None) -> Part:
         for groups in self._tiers(search, rooms):
             ranked: list[_Entry] = []
             for names in groups:
-                first = next((name for name in names if self._fits(search, name)), None)
+                first = next((name for name in names if self._fits(name)), None)
                 node = self._places.fleet.nodes.get(first) if first is not None else None
                 if first is not None and node is not None:
                     found = search.solution(node.gpus)
@@ -163,7 +166,7 @@ class OngoingDecision:
         while ranked:
             cost, name, at, names, solution = ranked[0]
             node = self._places.fleet.nodes.get(name)
-            if node is not None and self._fits(search, name):
+            if node is not None and self._fits(name):
                 # For a node that did not change it is the same, and known.
                 decision = search.decision(node)
                 if decision is not None:
@@ -176,12 +179,12 @@ class OngoingDecision:
 
     def _liked_best(self, search: Search, ranked: list[_Entry]) -> Decision | None:
         """The one of the cheapest that the pod prefers; None where it prefers nothing."""
-        rules, fleet = search.problem.rules, self._places.fleet
+        rules, fleet = self.problem.rules, self._places.fleet
         if rules is None or not rules.prefers or not ranked:
             return None
         equals = [entry for entry in ranked if entry[0] == ranked[0][0]]
         every = sorted(name for _, _, at, names, _ in equals for name in names[at:])
-        fitting = [name for name in every if name in fleet.nodes and self._fits(search, name)]
+        fitting = [name for name in every if name in fleet.nodes and self._fits(name)]
         return search.decision(fleet.nodes[rules.best(fitting)]) if fitting else None
 
     def _tiers(self, search: Search, rooms: Rooms | None) -> Iterator[Iterable[Sequence[str]]]:

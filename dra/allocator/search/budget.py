@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-NODE_STEPS = 20_000
+NODE_STEPS = 10_000
 """Upper bound for the devices of one node; what people ask for takes tens of steps."""
 
 ENOUGH_STEPS = 300_000
