@@ -7,6 +7,7 @@
 # make fmt    what ruff mends by itself, and the format
 # make test   everything that CI runs: lint, types, layers, tests
 # make docs   the handbook, into site/
+# make bench  the node program's speed beside a floor of the same run; make bench-check: compared with docs/performance.md
 # make soak   the node under random failures for as long as it takes
 # The environment in .venv is made on first use; Python 3.11 or newer is all that must be there.
 
@@ -18,7 +19,7 @@ PLUGINS := $(VENV)/plugins
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 WORKERS ?= auto
 
-.PHONY: demo up cluster cluster-down kubectl-mig wheel krew release fmt test lint types unit soak test-cluster protos constraints docs clean
+.PHONY: bench bench-check demo up cluster cluster-down kubectl-mig wheel krew release fmt test lint types unit soak test-cluster protos constraints docs clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python -m sim demo
@@ -71,6 +72,13 @@ unit: $(VENV)/.dev
 # point with every way on, every byte of the journal, 10,000 cycles.
 soak: $(VENV)/.dev
 	MIG_SOAK=1 $(BIN)/pytest tests/failures -n $(WORKERS) -rP --timeout 7200
+
+# With KUBEBUILDER_ASSETS over a real API server. BENCH= has further options.
+bench: $(VENV)/.dev
+	@$(BIN)/python -m hack.bench.node $(BENCH)
+
+bench-check: $(VENV)/.dev
+	@$(BIN)/python -m hack.bench.node --check docs/performance.md $(BENCH)
 
 # Needs Kubernetes' binaries: KUBEBUILDER_ASSETS, or where setup-envtest keeps them. Skips without.
 test-cluster: $(VENV)/.dev

@@ -58,6 +58,7 @@ class ClaimStatuses:
         self._condition = threading.Condition()
         self._wanted: dict[str, tuple[ClaimRef, _Wish, float]] = {}
         self._known: dict[str, tuple[Obj, float]] = {}
+        self._shown: set[str] = set()
         self._busy = False
         self.thread = Loop("claim status", self._turn, backoff=Backoff(limit=1.0), clock=clock)
 
@@ -99,7 +100,7 @@ class ClaimStatuses:
 
     def clear(self, ref: ClaimRef) -> None:
         """Take our entries away; a claim that is gone, or deallocated, has none."""
-        self._want(ref, lambda _: [])
+        self._want(ref, _nothing)
 
     def wait_idle(self, timeout: float) -> bool:
         """Wait until nothing is left to write."""
@@ -153,6 +154,9 @@ class ClaimStatuses:
                 return
 
     def _apply(self, ref: ClaimRef, wish: _Wish) -> None:
+        if wish is _nothing and ref.uid in self._shown:
+            self._send(ref, [])  # with its UID: what replaced it is refused
+            return
         claim = self._take_known(ref)
         if claim is None:
             claim = self._api.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
@@ -168,13 +172,24 @@ class ClaimStatuses:
         devices = [with_time(d, shown.get((d["pool"], d["device"])), moment) for d in wish(claim)]
         if devices == list(shown.values()):
             return
+        self._send(ref, devices)
+
+    def _send(self, ref: ClaimRef, devices: list[Obj]) -> None:
+        self._shown.discard(ref.uid)
         body: Obj = {
             "metadata": {"name": ref.name, "namespace": ref.namespace, "uid": ref.uid},
             "status": {"devices": devices},
         }
         self._api.apply(RESOURCE_CLAIMS, body, field_manager=self._manager, subresource="status")
+        if devices:
+            self._shown.add(ref.uid)
 
     def _take_known(self, ref: ClaimRef) -> Obj | None:
         with self._condition:
             claim, read = self._known.pop(ref.uid, (None, 0.0))
         return claim if self._clock.monotonic() - read < _KNOWN_SECONDS else None
+
+
+def _nothing(_claim: Obj) -> list[Obj]:
+    """Wish of a claim that has no device of ours any more."""
+    return []

@@ -36,7 +36,7 @@ def test_it_tells_which_slice_the_claim_got(rig: Rig) -> None:
     assert f"{DRIVER}/kubelet-plugin" in {f["manager"] for f in claim["metadata"]["managedFields"]}
 
 
-def test_a_claim_is_read_once_for_prepare_and_its_status(rig: Rig) -> None:
+def test_a_claim_is_read_once_for_prepare_and_its_statuses(rig: Rig) -> None:
     assert rig.daemon is not None
     rig.daemon.claims.janitor.stop()  # which asks what has become of claims
     ref = rig.claim(SLICE)
@@ -45,6 +45,11 @@ def test_a_claim_is_read_once_for_prepare_and_its_status(rig: Rig) -> None:
     rig.prepared(ref)
     assert rig.claim_status(ref)
     assert asked.count(f"GET {ref.name}") == 1
+    assert asked.count("PATCH status") == 1
+    asked.clear()
+    assert rig.unprepare(ref) == ""
+    assert rig.claim_status(ref) == []
+    assert [a for a in asked if ref.name in a] == []
     assert asked.count("PATCH status") == 1
 
 
