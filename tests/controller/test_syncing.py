@@ -12,9 +12,17 @@ from typing import Any, NoReturn
 import pytest
 
 from controller.engine.loop import Controller, Names
-from dra.common.resources import MIG_NODES, NODES, Obj, Resource
+from dra.common.resources import (
+    MIG_NODES,
+    NAMESPACES,
+    NODES,
+    PERSISTENT_VOLUMES,
+    PODS,
+    Obj,
+    Resource,
+)
 from dra.kube.client.transport import KubeApi, ObjectList
-from dra.kube.errors import UnavailableError
+from dra.kube.errors import ForbiddenError, UnavailableError
 from dra.kube.timing import SystemClock
 from tests.controller.bench import EventList
 from tests.controller.objects import DRIVER, node, versioned
@@ -85,3 +93,36 @@ def test_what_cannot_be_listed_is_named_again_and_again(caplog: pytest.LogCaptur
 
 def complaints(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [vars(r)["missing"] for r in [*caplog.records] if "can be listed" in r.message]
+
+
+class StingyApi(SlowApi):
+    """Lists everything but what a test denies."""
+
+    def __init__(self, *denied: Resource) -> None:
+        super().__init__()
+        self.answer.set()
+        self._denied = denied
+
+    def list(
+        self, resource: Resource, *, keep: Callable[[Obj], Obj] = lambda obj: obj, **_: Any
+    ) -> ObjectList:
+        if resource in self._denied:
+            raise ForbiddenError(f"{resource} is forbidden", status=403)
+        return super().list(resource, keep=keep)
+
+
+@pytest.mark.parametrize("denied", [PERSISTENT_VOLUMES, NAMESPACES])
+def test_without_the_right_to_volumes_or_namespaces_it_goes_on_and_says_so(
+    denied: Resource, caplog: pytest.LogCaptureFixture
+) -> None:
+    def told() -> list[str]:
+        return [vars(r)["missing"] for r in [*caplog.records] if "not known in full" in r.message]
+
+    with caplog.at_level(logging.WARNING), syncing(StingyApi(denied), SystemClock()):
+        wait_for("a warning", lambda: told() == [str(denied)])
+    assert complaints(caplog) == []
+
+
+def test_without_the_right_to_pods_it_does_not_go_on(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), syncing(StingyApi(PODS), HastyClock()):
+        wait_for("complaints", lambda: complaints(caplog)[-2:] == [str(PODS)] * 2)

@@ -44,6 +44,20 @@ def test_the_controller_allocates_and_takes_back(controller: Api, claim: Obj) ->
     assert "finalizers" not in last["metadata"]
 
 
+def test_the_controller_reads_volumes_and_namespaces_and_writes_none(controller: Api) -> None:
+    claims = "/api/v1/namespaces/default/persistentvolumeclaims"
+    for path in (
+        "/api/v1/persistentvolumes",
+        "/api/v1/persistentvolumeclaims",
+        "/api/v1/namespaces",
+        "/apis/storage.k8s.io/v1/storageclasses",
+    ):
+        assert controller.request("GET", path)["kind"].endswith("List")
+    body = {"metadata": {"name": "mine"}, "spec": {"accessModes": ["ReadWriteOnce"]}}
+    assert refusal(controller, "POST", claims, body=body)[0] == 403
+    assert refusal(controller, "DELETE", "/api/v1/namespaces/default")[0] == 403
+
+
 def test_without_the_permission_of_1_36_the_controller_cannot_allocate(
     installation: Installation, controller: Api, claim: Obj, admin: Api
 ) -> None:
