@@ -68,7 +68,7 @@ def provenance(
 
 
 def package_list(image: str, folder: Path) -> Path:
-    """What an image's environment holds, as CycloneDX JSON; the same input gives the same file."""
+    """Packages of an image's environment as CycloneDX JSON; the same input gives the same file."""
     target = folder / f"{image}-{version()}.cdx.json"
     with tempfile.TemporaryDirectory() as name:
         venv.create(name, with_pip=True)

@@ -25,7 +25,7 @@ from dra.kube.mirror.reflector import Change
 _log = logging.getLogger(__name__)
 
 MIRRORED = (DEVICE_CLASSES, NODES, MIG_NODES, RESOURCE_CLAIMS, PODS)
-"""What is mirrored while leading."""
+"""Resources that are mirrored while leading."""
 
 OPTIONAL = (*VOLUMES, NAMESPACES)
 """Mirrored where that is allowed."""

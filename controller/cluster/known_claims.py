@@ -152,7 +152,7 @@ class KnownClaims:
 
 
 def newer(version: str, known: str) -> bool:
-    """Whether one resourceVersion of an object is later than another."""
+    """True if one resourceVersion of an object is later than another."""
     if version.isdigit() and known.isdigit():
         return int(version) > int(known)
     return version != known

@@ -20,7 +20,7 @@ from dra.pods.hosts import Hosts
 from dra.pods.volumes.values import read_storage_class, read_volume, read_volume_claim
 
 VOLUMES = (PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES)
-"""What is to be listed before anything of it counts."""
+"""Resources to be listed before anything of them counts."""
 
 
 class KnownVolumes:

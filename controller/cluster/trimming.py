@@ -87,7 +87,7 @@ class Trimmer:
         }.get(resource, lambda obj: obj)
 
     def __call__(self, obj: Obj) -> Obj:
-        """What the controller reads of ``obj``; what is not as it should be is left as it is."""
+        """Part of ``obj`` that is read; what is not as it should be is left as it is."""
         try:
             return self._trim(obj)
         except (KeyError, TypeError, AttributeError):
@@ -182,7 +182,7 @@ class Trimmer:
 
 
 def remembering(resource: Resource) -> Callable[[Obj], Obj]:
-    """What the mirror itself holds, to know what has changed: others are in the index already."""
+    """Part that the mirror holds, to know what has changed: others are in the index already."""
     return identity if resource in (NODES, MIG_NODES, *TRIMMERS) else lambda obj: obj
 
 
@@ -208,7 +208,7 @@ def _shunning(affinity: Obj) -> Obj | None:
 
 
 def _stub(request: Obj, size: int) -> Obj:
-    """What is left of a request that is not read: which class it is of, and why."""
+    """Rest of a request that is not read: its class, and the reason."""
 
     def of(body: Obj) -> Obj:
         return {**_picked(body, ("name", "deviceClassName")), TOO_LARGE: size}

@@ -29,18 +29,18 @@ class Watchers:
             self._note(pod, waits=True)
 
     def of_company(self, states: Iterable[Pod]) -> Iterator[ObjectKey]:
-        """Who looks at a pod that came, went or changed, in one of its ``states``."""
+        """Watchers of a pod that came, went or changed, in one of its ``states``."""
         known = [*states]
         for (namespace, needs), pods in self._of_company.items():
             if any(self._residents.matters(pod, needs, owner=namespace) for pod in known):
                 yield from pods
 
     def of_volume_claim(self, claim: ObjectKey) -> Iterable[ObjectKey]:
-        """Who uses a PersistentVolumeClaim."""
+        """Users of a PersistentVolumeClaim."""
         return self._of_volumes.get(claim, ())
 
     def of_volumes(self) -> Iterator[ObjectKey]:
-        """Who uses any."""
+        """Users of any."""
         return (pod for pods in self._of_volumes.values() for pod in pods)
 
     def _note(self, pod: Pod, *, waits: bool) -> None:

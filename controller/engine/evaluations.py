@@ -50,7 +50,7 @@ _RETRY_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What is to be known of a claim. ``views``: it looks at GPUs as a whole."""
+    """Expressions of a claim to be answered. ``views``: it looks at GPUs as a whole."""
 
     ref: ClaimRef
     expressions: Collection[Expressions]

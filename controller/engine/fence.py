@@ -41,7 +41,7 @@ from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError, Unava
 _log = logging.getLogger(__name__)
 
 PATIENCE_SECONDS = 60.0
-"""How long one claim that keeps failing (by a webhook, say) may hold up others."""
+"""Time for which one claim that keeps failing (by a webhook, say) may hold up others."""
 
 _NO_ANSWER = frozenset({0, 429, 503, 504})
 """HTTP statuses, or none, that say nothing about the claim: the server cannot serve anybody."""
@@ -82,11 +82,11 @@ class Fence:
             _log.info("fencing claims", extra={"claims": len(self._open)})
 
     def stands(self) -> bool:
-        """Whether there is nothing left to wait for."""
+        """True if there is nothing left to wait for."""
         return not self._open
 
     def has_no_gap(self) -> bool:
-        """Whether no late allocation is possible any more: it stands around every claim."""
+        """True if no late allocation is possible any more: it stands around every claim."""
         return not self._open and not self._gaps
 
     def absorb(self) -> None:
@@ -141,5 +141,5 @@ class Fence:
             self._cluster.confirm_claim(obj)
 
     def _may_pass(self, error: KubeError) -> bool:
-        """Whether the server serves nobody, or has not been refusing one claim for long."""
+        """True if the server serves nobody, or has not been refusing one claim for long."""
         return error.status in _NO_ANSWER or self._now() < self._began + PATIENCE_SECONDS

@@ -40,7 +40,7 @@ class Blocked:
 def examine(
     pod: Pod, cluster: Cluster, reader: Reader
 ) -> Problem | Satisfied | Blocked | Incomplete:
-    """What is to be done for ``pod``, which is pending."""
+    """Task for ``pod``, which is pending."""
     known = _claims_of(pod, cluster)
     if known is None:
         return Incomplete()

@@ -59,7 +59,7 @@ class _Write:
 
 
 class AllocationWrites:
-    """What was decided and is being written, or may have been."""
+    """Decision that is being written, or may have been."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class AllocationWrites:
         self._lifted.discard(uid)
 
     def is_gated(self, pod: Pod) -> bool:
-        """Whether our gate is still to be lifted from ``pod``."""
+        """True if our gate is still to be lifted from ``pod``."""
         return self._gate in pod.gates and pod.uid not in self._lifted
 
     def lift_gate(self, pod: Pod, done: Done) -> None:
@@ -214,7 +214,7 @@ class AllocationWrites:
 
 
 def _may_be_written(error: Exception | None) -> bool:
-    """Whether a write that ended with ``error`` may have been made.
+    """True if a write that ended with ``error`` may have been made.
 
     A conflict may be one with itself, where something on the way repeats requests.
     """

@@ -19,11 +19,11 @@ from dra.common.resources import ObjectKey
 _log = logging.getLogger(__name__)
 
 OWNED_GRACE_SECONDS = 5.0
-"""How long an unused claim of a pod that has ended may wait to be deleted with it."""
+"""Time for which an unused claim of a pod that has ended may wait to be deleted with it."""
 
 
 class Step(Enum):
-    """What to do with a claim that may have ended."""
+    """Next step for a claim that may have ended."""
 
     KEEP = auto()
     WAIT_FOR_NODE = auto()
@@ -33,7 +33,7 @@ class Step(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What else the next step for a claim depends on; asked only where it does.
+    """Conditions on which the next step for a claim depends; asked only where it does.
 
     ``ours``: we allocated the claim, or are to. ``in_use``: a pod that has not ended refers to it.
     ``on_node``: its node still has a slice of it, or cannot tell.
@@ -129,7 +129,7 @@ class Ender:
         return self._reader.concerns(known.claim)
 
     def _on_node(self, known: KnownClaim) -> bool:
-        """Whether the node of its allocation still has a slice of the claim, or cannot tell.
+        """True if the node of its allocation still has a slice of the claim, or cannot tell.
 
         What other nodes say is not asked: nobody but its own node can keep a claim from its end.
         """

@@ -69,7 +69,7 @@ class FailedPrepares:
         return True
 
     def _may_be_on(self, node: str, uid: str) -> bool:
-        """Whether the node still has something of the claim; one that cannot tell counts as yes."""
+        """True if the node still has something of the claim; one that cannot tell counts as yes."""
         if node not in self._cluster.hosts.facts:
             return False
         instances = self._cluster.fleet.instance_claims(node)
@@ -91,7 +91,7 @@ class FailedPrepares:
 
 
 def _failure(known: KnownClaim, cluster: Cluster) -> str:
-    """Why a claim that we allocated failed for good; empty if it did not."""
+    """Reason why a claim that we allocated failed for good; empty if it did not."""
     claim = known.claim
     if claim.allocation is None or claim.deleting or claim.by_others(cluster.driver):
         return ""

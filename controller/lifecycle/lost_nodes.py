@@ -19,7 +19,7 @@ from dra.pods.nodefit import MisfitReason, find_misfit
 from dra.pods.pods import Pod
 
 GRACE_SECONDS = 30.0
-"""How long a node may be away before its unused allocations are given up."""
+"""Time for which a node may be away before its unused allocations are given up."""
 
 
 class LostNodes:
@@ -92,7 +92,7 @@ class LostNodes:
         return "" if used or not reserved <= waiting else claim.allocation.node
 
     def _why_lost(self, pod: Pod, node: str) -> str:
-        """Why ``pod`` cannot be bound to ``node`` whatever becomes free there; empty if it can."""
+        """Reason why ``pod`` cannot be bound to ``node`` whatever becomes free; empty if it can."""
         facts = self._cluster.hosts.facts.get(node)
         if facts is None:
             return "there is no such Node"

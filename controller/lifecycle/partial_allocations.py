@@ -65,7 +65,7 @@ class PartialAllocations:
     def _fits_whole(
         self, pod: Pod, problem: Problem, pins: list[KnownClaim], fleet: FleetView
     ) -> bool:
-        """Whether all claims fit somewhere once those in ``pins`` are given up."""
+        """True if all claims fit somewhere once those in ``pins`` are given up."""
         cluster = self._cluster
         movable = {known.claim.ref.uid for known in pins}
         freed = [self._reader.read(replace(known.claim, allocation=None)) for known in pins]

@@ -23,10 +23,10 @@ from dra.claims.reasons import Obstacle, Reason
 from dra.pods.pods import Pod
 
 ASIDE_SECONDS = 30.0
-"""How long a pod is skipped, with all that are alike, when nothing can be held back for it."""
+"""Time for which a pod and its equals are skipped when nothing can be held back for it."""
 
 REPLAN_SECONDS = 5.0
-"""How long what is held back for a pod stays where it is, before another place is looked for."""
+"""Time for which slices are held back in one place, before another is looked for."""
 
 _SHARE = 10
 """Seconds that pass for each that was spent on looking for places, at the least."""
@@ -58,7 +58,7 @@ class WaitingLine:
         return self._held.yielding_to(pod)
 
     def is_held_for(self, pod_uid: str) -> bool:
-        """Whether slices are held back for a pod."""
+        """True if slices are held back for a pod."""
         return self._held.of(pod_uid) is not None
 
     def waits(self, pod: Pod, problem: Problem) -> None:
@@ -109,7 +109,7 @@ class WaitingLine:
         self.leaves(pod.uid)
 
     def _is_aside(self, pod: Pod, problem: Problem) -> bool:
-        """Whether ``pod`` would only be in the way of those for whom something can be held back."""
+        """True if ``pod`` would only be in the way of those for whom something can be held back."""
         if not self._aside:
             return False
         return self._aside.get(_kind(pod, problem), float("-inf")) > self._now()

@@ -19,7 +19,7 @@ from dra.gpu.inventory import ClaimRef
 from dra.pods.pods import Pod
 
 FIRST_SECONDS = 300.0
-"""How long slices are held back at first although nothing else becomes free."""
+"""Time for which slices are held back at first although nothing else becomes free."""
 
 LONGEST_SECONDS = 86400.0
 
@@ -29,7 +29,7 @@ REST_FACTOR = 8
 
 @dataclass(slots=True)
 class Hold:
-    """What is held back for ``pod``. ``blocked`` memory slices of it were in use at ``since``."""
+    """Slices held back for ``pod``. ``blocked`` memory slices of it were in use at ``since``."""
 
     pod: Pod
     plan: Plan
@@ -66,7 +66,7 @@ class HeldBack:
         self._unmoved: dict[str, _Unmoved] = {}
 
     def of(self, pod_uid: str) -> Hold | None:
-        """What is held back for a pod."""
+        """Slices held back for a pod."""
         return self._holds.get(pod_uid)
 
     def yielding_to(self, pod: Pod) -> frozenset[str]:

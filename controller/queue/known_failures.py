@@ -20,7 +20,7 @@ REST = 50
 """A search that was given up rests so many times as long as it took."""
 
 DETAILS_SECONDS = 60.0
-"""How long the details of an obstacle are told, although other claims may be in the way by now."""
+"""Time for which the details of an obstacle are told, whoever is in the way by now."""
 
 _BYTES = 16 * 2**20
 
@@ -49,7 +49,7 @@ class KnownFailures:
     def find(
         self, problem: Problem, scope: frozenset[str], could_serve: Callable[[str], bool]
     ) -> Obstacle | None:
-        """Why an equal problem failed and would fail now; None when it is to be searched.
+        """Reason why an equal problem failed and would fail now; None when it is to be searched.
 
         ``could_serve`` tells of a node whether it has what the problem asks for now. It is asked of
         those alone that have made room since the problem failed. What is told of them goes out of
@@ -75,7 +75,7 @@ class KnownFailures:
             self._known.put((key, scope), _Failure(obstacle, self._now(), self._room.version))
 
     def resting(self, problem: Problem) -> Obstacle | None:
-        """Why the search for an equal problem was given up, if it is not to be tried again yet."""
+        """Reason why an equal problem was given up, if it is not to be tried again yet."""
         if not self._resting:
             return None
         obstacle, until = self._resting.get(_searched(problem), (None, 0.0))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dra.pods.pods import Pod
 
 OVERTAKEN = 20
-"""How often others may be served before a pod that has waited longer or is more urgent."""
+"""Times that others may be served before a pod that has waited longer or is more urgent."""
 
 PATIENCE_SECONDS = 120.0
 """After so long a single overtaking is enough."""
@@ -20,7 +20,7 @@ Urgency = tuple[int, str, str, str]
 
 
 def urgency(pod: Pod) -> Urgency:
-    """Where a pod stands in the line: higher priority first, then older, then by name."""
+    """Place of a pod in the line: higher priority first, then older, then by name."""
     return (-pod.priority, pod.created, *pod.key)
 
 
@@ -72,7 +72,7 @@ class Line:
             self._forgotten += _REMEMBERED
 
     def is_due(self, uid: str) -> bool:
-        """Whether the pod was overtaken too often, or once after a long wait."""
+        """True if the pod was overtaken too often, or once after a long wait."""
         known = self._waiting.get(uid)
         if known is None:
             return False

@@ -53,7 +53,7 @@ class PodQueue:
             self._sweeps.add(pod.key, group, urgency(pod))
 
     def waits(self, key: ObjectKey) -> bool:
-        """Whether a pod waits for room."""
+        """True if a pod waits for room."""
         return key in self._sweeps
 
     def leave(self, key: ObjectKey) -> None:

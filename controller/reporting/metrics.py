@@ -112,7 +112,7 @@ class _Waiting(Collector):
             self._pods = {}
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """How many wait for each reason, and for how long the oldest of them."""
+        """Number that waits for each reason, and the age of the oldest."""
         with self._lock:
             claims = {uid: c for found in self._pods.values() for uid, c in found.items()}
         now = self._now()

@@ -36,7 +36,7 @@ _LIMIT = 1024
 
 @dataclass(frozen=True, slots=True)
 class ConditionState:
-    """What the condition says; ``reason`` and ``message`` as in an event."""
+    """Content of the condition; ``reason`` and ``message`` as in an event."""
 
     allocated: bool
     reason: str
@@ -100,7 +100,7 @@ class PodConditions:
             self._due.put(pod.key[0], pod.uid, _Due(pod, state, self._now()))
 
     def leave(self, pod_uid: str) -> None:
-        """Whether it waits is not ours to say now."""
+        """Forgets the pod: it is not ours to say now if it waits."""
         self._due.discard(pod_uid)
 
     def forget(self, pod_uid: str) -> None:
@@ -158,7 +158,7 @@ class PodConditions:
             _log.info("condition not written", extra={"pod": str(sent.pod), "error": str(error)})
 
     def _known(self, pod: Pod) -> tuple[ConditionState, float] | None:
-        """What the pod says already, and since when at the earliest."""
+        """Content that the pod has already, and since when at the earliest."""
         if pod.uid in self._written:
             return self._written[pod.uid]
         for found in (pod.obj.get("status") or {}).get("conditions") or ():

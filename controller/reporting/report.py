@@ -19,7 +19,7 @@ from dra.pods.pods import Pod
 _log = logging.getLogger(__name__)
 
 DETAILS_SECONDS = 10.0
-"""How long the details of a reason stand before others may be said."""
+"""Time for which the details of a reason stand before others may be said."""
 
 
 class Reporter:

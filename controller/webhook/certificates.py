@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 _SKEW = dt.timedelta(minutes=5)
-"""How far the clock of an API server may be behind ours."""
+"""Bound on how far the clock of an API server is behind ours."""
 
 _REMAINING = 1 / 3
 """A certificate is replaced when this part of its life is left."""

@@ -22,7 +22,7 @@ _LOOKS_IN_A_LIFE = 20
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where things are kept: a Secret that exists, and the webhooks of one configuration."""
+    """Places where things are kept: a Secret that exists, and the webhooks of one configuration."""
 
     namespace: str
     secret: str

@@ -14,7 +14,7 @@ _DEVICES: dict[str, tuple[str, ...]] = {
     "ResourceClaimTemplate": ("spec", "spec", "devices"),
     "DeviceClass": ("spec",),
 }
-"""Where the list ``config`` is, by kind."""
+"""Path of the list ``config``, by kind."""
 
 
 def answer(review: Obj, *, driver: str) -> Obj:

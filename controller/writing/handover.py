@@ -27,11 +27,11 @@ from dra.gpu.inventory import ClaimRef
 
 
 class Handover(Protocol):
-    """What the former leader left, and what is left to the next; LeaderElector is one."""
+    """Handover from the former leader, and to the next; LeaderElector is one."""
 
     @property
     def settled(self) -> bool:
-        """Whether nothing that earlier leaders sent can arrive any more."""
+        """True if nothing that earlier leaders sent can arrive any more."""
 
     def settle(self) -> None:
         """Tell the next leader that nothing can arrive any more."""

@@ -27,7 +27,7 @@ Job = Callable[[], Iterator[Obj]]
 
 @dataclass(slots=True)
 class Answer:
-    """What was stored, in order, and what ended the job early, if anything did."""
+    """Objects that were stored, in order, and what ended the job early, if anything did."""
 
     written: list[Obj] = field(default_factory=list)
     error: Exception | None = None
@@ -52,11 +52,11 @@ class InFlight:
 
     @property
     def full(self) -> bool:
-        """Whether to wait for an answer before anything else is begun."""
+        """True if nothing else is to be begun before an answer has come."""
         return self._under_way >= LIMIT
 
     def is_about(self, claims: Iterable[ObjectKey]) -> bool:
-        """Whether any of ``claims`` is being written."""
+        """True if any of ``claims`` is being written."""
         return not self._claims.isdisjoint(claims)
 
     def start(self, claims: Iterable[ObjectKey], job: Job, done: Callable[[Answer], None]) -> None:

@@ -11,7 +11,7 @@ SENDERS = 8
 
 
 class Outbox(Protocol):
-    """Where writes go."""
+    """Taker of writes."""
 
     def send(self, job: Callable[[], None]) -> None:
         """Have ``job``, which does not raise, done by some thread."""

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[2]
 PROGRAMS = ("api", "cdi", "cli", "controller", "dra", "kubeletplugin", "sim")
 WHOLE = (
     *("api", "cdi", "cli", "hack", "kubeletplugin", "sim"),
+    *(f"controller/{room}" for room in ("lifecycle", "queue", "reporting", "webhook", "writing")),
     *("dra/cel", "dra/claims", "dra/common", "dra/gpu", "dra/kube", "dra/monitoring"),
     *(f"dra/allocator/{room}" for room in ("explain", "fleet", "scoring")),
     *("dra/pods", "dra/resourceslices", "dra/sandbox"),
