@@ -43,7 +43,7 @@ from tests.controller.objects import (
     versioned,
 )
 
-CLAIMS = 10
+CLAIMS = 4
 """Enough to tell what each of them leaves."""
 
 NAME = "name-of-the-claim"
