@@ -41,7 +41,9 @@ def apply(cluster: Cluster, changes: list[tuple[Resource, Change | None]]) -> No
             cluster.volumes.note_listed(resource)
             continue
         try:
-            if change.new is not None:
+            if change.rewound and resource == RESOURCE_CLAIMS and change.new is not None:
+                cluster.set_claim(change.new, rewound=True)
+            elif change.new is not None:
                 _SETTERS[resource](cluster, change.new)
             elif change.old is not None:
                 _REMOVERS[resource](cluster, change.old)

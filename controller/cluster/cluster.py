@@ -135,13 +135,13 @@ class Cluster:
 
     # -- claims
 
-    def set_claim(self, obj: Obj) -> None:
+    def set_claim(self, obj: Obj, *, rewound: bool = False) -> None:
         """A claim was added or changed.
 
         An older state than the known one is ignored: the answers to our writes may be known
-        before the watch reports them.
+        before the watch reports them. Not if the server itself is ``rewound`` to an older state.
         """
-        if self._claims.set(obj):
+        if self._claims.set(obj, rewound=rewound):
             self._pods.touch((obj["metadata"]["namespace"], obj["metadata"]["name"]))
 
     def remove_claim(self, key: ObjectKey) -> None:

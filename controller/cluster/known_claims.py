@@ -36,15 +36,16 @@ class KnownClaims:
         self._key_of_uid: dict[str, ObjectKey] = {}
         self._writing: dict[str, Allocation | None] = {}
 
-    def set(self, obj: Obj) -> bool:
-        """Take a claim's state; False if it is not newer than the known one."""
+    def set(self, obj: Obj, *, rewound: bool = False) -> bool:
+        """Take a claim's state; False if it is not newer than the known one, nor ``rewound``."""
         metadata = obj["metadata"]
         key = (metadata["namespace"], metadata["name"])
         known = self.by_key.get(key)
         if known is not None and known.claim.ref.uid != metadata["uid"]:
             self.remove(key)
             known = None
-        if known is not None and not newer(_version(obj), known.claim.resource_version):
+        is_old = known is not None and not newer(_version(obj), known.claim.resource_version)
+        if is_old and not rewound:
             return False
         claim = read_claim(obj, self._sharing.requests)
         self.by_key[key] = KnownClaim(claim, obj)

@@ -192,3 +192,24 @@ def test_stop_from_the_consumer_ends_the_mirror(stub: Stub, api: KubeApi) -> Non
     assert stopped.wait(PATIENCE)
     eventually(lambda: not any(t.name == "reflector pods" for t in threading.enumerate()))
     assert watched_versions(stub) == []
+
+
+def test_after_a_restore_of_etcd_every_object_is_reported_anew(stub: Stub, start: Start) -> None:
+    a, b, gone = thing("a", version=5), thing("b", version=6), thing("gone", version=20)
+    stub.calls += [listing(a, b, gone, version=20), listing(a, thing("b", version=4), version=8)]
+    stub.watches.append(refuse(504, "Timeout", "Too large resource version", details=TOO_LARGE))
+    changes: list[Change] = []
+    start(changes.append, namespace="ns")
+    eventually(lambda: watched_versions(stub) == ["20", "8"])
+    told = [(c.kind, (c.new or c.old or {})["metadata"]["name"], c.rewound) for c in changes[3:]]
+    assert told == [("deleted", "gone", False), ("modified", "a", True), ("modified", "b", True)]
+
+
+def test_a_list_of_a_later_version_is_not_reported_anew(stub: Stub, start: Start) -> None:
+    a = thing("a", version=5)
+    stub.calls += [listing(a, version=20), listing(a, version=21)]
+    stub.watches.append(refuse(410, "Expired"))
+    changes: list[Change] = []
+    start(changes.append, namespace="ns")
+    eventually(lambda: watched_versions(stub) == ["20", "21"])
+    assert [c.kind for c in changes] == ["added"]

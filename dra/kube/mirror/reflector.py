@@ -71,6 +71,7 @@ class Reflector:
         self._backoff = backoff or Backoff(rng=self._rng)
         self._clock = clock or SystemClock()
         self._version = ""  # where the next watch starts; "" means list first
+        self._latest = ""  # the last version that was seen of the collection
         self._synced = threading.Event()
         self._denied = False
         self._stream_lock = threading.Lock()
@@ -138,8 +139,17 @@ class Reflector:
         )
         if self._loop.is_stopping():
             return
-        self._report(self.store.replace(listed.items))
-        self._version = listed.resource_version
+        rewound = _goes_back(listed.resource_version, self._latest)
+        if rewound:
+            _log.warning(
+                "%s: the server went back from version %s to %s, as after a restore of etcd: "
+                "everything is read anew",
+                self.resource,
+                self._latest,
+                listed.resource_version,
+            )
+        self._report(self.store.replace(listed.items, rewound=rewound))
+        self._version = self._latest = listed.resource_version
         if not self._synced.is_set():
             self._synced.set()
             _log.info("%s: mirroring %d objects", self.resource, len(listed.items))
@@ -181,7 +191,7 @@ class Reflector:
             self._report(self.store.remove(self._keep(event.object)))
         elif event.type != "BOOKMARK":
             self._report(self.store.put(self._keep(event.object)))
-        self._version = str(event.object["metadata"]["resourceVersion"])
+        self._version = self._latest = str(event.object["metadata"]["resourceVersion"])
 
     def _report(self, changes: Iterable[Change]) -> None:
         if self._on_event is None:
@@ -224,3 +234,12 @@ class Reflector:
             failures,
         )
         self._loop.pause(delay)
+
+
+def _goes_back(version: str, known: str) -> bool:
+    """Whether the version of a list is lower than one that was seen before.
+
+    A list asks for no version and is answered with the latest, so that no server that merely lags
+    behind gives a lower one.
+    """
+    return version.isdigit() and known.isdigit() and int(version) < int(known)

@@ -13,11 +13,14 @@ class Change:
     """Change of one object.
 
     ``added`` has only ``new``, ``deleted`` only ``old`` (the last known state), ``modified`` both.
+    ``rewound``: the server went back to an older state, so that ``new`` is true although its
+    resourceVersion is lower than one that was seen.
     """
 
     kind: Literal["added", "modified", "deleted"]
     old: Obj | None
     new: Obj | None
+    rewound: bool = False
 
 
 class Store:
@@ -53,15 +56,22 @@ class Store:
             known = self._objects.pop(_key(obj), None)
         return [] if known is None else [Change("deleted", obj, None)]
 
-    def replace(self, objects: Iterable[Obj]) -> list[Change]:
-        """Take a complete list; objects that are not in it are deleted."""
+    def replace(self, objects: Iterable[Obj], *, rewound: bool = False) -> list[Change]:
+        """Take a complete list; objects that are not in it are deleted.
+
+        Of one that is ``rewound`` every object is reported, those that seem unchanged as well.
+        """
         objects = [*objects]
         listed = {_key(obj) for obj in objects}
         with self._lock:
             gone = [key for key in self._objects if key not in listed]
             changes = [Change("deleted", self._objects.pop(key), None) for key in gone]
             for obj in objects:
-                changes += self._put(obj)
+                before = self._objects.get(_key(obj)) if rewound else None
+                found = self._put(obj)
+                if before is not None and not any(c.kind == "added" for c in found):
+                    found = [Change("modified", before, obj, rewound=True)]
+                changes += found
         return changes
 
     def _put(self, obj: Obj) -> list[Change]:
