@@ -202,8 +202,11 @@ class Geometry:
 
     def largest_placeable(self, usage: Usage) -> Profile | None:
         """The profile with the most memory, then compute, that could be made now."""
-        fitting = [p for p in self.profiles if self.free_placements(usage, p)]
-        return max(fitting, key=lambda p: (p.memory_mib, p.compute_slices, -p.id), default=None)
+        largest = sorted(
+            self.profiles, key=lambda p: (p.memory_mib, p.compute_slices, -p.id), reverse=True
+        )
+        fitting = (p for p in largest if any(self.fits(usage, p, place) for place in p.placements))
+        return next(fitting, None)
 
 
 def conflicts(placement: Placement, occupants: Iterable[Occupant]) -> tuple[Occupant, ...]:
