@@ -86,7 +86,9 @@ class OngoingDecision:
             if asked is not None and search.nodes.policy == "none":
                 decision = yield from self._decide_single(asked, search)
             else:
-                decision = yield from self._decide_jointly(search, rooms)
+                decision = yield from self._decide_jointly(
+                    search, rooms if chosen is not problem else None
+                )
             if decision is not None:
                 return Outcome(decision)
             yield
@@ -141,7 +143,9 @@ class OngoingDecision:
         for groups in self._tiers(search, rooms):
             ranked: list[_Entry] = []
             for names in groups:
-                first = next((name for name in names if self._fits(name)), None)
+                first: str | None = names[0]
+                if not search.by_shape:  # to search it is dear
+                    first = next((name for name in names if self._fits(name)), None)
                 node = self._places.fleet.nodes.get(first) if first is not None else None
                 if first is not None and node is not None:
                     found = search.solution(node.gpus)

@@ -152,13 +152,16 @@ class Search:
 
     def groups(self, shapes: Collection[Hashable] | None = None) -> list[Sequence[str]]:
         """The nodes that serve it alike, in name order, or those among them of some ``shapes``."""
+        if self.by_shape:
+            alike = self.fleet.alike
+            return [[*alike[s]] for s in (alike if shapes is None else shapes) if s in alike]
         found: dict[Hashable, list[str]] = {}
         for shape, names in self.fleet.alike.items():
             if shapes is not None and shape not in shapes:
                 continue
             for name in names:
-                gpus = () if self.by_shape else self.fleet.nodes[name].gpus
-                found.setdefault((shape, self._tells(gpus)), []).append(name)
+                looks = self._tells(self.fleet.nodes[name].gpus)
+                found.setdefault((shape, looks), []).append(name)
         return [*found.values()]
 
     def _tells(self, gpus: Sequence[GpuState]) -> Hashable:
