@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 import yaml
 
-from hack.cluster.chart import REPOSITORY, version
+from hack.cluster.driver.chart import REPOSITORY, version
 
 HOMEPAGE = "https://github.com/dra-driver-nvidia-mig/dra-driver-nvidia-mig"
 _PYTHON = f"python{sys.version_info.major}.{sys.version_info.minor}"

@@ -21,7 +21,7 @@ from typing import Any
 import click
 import helm_python
 
-from hack.cluster.chart import REPOSITORY, version
+from hack.cluster.driver.chart import REPOSITORY, version
 
 CHART = REPOSITORY / "deploy/helm/dra-driver-nvidia-mig"
 IMAGES: Mapping[str, str] = {"controller": "controller", "kubelet-plugin": "kubeletplugin"}

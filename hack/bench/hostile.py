@@ -27,14 +27,14 @@ from dra.gpu.mignode import to_mignode
 from dra.gpu.names import class_name
 from hack.bench import objects
 from hack.bench.fleet import geometry
-from hack.cluster import credentials
 from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import CONTROL_PLANE, find_binaries
-from hack.cluster.chart import NAMESPACE, REPOSITORY
-from hack.cluster.controlplane import ControlPlane
+from hack.cluster.driver.chart import NAMESPACE, REPOSITORY
 from hack.cluster.errors import ClusterError
+from hack.cluster.machine.processes import Process
 from hack.cluster.nodes import add_fake_node, pod
-from hack.cluster.processes import Process
+from hack.cluster.plane import credentials
+from hack.cluster.plane.controlplane import ControlPlane
 from hack.cluster.waiting import wait_for
 
 HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"

@@ -33,13 +33,13 @@ from dra.kube.timing import rfc3339
 from hack.bench import objects
 from hack.bench.bindings import CREATORS
 from hack.bench.slices import partitionable
-from hack.cluster import credentials
 from hack.cluster.binaries import Binaries
-from hack.cluster.chart import NAMESPACE, REPOSITORY
-from hack.cluster.claimpolicy import FLAG, finalizers_at_creation
-from hack.cluster.controlplane import ControlPlane, Setup
+from hack.cluster.driver.chart import NAMESPACE, REPOSITORY
+from hack.cluster.driver.claimpolicy import FLAG, finalizers_at_creation
+from hack.cluster.machine.processes import Process
 from hack.cluster.nodes import is_ready
-from hack.cluster.processes import Process
+from hack.cluster.plane import credentials
+from hack.cluster.plane.controlplane import ControlPlane, Setup
 from hack.cluster.waiting import wait_for
 
 

@@ -16,11 +16,11 @@ import yaml
 
 from dra.common.resources import Obj
 from hack.cluster.binaries import CONTROL_PLANE, NODE, find_binaries
-from hack.cluster.chart import REPOSITORY
 from hack.cluster.cluster import Cluster, Shape
-from hack.cluster.controlplane import Setup
+from hack.cluster.driver.chart import REPOSITORY
 from hack.cluster.errors import ClusterError
 from hack.cluster.home import Home
+from hack.cluster.plane.controlplane import Setup
 
 PRODUCTS = ("A100-SXM4-40GB", "H100-80GB-HBM3", "B200")
 """Each node has other GPUs than the one before."""

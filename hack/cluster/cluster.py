@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Self
 
-from hack.cluster import pods
 from hack.cluster.api import ApiError
-from hack.cluster.controlplane import USUAL, ControlPlane, Setup
-from hack.cluster.credentials import ADMIN, node_user
-from hack.cluster.installation import Installation, apply
-from hack.cluster.kubelet import KubeletNode
+from hack.cluster.driver import pods
+from hack.cluster.driver.installation import Installation, apply
+from hack.cluster.node.kubelet import KubeletNode
+from hack.cluster.plane.controlplane import USUAL, ControlPlane, Setup
+from hack.cluster.plane.credentials import ADMIN, node_user
 from hack.cluster.waiting import wait_for
 
 if TYPE_CHECKING:

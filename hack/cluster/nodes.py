@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dra.common.resources import at
-from hack.cluster.image import IMAGE
+from hack.cluster.node.image import IMAGE
 from hack.cluster.waiting import wait_for
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ import pytest
 from dra.common.resources import Obj
 from hack.cluster.api import Api, ApiError, collection
 from hack.cluster.binaries import Binaries
-from hack.cluster.controlplane import ControlPlane
 from hack.cluster.nodes import add_fake_node, pod
+from hack.cluster.plane.controlplane import ControlPlane
 from hack.cluster.waiting import wait_for
 from tests.cluster.conftest import USERS
 from tests.cluster.harness.daemons import Driver

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from hack.cluster.binaries import Binaries
-from hack.cluster.controlplane import ControlPlane, Setup
-from hack.cluster.credentials import ADMIN
+from hack.cluster.plane.controlplane import ControlPlane, Setup
+from hack.cluster.plane.credentials import ADMIN
 
 REPOSITORY = Path(__file__).parents[2]
 CONTROLLERS = (

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from hack.cluster.api import Api
-from hack.cluster.controlplane import ControlPlane
-from hack.cluster.credentials import MIG_CONTROLLER
 from hack.cluster.nodes import pod
+from hack.cluster.plane.controlplane import ControlPlane
+from hack.cluster.plane.credentials import MIG_CONTROLLER
 from hack.cluster.waiting import wait_for
 from tests.cluster.conftest import FAKE
 from tests.cluster.harness.workload import SLEEPING, Workload, node_of

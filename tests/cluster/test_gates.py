@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 
 from dra.common.resources import Obj
-from hack.cluster import credentials
 from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import Binaries
-from hack.cluster.chart import REPOSITORY
-from hack.cluster.controlplane import ControlPlane, Setup
+from hack.cluster.driver.chart import REPOSITORY
 from hack.cluster.errors import ClusterError
+from hack.cluster.machine.processes import Process
 from hack.cluster.nodes import add_fake_node, pod
-from hack.cluster.processes import Process
+from hack.cluster.plane import credentials
+from hack.cluster.plane.controlplane import ControlPlane, Setup
 from hack.cluster.waiting import wait_for
 from tests.cluster.conftest import USERS
 from tests.cluster.harness.daemons import Driver

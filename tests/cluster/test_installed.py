@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from hack.cluster.api import collection
-from hack.cluster.audit import Request
 from hack.cluster.binaries import NODE, Binaries
-from hack.cluster.chart import NAMESPACE
 from hack.cluster.cluster import Cluster, Shape
-from hack.cluster.installation import CONTROLLER, PLUGIN
+from hack.cluster.driver.chart import NAMESPACE
+from hack.cluster.driver.installation import CONTROLLER, PLUGIN
 from hack.cluster.nodes import pod
+from hack.cluster.plane.audit import Request
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.workload import Workload
 from tests.cluster.rbac.requests import refusal

@@ -15,9 +15,9 @@ import pytest
 
 from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
-from hack.cluster.controlplane import ControlPlane
-from hack.cluster.credentials import ADMIN
 from hack.cluster.nodes import add_fake_node, pod
+from hack.cluster.plane.controlplane import ControlPlane
+from hack.cluster.plane.credentials import ADMIN
 from hack.cluster.waiting import wait_for
 from tests.cluster.conftest import USERS
 from tests.cluster.harness.daemons import Driver

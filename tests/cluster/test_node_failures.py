@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from dra.common.resources import Obj
-from hack.cluster.kubelet import KubeletNode
+from hack.cluster.machine.processes import Process
+from hack.cluster.node.kubelet import KubeletNode
 from hack.cluster.nodes import pod
-from hack.cluster.processes import Process
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.agreement import Agreement, Slice
 from tests.cluster.harness.daemons import Driver, registrations

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from hack.cluster.api import Api
-from hack.cluster.kubelet import KubeletNode
-from hack.cluster.processes import Process
+from hack.cluster.machine.processes import Process
+from hack.cluster.node.kubelet import KubeletNode
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import DRIVER, Driver, registrations

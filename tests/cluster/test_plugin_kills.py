@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from hack.cluster.api import Api
-from hack.cluster.kubelet import KubeletNode
+from hack.cluster.machine.processes import Process
+from hack.cluster.node.kubelet import KubeletNode
 from hack.cluster.nodes import pod
-from hack.cluster.processes import Process
 from hack.cluster.waiting import wait_for
 from sim.nvml.faults import Fault
 from tests.cluster.harness.agreement import Agreement

@@ -16,9 +16,9 @@ from dra.common.resources import Obj
 from dra.gpu.mignode import to_mignode
 from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
-from hack.cluster.controlplane import ControlPlane
-from hack.cluster.credentials import MIG_CONTROLLER
 from hack.cluster.nodes import add_fake_node, pod
+from hack.cluster.plane.controlplane import ControlPlane
+from hack.cluster.plane.credentials import MIG_CONTROLLER
 from hack.cluster.waiting import wait_for
 from tests.cluster.conftest import USERS
 from tests.cluster.harness.ground import make_namespace, serve_mignodes

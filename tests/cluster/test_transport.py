@@ -20,8 +20,8 @@ from dra.kube.errors import (
 from dra.kube.events.events import EventRecorder
 from dra.kube.leases.lease import LeaderElector, LeaseTimes
 from dra.kube.mirror.reflector import Change, Reflector
-from hack.cluster.controlplane import ControlPlane
-from hack.cluster.credentials import ADMIN, SCHEDULER
+from hack.cluster.plane.controlplane import ControlPlane
+from hack.cluster.plane.credentials import ADMIN, SCHEDULER
 from hack.cluster.waiting import wait_for
 
 NAMESPACE = "transport"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from hack.cluster.binaries import NODE, Binaries
-from hack.cluster.chart import REPOSITORY
+from hack.cluster.driver.chart import REPOSITORY
 from hack.cluster.home import Home
 from tests.docs.blocks import blocks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 
 from dra.common.resources import Obj
-from hack.cluster.chart import find, pod_spec, render
+from hack.cluster.driver.chart import find, pod_spec, render
 
 VALUES: dict[str, Obj] = {
     "defaults": {},

@@ -17,7 +17,7 @@ from pathlib import Path
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from hack.cluster.chart import REPOSITORY
+from hack.cluster.driver.chart import REPOSITORY
 
 DOCKERFILE = REPOSITORY / "deploy/Dockerfile"
 _PROJECT = "dra-driver-nvidia-mig"

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from dra.common.resources import Obj
-from hack.cluster.chart import CHART, REPOSITORY, find, notes, render
+from hack.cluster.driver.chart import CHART, REPOSITORY, find, notes, render
 from tests.deploy.charts import MONITORING, VALUES, rendered, rules
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dra.common.resources import Obj
-from hack.cluster.chart import find
+from hack.cluster.driver.chart import find
 from tests.deploy.charts import MONITORING, VALUES, rendered, rules
 
 

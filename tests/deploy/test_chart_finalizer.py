@@ -12,7 +12,7 @@ import yaml
 
 from dra.claims.classes import looks_ours
 from dra.common.resources import Obj
-from hack.cluster.chart import CHART, find, pod_spec
+from hack.cluster.driver.chart import CHART, find, pod_spec
 from tests.deploy.charts import VALUES, rendered
 
 FLAG = "--finalizer-at-creation"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dra.common.resources import Obj
-from hack.cluster.chart import find, pod_spec, render
+from hack.cluster.driver.chart import find, pod_spec, render
 from tests.deploy.charts import COMPONENTS, VALUES, containers, rendered
 
 

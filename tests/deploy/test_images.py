@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from hack.cluster.chart import REPOSITORY, pod_spec, render
+from hack.cluster.driver.chart import REPOSITORY, pod_spec, render
 from tests.waiting import PATIENCE
 
 SCRIPT = REPOSITORY / "hack/images.sh"

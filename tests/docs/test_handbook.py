@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from api.config import MigDeviceConfig
-from hack.cluster.chart import render
+from hack.cluster.driver.chart import render
 from tests.docs.blocks import PAGES, ROOT, Block, blocks
 
 SHELL = [b for page in PAGES for b in blocks(page) if b.language in {"sh", "bash", "shell"}]

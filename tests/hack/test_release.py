@@ -9,7 +9,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from hack.cluster.chart import REPOSITORY, version
+from hack.cluster.driver.chart import REPOSITORY, version
 from hack.release import CHART, IMAGES, main, provenance, sums
 
 

@@ -28,10 +28,10 @@ from hack.bench.node.figures import Row, percentile, ratios, rendered, worse
 from hack.bench.node.floor import Floor, measure
 from hack.bench.node.measures import Cycles, burst, cycles, rest, settle, smallest_slices
 from hack.bench.node.node import Claims, Kubelet, Place, Plugin, node_object
-from hack.cluster import credentials
 from hack.cluster.binaries import ASSETS_VARIABLE, find_binaries
-from hack.cluster.controlplane import ControlPlane, Setup
-from hack.cluster.processes import Process
+from hack.cluster.machine.processes import Process
+from hack.cluster.plane import credentials
+from hack.cluster.plane.controlplane import ControlPlane, Setup
 from hack.cluster.waiting import wait_for
 from sim.nvml.machine import GpuSpec, Machine
 

@@ -20,7 +20,7 @@ from dra.gpu.names import DEFAULT_DRIVER
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import KubeError
 from hack.cluster.errors import ClusterError
-from hack.cluster.processes import Process
+from hack.cluster.machine.processes import Process
 from hack.cluster.waiting import wait_for
 
 NODE = "bench"

@@ -9,13 +9,13 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from hack.cluster import credentials
-from hack.cluster.chart import NAMESPACE, REPOSITORY
-from hack.cluster.processes import Process
+from hack.cluster.driver.chart import NAMESPACE, REPOSITORY
+from hack.cluster.machine.processes import Process
+from hack.cluster.plane import credentials
 from hack.cluster.waiting import wait_for
 
 if TYPE_CHECKING:
-    from hack.cluster.controlplane import ControlPlane
+    from hack.cluster.plane.controlplane import ControlPlane
 
 
 DRIVER = "mig.dra.dev"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import yaml
 
 from hack.cluster.api import ApiError
-from hack.cluster.chart import NAMESPACE, REPOSITORY
+from hack.cluster.driver.chart import NAMESPACE, REPOSITORY
 from hack.cluster.waiting import wait_for
 
 if TYPE_CHECKING:

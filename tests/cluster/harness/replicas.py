@@ -7,8 +7,8 @@ import os
 import signal
 from typing import TYPE_CHECKING, Self
 
-from hack.cluster import credentials
-from hack.cluster.chart import NAMESPACE
+from hack.cluster.driver.chart import NAMESPACE
+from hack.cluster.plane import credentials
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.daemons import DRIVER, daemon
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from hack.cluster.controlplane import ControlPlane
-    from hack.cluster.processes import Process
+    from hack.cluster.machine.processes import Process
+    from hack.cluster.plane.controlplane import ControlPlane
 
 LEASE = f"{DRIVER}-controller"
 

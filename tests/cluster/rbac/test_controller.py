@@ -9,8 +9,8 @@ import pytest
 
 from dra.common.resources import Obj
 from hack.cluster.api import Api, ApiError
-from hack.cluster.chart import NAMESPACE, find, render
-from hack.cluster.installation import (
+from hack.cluster.driver.chart import NAMESPACE, find, render
+from hack.cluster.driver.installation import (
     CONTROLLER,
     Installation,
 )

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from dra.common.resources import Obj
-from hack.cluster import credentials
-from hack.cluster.chart import notes
-from hack.cluster.controlplane import ControlPlane
-from hack.cluster.installation import (
+from hack.cluster.driver.chart import notes
+from hack.cluster.driver.installation import (
     Installation,
     path,
 )
+from hack.cluster.plane import credentials
+from hack.cluster.plane.controlplane import ControlPlane
 from hack.cluster.waiting import wait_for
 
 

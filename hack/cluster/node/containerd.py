@@ -10,14 +10,14 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hack.cluster import pods
-from hack.cluster.image import IMAGE, write_image
-from hack.cluster.processes import Process
+from hack.cluster.driver import pods
+from hack.cluster.machine.processes import Process
+from hack.cluster.node.image import IMAGE, write_image
 from hack.cluster.waiting import wait_for
 
 if TYPE_CHECKING:
     from hack.cluster.binaries import Binaries
-    from hack.cluster.mounts import MountNamespace
+    from hack.cluster.machine.mounts import MountNamespace
 
 NAMESPACE = "k8s.io"
 

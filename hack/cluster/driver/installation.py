@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 from dra.common.resources import Obj, at
 from hack.cluster.api import Api, ApiError, collection
-from hack.cluster.chart import NAMESPACE, find, render
+from hack.cluster.driver.chart import NAMESPACE, find, render
 from hack.cluster.errors import ClusterError
 from hack.cluster.waiting import wait_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from hack.cluster.controlplane import ControlPlane
+    from hack.cluster.plane.controlplane import ControlPlane
 
 PLUGIN = "mig-dra-driver-nvidia-mig-kubelet-plugin"
 CONTROLLER = "mig-dra-driver-nvidia-mig-controller"

@@ -11,7 +11,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hack.cluster.processes import Process
+from hack.cluster.machine.processes import Process
 from hack.cluster.waiting import wait_for
 
 if TYPE_CHECKING:

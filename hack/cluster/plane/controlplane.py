@@ -12,9 +12,9 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Self
 
-from hack.cluster import audit, credentials
 from hack.cluster.api import Api, ApiError
-from hack.cluster.processes import Process, free_ports
+from hack.cluster.machine.processes import Process, free_ports
+from hack.cluster.plane import audit, credentials
 from hack.cluster.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from hack.cluster.binaries import Binaries
-    from hack.cluster.credentials import User
+    from hack.cluster.plane.credentials import User
 
 NEVER = "24h"
 """Bound on a node's silence: fake nodes never report, and stay as ready as they were made."""

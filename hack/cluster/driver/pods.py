@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from dra.common.resources import Obj
-from hack.cluster.chart import REPOSITORY, version
+from hack.cluster.driver.chart import REPOSITORY, version
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

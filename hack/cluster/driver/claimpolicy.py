@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dra.common.resources import at
 from dra.gpu.names import DEFAULT_DRIVER, class_name, finalizer
 from hack.cluster.api import Api, collection
-from hack.cluster.chart import render
-from hack.cluster.installation import apply, path
+from hack.cluster.driver.chart import render
+from hack.cluster.driver.installation import apply, path
 from hack.cluster.waiting import wait_for
 
 FLAG = "--finalizer-at-creation"

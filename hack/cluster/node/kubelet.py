@@ -8,13 +8,13 @@ import shutil
 import socket
 from typing import TYPE_CHECKING, Any, Self
 
-from hack.cluster.cgroups import Cgroup
-from hack.cluster.containerd import Containerd
-from hack.cluster.credentials import node_user
-from hack.cluster.mounts import MountNamespace
+from hack.cluster.machine.cgroups import Cgroup
+from hack.cluster.machine.mounts import MountNamespace
+from hack.cluster.machine.processes import Process, free_ports
+from hack.cluster.machine.traces import COMPILED_IN, HostState
+from hack.cluster.node.containerd import Containerd
 from hack.cluster.nodes import is_ready
-from hack.cluster.processes import Process, free_ports
-from hack.cluster.traces import COMPILED_IN, HostState
+from hack.cluster.plane.credentials import node_user
 from hack.cluster.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from dra.common.resources import Obj
     from hack.cluster.binaries import Binaries
-    from hack.cluster.controlplane import ControlPlane
+    from hack.cluster.plane.controlplane import ControlPlane
 
 
 def machine_address() -> str:

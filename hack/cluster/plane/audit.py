@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dra.common.resources import at
-from hack.cluster.chart import NAMESPACE
+from hack.cluster.driver.chart import NAMESPACE
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,0 +1,1 @@
+"""The driver on a cluster: its chart, installed, and its pods."""

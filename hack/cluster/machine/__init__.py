@@ -1,0 +1,1 @@
+"""Processes, mounts and cgroups of this machine, and how to be rid of them."""

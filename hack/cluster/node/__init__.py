@@ -1,0 +1,1 @@
+"""Node: a real kubelet with its own container runtime, and the one image."""

@@ -1,0 +1,1 @@
+"""Control plane: etcd, API server, controller manager, scheduler, and who may talk to them."""
