@@ -12,6 +12,7 @@ import pytest
 import sim.nvml
 from dra.gpu.geometry import Geometry, Placement, Profile
 from kubeletplugin.nvml import changes
+from kubeletplugin.nvml.codes import code_name
 from kubeletplugin.nvml.compute import create_compute_instance
 from kubeletplugin.nvml.discovery import Card, discover
 from kubeletplugin.nvml.errors import (
@@ -21,7 +22,6 @@ from kubeletplugin.nvml.errors import (
     NvmlError,
     PermissionDeniedError,
     ReadBackError,
-    code_name,
 )
 from kubeletplugin.nvml.instances import (
     GpuInstance,

@@ -21,7 +21,8 @@ from kubeletplugin.check.trying.slices import SUCCESS, Slices, best
 from kubeletplugin.check.trying.tools import Place, Tools
 from kubeletplugin.check.trying.witnesses import Descriptor, Directory, folder_of
 from kubeletplugin.host.roots import Roots
-from kubeletplugin.nvml.errors import HangError, NvmlError, code_name
+from kubeletplugin.nvml.codes import code_name
+from kubeletplugin.nvml.errors import HangError, NvmlError
 from kubeletplugin.nvml.instances import GpuInstance
 from kubeletplugin.nvml.session.session import Session
 

@@ -15,7 +15,8 @@ from kubeletplugin.check.looking.gpus import Asker
 from kubeletplugin.check.looking.profiles import offered
 from kubeletplugin.check.report import ComputeProfile, Gpu, Profile, Trial
 from kubeletplugin.nvml.changes import create_gpu_instance, destroy_compute_instances
-from kubeletplugin.nvml.errors import HangError, NvmlError, code_name
+from kubeletplugin.nvml.codes import code_name
+from kubeletplugin.nvml.errors import HangError, NvmlError
 from kubeletplugin.nvml.instances import GpuInstance, processes, read_compute_instance
 from kubeletplugin.nvml.session.session import Session
 

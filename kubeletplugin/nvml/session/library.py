@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 
 import pynvml
 
+from kubeletplugin.nvml.codes import code_name
 from kubeletplugin.nvml.errors import (
     DriverUnavailableError,
     HangError,
     NvmlError,
-    code_name,
     translate,
 )
 from kubeletplugin.nvml.session.calls import AbandonedError, CallPool
