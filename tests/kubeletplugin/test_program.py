@@ -20,7 +20,7 @@ from dra.common.resources import MIG_NODES
 from sim.nvml.machine import GpuSpec
 from tests.kube.tlsrelay import in_a_pod
 from tests.kubeletplugin.conftest import A100
-from tests.kubeletplugin.rig import Rig
+from tests.kubeletplugin.rig import Rig, exists
 from tests.scrape import get, logged_port
 from tests.waiting import wait_for
 
@@ -178,6 +178,7 @@ def test_it_uses_the_library_that_the_loader_finds_and_nothing_of_the_simulator(
         wait_for("the socket", rig.registration_socket.exists)
         assert "unlisted code (77)" in rig.refused(rig.claim(SLICE))
         assert marker.exists()
+        wait_for("MigNode", lambda: exists(rig.api, MIG_NODES, rig.node))
         modules = plugin.end()
     assert [m for m in modules if m.split(".")[0] == "sim"] == []
     assert forbidden(modules) == []

@@ -12,6 +12,7 @@ from tests.kubeletplugin.conftest import A100
 from tests.kubeletplugin.rig import DRIVER, Rig
 from tests.kubeletplugin.test_prepare import ONE_G_AT_4
 from tests.kubeletplugin.test_rebuild import edit, lose_journal, prepared, reserve
+from tests.waiting import wait_for
 
 MONITOR = "/dev/nvidia-caps/nvidia-cap2"
 NAMESPACES = Resource("", "v1", "namespaces", "Namespace", namespaced=False)
@@ -43,7 +44,7 @@ def test_a_view_and_slices_of_the_same_gpu_come_and_go_apart(rig: Rig) -> None:
     slice_of = rig.claim(ONE_G_AT_4)
     rig.prepared(slice_of)
     rig.prepared(second)
-    assert rig.published_slices() == [("gpu-0", "1g.5gb", 4, "prepared")]
+    wait_for("MigNode", lambda: rig.published_slices() == [("gpu-0", "1g.5gb", 4, "prepared")])
     for ref in (first, second):
         assert rig.unprepare(ref) == ""
     assert rig.slices() == [(0, "1g.5gb", 4, True)]
