@@ -286,8 +286,8 @@ class Rig:
         return not self.slices() and not self.journal() and not self.specs()
 
     def has_looked(self) -> bool:
-        """Whether the GPUs have been looked at after all that was done."""
-        return self.daemon is not None and self.daemon.gpus.looks.idle
+        """True if the GPUs were looked at after all that was done, or that cannot be told."""
+        return self.daemon is None or self.daemon.gpus.looks.idle
 
     def published(self) -> bool:
         """Whether the MigNode says what the plugin knows."""
