@@ -36,9 +36,10 @@ class Journal:
     ``problems`` says in words which files or records could not be used, ``failure`` why the last
     change could not be written; it is empty when it was.
 
-    ``on_change`` is called after each change, and when writing begins to fail, by the thread that
-    made the change and without the journal's lock: it may ask the journal. Whoever made the change
-    may hold other locks, that of a GPU for example, so that it must wait for nothing.
+    ``on_change`` is called after each change that is no mere step, and when writing begins to fail,
+    by the thread that made the change and without the journal's lock: it may ask the journal.
+    Whoever made the change may hold other locks, that of a GPU for example, so that it must wait
+    for nothing.
     """
 
     def __init__(self, path: Path, *, on_change: Callable[[], None] | None = None) -> None:
@@ -86,8 +87,11 @@ class Journal:
             self._write(self._entries | {e.key: e for e in entries})
 
     def note(self, *entries: Entry) -> None:
-        """Put entries whose instances do not outlive a reboot, so that these need not either."""
-        with self._changing():
+        """Put entries whose instances do not outlive a reboot, so that these need not either.
+
+        ``on_change`` hears of the step that ends what this one is part of.
+        """
+        with self._changing(is_step=True):
             self._write(self._entries | {e.key: e for e in entries}, durably=False)
 
     def exchange(self, old: Entry, new: Entry) -> None:
@@ -155,16 +159,18 @@ class Journal:
             raise HostError(f"cannot sweep {folder}: {error.strerror or error}") from error
 
     @contextmanager
-    def _changing(self) -> Iterator[None]:
+    def _changing(self, *, is_step: bool = False) -> Iterator[None]:
         """Hold the lock; the listener hears of a change once the lock is free again."""
         changed = False
         try:
             with self._lock:
-                before = self._contents.generation, self.failure
+                generation, failure = self._contents.generation, self.failure
                 try:
                     yield
                 finally:
-                    changed = before != (self._contents.generation, self.failure)
+                    changed = failure != self.failure or (
+                        generation != self._contents.generation and not is_step
+                    )
         finally:
             if changed and self._on_change is not None:
                 self._on_change()
