@@ -237,7 +237,7 @@ class Reflector:
 
 
 def _goes_back(version: str, known: str) -> bool:
-    """Whether the version of a list is lower than one that was seen before.
+    """True if the version of a list is lower than one that was seen before.
 
     A list asks for no version and is answered with the latest, so that no server that merely lags
     behind gives a lower one.
