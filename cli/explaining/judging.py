@@ -21,7 +21,7 @@ from dra.allocator.explain.answers import (
 from dra.allocator.explain.judge import explain
 from dra.allocator.fleet.fleet import Fleet
 from dra.allocator.problem import Problem
-from dra.allocator.scoring.geometry_index import Markets
+from dra.allocator.scoring.geometry_index import GeometryIndexes
 from dra.cel.kinds import Kinds
 from dra.claims.claims import Claim
 from dra.gpu.inventory import AllocatorKind
@@ -46,7 +46,7 @@ class Judge:
 
     def __init__(self, facts: ClusterFacts, kinds: Kinds) -> None:
         self._facts = facts
-        self._fleet = Fleet(facts.driver, kinds, Markets())
+        self._fleet = Fleet(facts.driver, kinds, GeometryIndexes())
         for node in facts.site.nodes:
             self._fleet.set_inventory(node.inventory)
         for known in facts.claims.values():

@@ -15,7 +15,7 @@ from controller.cluster.known_volumes import KnownVolumes
 from controller.cluster.spec_cache import Sharing
 from controller.cluster.watchers import Watchers
 from dra.allocator.fleet.fleet import Fleet
-from dra.allocator.scoring.geometry_index import Markets
+from dra.allocator.scoring.geometry_index import GeometryIndexes
 from dra.cel.kinds import Kinds
 from dra.claims.allocation import Allocation
 from dra.claims.claims import Claim
@@ -35,8 +35,8 @@ class Cluster:
     def __init__(self, driver: str, finalizer: str, kinds: Kinds) -> None:
         self.driver = driver
         self.finalizer = finalizer
-        self.markets = Markets()
-        self.fleet = Fleet(driver, kinds, self.markets)
+        self.geometry_indexes = GeometryIndexes()
+        self.fleet = Fleet(driver, kinds, self.geometry_indexes)
         self.hosts = Hosts()
         self.classes: dict[str, DeviceClass] = {}
         self.class_objects: dict[str, Obj] = {}
@@ -180,4 +180,4 @@ class Cluster:
         """
         for allocation in self._claims.latest_allocations(_REMEMBERED):
             for profile in self.fleet.profiles_in(allocation):
-                self.markets.observe(profile)
+                self.geometry_indexes.observe(profile)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Hashable
 
 from controller.cluster.cluster import Cluster
 from controller.cluster.effects import Effects
-from controller.engine.evaluations import TOLD_SECONDS, Asked, Evaluations
+from controller.engine.evaluations import TOLD_SECONDS, ClaimSelectors, Evaluations
 from controller.engine.placing import Placing
 from controller.engine.pod_problem import Blocked, Satisfied, examine, without_nodes
 from controller.engine.retries import Retries
@@ -258,7 +258,8 @@ class Engine:
         claims = self._cluster.claims
         known = (claims[key] for key in pod.claim_keys if key in claims)
         asked = (
-            Asked(k.claim.ref, self._reader.expressions(k.claim), k.claim.views) for k in known
+            ClaimSelectors(k.claim.ref, self._reader.expressions(k.claim), k.claim.views)
+            for k in known
         )
         obstacle = self._evaluations.ask(pod, asked, error.question)
         if obstacle is None:

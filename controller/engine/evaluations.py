@@ -49,7 +49,7 @@ _RETRY_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ClaimSelectors:
     """Expressions of a claim to be answered. ``views``: it looks at GPUs as a whole."""
 
     ref: ClaimRef
@@ -118,7 +118,7 @@ class Evaluations:
         self._answers: deque[tuple[str, Question, Answer | Exception]] = deque()
         self._not_before = 0.0
 
-    def ask(self, pod: Pod, claims: Iterable[Asked], lacking: Question) -> Obstacle | None:
+    def ask(self, pod: Pod, claims: Iterable[ClaimSelectors], lacking: Question) -> Obstacle | None:
         """Have found out what a decision for ``pod`` needs, of which ``lacking`` is a part.
 
         Returns why that is not done, or that it takes long; else None, and ``take_answers`` names
@@ -149,7 +149,7 @@ class Evaluations:
             self._queued.add((namespace, question.key))
             self._queues.setdefault(namespace, deque()).append(question)
 
-    def _missing(self, asked: Asked) -> Iterator[Question]:
+    def _missing(self, asked: ClaimSelectors) -> Iterator[Question]:
         for expressions in dict.fromkeys(asked.expressions):
             yield from self._kinds.missing(expressions, self._gpus(views=asked.views))
 

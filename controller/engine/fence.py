@@ -32,7 +32,7 @@ from collections.abc import Callable, Iterator
 
 from controller.cluster.cluster import Cluster
 from controller.queue.worklist import WorkList
-from controller.writing.in_flight import Answer, InFlight
+from controller.writing.in_flight import InFlight, WriteAnswer
 from controller.writing.writer import NotLeadingError, Writer
 from dra.claims.claims import Claim
 from dra.common.resources import Obj, ObjectKey
@@ -117,7 +117,7 @@ class Fence:
 
         self._in_flight.start([key], job, lambda answer: self._settle(key, answer))
 
-    def _settle(self, key: ObjectKey, answer: Answer) -> None:
+    def _settle(self, key: ObjectKey, answer: WriteAnswer) -> None:
         error = answer.error
         fields = {"claim": str(self._open[key].ref), "error": str(error)}
         match error:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from controller.cluster.cluster import Cluster
 from controller.reporting.report import Reporter
-from controller.writing.in_flight import Answer, InFlight
+from controller.writing.in_flight import InFlight, WriteAnswer
 from controller.writing.writer import Writer
 from dra.allocator.problem import Decision, Pick
 from dra.claims.allocation import AllocatedDevice, Allocation
@@ -124,7 +124,7 @@ class AllocationWrites:
         for write in writes:
             self._cluster.begin_write(write.claim.ref, write.allocation(self._cluster.driver))
 
-        def answered(answer: Answer) -> None:
+        def answered(answer: WriteAnswer) -> None:
             self._take(pod, writes, answer)
             if lifting and answer.error is None:
                 self._lifted.add(pod.uid)
@@ -159,7 +159,7 @@ class AllocationWrites:
         if lifting:
             self._writer.lift_gate(pod, self._gate)
 
-    def _take(self, pod: Pod, writes: list[_Write], answer: Answer) -> None:
+    def _take(self, pod: Pod, writes: list[_Write], answer: WriteAnswer) -> None:
         """Account for what was stored; the first claim without an allocation is what failed."""
         stored: dict[str, Obj] = {}
         for obj in answer.written:
@@ -191,7 +191,7 @@ class AllocationWrites:
         decision = write.decision
         for pick in write.picks:
             if pick.profile:
-                self._cluster.markets.observe(pick.profile)
+                self._cluster.geometry_indexes.observe(pick.profile)
             _log.info(
                 "allocated",
                 extra={

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 
 from controller.cluster.cluster import Cluster
 from controller.cluster.known_claims import KnownClaim
-from controller.writing.in_flight import Answer, InFlight
+from controller.writing.in_flight import InFlight, WriteAnswer
 from dra.claims.claims import Claim
 from dra.common.resources import Obj, ObjectKey
 
@@ -32,7 +32,7 @@ class ClaimWrites:
         def job() -> Iterator[Obj]:
             yield write(claim)
 
-        def done(answer: Answer) -> None:
+        def done(answer: WriteAnswer) -> None:
             for obj in answer.written:
                 cluster.confirm_claim(obj)
             cluster.end_write(claim.ref)

@@ -21,12 +21,12 @@ _log = logging.getLogger(__name__)
 LIMIT = 2 * SENDERS
 """Upper bound on writes in flight: deciding later means deciding on fresher state."""
 
-Job = Callable[[], Iterator[Obj]]
+WriteJob = Callable[[], Iterator[Obj]]
 """Makes requests one after the other and yields what the API server stored."""
 
 
 @dataclass(slots=True)
-class Answer:
+class WriteAnswer:
     """Objects that were stored, in order, and what ended the job early, if anything did."""
 
     written: list[Obj] = field(default_factory=list)
@@ -36,8 +36,8 @@ class Answer:
 @dataclass(frozen=True, slots=True, eq=False)
 class _Sent:
     claims: tuple[ObjectKey, ...]
-    done: Callable[[Answer], None]
-    answer: Answer = field(default_factory=Answer)
+    done: Callable[[WriteAnswer], None]
+    answer: WriteAnswer = field(default_factory=WriteAnswer)
 
 
 class InFlight:
@@ -59,7 +59,9 @@ class InFlight:
         """True if any of ``claims`` is being written."""
         return not self._claims.isdisjoint(claims)
 
-    def start(self, claims: Iterable[ObjectKey], job: Job, done: Callable[[Answer], None]) -> None:
+    def start(
+        self, claims: Iterable[ObjectKey], job: WriteJob, done: Callable[[WriteAnswer], None]
+    ) -> None:
         """Have ``job`` write to ``claims``; ``done`` is called by ``take_answers`` afterwards."""
         sent = _Sent(tuple(claims), done)
         self._claims.update(sent.claims)
@@ -87,7 +89,7 @@ class InFlight:
                 _log.exception("an answer was not understood", extra={"claims": sent.claims})
         return any_arrived
 
-    def _do(self, sent: _Sent, job: Job) -> None:
+    def _do(self, sent: _Sent, job: WriteJob) -> None:
         try:
             for obj in job():
                 sent.answer.written.append(obj)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from dra.allocator.allocate import Allocator
 from dra.allocator.fleet.gpustate import GpuState
 from dra.allocator.fleet.view import FleetView, NodeGpus
-from dra.allocator.problem import Asked, Decision, Pick, Problem
+from dra.allocator.problem import Decision, OpenRequest, Pick, Problem
 from dra.allocator.search.search import Search
 from dra.claims.alternatives import choices
 from dra.gpu.holdings import Holding
@@ -65,15 +65,15 @@ def _on_node(search: Search, node: NodeGpus, stays: AbstractSet[str]) -> Iterato
         decision = search.decision(node, gpus)
         if decision is not None:
             yield decision
-    asked = search.single
-    if asked is not None:
+    request = search.single
+    if request is not None:
         for state in node.gpus:
-            yield from _single(search, asked, _emptied(state, stays))
+            yield from _single(search, request, _emptied(state, stays))
 
 
-def _single(search: Search, asked: Asked, state: GpuState) -> Iterator[Decision]:
+def _single(search: Search, request: OpenRequest, state: GpuState) -> Iterator[Decision]:
     """Every placement on an emptied GPU of the smallest profile that would do."""
-    if state.blocked or state.market is None:
+    if state.blocked or state.geometry_index is None:
         return
     offers = [o for o in search.match(state, 0).offers if o.profile is not None]
     for offer in sorted(offers, key=lambda o: o.size)[:1]:
@@ -83,7 +83,7 @@ def _single(search: Search, asked: Asked, state: GpuState) -> Iterator[Decision]
                 if (state.gpu.geometry)
                 else ()
             ):
-                yield asked.at(state, offer, placement)
+                yield request.at(state, offer, placement)
 
 
 def _emptied(state: GpuState, stays: AbstractSet[str]) -> GpuState:
@@ -98,7 +98,7 @@ def _emptied(state: GpuState, stays: AbstractSet[str]) -> GpuState:
         usage=geometry.usage(occupants) if geometry is not None else state.usage,
         whole_held=any(h.occupant is None for h in kept),
     )
-    emptied.form = emptied.description
+    emptied.fingerprint = emptied.traits
     return emptied
 
 

@@ -28,7 +28,7 @@ def node_tiers(
     """
     if nodes.policy == "none":
         return [sorted(fleet.nodes)]
-    shapes: dict[Hashable, Taken] = {}
+    fingerprints: dict[Hashable, Taken] = {}
     full: dict[str, float] = {}
     for name, node in fleet.nodes.items():
         facts = hosts.facts.get(name)
@@ -39,9 +39,9 @@ def node_tiers(
             if resource != "gpu-memory":
                 taken.append(Taken(used.get(resource, 0), allocatable.get(resource, 0)))
                 continue
-            if node.shape not in shapes:
-                shapes[node.shape] = _gpus(node)
-            taken.append(shapes[node.shape])
+            if node.fingerprint not in fingerprints:
+                fingerprints[node.fingerprint] = _gpus(node)
+            taken.append(fingerprints[node.fingerprint])
         full[name] = fullness(taken)
     return tiers(full, nodes.policy)
 
@@ -53,5 +53,5 @@ def _gpus(node: NodeGpus) -> Taken:
 
 def _slices(state: GpuState) -> tuple[int, int]:
     """Memory slices that are taken, and all of them; a GPU without slices is one."""
-    slices = state.market.geometry.memory_slices if state.market else 1
+    slices = state.geometry_index.geometry.memory_slices if state.geometry_index else 1
     return (slices if state.whole_held else state.usage.mask.bit_count()), slices

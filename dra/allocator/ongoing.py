@@ -17,7 +17,7 @@ from dra.allocator.fleet.gpustate import GpuState
 from dra.allocator.fleet.view import Candidate
 from dra.allocator.node_order import node_tiers
 from dra.allocator.places import Places
-from dra.allocator.problem import Asked, Decision, GivenUp, Outcome, Problem
+from dra.allocator.problem import Decision, GivenUp, OpenRequest, Outcome, Problem
 from dra.allocator.scoring.score import POLICIES, Cost
 from dra.allocator.search.budget import Budget
 from dra.allocator.search.rooms import Rooms
@@ -82,9 +82,9 @@ class OngoingDecision:
                 if search.asks_for in tried:
                     continue
                 tried.add(search.asks_for)
-            asked = search.single
-            if asked is not None and search.nodes.policy == "none":
-                decision = yield from self._decide_single(asked, search)
+            request = search.single
+            if request is not None and search.nodes.policy == "none":
+                decision = yield from self._decide_single(request, search)
             else:
                 decision = yield from self._decide_jointly(
                     search, rooms if chosen is not problem else None
@@ -100,15 +100,15 @@ class OngoingDecision:
     def _fits(self, node: str) -> bool:
         return self._places.find_misfit(self.problem, node) is None
 
-    def _decide_single(self, asked: Asked, search: Search) -> Part:
+    def _decide_single(self, request: OpenRequest, search: Search) -> Part:
         """One device, alike on GPUs of one kind: the first candidate on a node that fits."""
-        want, fleet = asked.want, self._places.fleet
-        stock, policy = fleet.stock, POLICIES[want.policy]
+        want, fleet = request.want, self._places.fleet
+        candidates, policy = fleet.candidates, POLICIES[want.policy]
         fits: dict[str, bool] = {}
         found: Candidate | None = None
         equals: dict[str, Candidate] = {}
         rules = self.problem.rules
-        for candidate in stock.candidates(want.expressions, policy, fleet.weights):
+        for candidate in candidates.in_order(want.expressions, policy, fleet.weights):
             name = candidate.state.inventory.node
             if name not in fits:
                 fits[name] = self._fits(name)
@@ -123,13 +123,13 @@ class OngoingDecision:
             if found is None and len(fits) >= MANY:
                 # Such as for a pod of a DaemonSet: the candidates on other nodes are too many.
                 states = self._where_it_fits(fits)
-                found = stock.best(want.expressions, policy, fleet.weights, states)
+                found = candidates.best(want.expressions, policy, fleet.weights, states)
                 break
         if rules is not None and equals:
             found = equals[rules.best([*equals])]
         if found is not None:
-            return asked.at(found.state, found.offer, found.placement)
-        if stock.whole:
+            return request.at(found.state, found.offer, found.placement)
+        if candidates.whole:
             return (yield from self._decide_jointly(search))
         return None
 
@@ -144,7 +144,7 @@ class OngoingDecision:
             ranked: list[_Entry] = []
             for names in groups:
                 first: str | None = names[0]
-                if not search.by_shape:  # to search it is dear
+                if not search.by_fingerprint:  # to search it is dear
                     first = next((name for name in names if self._fits(name)), None)
                 node = self._places.fleet.nodes.get(first) if first is not None else None
                 if first is not None and node is not None:
@@ -195,8 +195,8 @@ class OngoingDecision:
         """The nodes in the order of preference: groups of nodes that are alike, in name order."""
         fleet = self._places.fleet
         if search.nodes.policy == "none":
-            shapes = rooms.where(search) if rooms is not None else None
-            yield search.groups(shapes)
+            fingerprints = rooms.where(search) if rooms is not None else None
+            yield search.groups(fingerprints)
             return
         pod = search.problem.pod.key
         for names in node_tiers(search.nodes, fleet, self._places.hosts, pod=pod):

@@ -80,8 +80,8 @@ class Outcome:
     given_up: GivenUp | None = None
 
 
-class Asked(NamedTuple):
-    """What a claim wants."""
+class OpenRequest(NamedTuple):
+    """One request of a claim that is to be served."""
 
     claim: ClaimRef
     want: Want

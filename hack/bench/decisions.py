@@ -120,7 +120,7 @@ class Bench:
         self.cluster.set_pod(pod)
         self.cluster.take_effects()
         for pick in decision.picks:
-            self.cluster.markets.observe(pick.profile)
+            self.cluster.geometry_indexes.observe(pick.profile)
         self._held.append((pod, claim))
 
     def _remove(self, pod: Obj, claim: Obj) -> None:

@@ -1,6 +1,6 @@
 """A fleet of equal GPUs under one placement policy, for the placement benchmark.
 
-The policies and the ``dra.allocator.scoring.geometry_weights`` they work on are the controller's
+The policies and the ``dra.allocator.scoring.geometry_index`` they work on are the controller's
 own. ``kube`` models what users have without it: LeastAllocated of kube-scheduler takes the node
 with the fewest pods on which the slice fits, and there the first device in name order.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dra.allocator.scoring.geometry_weights import GpuId, Market
+from dra.allocator.scoring.geometry_index import GeometryIndex, GpuId
 from dra.allocator.scoring.moves import MoveTable
 from dra.allocator.scoring.score import POLICIES, Demand, scarcity_weights
 from dra.gpu.geometry import EMPTY, Geometry, Occupant, Placement, Profile, Usage
@@ -35,14 +35,14 @@ class Fleet:
         self.table = table
         self._policy = policy
         self._demand = Demand()
-        self._market = Market(table)
+        self._index = GeometryIndex(table)
         self._held: dict[GpuId, list[Held]] = {
             GpuId(f"node-{i // per_node:03}", i % per_node): [] for i in range(gpus)
         }
         self._nodes: dict[str, list[GpuId]] = {}
         self._pods: dict[str, int] = {}
         for gpu in self._held:
-            self._market.put(gpu, EMPTY, instances=0)
+            self._index.put(gpu, EMPTY, instances=0)
             self._nodes.setdefault(gpu.node, []).append(gpu)
             self._pods[gpu.node] = 0
 
@@ -79,14 +79,14 @@ class Fleet:
     def _settle(self, gpu: GpuId) -> None:
         held = self._held[gpu]
         usage = self.table.geometry.usage(Occupant(h.placement, h.profile.id) for h in held)
-        self._market.put(gpu, usage, instances=len(held))
+        self._index.put(gpu, usage, instances=len(held))
 
     def _best(self, profile: Profile) -> tuple[GpuId, Profile, Placement] | None:
         policy = POLICIES[self._policy]
         shares = self._demand.shares(self.table.geometry)
-        weights = scarcity_weights(self._market.census, shares)
-        offer = next(self._market.offers(profile, policy, weights), None)
-        return (offer.gpu, profile, offer.move.placement) if offer else None
+        weights = scarcity_weights(self._index.census, shares)
+        best = next(self._index.ranked_moves(profile, policy, weights), None)
+        return (best.gpu, profile, best.move.placement) if best else None
 
     def _kube(self, profile: Profile) -> tuple[GpuId, Profile, Placement] | None:
         for node in sorted(self._nodes, key=lambda n: (self._pods[n], n)):
@@ -97,7 +97,7 @@ class Fleet:
         return None
 
     def _usage(self, gpu: GpuId) -> Usage:
-        return self._market.usage(gpu) or EMPTY
+        return self._index.usage(gpu) or EMPTY
 
 
 def geometry(product: str) -> Geometry:

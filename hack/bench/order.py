@@ -12,7 +12,7 @@ from statistics import fmean
 
 import click
 
-from dra.allocator.scoring.geometry_weights import GpuId
+from dra.allocator.scoring.geometry_index import GpuId
 from dra.allocator.scoring.moves import MoveTable
 from dra.gpu.geometry import Geometry, Placement, Profile
 from dra.gpu.inventory import Gpu, Inventory

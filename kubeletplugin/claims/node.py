@@ -31,7 +31,7 @@ RPC_SECONDS = 38.0
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class ClaimAnswer:
     """The answer for one claim: devices, or why not. ``cause``: what ``error`` came from."""
 
     devices: tuple[Prepared, ...] = ()
@@ -40,7 +40,7 @@ class Outcome:
 
 
 class Node:
-    """Prepares and unprepares claims. Thread-safe; what goes wrong with a claim is its Outcome.
+    """Prepares and unprepares claims. Thread-safe; what goes wrong with a claim is its ClaimAnswer.
 
     ``settled`` hears of every Prepare that is over, with the error if it failed; it is called
     without locks, in a thread of the claim or of kubelet's call.
@@ -75,15 +75,15 @@ class Node:
         """Time by which a call that begins now has to be answered."""
         return self._clock() + RPC_SECONDS
 
-    def prepare(self, ref: ClaimRef, *, deadline: float) -> Outcome:
+    def prepare(self, ref: ClaimRef, *, deadline: float) -> ClaimAnswer:
         """NodePrepareResources for one claim."""
         work = partial(self._prepare, ref, deadline)
-        outcome = self._serve(ref, Operation.PREPARE, work, deadline)
-        if isinstance(outcome.cause, PluginError):
-            self._settled(ref, outcome.cause)
-        return outcome
+        answer = self._serve(ref, Operation.PREPARE, work, deadline)
+        if isinstance(answer.cause, PluginError):
+            self._settled(ref, answer.cause)
+        return answer
 
-    def unprepare(self, ref: ClaimRef, *, deadline: float) -> Outcome:
+    def unprepare(self, ref: ClaimRef, *, deadline: float) -> ClaimAnswer:
         """NodeUnprepareResources for one claim; needs no API server, and no claim."""
         return self._serve(ref, Operation.UNPREPARE, partial(self._unprepare, ref), deadline)
 
@@ -105,11 +105,11 @@ class Node:
         operation: Operation,
         work: Callable[[], tuple[Prepared, ...]],
         deadline: float,
-    ) -> Outcome:
-        """The outcome of ``work`` as the claim's only task; it is measured and logged."""
+    ) -> ClaimAnswer:
+        """The answer of ``work`` as the claim's only task; it is measured and logged."""
         began = self._clock()
         before = self._journal.of_claim(ref.uid)
-        outcome = self._outcome(ref, operation, work, deadline)
+        answer = self._answer(ref, operation, work, deadline)
         seconds = self._clock() - began
         after = self._journal.of_claim(ref.uid)
         self._observer.served(
@@ -119,30 +119,30 @@ class Node:
                 seconds,
                 entries=before or after,
                 repeated=any(e.state in HELD for e in before),
-                error=outcome.cause,
+                error=answer.cause,
             )
         )
-        if outcome.cause is not None:
-            return outcome
+        if answer.cause is not None:
+            return answer
         for entry in after or before:
             _log.info("%s done", operation, extra=device(entry, seconds=round(seconds, 3)))
         if not (before or after):
             _log.info("%s done: nothing was here", operation, extra=about(ref))
-        return outcome
+        return answer
 
-    def _outcome(
+    def _answer(
         self,
         ref: ClaimRef,
         operation: Operation,
         work: Callable[[], tuple[Prepared, ...]],
         deadline: float,
-    ) -> Outcome:
+    ) -> ClaimAnswer:
         try:
-            return Outcome(self._tasks.run(ref.uid, operation, work, deadline=deadline))
+            return ClaimAnswer(self._tasks.run(ref.uid, operation, work, deadline=deadline))
         except PluginError as error:
             _log.warning("%s failed", operation, extra=about(ref, error=str(error)))
-            return Outcome(error=f"claim {ref} (UID {ref.uid}): {error}", cause=error)
+            return ClaimAnswer(error=f"claim {ref} (UID {ref.uid}): {error}", cause=error)
         except Exception as error:  # noqa: BLE001 - told to kubelet; other claims are served
             _log.exception("%s failed", operation, extra=about(ref))
             text = f"claim {ref} (UID {ref.uid}): internal error (see the log): {error!r}"
-            return Outcome(error=text, cause=error)
+            return ClaimAnswer(error=text, cause=error)

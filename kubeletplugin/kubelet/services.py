@@ -19,7 +19,7 @@ from api.kubelet.dra.v1beta1 import api_pb2_grpc as v1beta1_grpc
 from api.kubelet.dra_health.v1 import api_pb2_grpc as health_v1
 from api.kubelet.dra_health.v1alpha1 import api_pb2_grpc as health_v1alpha1
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.claims.node import Node, Outcome
+from kubeletplugin.claims.node import ClaimAnswer, Node
 from kubeletplugin.claims.prepare.prepare import Prepared
 from kubeletplugin.kubelet.health import HealthBoard, HealthV1, HealthV1Alpha1
 
@@ -35,16 +35,16 @@ class _Claim(Protocol):
 
 
 def serve_claims(
-    claims: Iterable[_Claim], serve: Callable[..., Outcome], node: Node
-) -> dict[str, Outcome]:
+    claims: Iterable[_Claim], serve: Callable[..., ClaimAnswer], node: Node
+) -> dict[str, ClaimAnswer]:
     """Outcomes by claim UID, all within one deadline."""
     refs = {c.uid: ClaimRef(c.namespace, c.name, c.uid) for c in claims}
     deadline = node.deadline()
     if len(refs) <= 1:
         return {uid: serve(ref, deadline=deadline) for uid, ref in refs.items()}
     with ThreadPoolExecutor(min(len(refs), _AT_ONCE), thread_name_prefix="claims") as pool:
-        outcomes = pool.map(lambda ref: serve(ref, deadline=deadline), refs.values())
-        return dict(zip(refs, outcomes, strict=True))
+        answers = pool.map(lambda ref: serve(ref, deadline=deadline), refs.values())
+        return dict(zip(refs, answers, strict=True))
 
 
 class _Plugin:
@@ -62,13 +62,13 @@ class _Plugin:
         context: grpc.ServicerContext,  # noqa: ARG002 - the protocol's signature
     ) -> Any:
         """Prepare every claim of the request."""
-        outcomes = serve_claims(request.claims, self._node.prepare, self._node)
+        answers = serve_claims(request.claims, self._node.prepare, self._node)
         return self.messages.NodePrepareResourcesResponse(
             claims={
                 uid: self.messages.NodePrepareResourceResponse(
-                    error=outcome.error, devices=[self._device(d) for d in outcome.devices]
+                    error=answer.error, devices=[self._device(d) for d in answer.devices]
                 )
-                for uid, outcome in outcomes.items()
+                for uid, answer in answers.items()
             }
         )
 
@@ -78,11 +78,11 @@ class _Plugin:
         context: grpc.ServicerContext,  # noqa: ARG002 - the protocol's signature
     ) -> Any:
         """Unprepare every claim of the request."""
-        outcomes = serve_claims(request.claims, self._node.unprepare, self._node)
+        answers = serve_claims(request.claims, self._node.unprepare, self._node)
         return self.messages.NodeUnprepareResourcesResponse(
             claims={
-                uid: self.messages.NodeUnprepareResourceResponse(error=outcome.error)
-                for uid, outcome in outcomes.items()
+                uid: self.messages.NodeUnprepareResourceResponse(error=answer.error)
+                for uid, answer in answers.items()
             }
         )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dra.allocator.scoring import geometry_index as market
+from dra.allocator.scoring import geometry_index
 from dra.allocator.scoring.moves import MoveTable
 from tests.controller.site import Site
 
@@ -18,7 +18,7 @@ from tests.controller.site import Site
 def tables() -> Iterator[None]:
     """The table of a geometry, the dear part of a cluster, is made once: it says what is so."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(market, "MoveTable", functools.cache(MoveTable))
+        patch.setattr(geometry_index, "MoveTable", functools.cache(MoveTable))
         yield
 
 

@@ -113,20 +113,20 @@ def test_a_solution_is_found_exactly_when_one_exists_and_is_the_cheapest(
     assert found[0][:2] == pytest.approx(cheapest[:2])
     after = [usage for _, usage in gpus]
     for index, ((geometry, _), option) in enumerate(zip(gpus, found[1], strict=True)):
-        for grant in option.grants:
-            assert grant.offer.profile is not None
-            assert grant.placement is not None
-            assert grant.offer.profile.name in wanted[grant.type]
-            moves = TABLES[id(geometry)].moves(after[index], grant.offer.profile)
-            (after[index],) = [m.after for m in moves if m.placement == grant.placement]
-    assert sorted(g.type for o in found[1] for g in o.grants) == list(range(len(wanted)))
+        for device in option.devices:
+            assert device.offer.profile is not None
+            assert device.placement is not None
+            assert device.offer.profile.name in wanted[device.type]
+            moves = TABLES[id(geometry)].moves(after[index], device.offer.profile)
+            (after[index],) = [m.after for m in moves if m.placement == device.placement]
+    assert sorted(g.type for o in found[1] for g in o.devices) == list(range(len(wanted)))
 
 
 def test_a_4g_a_2g_and_a_1g_are_found_on_one_gpu_in_any_order() -> None:
     for wanted in (["4g.20gb", "2g.10gb", "1g.5gb"], ["1g.5gb", "2g.10gb", "4g.20gb"]):
         found = served([(A100, EMPTY)], [[w] for w in wanted])
         assert found is not None
-        placed = {g.offer.name: g.placement for g in found[1][0].grants}
+        placed = {g.offer.name: g.placement for g in found[1][0].devices}
         assert str(placed["4g.20gb"]) == "0:4"
 
 
@@ -145,7 +145,7 @@ def test_many_equal_devices_are_spread_over_gpus_that_have_room_for_some_each() 
 def test_the_smallest_profile_that_would_do_is_taken_while_there_is_room() -> None:
     found = served([(A100, EMPTY)], [["7g.40gb", "3g.20gb", "4g.20gb"]])
     assert found is not None
-    assert found[1][0].grants[0].offer.name == "3g.20gb"
+    assert found[1][0].devices[0].offer.name == "3g.20gb"
     blocked = A100.usage([])
     for start in (1, 5):
         blocked = Usage(blocked.mask | 1 << start, blocked.compute_slices + 1, blocked.engines)
@@ -165,7 +165,7 @@ def test_ties_go_to_the_first_gpu() -> None:
     found = combine([options, options], (3,))
     assert found is not None
     assert [o.take for o in found[1]] == [(3,), (0,)]
-    assert [str(g.placement) for g in found[1][0].grants] == ["0:1", "1:1", "2:1"]
+    assert [str(g.placement) for g in found[1][0].devices] == ["0:1", "1:1", "2:1"]
 
 
 def test_a_whole_gpu_serves_one_want_and_only_where_no_slice_does() -> None:
@@ -184,4 +184,4 @@ def test_a_whole_gpu_serves_one_want_and_only_where_no_slice_does() -> None:
     assert found[1][0] == nothing(1)
     alone = combine([whole_options((1,), [[whole]])], (1,))
     assert alone is not None
-    assert alone[1][0].grants[0].placement is None
+    assert alone[1][0].devices[0].placement is None

@@ -32,7 +32,7 @@ from tests.controller.objects import (
 from tests.dra.gpus import A100, THIRDS
 
 OLDER = Geometry(A100.profiles[:-1])
-"""A market of its own whose profiles have the sizes of A100's."""
+"""A geometry of its own whose profiles have the sizes of A100's."""
 
 MIG = "device.driver == 'mig.dra.dev'"
 PRODUCT = "device.attributes['mig.dra.dev'].productName"
@@ -142,12 +142,12 @@ def test_a_stock_forgets_the_gpus_that_leave_and_their_kinds_when_others_come() 
     known = cluster("node-a", "node-b")
     for name in ("node-a", "node-b"):
         known.remove_mignode(name)
-    stock = known.fleet.stock
-    assert not stock._states
-    assert not any(count for kinds in stock._members.values() for count in kinds.values())
-    assert stock.whole == 0
+    candidates = known.fleet.candidates
+    assert not candidates._states
+    assert not any(count for kinds in candidates._members.values() for count in kinds.values())
+    assert candidates.whole == 0
     known.set_mignode(mignode("node-a", gpu(0, "node-a", geometry=THIRDS)))
-    assert [len(kinds) for kinds in stock._members.values()] == [0, 1]
+    assert [len(kinds) for kinds in candidates._members.values()] == [0, 1]
 
 
 def test_a_kind_of_gpu_that_comes_later_serves_what_was_asked_for_before() -> None:

@@ -15,7 +15,7 @@ from dra.allocator.fleet.fleet import Fleet
 from dra.allocator.fleet.view import FleetView, Holder
 from dra.allocator.hold_back import plan
 from dra.allocator.problem import Decision, Problem
-from dra.allocator.scoring.geometry_index import Markets
+from dra.allocator.scoring.geometry_index import GeometryIndexes
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
@@ -63,9 +63,9 @@ def filled(known: Cluster, wanted: Iterable[str]) -> list[Holder]:
 
 def made(known: Cluster, holders: Iterable[Holder]) -> Fleet:
     """A fleet of the same GPUs with nobody else's claims."""
-    markets = Markets()
-    markets.demand = known.markets.demand
-    fleet = Fleet(known.driver, known.fleet.kinds, markets)
+    geometry_indexes = GeometryIndexes()
+    geometry_indexes.demand = known.geometry_indexes.demand
+    fleet = Fleet(known.driver, known.fleet.kinds, geometry_indexes)
     for node in known.fleet.nodes.values():
         fleet.set_inventory(node.inventory)
     for ref, allocation in holders:
@@ -76,20 +76,23 @@ def made(known: Cluster, holders: Iterable[Holder]) -> Fleet:
 def books(fleet: Fleet) -> object:
     """All that a fleet says, and keeps."""
     states = [s for node in fleet.nodes.values() for s in node.gpus]
-    indexes = {s.market.index for s in states if s.market is not None}
+    indexes = {s.geometry_index for s in states if s.geometry_index is not None}
     return (
-        {name: (id(n), n.signature, n.shape) for name, n in fleet.nodes.items()},
+        {name: (id(n), n.gpu_fingerprints, n.fingerprint) for name, n in fleet.nodes.items()},
         [
-            (id(s), dict(s.claims), s.holdings, s.usage, s.whole_held, s.form, s.blocked)
+            (id(s), dict(s.claims), s.holdings, s.usage, s.whole_held, s.fingerprint, s.blocked)
             for s in states
         ],
-        {shape: [*names] for shape, names in fleet.alike.items()},
+        {fingerprint: [*names] for fingerprint, names in fleet.alike.items()},
         dict(fleet._allocations),
         {name: {*uids} for name, uids in fleet._by_node.items()},
-        [(dict(n._numbers), dict(n._uses)) for n in (fleet._shapes, fleet._forms)],
-        {gpu: id(state) for gpu, state in fleet.stock._states.items()},
-        {id(m): dict(kinds) for m, kinds in fleet.stock._members.items()},
-        fleet.stock.whole,
+        [
+            (dict(n._numbers), dict(n._uses))
+            for n in (fleet._node_fingerprints, fleet._gpu_fingerprints)
+        ],
+        {gpu: id(state) for gpu, state in fleet.candidates._states.items()},
+        {id(m): dict(kinds) for m, kinds in fleet.candidates._members.items()},
+        fleet.candidates.whole,
         {
             id(i): (dict(i._states), {s: [*g.gpus] for s, g in i._groups.items()}, str(i.census))
             for i in indexes

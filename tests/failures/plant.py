@@ -20,7 +20,7 @@ from dra.common.resources import NODES, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import AllocatorKind, ClaimRef, Inventory
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import KubeError, ObjectNotFoundError, UnavailableError
-from kubeletplugin.claims.node import Outcome
+from kubeletplugin.claims.node import ClaimAnswer
 from kubeletplugin.daemon.daemon import Daemon
 from kubeletplugin.errors import PluginError
 from kubeletplugin.host.options import Options
@@ -198,12 +198,12 @@ class Plant:
         _try(self.daemon.publishing.slices._publish)
         _try(self.daemon.publishing.mignode._publish)
 
-    def prepare(self, ref: ClaimRef, *, within: float = WITHIN_SECONDS) -> Outcome:
+    def prepare(self, ref: ClaimRef, *, within: float = WITHIN_SECONDS) -> ClaimAnswer:
         """What kubelet asks for one claim."""
         node = self.daemon.claims.node
         return self.run(lambda: node.prepare(ref, deadline=node._clock() + within))
 
-    def unprepare(self, ref: ClaimRef, *, within: float = WITHIN_SECONDS) -> Outcome:
+    def unprepare(self, ref: ClaimRef, *, within: float = WITHIN_SECONDS) -> ClaimAnswer:
         """What kubelet asks when the last pod of a claim is gone."""
         node = self.daemon.claims.node
         return self.run(lambda: node.unprepare(ref, deadline=node._clock() + within))

@@ -12,7 +12,7 @@ from hypothesis.stateful import (
     rule,
 )
 
-from kubeletplugin.claims.node import Outcome
+from kubeletplugin.claims.node import ClaimAnswer
 from kubeletplugin.journal.entries import LEAVING
 from tests.failures.agreement import (
     check_claim,
@@ -73,7 +73,7 @@ class Usage(Story):
         if not first.error and self.undisturbed:
             assert self.plant.prepare(claim.ref) == first, "a repeated call changes nothing"
 
-    def _answered(self, claim: Known, outcome: Outcome) -> None:
+    def _answered(self, claim: Known, outcome: ClaimAnswer) -> None:
         claim.tried = True
         if outcome.error:
             note(outcome.error)

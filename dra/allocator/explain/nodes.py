@@ -25,7 +25,7 @@ class NodeAnswers:
         self._nodes: dict[Hashable, NodeAnswer] = {}
         self._gpus: dict[object, tuple[list[int], GpuAnswer]] = {}
         self._alike: dict[frozenset[object], NodeAnswer] = {}
-        """By the forms of a node's GPUs: brief answers count none."""
+        """By the fingerprints of a node's GPUs: brief answers count none."""
 
     def of(self, node: NodeGpus) -> NodeAnswer:
         """Reason why ``node`` does not serve the search now, GPU by GPU, with who is in the way."""
@@ -46,21 +46,25 @@ class NodeAnswers:
 
     def brief(self, node: NodeGpus) -> NodeAnswer:
         """The same without the names of GPUs and claims, for messages without room for more."""
-        if not self._search.by_shape:
+        if not self._search.by_fingerprint:
             return self._told(node)
-        known = self._nodes.get(node.shape)
+        known = self._nodes.get(node.fingerprint)
         if known is None:
-            forms = frozenset([state.form for state in node.gpus])
-            known = self._alike.get(forms)
+            fingerprints = frozenset([state.fingerprint for state in node.gpus])
+            known = self._alike.get(fingerprints)
             if known is None:
-                known = self._alike[forms] = self._told(node)
-            self._nodes[node.shape] = known
+                known = self._alike[fingerprints] = self._told(node)
+            self._nodes[node.fingerprint] = known
         return known
 
     def _told(self, node: NodeGpus) -> NodeAnswer:
         if not node.gpus:
             return _NO_GPU
-        gpus = {s.form: s for s in node.gpus}.values() if self._search.by_shape else node.gpus
+        gpus = (
+            {s.fingerprint: s for s in node.gpus}.values()
+            if self._search.by_fingerprint
+            else node.gpus
+        )
         known = [self._gpu(state) for state in gpus]
         if not set(self._search.indices).intersection(*(missing for missing, _ in known)):
             return self._not_together(node, ())
@@ -68,7 +72,7 @@ class NodeAnswers:
         return _lacking(tuple(told.values()))
 
     def _gpu(self, state: GpuState) -> tuple[list[int], GpuAnswer]:
-        key = state.form if self._search.by_shape else state.id
+        key = state.fingerprint if self._search.by_fingerprint else state.id
         if key not in self._gpus:
             missing = self._missing(state)
             found = answer_gpu(self._search, state, missing, kinds=self._kinds, detail=Detail.BRIEF)

@@ -13,79 +13,78 @@ from itertools import groupby
 from operator import attrgetter
 
 from dra.allocator.fleet.gpustate import GpuState
-from dra.allocator.fleet.view import Candidate, Pricing
-from dra.allocator.scoring.geometry_index import Market
-from dra.allocator.scoring.geometry_weights import GpuId
+from dra.allocator.fleet.view import Candidate, WeightsOf
+from dra.allocator.scoring.geometry_index import GeometryIndex, GpuId
 from dra.allocator.scoring.score import Cost, Policy, Situation, Weights
 from dra.cel.kinds import GpuKind, Kinds, Offer
 from dra.common.cache import BoundedCache
 from dra.gpu.geometry import Placement, Profile, Usage
 
-_SHELVES_BYTES = 16 * 2**20
+_SELECTED_BYTES = 16 * 2**20
 
 
 _Entry = tuple[Cost, GpuId, int, Candidate]
 
 
 @dataclass(frozen=True, slots=True)
-class _Stream:
-    """A profile of a market, and by kind the offer that stands for it."""
+class _ProfileOffers:
+    """A profile of a geometry, and by kind the offer that stands for it."""
 
-    market: Market
+    index: GeometryIndex
     profile: Profile
     size: int
     rank: int
     offers: dict[GpuKind, Offer] = field(default_factory=dict)
 
 
-_Shelf = list[list[_Stream]]
+_OffersBySize = list[list[_ProfileOffers]]
 """Offers of the present kinds that selectors select: equal sizes together, small first."""
 
 
-class Stock:
+class Candidates:
     """The GPUs that take new slices, and how many are given out whole."""
 
     def __init__(self, kinds: Kinds) -> None:
         self.whole = 0
         self._kinds = kinds
-        self._members: dict[Market, dict[GpuKind, int]] = {}
+        self._members: dict[GeometryIndex, dict[GpuKind, int]] = {}
         self._states: dict[GpuId, GpuState] = {}
-        self._shelves: BoundedCache[tuple[str, ...], _Shelf] = BoundedCache(
-            _SHELVES_BYTES, weigh=_shelf_weight
+        self._selected: BoundedCache[tuple[str, ...], _OffersBySize] = BoundedCache(
+            _SELECTED_BYTES, weigh=_weight
         )
 
     def enter(self, state: GpuState) -> None:
         """Take a GPU in, in its present state."""
-        if state.market is None:
+        if state.geometry_index is None:
             self.whole += 1
         elif state.counted:
-            state.market.enter(state.id, state.usage, instances=state.instances)
-            if state.kind not in self._members.get(state.market, ()):
-                self._open(state.market, state.kind)
-            self._members[state.market][state.kind] += 1
+            state.geometry_index.put(state.id, state.usage, instances=state.instances)
+            if state.kind not in self._members.get(state.geometry_index, ()):
+                self._open(state.geometry_index, state.kind)
+            self._members[state.geometry_index][state.kind] += 1
             self._states[state.id] = state
 
     def leave(self, state: GpuState) -> None:
         """Take it out; it may not have changed since it was taken in."""
-        if state.market is None:
+        if state.geometry_index is None:
             self.whole -= 1
         elif self._states.pop(state.id, None) is not None:
-            state.market.leave(state.id)
-            self._members[state.market][state.kind] -= 1
+            state.geometry_index.drop(state.id)
+            self._members[state.geometry_index][state.kind] -= 1
 
-    def candidates(
+    def in_order(
         self,
         expressions: tuple[str, ...],
         policy: Policy,
-        weights: Pricing,
+        weights: WeightsOf,
     ) -> Iterator[Candidate]:
         """Every slice that all ``expressions`` select: smaller profiles, then lower costs, first.
 
         Ties go to the lower node name, then the lower GPU. The expressions must not tell GPUs of a
         kind apart. Raises SelectorError.
         """
-        for streams in self._shelves.get(expressions, lambda: self._shelf(expressions)):
-            runs = [self._run(s, policy, weights(s.market)) for s in streams]
+        for equals in self._selected.get(expressions, lambda: self._offers_by_size(expressions)):
+            runs = [self._run(s, policy, weights(s.index)) for s in equals]
             for *_, candidate in heapq.merge(*runs):
                 yield candidate
 
@@ -93,83 +92,98 @@ class Stock:
         self,
         expressions: tuple[str, ...],
         policy: Policy,
-        weights: Pricing,
+        weights: WeightsOf,
         states: Iterable[GpuState],
     ) -> Candidate | None:
-        """The first of ``candidates`` that is of one of the GPUs ``states``, found by these."""
+        """The first of ``in_order`` that is of one of the GPUs ``states``, found by these."""
         gpus = [state for state in states if state.counted]
-        for streams in self._shelves.get(expressions, lambda: self._shelf(expressions)):
+        for equals in self._selected.get(expressions, lambda: self._offers_by_size(expressions)):
             offered = [
                 entry
-                for stream in streams
-                for entry in self._best(stream, policy, weights(stream.market), gpus)
+                for profile_offers in equals
+                for entry in self._best(profile_offers, policy, weights(profile_offers.index), gpus)
             ]
             if offered:
                 return min(offered, key=_by_order)[-1]
         return None
 
-    def _open(self, market: Market, kind: GpuKind) -> None:
+    def _open(self, index: GeometryIndex, kind: GpuKind) -> None:
         """The first GPU of a kind comes: what selectors select is to be asked anew.
 
         Kinds without GPUs are forgotten only now, because the last GPU of one leaves whenever it
         changes.
         """
-        self._members.setdefault(market, {})[kind] = 0
+        self._members.setdefault(index, {})[kind] = 0
         for known in self._members.values():
             for empty in [k for k, count in known.items() if not count and k is not kind]:
                 del known[empty]
-        self._shelves = BoundedCache(_SHELVES_BYTES, weigh=_shelf_weight)
+        self._selected = BoundedCache(_SELECTED_BYTES, weigh=_weight)
 
-    def _shelf(self, expressions: tuple[str, ...]) -> _Shelf:
+    def _offers_by_size(self, expressions: tuple[str, ...]) -> _OffersBySize:
         by_size = attrgetter("size")
-        streams = sorted(self._streams(expressions), key=by_size)
-        return [[*group] for _, group in groupby(streams, key=by_size)]
+        offered = sorted(self._profile_offers(expressions), key=by_size)
+        return [[*group] for _, group in groupby(offered, key=by_size)]
 
-    def _streams(self, expressions: tuple[str, ...]) -> Iterator[_Stream]:
-        for market, kinds in self._members.items():
-            found: dict[int, _Stream] = {}
+    def _profile_offers(self, expressions: tuple[str, ...]) -> Iterator[_ProfileOffers]:
+        for index, kinds in self._members.items():
+            found: dict[int, _ProfileOffers] = {}
             for kind in kinds:
                 for offer in self._kinds.match_kind(expressions, kind).offers:
                     profile = offer.profile
                     if profile is not None:
-                        stream = _Stream(market, profile, offer.size, kind.offers.index(offer))
-                        found.setdefault(profile.id, stream).offers[kind] = offer
+                        profile_offers = _ProfileOffers(
+                            index, profile, offer.size, kind.offers.index(offer)
+                        )
+                        found.setdefault(profile.id, profile_offers).offers[kind] = offer
             yield from found.values()
 
-    def _run(self, stream: _Stream, policy: Policy, weights: Weights) -> Iterator[_Entry]:
-        """In an order that the first three tell alone."""
-        size = float(stream.size)
-        for key, gpu, move in stream.market.index.offers(stream.profile, policy, weights):
+    def _run(
+        self, profile_offers: _ProfileOffers, policy: Policy, weights: Weights
+    ) -> Iterator[_Entry]:
+        """Every slice that it offers, sorted by the first three fields."""
+        size = float(profile_offers.size)
+        for cost, gpu, move in profile_offers.index.ranked_moves(
+            profile_offers.profile, policy, weights
+        ):
             state = self._states[gpu]
-            offer = stream.offers.get(state.kind)
+            offer = profile_offers.offers.get(state.kind)
             if offer is not None:
-                cost = (size, *key)
-                yield cost, gpu, stream.rank, Candidate(cost, state, offer, move.placement)
+                ranked = (size, *cost)
+                yield (
+                    ranked,
+                    gpu,
+                    profile_offers.rank,
+                    Candidate(ranked, state, offer, move.placement),
+                )
 
     def _best(
-        self, stream: _Stream, policy: Policy, weights: Weights, gpus: Iterable[GpuState]
+        self,
+        profile_offers: _ProfileOffers,
+        policy: Policy,
+        weights: Weights,
+        gpus: Iterable[GpuState],
     ) -> Iterator[_Entry]:
         """Of each GPU that has any, the entry of ``_run`` that comes first."""
         known: dict[tuple[Usage, int], tuple[Cost, Placement] | None] = {}
-        table = stream.market.table
+        table = profile_offers.index.table
         for state in gpus:
-            offer = stream.offers.get(state.kind)
+            offer = profile_offers.offers.get(state.kind)
             if offer is None:
                 continue
-            form = (state.usage, state.instances)
-            if form not in known:
-                situation = Situation(*form, table.geometry.memory_slices, weights)
-                moves = table.moves(state.usage, stream.profile)
+            seen = (state.usage, state.instances)
+            if seen not in known:
+                situation = Situation(*seen, table.geometry.memory_slices, weights)
+                moves = table.moves(state.usage, profile_offers.profile)
                 judged = ((policy(situation, m), m.placement) for m in moves)
-                known[form] = min(judged, default=None)
-            if (first := known[form]) is not None:
-                cost = (float(stream.size), *first[0])
-                yield cost, state.id, stream.rank, Candidate(cost, state, offer, first[1])
+                known[seen] = min(judged, default=None)
+            if (first := known[seen]) is not None:
+                cost = (float(profile_offers.size), *first[0])
+                yield cost, state.id, profile_offers.rank, Candidate(cost, state, offer, first[1])
 
 
 def _by_order(entry: _Entry) -> tuple[Cost, GpuId, int]:
     return entry[:3]
 
 
-def _shelf_weight(expressions: tuple[str, ...], shelf: _Shelf) -> int:
-    return 500 + sum(map(len, expressions)) + 500 * sum(map(len, shelf))
+def _weight(expressions: tuple[str, ...], offers: _OffersBySize) -> int:
+    return 500 + sum(map(len, expressions)) + 500 * sum(map(len, offers))

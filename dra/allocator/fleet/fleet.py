@@ -6,12 +6,12 @@ from bisect import bisect_left, insort
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import replace
 
-from dra.allocator.fleet.candidates import Stock
+from dra.allocator.fleet.candidates import Candidates
 from dra.allocator.fleet.gpustate import GpuState
 from dra.allocator.fleet.numbering import Numbering
 from dra.allocator.fleet.overlay import Change, Overlay
-from dra.allocator.fleet.view import Holder, NodeGpus, Signature
-from dra.allocator.scoring.geometry_index import Market, Markets
+from dra.allocator.fleet.view import GpuFingerprints, Holder, NodeGpus
+from dra.allocator.scoring.geometry_index import GeometryIndex, GeometryIndexes
 from dra.allocator.scoring.score import Weights
 from dra.cel.kinds import Kinds
 from dra.claims.allocation import Allocation
@@ -23,18 +23,18 @@ from dra.gpu.names import DeviceNameError, GpuDevice, MigDevice, parse_device
 class Fleet:
     """The GPUs of every node whose allocator is the controller, and who holds them."""
 
-    def __init__(self, driver: str, kinds: Kinds, markets: Markets) -> None:
+    def __init__(self, driver: str, kinds: Kinds, geometry_indexes: GeometryIndexes) -> None:
         self.driver = driver
         self.kinds = kinds
-        self.markets = markets
+        self.geometry_indexes = geometry_indexes
         self.nodes: dict[str, NodeGpus] = {}
         self.schedulers: set[str] = set()
         """Nodes whose GPUs kube-scheduler allocates."""
-        self.stock = Stock(kinds)
+        self.candidates = Candidates(kinds)
         self.alike: dict[Hashable, list[str]] = {}
-        """The nodes of each shape, in name order."""
-        self._shapes: Numbering[Signature] = Numbering()
-        self._forms: Numbering[Hashable] = Numbering()
+        """The nodes by fingerprint, in name order."""
+        self._node_fingerprints: Numbering[GpuFingerprints] = Numbering()
+        self._gpu_fingerprints: Numbering[Hashable] = Numbering()
         self._instances: dict[str, frozenset[str]] = {}
         self._profiles: dict[str, frozenset[str]] = {}
         self._allocations: dict[str, Holder] = {}
@@ -62,8 +62,8 @@ class Fleet:
         for state in node.gpus:
             state.recount()
         self._enter(node.gpus)
-        self._reshape(node)
-        return before is None or _descriptions(before) != _descriptions(node)
+        self._group_anew(node)
+        return before is None or _traits_of(before) != _traits_of(node)
 
     def drop_inventory(self, node: str) -> bool:
         """Forget a node; False, because that makes no room."""
@@ -122,17 +122,17 @@ class Fleet:
                     node.gpus[index] = before
                 else:
                     state.recount()
-                    number = self._forms.find(state.description)
-                    state.form = state.description if number is None else number
-            node.signature = tuple(state.form for state in node.gpus)
-            number = self._shapes.find(node.signature)
-            node.shape = node.signature if number is None else number
+                    number = self._gpu_fingerprints.find(state.traits)
+                    state.fingerprint = state.traits if number is None else number
+            node.gpu_fingerprints = tuple(state.fingerprint for state in node.gpus)
+            number = self._node_fingerprints.find(node.gpu_fingerprints)
+            node.fingerprint = node.gpu_fingerprints if number is None else number
         changed = {n: node for n, node in nodes.items() if node.gpus != self.nodes[n].gpus}
         return Overlay(self, Change(frozenset(claim_uids), added), changed)
 
-    def weights(self, market: Market) -> Weights:
-        """Weights of slices of a market now."""
-        return self.markets.weights(market)
+    def weights(self, index: GeometryIndex) -> Weights:
+        """Weights of slices of a geometry now."""
+        return self.geometry_indexes.weights(index)
 
     def counts(self, claim_uid: str) -> bool:
         """True if a claim is counted: it is allocated, or may be."""
@@ -177,7 +177,9 @@ class Fleet:
             gpu=gpu,
             inventory=inventory,
             kind=self.kinds.of(gpu, inventory),
-            market=self.markets.of(gpu.geometry) if sliceable and gpu.geometry else None,
+            geometry_index=self.geometry_indexes.of(gpu.geometry)
+            if sliceable and gpu.geometry
+            else None,
             blocked=why_blocked(gpu, inventory),
         )
 
@@ -215,23 +217,24 @@ class Fleet:
             self._leave(state)
             state.recount()
             self._enter([state])
-        self._reshape(node)
+        self._group_anew(node)
 
-    def _reshape(self, node: NodeGpus) -> None:
-        signature = tuple(state.form for state in node.gpus)
-        if signature != node.signature:
-            self._unshape(node)
-            node.signature, node.shape = signature, self._shapes.acquire(signature)
-            insort(self.alike.setdefault(node.shape, []), node.inventory.node)
+    def _group_anew(self, node: NodeGpus) -> None:
+        fingerprints = tuple(state.fingerprint for state in node.gpus)
+        if fingerprints != node.gpu_fingerprints:
+            self._ungroup(node)
+            node.gpu_fingerprints = fingerprints
+            node.fingerprint = self._node_fingerprints.acquire(fingerprints)
+            insort(self.alike.setdefault(node.fingerprint, []), node.inventory.node)
 
-    def _unshape(self, node: NodeGpus) -> None:
-        if not node.signature:
+    def _ungroup(self, node: NodeGpus) -> None:
+        if not node.gpu_fingerprints:
             return
-        names = self.alike[node.shape]
+        names = self.alike[node.fingerprint]
         del names[bisect_left(names, node.inventory.node)]
         if not names:
-            del self.alike[node.shape]
-        self._shapes.release(node.signature)
+            del self.alike[node.fingerprint]
+        self._node_fingerprints.release(node.gpu_fingerprints)
 
     def _remove(self, name: str) -> None:
         self.schedulers.discard(name)
@@ -239,16 +242,16 @@ class Fleet:
         for state in node.gpus if node else ():
             self._leave(state)
         if node is not None:
-            self._unshape(node)
+            self._ungroup(node)
 
     def _enter(self, states: Iterable[GpuState]) -> None:
         for state in states:
-            state.form = self._forms.acquire(state.description)
-            self.stock.enter(state)
+            state.fingerprint = self._gpu_fingerprints.acquire(state.traits)
+            self.candidates.enter(state)
 
     def _leave(self, state: GpuState) -> None:
-        self._forms.release(state.description)
-        self.stock.leave(state)
+        self._gpu_fingerprints.release(state.traits)
+        self.candidates.leave(state)
 
 
 def _detach(node: NodeGpus, claim_uid: str) -> list[GpuState]:
@@ -263,8 +266,8 @@ def _detach(node: NodeGpus, claim_uid: str) -> list[GpuState]:
     return touched
 
 
-def _descriptions(node: NodeGpus) -> list[Hashable]:
-    return [state.description for state in node.gpus]
+def _traits_of(node: NodeGpus) -> list[Hashable]:
+    return [state.traits for state in node.gpus]
 
 
 def _claim_uids(inventory: Inventory) -> Iterable[str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
-from dra.allocator.scoring.geometry_index import Market
-from dra.allocator.scoring.geometry_weights import GpuId
+from dra.allocator.scoring.geometry_index import GeometryIndex, GpuId
 from dra.cel.kinds import GpuKind
 from dra.gpu.geometry import EMPTY, Usage
 from dra.gpu.holdings import Device, Holding, holdings
@@ -15,26 +14,26 @@ from dra.gpu.inventory import ClaimRef, Gpu, Inventory
 
 @dataclass(slots=True, eq=False)
 class GpuState:
-    """One GPU of a node; ``market`` is None where no slices can be made.
+    """One GPU of a node; ``geometry_index`` is None where no slices can be made.
 
-    ``blocked`` says why nothing can be placed, empty when something can. ``form`` is equal for GPUs
-    that are in equal states: what one could give, so could the other.
+    ``blocked`` says why nothing can be placed, empty when something can. ``fingerprint`` is equal
+    for GPUs that are in equal states: what one could give, so could the other.
     """
 
     gpu: Gpu
     inventory: Inventory
     kind: GpuKind
-    market: Market | None
+    geometry_index: GeometryIndex | None
     blocked: str
     claims: dict[tuple[str, Device], ClaimRef] = field(default_factory=dict)
     holdings: tuple[Holding, ...] = ()
     usage: Usage = EMPTY
     whole_held: bool = False
-    form: Hashable = None
+    fingerprint: Hashable = None
 
     @property
-    def description(self) -> tuple[Hashable, ...]:
-        """Key of all that decides what it could give."""
+    def traits(self) -> tuple[Hashable, ...]:
+        """All that decides what it could give; ``fingerprint`` stands for it in short."""
         return id(self.kind), self.blocked, self.usage, self.instances, self.whole_held
 
     @property
@@ -57,5 +56,5 @@ class GpuState:
 
     @property
     def counted(self) -> bool:
-        """True if it takes part in its market."""
-        return self.market is not None and not self.blocked and not self.whole_held
+        """True if it is in its geometry's index."""
+        return self.geometry_index is not None and not self.blocked and not self.whole_held

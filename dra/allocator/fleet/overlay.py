@@ -12,9 +12,15 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from dra.allocator.fleet.gpustate import GpuState
-from dra.allocator.fleet.view import Candidate, Candidates, FleetView, Holder, NodeGpus, Pricing
-from dra.allocator.scoring.geometry_index import Market
-from dra.allocator.scoring.geometry_weights import GpuId
+from dra.allocator.fleet.view import (
+    Candidate,
+    CandidatesView,
+    FleetView,
+    Holder,
+    NodeGpus,
+    WeightsOf,
+)
+from dra.allocator.scoring.geometry_index import GeometryIndex, GpuId
 from dra.allocator.scoring.score import Cost, Policy, Situation, Weights
 from dra.cel.kinds import Kinds
 
@@ -33,19 +39,21 @@ class Overlay:
     def __init__(self, fleet: FleetView, change: Change, nodes: Mapping[str, NodeGpus]) -> None:
         self.driver = fleet.driver
         self.kinds = fleet.kinds
-        self.markets = fleet.markets
+        self.geometry_indexes = fleet.geometry_indexes
         self.schedulers = fleet.schedulers
         self._fleet = fleet
         self._change = change
         self._nodes = nodes
-        self._weights: dict[Market, Weights] = {}
+        self._weights: dict[GeometryIndex, Weights] = {}
         self._changed = [
             (before, after)
             for name, node in nodes.items()
             for before, after in zip(fleet.nodes[name].gpus, node.gpus, strict=True)
             if before is not after
         ]
-        self.stock: Candidates = _Candidates(fleet.stock, self.kinds, [a for _, a in self._changed])
+        self.candidates: CandidatesView = _OverlaidCandidates(
+            fleet.candidates, self.kinds, [a for _, a in self._changed]
+        )
 
     @cached_property
     def nodes(self) -> Mapping[str, NodeGpus]:
@@ -54,27 +62,27 @@ class Overlay:
 
     @cached_property
     def alike(self) -> Mapping[Hashable, Sequence[str]]:
-        """The nodes of each shape, in name order."""
-        shapes: dict[Hashable, Sequence[str]] = dict(self._fleet.alike)
+        """The nodes by fingerprint, in name order."""
+        fingerprints: dict[Hashable, Sequence[str]] = dict(self._fleet.alike)
         for name, node in self._nodes.items():
-            before = self._fleet.nodes[name].shape
-            shapes[before] = [other for other in shapes[before] if other != name]
-            names = [*shapes.get(node.shape, ())]
+            before = self._fleet.nodes[name].fingerprint
+            fingerprints[before] = [other for other in fingerprints[before] if other != name]
+            names = [*fingerprints.get(node.fingerprint, ())]
             insort(names, name)
-            shapes[node.shape] = names
-        return {shape: names for shape, names in shapes.items() if names}
+            fingerprints[node.fingerprint] = names
+        return {fingerprint: names for fingerprint, names in fingerprints.items() if names}
 
-    def weights(self, market: Market) -> Weights:
-        """Weights that slices of a market would have."""
-        if market not in self._weights:
-            census = market.index.census
+    def weights(self, index: GeometryIndex) -> Weights:
+        """Weights that slices of a geometry would have."""
+        if index not in self._weights:
+            census = index.census
             census = replace(census, feasible=[*census.feasible])
             for before, after in self._changed:
                 for state, count in ((before, -1), (after, 1)):
-                    if state.market is market and state.counted:
+                    if state.geometry_index is index and state.counted:
                         census.add(state.usage, count=count)
-            self._weights[market] = self.markets.weights_at(market, census)
-        return self._weights[market]
+            self._weights[index] = self.geometry_indexes.weights_at(index, census)
+        return self._weights[index]
 
     def profiles(self) -> frozenset[str]:
         """Names of the profiles that any node's GPUs have."""
@@ -91,10 +99,10 @@ class Overlay:
 _Entry = tuple[Cost, GpuId, int, Candidate]
 
 
-class _Candidates:
+class _OverlaidCandidates:
     """Those of ``fleet``, but of the GPUs ``changed`` what these could give."""
 
-    def __init__(self, fleet: Candidates, kinds: Kinds, changed: Iterable[GpuState]) -> None:
+    def __init__(self, fleet: CandidatesView, kinds: Kinds, changed: Iterable[GpuState]) -> None:
         self._fleet = fleet
         self._kinds = kinds
         self._changed = {state.id: state for state in changed}
@@ -104,11 +112,11 @@ class _Candidates:
         """Number of GPUs given out whole: those stay who they are."""
         return self._fleet.whole
 
-    def candidates(
-        self, expressions: tuple[str, ...], policy: Policy, weights: Pricing
+    def in_order(
+        self, expressions: tuple[str, ...], policy: Policy, weights: WeightsOf
     ) -> Iterator[Candidate]:
         """Every slice that all ``expressions`` select, best first. Raises SelectorError."""
-        found = self._fleet.candidates(expressions, policy, weights)
+        found = self._fleet.in_order(expressions, policy, weights)
         kept = (known for known in found if known.state.id not in self._changed)
         added = self._entries(expressions, policy, weights, self._changed.values())
         yield from heapq.merge(kept, (c for *_, c in added), key=_by_cost)
@@ -117,10 +125,10 @@ class _Candidates:
         self,
         expressions: tuple[str, ...],
         policy: Policy,
-        weights: Pricing,
+        weights: WeightsOf,
         states: Iterable[GpuState],
     ) -> Candidate | None:
-        """The first of ``candidates`` that is of one of the GPUs ``states``, found by these."""
+        """The first of ``in_order`` that is of one of the GPUs ``states``, found by these."""
         same, changed = list[GpuState](), list[GpuState]()
         for state in states:
             (changed if state.id in self._changed else same).append(state)
@@ -133,22 +141,22 @@ class _Candidates:
         self,
         expressions: tuple[str, ...],
         policy: Policy,
-        weights: Pricing,
+        weights: WeightsOf,
         states: Iterable[GpuState],
     ) -> list[_Entry]:
-        """All that these GPUs could give, in the order of ``candidates``."""
+        """All that these GPUs could give, in the order of ``in_order``."""
         found: list[_Entry] = []
         for state in states:
-            market, kind = state.market, state.kind
-            if market is None or not state.counted:
+            index, kind = state.geometry_index, state.kind
+            if index is None or not state.counted:
                 continue
-            slices = market.geometry.memory_slices
-            situation = Situation(state.usage, state.instances, slices, weights(market))
+            slices = index.geometry.memory_slices
+            situation = Situation(state.usage, state.instances, slices, weights(index))
             for offer in self._kinds.match_kind(expressions, kind).offers:
                 if offer.profile is None:
                     continue
                 rank = kind.offers.index(offer)
-                for move in market.table.moves(state.usage, offer.profile):
+                for move in index.table.moves(state.usage, offer.profile):
                     cost = (float(offer.size), *policy(situation, move))
                     entry = Candidate(cost, state, offer, move.placement)
                     found.append((cost, state.id, rank, entry))

@@ -7,32 +7,33 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from dra.allocator.fleet.gpustate import GpuState
-from dra.allocator.scoring.geometry_index import Market, Markets
+from dra.allocator.scoring.geometry_index import GeometryIndex, GeometryIndexes
 from dra.allocator.scoring.score import Cost, Policy, Weights
 from dra.cel.kinds import Kinds, Offer
 from dra.claims.allocation import Allocation
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef, Inventory
 
-Signature = tuple[Hashable, ...]
+GpuFingerprints = tuple[Hashable, ...]
 Holder = tuple[ClaimRef, Allocation]
 """A claim and what it holds."""
 
-Pricing = Callable[[Market], Weights]
-"""Weights of slices of a market now."""
+WeightsOf = Callable[[GeometryIndex], Weights]
+"""Weights of slices of a geometry now."""
 
 
 @dataclass(slots=True, eq=False)
 class NodeGpus:
     """A node's inventory, and the state of its GPUs in the order of their names.
 
-    ``shape`` is equal for nodes whose GPUs are in equal states: what fits one, fits the other.
+    ``fingerprint`` is equal for nodes whose GPUs are in equal states: what fits one, fits the
+    other.
     """
 
     inventory: Inventory
     gpus: list[GpuState] = field(default_factory=list)
-    signature: Signature = ()
-    shape: Hashable = 0
+    gpu_fingerprints: GpuFingerprints = ()
+    fingerprint: Hashable = 0
 
     def gpu(self, name: str) -> GpuState | None:
         """The state of ``gpu-<minor>``."""
@@ -48,7 +49,7 @@ class Candidate(NamedTuple):
     placement: Placement
 
 
-class Candidates(Protocol):
+class CandidatesView(Protocol):
     """Single devices of a fleet, best first."""
 
     @property
@@ -56,8 +57,8 @@ class Candidates(Protocol):
         """Number of GPUs given out whole."""
         ...
 
-    def candidates(
-        self, expressions: tuple[str, ...], policy: Policy, weights: Pricing
+    def in_order(
+        self, expressions: tuple[str, ...], policy: Policy, weights: WeightsOf
     ) -> Iterator[Candidate]:
         """Every slice that all ``expressions`` select: smaller profiles, then lower costs, first.
 
@@ -70,10 +71,10 @@ class Candidates(Protocol):
         self,
         expressions: tuple[str, ...],
         policy: Policy,
-        weights: Pricing,
+        weights: WeightsOf,
         states: Iterable[GpuState],
     ) -> Candidate | None:
-        """The first of ``candidates`` that is of one of the GPUs ``states``, found by these."""
+        """The first of ``in_order`` that is of one of the GPUs ``states``, found by these."""
         ...
 
 
@@ -91,7 +92,7 @@ class FleetView(Protocol):
         ...
 
     @property
-    def markets(self) -> Markets:
+    def geometry_indexes(self) -> GeometryIndexes:
         """The GPUs by geometry, and the demand for their slices."""
         ...
 
@@ -107,16 +108,16 @@ class FleetView(Protocol):
 
     @property
     def alike(self) -> Mapping[Hashable, Sequence[str]]:
-        """The nodes of each shape, in name order."""
+        """The nodes by fingerprint, in name order."""
         ...
 
     @property
-    def stock(self) -> Candidates:
+    def candidates(self) -> CandidatesView:
         """Single devices."""
         ...
 
-    def weights(self, market: Market) -> Weights:
-        """Weights of slices of a market now."""
+    def weights(self, index: GeometryIndex) -> Weights:
+        """Weights of slices of a geometry now."""
         ...
 
     def profiles(self) -> frozenset[str]:

@@ -3,7 +3,7 @@
 The default, SWS (scarcity-weighted slices), charges a placement for every other placement that it
 makes impossible, each profile's weighted by how likely the cluster is to run out of it, plus a
 small charge for memory slices that nothing which is asked for can use afterwards. GPUs of one
-geometry are one market: scarcity is counted within it.
+geometry serve each other's demand: scarcity is counted among them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class Census:
 
 
 class Weights(NamedTuple):
-    """Weights of slices of a market now.
+    """Weights of slices of one geometry now.
 
     ``placements`` is, per profile of the geometry, what one of its feasible placements is worth, in
     memory slices. ``wanted`` has a bit per profile, set unless it is seldom asked for.
@@ -88,7 +88,7 @@ class Weights(NamedTuple):
 
 
 class Situation(NamedTuple):
-    """All that a policy may look at besides the move: the GPU before it, and the market it is in.
+    """All that a policy may look at besides the move: the GPU before it, and what slices weigh.
 
     ``weights`` are those of ``scarcity_weights``; ``instances`` counts those on the GPU.
     """

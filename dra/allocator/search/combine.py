@@ -17,12 +17,12 @@ from dra.allocator.scoring.moves import Move, MoveTable
 from dra.allocator.scoring.score import Cost, Policy, Situation, Weights
 from dra.allocator.search.budget import Budget
 from dra.allocator.search.constraint_values import (
-    FREE,
     NO_MEMBERS,
-    UNMARKED,
-    Marks,
+    NO_VALUES,
+    UNCONSTRAINED,
+    ConstraintRules,
+    ConstraintValues,
     Members,
-    Rules,
     Vector,
     is_complete,
     joined,
@@ -34,7 +34,7 @@ K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True)
-class Grant:
+class ChosenDevice:
     """One device given to a want of type ``type``; no placement for a whole GPU."""
 
     type: int
@@ -46,20 +46,20 @@ class Grant:
 class Option:
     """Devices that one GPU could give together, with their cost.
 
-    ``used`` are the marks that no device of another GPU may have then; ``bound`` are those that
+    ``used`` are the values that no device of another GPU may have then; ``bound`` are those that
     the other devices of their constraints must have.
     """
 
     take: Vector
     cost: Cost
-    grants: tuple[Grant, ...]
-    used: Marks = UNMARKED
-    bound: Marks = UNMARKED
+    devices: tuple[ChosenDevice, ...]
+    used: ConstraintValues = NO_VALUES
+    bound: ConstraintValues = NO_VALUES
 
 
 @dataclass(frozen=True, slots=True)
 class Pricing:
-    """Pricing of placements on the GPUs of one market: by type, each with its policy."""
+    """Pricing of placements on the GPUs of one geometry: by type, each with its policy."""
 
     table: MoveTable
     policies: Sequence[Policy]
@@ -78,7 +78,7 @@ def slice_options(  # noqa: PLR0913 - what the GPU is, and what is wanted of it
     *,
     target: Vector,
     allowed: Sequence[Iterable[Offer]],
-    rules: Rules = FREE,
+    rules: ConstraintRules = UNCONSTRAINED,
     budget: Budget | None = None,
 ) -> list[Option]:
     """Every combination of slices, up to ``target``, that fits a GPU in state ``usage``.
@@ -92,42 +92,42 @@ def slice_options(  # noqa: PLR0913 - what the GPU is, and what is wanted of it
     prices = _Prices(pricing)
     budget = budget or Budget()
     offers = [[o for o in group if o.profile is not None] for group in allowed]
-    layer = {(usage, (0,) * len(target), UNMARKED, UNMARKED): nothing(len(target))}
-    best: dict[tuple[Vector, Marks, Marks], Option] = {}
+    layer = {(usage, (0,) * len(target), NO_VALUES, NO_VALUES): nothing(len(target))}
+    best: dict[tuple[Vector, ConstraintValues, ConstraintValues], Option] = {}
     while layer:
-        following: dict[tuple[Usage, Vector, Marks, Marks], Option] = {}
+        following: dict[tuple[Usage, Vector, ConstraintValues, ConstraintValues], Option] = {}
         for (state, taken, used, bound), option in layer.items():
             known = _leaving(option, target, rules.members)
             if known is not None:
                 _keep(best, (taken, known.used, known.bound), known)
             situation = Situation(
                 state,
-                instances + len(option.grants),
+                instances + len(option.devices),
                 pricing.table.geometry.memory_slices,
                 pricing.weights,
             )
             for index, wanted in enumerate(target):
                 for offer in offers[index] if taken[index] < wanted else ():
-                    new = rules.distinct.get((index, offer), UNMARKED)
-                    shared = joined(bound, rules.same.get((index, offer), UNMARKED))
+                    new = rules.distinct.get((index, offer), NO_VALUES)
+                    shared = joined(bound, rules.same.get((index, offer), NO_VALUES))
                     if new & used or shared is None:
                         continue
                     seen = _seen_by(index, option, situation, pricing=pricing, empty=usage)
                     moves = prices.of(index, offer, situation, seen)
                     budget.spend(len(moves))
                     more = tuple(n + (i == index) for i, n in enumerate(taken))
-                    marked = used | new if new else used
+                    values = used | new if new else used
                     for price, move in moves:
-                        grants = (*option.grants, Grant(index, offer, move.placement))
+                        devices = (*option.devices, ChosenDevice(index, offer, move.placement))
                         cost = add(option.cost, price)
-                        extended = Option(more, cost, grants, marked, shared)
-                        _keep(following, (move.after, more, marked, shared), extended)
+                        extended = Option(more, cost, devices, values, shared)
+                        _keep(following, (move.after, more, values, shared), extended)
         layer = following
     return list(best.values())
 
 
 def whole_options(
-    target: Vector, allowed: Sequence[Iterable[Offer]], rules: Rules = FREE
+    target: Vector, allowed: Sequence[Iterable[Offer]], rules: ConstraintRules = UNCONSTRAINED
 ) -> list[Option]:
     """Giving a whole GPU to each of the types that would take one."""
     options = [nothing(len(target))]
@@ -135,11 +135,11 @@ def whole_options(
         for offer in group:
             if offer.profile is None and target[index]:
                 take = tuple(int(i == index) for i in range(len(target)))
-                used = rules.distinct.get((index, offer), UNMARKED)
-                bound = rules.same.get((index, offer), UNMARKED)
-                grants = (Grant(index, offer, None),)
+                used = rules.distinct.get((index, offer), NO_VALUES)
+                bound = rules.same.get((index, offer), NO_VALUES)
+                devices = (ChosenDevice(index, offer, None),)
                 option = _leaving(
-                    Option(take, (_WHOLE,), grants, used, bound), target, rules.members
+                    Option(take, (_WHOLE,), devices, used, bound), target, rules.members
                 )
                 options += [] if option is None else [option]
     return options
@@ -153,17 +153,21 @@ def combine(
 ) -> tuple[Cost, list[Option]] | None:
     """The cheapest choice of one option per GPU that serves ``target`` exactly, or None.
 
-    Earlier GPUs give as much as possible where the cost is equal. No used mark is used twice, and
-    of the types ``members[c]`` all get the same mark of constraint ``c``.
+    Earlier GPUs give as much as possible where the cost is equal. No used value is used twice, and
+    of the types ``members[c]`` all get the same value of constraint ``c``.
 
     Raises:
         TooHardError: there are more choices than ``budget`` suffices for.
     """
     budget = budget or Budget()
-    start = ((0,) * len(target), UNMARKED, UNMARKED)
-    reached: dict[tuple[Vector, Marks, Marks], tuple[Cost, tuple[Option, ...]]] = {start: ((), ())}
+    start = ((0,) * len(target), NO_VALUES, NO_VALUES)
+    reached: dict[
+        tuple[Vector, ConstraintValues, ConstraintValues], tuple[Cost, tuple[Option, ...]]
+    ] = {start: ((), ())}
     for options, needed in zip(gpus, _needed(gpus, target), strict=True):
-        following: dict[tuple[Vector, Marks, Marks], tuple[Cost, tuple[Option, ...]]] = {}
+        following: dict[
+            tuple[Vector, ConstraintValues, ConstraintValues], tuple[Cost, tuple[Option, ...]]
+        ] = {}
         for (served, used, bound), (cost, chosen) in sorted(
             reached.items(), key=_most_served_first
         ):
@@ -181,7 +185,7 @@ def combine(
                     continue
                 if shared:
                     shared = frozenset(
-                        m for m in shared if not is_complete(m, total, target, members)
+                        v for v in shared if not is_complete(v, total, target, members)
                     )
                 key = (total, used | option.used if option.used else used, shared)
                 price = add(cost, option.cost)
@@ -275,12 +279,12 @@ def _seen_by(
     was in state ``empty`` before ``option``.
     """
     policy = pricing.policies[index]
-    others = [g for g in option.grants if pricing.policies[g.type] is not policy]
+    others = [g for g in option.devices if pricing.policies[g.type] is not policy]
     if not others:
         return situation
     usage = pricing.table.geometry.usage(
         Occupant(g.placement, g.offer.profile.id)
-        for g in option.grants
+        for g in option.devices
         if g not in others and g.placement is not None and g.offer.profile is not None
     )
     return situation._replace(
@@ -294,20 +298,22 @@ def _seen_by(
 
 
 def _leaving(option: Option, target: Vector, members: Members) -> Option | None:
-    """``option`` with only the marks that matter to other GPUs.
+    """``option`` with only the values that matter to other GPUs.
 
-    None where it binds others to a mark that they cannot have.
+    None where it binds others to a value that they cannot have.
     """
     if not option.used and not option.bound:
         return option
-    bound = {m for m in option.bound if not is_complete(m, option.take, target, members)}
-    if any(mark.local for mark in bound):
+    bound = {v for v in option.bound if not is_complete(v, option.take, target, members)}
+    if any(value.local for value in bound):
         return None
-    used = frozenset(m for m in option.used if not m.local)
+    used = frozenset(v for v in option.used if not v.local)
     return replace(option, used=used, bound=frozenset(bound))
 
 
-def _most_served_first(entry: tuple[tuple[Vector, Marks, Marks], object]) -> int:
+def _most_served_first(
+    entry: tuple[tuple[Vector, ConstraintValues, ConstraintValues], object],
+) -> int:
     return -sum(entry[0][0])
 
 

@@ -16,7 +16,7 @@ Members = Mapping[int, tuple[int, ...]]
 """By constraint, the types of want that it covers."""
 
 
-class Mark(NamedTuple):
+class ConstraintValue(NamedTuple):
     """The value that a device has for a constrained attribute.
 
     ``local``: only devices of one GPU could have it.
@@ -27,21 +27,21 @@ class Mark(NamedTuple):
     local: bool
 
 
-Marks = frozenset[Mark]
-UNMARKED: Marks = frozenset()
-"""No marks."""
+ConstraintValues = frozenset[ConstraintValue]
+NO_VALUES: ConstraintValues = frozenset()
+"""No values."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ConstraintRules:
     """The constraints for one GPU, by type of want and offer.
 
-    No two devices may have a mark of ``distinct`` in common. All devices that serve the types
-    ``members[c]`` must have the same mark of constraint ``c`` of ``same``.
+    No two devices may have a value of ``distinct`` in common. All devices that serve the types
+    ``members[c]`` must have the same value of constraint ``c`` of ``same``.
     """
 
-    distinct: Mapping[tuple[int, Offer], Marks]
-    same: Mapping[tuple[int, Offer], Marks]
+    distinct: Mapping[tuple[int, Offer], ConstraintValues]
+    same: Mapping[tuple[int, Offer], ConstraintValues]
     members: Members
 
     @property
@@ -52,20 +52,20 @@ class Rules:
 
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
 NO_MEMBERS: Members = _NOTHING
-FREE = Rules(_NOTHING, _NOTHING, _NOTHING)
+UNCONSTRAINED = ConstraintRules(_NOTHING, _NOTHING, _NOTHING)
 """No constraints."""
 
 
-def joined(bound: Marks, new: Marks) -> Marks | None:
+def joined(bound: ConstraintValues, new: ConstraintValues) -> ConstraintValues | None:
     """Both together; None where a constraint would have two values."""
     if not bound or not new:
         return bound or new
-    values = {mark.constraint: mark for mark in bound}
-    if any(values.get(mark.constraint, mark) != mark for mark in new):
+    known = {value.constraint: value for value in bound}
+    if any(known.get(value.constraint, value) != value for value in new):
         return None
     return bound | new
 
 
-def is_complete(mark: Mark, served: Vector, target: Vector, members: Members) -> bool:
-    """True when all types of a mark's constraint are served, so that it binds nobody any more."""
-    return all(served[index] == target[index] for index in members[mark.constraint])
+def is_complete(value: ConstraintValue, served: Vector, target: Vector, members: Members) -> bool:
+    """True when all types of its constraint are served, so that it binds nobody any more."""
+    return all(served[index] == target[index] for index in members[value.constraint])

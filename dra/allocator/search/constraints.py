@@ -6,8 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from dra.allocator.fleet.gpustate import GpuState
-from dra.allocator.scoring.geometry_weights import GpuId
-from dra.allocator.search.constraint_values import FREE, Mark, Members, Rules
+from dra.allocator.scoring.geometry_index import GpuId
+from dra.allocator.search.constraint_values import (
+    UNCONSTRAINED,
+    ConstraintRules,
+    ConstraintValue,
+    Members,
+)
 from dra.cel.kinds import Offer
 from dra.claims.wants import Constraint
 from dra.gpu.devices import PCIE_ROOT, gpu_attributes, slice_attributes
@@ -62,30 +67,32 @@ class Constrained:
         }
         """By constraint that wants the same value, the types of want that it covers."""
 
-    def rules(self, gpu: int) -> Rules:
+    def rules(self, gpu: int) -> ConstraintRules:
         """Constraints on that GPU's part in serving all wants."""
         if not self._constraints:
-            return FREE
+            return UNCONSTRAINED
         state = self._states[gpu]
-        distinct: dict[tuple[int, Offer], frozenset[Mark]] = {}
-        same: dict[tuple[int, Offer], frozenset[Mark]] = {}
+        distinct: dict[tuple[int, Offer], frozenset[ConstraintValue]] = {}
+        same: dict[tuple[int, Offer], frozenset[ConstraintValue]] = {}
         for index, (kind, group) in enumerate(zip(self._types, self.allowed[gpu], strict=True)):
             for offer in group:
-                marks = list(self._marks(state, offer, kind))
+                values = list(self._constraint_values(state, offer, kind))
                 distinct[index, offer] = frozenset(
-                    m for m in marks if self._constraints[m.constraint].distinct
+                    v for v in values if self._constraints[v.constraint].distinct
                 )
-                same[index, offer] = frozenset(marks) - distinct[index, offer]
-        return Rules(distinct, same, self.members)
+                same[index, offer] = frozenset(values) - distinct[index, offer]
+        return ConstraintRules(distinct, same, self.members)
 
-    def _marks(self, state: GpuState, offer: Offer, kind: WantType) -> Iterator[Mark]:
+    def _constraint_values(
+        self, state: GpuState, offer: Offer, kind: WantType
+    ) -> Iterator[ConstraintValue]:
         for number, constraint in enumerate(self._constraints):
             if constraint in kind.constraints:
                 value = self._value(state, offer, constraint)
                 local = len(self._homes[number][value]) == 1
-                # Numbered, so that GPUs have equal marks that have the same in common with others.
+                # Numbered, so that GPUs have equal ones that have the same in common with others.
                 shown = self._rank(state, number, value) if local else self._ranks[number][value]
-                yield Mark(number, shown, local)
+                yield ConstraintValue(number, shown, local)
 
     def _rank(self, state: GpuState, number: int, value: object) -> int:
         here = [v for v, homes in self._homes[number].items() if homes == {state.id}]

@@ -17,10 +17,10 @@ class Rooms:
         self._fleet = fleet
         self._most: dict[tuple[Hashable, tuple[Offer, ...]], int] = {}
         self._where: dict[tuple[Hashable, int], frozenset[Hashable]] = {}
-        self._shapes: dict[Hashable, Sequence[GpuState]] = {}
+        self._by_fingerprint: dict[Hashable, Sequence[GpuState]] = {}
 
     def where(self, search: Search) -> frozenset[Hashable] | None:
-        """The shapes of the nodes that have room for each type of ``search`` by itself.
+        """The fingerprints of the nodes that have room for each type of ``search`` by itself.
 
         None where that is not known: types of which selectors tell GPUs apart, and those of
         everything, may be served anywhere.
@@ -37,19 +37,19 @@ class Rooms:
         return found
 
     def _with_room(self, search: Search, index: int, count: int) -> frozenset[Hashable]:
-        if not self._shapes:
+        if not self._by_fingerprint:
             nodes = self._fleet.nodes
-            self._shapes = {s: [*nodes[n[0]].gpus] for s, n in self._fleet.alike.items()}
+            self._by_fingerprint = {f: [*nodes[n[0]].gpus] for f, n in self._fleet.alike.items()}
         return frozenset(
-            shape
-            for shape, gpus in self._shapes.items()
+            fingerprint
+            for fingerprint, gpus in self._by_fingerprint.items()
             if sum(self._at_most(search, state, index) for state in gpus) >= count
         )
 
     def _at_most(self, search: Search, state: GpuState, index: int) -> int:
         """No GPU in this state gives more devices that serve type ``index``."""
         offers = search.match(state, index).offers
-        key = (state.form, offers)
+        key = (state.fingerprint, offers)
         if key not in self._most:
             self._most[key] = _at_most(state, offers)
         return self._most[key]
@@ -58,10 +58,10 @@ class Rooms:
 def _at_most(state: GpuState, offers: Sequence[Offer]) -> int:
     if state.blocked or state.whole_held or not offers:
         return 0
-    if state.market is None:
+    if state.geometry_index is None:
         return int(not state.holdings)
     profiles = [o.profile for o in offers if o.profile is not None]
-    table = state.market.table
+    table = state.geometry_index.table
     if len(profiles) == 1:
         return table.most(state.usage, profiles[0])
     if not any(table.moves(state.usage, profile) for profile in profiles):

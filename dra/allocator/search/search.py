@@ -9,7 +9,7 @@ from typing import NamedTuple
 from dra.allocator.fleet.gpustate import GpuState
 from dra.allocator.fleet.view import FleetView, NodeGpus
 from dra.allocator.node_order import preference
-from dra.allocator.problem import Asked, Decision, Problem
+from dra.allocator.problem import Decision, OpenRequest, Problem
 from dra.allocator.scoring.score import POLICIES, Cost, Policy
 from dra.allocator.search.budget import Budget, TooHardError
 from dra.allocator.search.combine import (
@@ -21,7 +21,7 @@ from dra.allocator.search.combine import (
     slice_options,
     whole_options,
 )
-from dra.allocator.search.constraint_values import Rules, Vector
+from dra.allocator.search.constraint_values import ConstraintRules, Vector
 from dra.allocator.search.constraints import Allowed, Constrained, WantType
 from dra.cel.kinds import Match, Offer
 from dra.claims.allocation import MAX_RESULTS
@@ -55,9 +55,9 @@ class Search:
         self._budget = budget or Budget()
 
     @cached_property
-    def wanted(self) -> dict[WantType, list[Asked]]:
+    def wanted(self) -> dict[WantType, list[OpenRequest]]:
         """Wants by type, in the order in which they are asked for."""
-        grouped: dict[WantType, list[Asked]] = {}
+        grouped: dict[WantType, list[OpenRequest]] = {}
         selecting: dict[Hashable, tuple[str, ...]] = {}
         for claim in self.problem.claims:
             for want in claim.wants:
@@ -66,7 +66,7 @@ class Search:
                 selected = self.fleet.kinds.selected(want.expressions)
                 expressions = selecting.setdefault(selected, want.expressions)
                 kind = WantType(expressions, bound, want.policy, want.everything)
-                grouped.setdefault(kind, []).append(Asked(claim.claim.ref, want))
+                grouped.setdefault(kind, []).append(OpenRequest(claim.claim.ref, want))
         return grouped
 
     @cached_property
@@ -75,14 +75,14 @@ class Search:
         return list(self.wanted)
 
     @cached_property
-    def wants(self) -> list[list[Asked]]:
+    def wants(self) -> list[list[OpenRequest]]:
         """Wants per type."""
         return list(self.wanted.values())
 
     @cached_property
     def target(self) -> Vector:
         """Number of wanted devices of each type."""
-        return tuple(sum(asked.want.count for asked in group) for group in self.wants)
+        return tuple(sum(request.want.count for request in group) for group in self.wants)
 
     @cached_property
     def _policies(self) -> list[Policy]:
@@ -94,7 +94,7 @@ class Search:
         return frozenset(zip(self.types, self.target, strict=True))
 
     @cached_property
-    def by_shape(self) -> bool:
+    def by_fingerprint(self) -> bool:
         """True if nodes whose GPUs are in equal states serve it alike.
 
         They do, unless a selector looks at what tells one GPU from another, or a constraint at what
@@ -134,7 +134,7 @@ class Search:
         return range(len(self.types))
 
     @property
-    def single(self) -> Asked | None:
+    def single(self) -> OpenRequest | None:
         """The one device that is wanted, if any GPU of a kind would serve it alike."""
         claim = self.problem.claims[0]
         if len(self.problem.claims) > 1 or len(claim.choices) != 1 or self.constraints:
@@ -144,24 +144,26 @@ class Search:
             return None
         if self.fleet.kinds.tells_gpus_apart(want.expressions):
             return None
-        return Asked(claim.claim.ref, want)
+        return OpenRequest(claim.claim.ref, want)
 
     def match(self, state: GpuState, index: int) -> Match:
         """Offers of a GPU that would serve the wants of type ``index``. Raises SelectorError."""
         return self.fleet.kinds.match(self.types[index].expressions, state.kind, state.gpu)
 
-    def groups(self, shapes: Collection[Hashable] | None = None) -> list[Sequence[str]]:
-        """The nodes that serve it alike, in name order, or those among them of some ``shapes``."""
-        if self.by_shape:
+    def groups(self, fingerprints: Collection[Hashable] | None = None) -> list[Sequence[str]]:
+        """The nodes that serve it alike, in name order; of ``fingerprints`` only, if given."""
+        if self.by_fingerprint:
             alike = self.fleet.alike
-            return [[*alike[s]] for s in (alike if shapes is None else shapes) if s in alike]
+            return [
+                [*alike[f]] for f in (alike if fingerprints is None else fingerprints) if f in alike
+            ]
         found: dict[Hashable, list[str]] = {}
-        for shape, names in self.fleet.alike.items():
-            if shapes is not None and shape not in shapes:
+        for fingerprint, names in self.fleet.alike.items():
+            if fingerprints is not None and fingerprint not in fingerprints:
                 continue
             for name in names:
                 looks = self._tells(self.fleet.nodes[name].gpus)
-                found.setdefault((shape, looks), []).append(name)
+                found.setdefault((fingerprint, looks), []).append(name)
         return [*found.values()]
 
     def _tells(self, gpus: Sequence[GpuState]) -> Hashable:
@@ -181,8 +183,8 @@ class Search:
     def _look(self, state: GpuState) -> Hashable:
         """Equal for GPUs of a node that could give the same."""
         if not self.telling:
-            return state.form
-        return state.form, *(self.match(state, index).offers for index in self.telling)
+            return state.fingerprint
+        return state.fingerprint, *(self.match(state, index).offers for index in self.telling)
 
     def solution(self, gpus: Sequence[GpuState]) -> Solution | None:
         """The cheapest way to serve the target on the GPUs of one node, None also if too hard."""
@@ -190,8 +192,8 @@ class Search:
         if not useful:
             return None
         key = (
-            tuple(state.form for state in useful),
-            self._tells(useful) if not self.by_shape else (),
+            tuple(state.fingerprint for state in useful),
+            self._tells(useful) if not self.by_fingerprint else (),
         )
         if key not in self._solutions:
             self._solutions[key] = self._try(useful)
@@ -223,7 +225,9 @@ class Search:
             if offer.profile is None:
                 if not state.holdings:
                     return True
-            elif state.market and state.market.table.moves(state.usage, offer.profile):
+            elif state.geometry_index and state.geometry_index.table.moves(
+                state.usage, offer.profile
+            ):
                 return True
         return False
 
@@ -275,23 +279,23 @@ class Search:
         ]
         picks = []
         for state, option in zip(self._useful(gpus), solution.options, strict=True):
-            for grant in option.grants:
-                asked = waiting[grant.type].pop(0)
-                picks.append(asked.pick(state, grant.offer, grant.placement))
+            for device in option.devices:
+                request = waiting[device.type].pop(0)
+                picks.append(request.pick(state, device.offer, device.placement))
         return Decision(node.inventory.node, node.inventory.pool, tuple(picks))
 
     def _gpu_options(
-        self, state: GpuState, allowed: Allowed, rules: Rules, target: Vector
+        self, state: GpuState, allowed: Allowed, rules: ConstraintRules, target: Vector
     ) -> list[Option]:
         if state.blocked or state.whole_held or not any(allowed):
             return [nothing(len(target))]
-        if state.market is None:
+        if state.geometry_index is None:
             return (
                 [nothing(len(target))] if state.holdings else whole_options(target, allowed, rules)
             )
-        market = state.market
+        index = state.geometry_index
         key = (
-            id(market),
+            id(index),
             state.usage,
             state.instances,
             tuple(allowed),
@@ -300,7 +304,7 @@ class Search:
         )
         known = self._options.get(key)
         if known is None:
-            pricing = Pricing(market.table, self._policies, self.fleet.weights(market))
+            pricing = Pricing(index.table, self._policies, self.fleet.weights(index))
             known = self._options[key] = slice_options(
                 state.usage,
                 state.instances,

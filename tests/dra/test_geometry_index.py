@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dra.allocator.scoring.geometry_weights import GpuId, Market
+from dra.allocator.scoring.geometry_index import GeometryIndex, GpuId
 from dra.allocator.scoring.moves import MoveTable
 from dra.allocator.scoring.score import (
     POLICIES,
@@ -22,12 +22,14 @@ TABLE = MoveTable(A100)
 NO_SCARCITY = Weights((0.0,) * len(A100.profiles), TABLE.every)
 
 
-def filled(steps: list[tuple[int, int, int]], gpus: int) -> tuple[Market, dict[GpuId, list[Usage]]]:
-    """A market whose GPUs went through random placements, and the usages each went through."""
-    market = Market(TABLE)
+def filled(
+    steps: list[tuple[int, int, int]], gpus: int
+) -> tuple[GeometryIndex, dict[GpuId, list[Usage]]]:
+    """An index whose GPUs went through random placements, and the usages each went through."""
+    index = GeometryIndex(TABLE)
     history = {GpuId(f"node-{i // 2}", i % 2): [EMPTY] for i in range(gpus)}
     for gpu in history:
-        market.put(gpu, EMPTY, instances=0)
+        index.put(gpu, EMPTY, instances=0)
     for which, profile_index, move_index in steps:
         gpu = list(history)[which % gpus]
         profile = A100.profiles[profile_index % len(A100.profiles)]
@@ -35,8 +37,8 @@ def filled(steps: list[tuple[int, int, int]], gpus: int) -> tuple[Market, dict[G
         if moves:
             after = moves[move_index % len(moves)].after
             history[gpu].append(after)
-            market.put(gpu, after, instances=len(history[gpu]) - 1)
-    return market, history
+            index.put(gpu, after, instances=len(history[gpu]) - 1)
+    return index, history
 
 
 STEPS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 9)), max_size=25)
@@ -46,9 +48,9 @@ STEPS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9), st.integers(0, 
 def test_offers_are_all_placements_in_the_order_of_the_policy(
     steps: list[tuple[int, int, int]], profile: Profile, name: str
 ) -> None:
-    market, history = filled(steps, 5)
+    index, history = filled(steps, 5)
     policy = POLICIES[name]
-    weights = scarcity_weights(market.census, SHARES)
+    weights = scarcity_weights(index.census, SHARES)
     expected = sorted(
         (
             policy(Situation(seen[-1], len(seen) - 1, A100.memory_slices, weights), move),
@@ -59,40 +61,41 @@ def test_offers_are_all_placements_in_the_order_of_the_policy(
         for move in TABLE.moves(seen[-1], profile)
     )
     offers = [
-        (o.key, o.gpu, o.move.placement.start) for o in market.offers(profile, policy, weights)
+        (o.cost, o.gpu, o.move.placement.start)
+        for o in index.ranked_moves(profile, policy, weights)
     ]
     assert offers == expected
 
 
 @given(steps=STEPS)
 def test_the_census_is_that_of_the_gpus_in_it(steps: list[tuple[int, int, int]]) -> None:
-    market, history = filled(steps, 4)
+    index, history = filled(steps, 4)
     totals = [
         sum(column)
         for column in zip(*(TABLE.feasible(h[-1]) for h in history.values()), strict=True)
     ]
-    assert market.census.feasible == totals
-    assert market.census.gpus == len(market) == 4
+    assert index.census.feasible == totals
+    assert index.census.gpus == len(index) == 4
     for gpu in history:
-        assert market.usage(gpu) == history[gpu][-1]
-        market.drop(gpu)
-        market.drop(gpu)
-    assert market.census.gpus == len(market) == 0
-    assert market.usage(GpuId("node-0", 0)) is None
+        assert index.usage(gpu) == history[gpu][-1]
+        index.drop(gpu)
+        index.drop(gpu)
+    assert index.census.gpus == len(index) == 0
+    assert index.usage(GpuId("node-0", 0)) is None
 
 
 def test_gpus_of_one_state_are_offered_by_node_and_number() -> None:
-    market = Market(TABLE)
+    index = GeometryIndex(TABLE)
     for node, minor in (("b", 0), ("a", 10), ("a", 2)):
-        market.put(GpuId(node, minor), EMPTY, instances=0)
+        index.put(GpuId(node, minor), EMPTY, instances=0)
     seven = A100.profiles[-1]
     for policy in (sws, first_fit):
-        order = [(o.gpu.node, o.gpu.minor) for o in market.offers(seven, policy, NO_SCARCITY)]
+        order = [(o.gpu.node, o.gpu.minor) for o in index.ranked_moves(seven, policy, NO_SCARCITY)]
         assert order == [("a", 2), ("a", 10), ("b", 0)]
 
 
 def test_a_full_gpu_offers_nothing() -> None:
-    market = Market(TABLE)
+    index = GeometryIndex(TABLE)
     seven = A100.profiles[-1]
-    market.put(GpuId("a", 0), A100.usage([Occupant(seven.placements[0], seven.id)]), instances=1)
-    assert list(market.offers(A100.profiles[0], sws, NO_SCARCITY)) == []
+    index.put(GpuId("a", 0), A100.usage([Occupant(seven.placements[0], seven.id)]), instances=1)
+    assert list(index.ranked_moves(A100.profiles[0], sws, NO_SCARCITY)) == []
