@@ -10,15 +10,9 @@ from hypothesis import strategies as st
 
 from dra.allocator.scoring.moves import MoveTable
 from dra.allocator.scoring.score import Cost, Situation, Weights, best_fit, first_fit, sws
-from dra.allocator.search.combine import (
-    Option,
-    Pricing,
-    add,
-    combine,
-    nothing,
-    slice_options,
-    whole_options,
-)
+from dra.allocator.search.combine import combine
+from dra.allocator.search.options import Option, nothing, slice_options, whole_options
+from dra.allocator.search.pricing import Pricing, add
 from dra.cel.kinds import Offer
 from dra.gpu.geometry import EMPTY, Geometry, Usage
 from tests.dra.gpus import A100, THIRDS

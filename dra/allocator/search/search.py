@@ -12,17 +12,11 @@ from dra.allocator.node_order import preference
 from dra.allocator.problem import Decision, OpenRequest, Problem
 from dra.allocator.scoring.score import POLICIES, Cost, Policy
 from dra.allocator.search.budget import Budget, TooHardError
-from dra.allocator.search.combine import (
-    Option,
-    Pricing,
-    combine,
-    nothing,
-    segmented,
-    slice_options,
-    whole_options,
-)
+from dra.allocator.search.combine import combine
 from dra.allocator.search.constraint_values import ConstraintRules, Vector
 from dra.allocator.search.constraints import Allowed, Constrained, WantType
+from dra.allocator.search.options import Option, nothing, slice_options, whole_options
+from dra.allocator.search.pricing import Pricing, segmented
 from dra.cel.kinds import Match, Offer
 from dra.claims.allocation import MAX_RESULTS
 from dra.gpu.devices import PARENT, PCIE_ROOT
