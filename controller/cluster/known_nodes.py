@@ -68,7 +68,7 @@ class KnownNodes:
         self._claims.touch(touched)
 
     def _offered(self, name: str) -> tuple[frozenset[str], bool]:
-        """What the generated classes depend on: a node's profiles, and who allocates it."""
+        """Facts that the generated classes depend on: a node's profiles, and who allocates it."""
         return self._fleet.profiles_of(name), name in self._fleet.schedulers
 
     def _claims_on(self, node: str) -> frozenset[str]:

@@ -23,7 +23,7 @@ MOST = 16
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """What was decided, the ``seconds`` that it took, and whether room was made meanwhile."""
+    """A decision that was made, in ``seconds``; ``is_outdated`` if room was made meanwhile."""
 
     outcome: Outcome
     seconds: float
@@ -51,7 +51,7 @@ class Decisions:
 
     @property
     def are_ongoing(self) -> bool:
-        """Whether ``next_pod`` has any."""
+        """True if ``next_pod`` has any."""
         return bool(self._line or self._later)
 
     def decide(self, attempts: Sequence[Problem], allocator: Allocator) -> Made | None:
@@ -88,7 +88,7 @@ class Decisions:
         return None
 
     def is_ongoing(self, key: ObjectKey) -> bool:
-        """Whether the decision for a pod is to go on."""
+        """True if the decision for a pod is to go on."""
         return key in self._line or key in self._later
 
     def next_pod(self, *, idle: bool) -> ObjectKey | None:
@@ -134,6 +134,6 @@ def _part(known: _Ongoing, attempts: Sequence[Problem], allocator: Allocator) ->
 
 
 def _asked(problem: Problem) -> Hashable:
-    """What a decision is about; where the pod may go is looked at each time."""
+    """Key of what a decision is about; where the pod may go is looked at each time."""
     claims = tuple((c.claim.ref.uid, c.choices, c.constraints) for c in problem.claims)
     return problem.pod.uid, claims

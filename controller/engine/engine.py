@@ -39,7 +39,7 @@ from dra.common.resources import ObjectKey
 from dra.pods.pods import Pod
 
 LOOK_AGAIN_SECONDS = 60.0
-"""How often a waiting pod is looked at although nothing happened."""
+"""Pause after which a waiting pod is looked at although nothing happened."""
 
 
 class Engine:
@@ -344,13 +344,13 @@ class Engine:
             settle(key, error)
 
     def _settle_pod(self, key: ObjectKey, error: Exception | None) -> None:
-        """What was written for a pod was answered; what happened meanwhile is looked at next."""
+        """A pod's write was answered; changes that came meanwhile are looked at next."""
         if error is not None:
             self._pods_held_up.discard(key)  # it is retried, after a pause
         self._retries.retry_pod(key, error)
 
     def _settle_claim(self, key: ObjectKey, error: Exception | None) -> None:
-        """What was written to a claim was answered; its pods may wait for that."""
+        """A write to a claim was answered; its pods may wait for that."""
         if error is not None:
             self._claims_held_up.discard(key)
         pause = self._retries.retry_claim(key, error)

@@ -37,7 +37,7 @@ AT_ONCE = 16
 """Questions of one claim that wait at a time: its time is counted before it asks for more."""
 
 TOLD_SECONDS = 5.0
-"""After so long a pod is told that it waits for answers."""
+"""Time after which a pod is told that it waits for answers."""
 
 REFUSED_SECONDS = 60.0
 """Pause before more is asked for a pod whose selectors have taken too much."""
@@ -74,7 +74,7 @@ class Shares:
         self._at = now()
 
     def add(self, namespace: str, seconds: float) -> None:
-        """``namespace`` has used so much."""
+        """Count time that ``namespace`` has used."""
         self._used[namespace] = self._used.get(namespace, 0.0) + seconds
 
     def least(self, namespaces: Iterable[str]) -> str:

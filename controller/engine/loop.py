@@ -295,7 +295,7 @@ class Controller:
 
 
 def _lacks(mirror: Reflector) -> bool:
-    """Whether nothing is allocated before ``mirror`` has listed."""
+    """True if nothing may be allocated before ``mirror`` has listed."""
     return not mirror.synced and not (mirror.resource in OPTIONAL and mirror.denied)
 
 
@@ -314,7 +314,7 @@ def _deliver(inbox: Inbox, resource: Resource) -> Callable[[Change], None]:
 
 
 def _is_settled(fence: Fence | None, unanswered: list[ClaimRef]) -> bool:
-    """Whether no allocation can be made any more; says what may be."""
+    """True if no allocation can be made any more; logs those that may be."""
     if unanswered:
         _log.warning(
             "an allocation was not answered and may still be made: the next leader fences claims",

@@ -24,7 +24,7 @@ FIRST_SECONDS = 300.0
 LONGEST_SECONDS = 86400.0
 
 REST_FACTOR = 8
-"""Claims that did not move rest for so many times as long as they were waited for."""
+"""Rest of claims that did not move, as a multiple of the time that they were waited for."""
 
 
 @dataclass(slots=True)

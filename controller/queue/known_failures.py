@@ -17,7 +17,7 @@ from dra.common.cache import BoundedCache
 from dra.pods.podneeds import PodNeeds
 
 REST = 50
-"""A search that was given up rests so many times as long as it took."""
+"""Rest after a search that was given up, as a multiple of the time that it took."""
 
 DETAILS_SECONDS = 60.0
 """Time for which the details of an obstacle are told, whoever is in the way by now."""

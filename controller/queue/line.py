@@ -11,7 +11,7 @@ OVERTAKEN = 20
 """Times that others may be served before a pod that has waited longer or is more urgent."""
 
 PATIENCE_SECONDS = 120.0
-"""After so long a single overtaking is enough."""
+"""Time after which a single overtaking is enough."""
 
 _REMEMBERED = 4096
 """Served pods that are remembered; whoever was not looked at for longer was overtaken by them."""

@@ -34,7 +34,7 @@ class Allocator(Places):
         return self.outcome(problem).decision
 
     def could_serve(self, problem: Problem, node: str) -> bool:
-        """Whether ``node`` alone has what is asked for now; True also where that is too hard.
+        """True if ``node`` alone has what is asked for now, and where that is too hard to tell.
 
         Raises as ``decide``.
         """
@@ -51,7 +51,7 @@ class Allocator(Places):
         return False
 
     def outcome(self, problem: Problem) -> Outcome:
-        """What ``decide`` returns, and whether that is for want of steps."""
+        """Decision as of ``decide``, and where there is none, whether for want of steps."""
         found = OngoingDecision(problem).go_on(self)
         if found is None:
             raise AssertionError("without a bound on its steps a decision is made in one go")

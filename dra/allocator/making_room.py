@@ -13,7 +13,7 @@ from dra.pods.preemption import find_victims, may_preempt
 from dra.pods.rules import find_rules
 
 _GROUPS = 8
-"""So many groups of nodes are tried one after another, and then all others together."""
+"""Number of groups of nodes tried one after another; then all others are tried together."""
 
 _OTHERS = "others would have to end there"
 
@@ -21,7 +21,7 @@ _Cost = tuple[int, int, int]
 
 
 def decide_with_preemption(problem: Problem, allocator: Allocator) -> Decision | None:
-    """What to allocate where kube-scheduler would make room, on the node that it would choose.
+    """Decision where kube-scheduler would make room, on the node that it would choose.
 
     None where the pod may not preempt, where its claims tie it to nodes, or where no node will do.
     """

@@ -34,7 +34,7 @@ _Entry = tuple[Cost, str, int, Sequence[str], Solution]
 
 
 class OngoingDecision:
-    """What to allocate for ``problem``. Not thread-safe.
+    """Decision for ``problem``, made in parts. Not thread-safe.
 
     ``problem`` may be replaced by one whose claims are the same.
     """

@@ -30,7 +30,7 @@ class Places:
         self.delegated = delegated
 
     def find_misfit(self, problem: Problem, node: str) -> Misfit | None:
-        """Why the pod cannot go to ``node`` whatever its GPUs; None when it can."""
+        """Misfit of the pod and ``node`` whatever its GPUs; None when it can go there."""
         pod = problem.pod
         facts = self.hosts.facts.get(node)
         if facts is None:

@@ -1,4 +1,4 @@
-"""Problems and decisions as values: what is to be decided, and what was."""
+"""Problems and decisions as values."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Pick:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to allocate, all on one node."""
+    """Devices to allocate, all on one node."""
 
     node: str
     pool: str
@@ -61,7 +61,7 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
-    """A search that ended, after so many ``steps``, before all was searched.
+    """A search that ended after ``steps`` steps, before all was searched.
 
     ``too_hard`` nodes were searched in part. ``untried``: others, or other alternatives, were not
     searched at all.
@@ -74,7 +74,7 @@ class GivenUp:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was decided; where nothing was, whether that is for want of steps."""
+    """Result of a search: the decision or, where it stopped for want of steps, ``given_up``."""
 
     decision: Decision | None
     given_up: GivenUp | None = None

@@ -1,4 +1,4 @@
-"""Small numbers for values that many things share, so that what is worked out for one is kept."""
+"""Numbers for equal values, so that results can be cached per value."""
 
 from __future__ import annotations
 

@@ -26,12 +26,12 @@ class Budget:
 
     @property
     def is_enough(self) -> bool:
-        """Whether to be content with what was found."""
+        """True if the best node found so far is good enough."""
         return self.used >= ENOUGH_STEPS
 
     @property
     def is_used_up(self) -> bool:
-        """Whether to search no further node."""
+        """True if no further node is to be searched."""
         return self.used >= DECISION_STEPS
 
     def open_node(self) -> None:

@@ -33,7 +33,7 @@ class Solution(NamedTuple):
 
 
 class Search:
-    """One problem on many nodes: what is worked out for a state of a GPU is kept for its equals.
+    """Search of many nodes for one problem; results are cached per GPU state.
 
     ``fleet`` may be replaced by what it has become.
     """
