@@ -54,10 +54,11 @@ class Occupancy:
                 self._removal.remove(other)
             except NvmlError as error:
                 same = (other.profile_id, other.placement) == (entry.profile_id, placement)
-                bare = same and self._removal.is_bare(other)
+                left = self._journal.get(other)  # as this attempt has left it
+                bare = same and left is not None and self._removal.is_bare(left)
                 akin = other.claim.namespace == entry.claim.namespace
                 if bare and akin:
-                    reusable = self._journal.get(other)
+                    reusable = left
                     continue
                 kept = " (kept from other namespaces than its own)" if bare else ""
                 raise BusyError(

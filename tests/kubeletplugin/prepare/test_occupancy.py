@@ -11,87 +11,16 @@ import pytest
 import sim.nvml
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.claims.prepare.occupancy import Occupancy
-from kubeletplugin.claims.prepare.removal import Removal
 from kubeletplugin.errors import BusyError
-from kubeletplugin.gpus.gpuunit import GpuUnit
-from kubeletplugin.gpus.ownership.entrywatch import EntryWatch
-from kubeletplugin.gpus.ownership.identity import Identity
-from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.entries import HELD, LEAVING, Entry, State
-from kubeletplugin.journal.journal import Journal
-from kubeletplugin.nvml.discovery import discover
-from kubeletplugin.nvml.session.session import Session
-from sim.nvml.faults import Fault
-from sim.nvml.machine import GpuSpec, Machine
-from tests.kubeletplugin.conftest import A100
+from tests.kubeletplugin.gpubench import ELSEWHERE, PLACE, GpuBench
 
-BOOT = "boot"
-PLACE, ELSEWHERE = Placement(4, 1), Placement(0, 1)
-IN_USE = 19
-PASSING = (IN_USE, 999)
+PASSING = (19, 999)
 NOT_HELD = (State.LEFTOVER, State.ORPHAN, State.TOMBSTONE, State.DESTROYING)
 
 
-class Bench:
-    """One A100, a journal, and the parts that make room on it."""
-
-    def __init__(self, folder: Path) -> None:
-        self.machine = Machine.create(folder / "hw", [GpuSpec(A100)])
-        sim.nvml.install(self.machine.directory)
-        session = Session()
-        session.open()
-        (card,) = discover(session).cards
-        none = Path("/nonexistent")
-        roots = Roots(host=self.machine.host_root, driver=none, cdi=none, kubelet=none, state=none)
-        self.unit = GpuUnit(0, card, pcie_root="")
-        self.journal = Journal(folder / "journal.json")
-        self.watch = EntryWatch(roots, minor_of=lambda _: 0)
-        identity = Identity(session, self.watch, boot_id=BOOT)
-        removal = Removal(session, self.journal, identity)
-        self.occupancy = Occupancy(session, self.journal, removal, identity)
-
-    def entry(self, name: str, placement: Placement = PLACE, **changes: object) -> Entry:
-        values: dict[str, object] = {
-            "claim": ClaimRef("default", name, f"uid-{name}"),
-            "device": f"gpu-0-mig-1g5gb-19-{placement.start}",
-            "state": State.INTENT,
-            "gpu": self.unit.uuid,
-            "boot_id": BOOT,
-            "profile_id": 19,
-            "profile": "1g.5gb",
-            "placement": placement,
-        }
-        return Entry(**(values | changes))  # type: ignore[arg-type]
-
-    def made(
-        self, name: str, state: State, placement: Placement = PLACE, **changes: object
-    ) -> Entry:
-        """A slice that the entry stands for, known to this process since it was made."""
-        found = self.machine.create_slice(0, "1g.5gb", start=placement.start)
-        entry = self.entry(
-            name,
-            placement,
-            state=State.PREPARED,
-            gi_id=found.gpu_instance,
-            ci_id=found.compute_instance,
-            mig_uuid=found.uuid,
-        )
-        self.watch.begin(entry)
-        entry = replace(entry, state=state, **changes)  # type: ignore[arg-type]
-        self.journal.put(entry)
-        return entry
-
-    def bare(self, name: str) -> Entry:
-        """What is left of a slice whose GPU instance the driver does not let go of."""
-        entry = self.made(name, State.CI_DESTROYED, ci_id=None, mig_uuid="")
-        assert entry.gi_id is not None
-        self.machine.destroy_compute_instances(0, entry.gi_id)
-        self.keep("nvmlGpuInstanceDestroy")
-        return entry
-
-    def places(self) -> list[int]:
-        return [g.start for g in self.machine.gpu(0).gpu_instances]
+class Bench(GpuBench):
+    """One A100, and who is in the way on it."""
 
     def make_room(self, entry: Entry, placement: Placement = PLACE) -> Entry | None:
         return self.occupancy.make_room(self.unit, entry, placement)
@@ -103,11 +32,6 @@ class Bench:
         assert self.places() == before
         assert f"memory slices {placement} of gpu-0 are held by" in str(error.value)
         return error.value
-
-    def keep(self, function: str, code: int = IN_USE) -> None:
-        """Nothing of that kind can be destroyed."""
-        fault = Fault(id="keep", function=function, action="return", code=code, times=0)
-        self.machine.inject(fault)
 
 
 @pytest.fixture
@@ -180,6 +104,18 @@ def test_what_cannot_be_removed_now_is_named_with_the_reason(
 def test_a_gpu_instance_of_the_same_shape_that_stays_is_used_again(bench: Bench) -> None:
     left = bench.bare("old")
     assert bench.make_room(bench.entry("new")) == left
+    assert bench.places() == [4]
+
+
+@pytest.mark.parametrize("state", NOT_HELD)
+def test_one_that_loses_its_compute_instance_only_now_is_used_again_at_once(
+    bench: Bench, state: State
+) -> None:
+    old = bench.made("old", state)
+    bench.keep("nvmlGpuInstanceDestroy")
+    assert bench.make_room(bench.entry("new")) == old.at(
+        State.CI_DESTROYED, ci_id=None, mig_uuid=""
+    )
     assert bench.places() == [4]
 
 
