@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import stat
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,6 +21,8 @@ from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.discovery import discover
 from kubeletplugin.nvml.session.session import Session
 from sim.nvml.faults import Fault
+from sim.nvml.files import host
+from sim.nvml.gpus import hardware
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.variants import Variants
 from tests.kubeletplugin.conftest import A100
@@ -100,6 +103,36 @@ class GpuBench:
         """Somebody takes the compute instance out of an entry's GPU instance."""
         assert entry.gi_id is not None
         self.machine.destroy_compute_instances(0, entry.gi_id)
+
+    def add_compute_instances(self, gi_id: int, *, count: int) -> None:
+        """Somebody makes compute instances of one slice each in a GPU instance."""
+        with self.machine.store.change() as state:
+            (gpu,) = state.gpus
+            product = self.machine.store.product(gpu)
+            instance = gpu.instance(gi_id)
+            assert instance is not None
+            sizes = hardware.profile_of(product, instance.profile).ci_profiles
+            profile = next(c.id for c in sizes if c.slice_count == 1)
+            for _ in range(count):
+                hardware.create_compute_instance(
+                    state, gpu, product, instance=instance, profile_id=profile
+                )
+            host.sync_capabilities(Path(state.host_root), state)
+
+    def marks(self) -> list[str]:
+        """The directories of instances that are marked as known."""
+        found = (p for p in self._capabilities.rglob("*i*") if p.stat().st_mode & stat.S_ISVTX)
+        return sorted(str(p.relative_to(self._capabilities)) for p in found)
+
+    def unmark(self) -> None:
+        """No directory is marked, as on a kernel that does not allow it."""
+        for name in self.marks():
+            path = self._capabilities / name
+            path.chmod(stat.S_IMODE(path.stat().st_mode) & ~stat.S_ISVTX)
+
+    @property
+    def _capabilities(self) -> Path:
+        return self.machine.host_root / "proc/driver/nvidia/capabilities/gpu0/mig"
 
     def remake(self, entry: Entry, *, compute: bool = True) -> None:
         """Somebody removes an entry's slice and makes one like it: same place, same id."""
