@@ -7,9 +7,9 @@ from datetime import datetime, timedelta
 
 from cli.doctoring.checks import Check, fail, named, ok, warn
 from cli.doctoring.evidence import Evidence
-from cli.explaining.facts import ListedClaim
 from cli.site.drawing import remark
 from cli.site.releasing import find_hindrance
+from dra.claims.reading import KnownClaim
 from dra.gpu.names import finalizer
 
 PATIENCE = timedelta(minutes=2)
@@ -79,7 +79,7 @@ def instances(evidence: Evidence) -> Iterator[Check]:
         yield ok("instances", "no slice is foreign, left behind, lost or unhealthy")
 
 
-def _why_it_stays(known: ListedClaim, evidence: Evidence) -> str:
+def _why_it_stays(known: KnownClaim, evidence: Evidence) -> str:
     site = evidence.facts.site
     nodes = {n["metadata"]["name"] for n in evidence.nodes} or {n.name for n in site.nodes}
     held = find_hindrance(known.claim, site, nodes, driver=evidence.facts.driver)
@@ -87,6 +87,6 @@ def _why_it_stays(known: ListedClaim, evidence: Evidence) -> str:
     return f"is being deleted; {why}"
 
 
-def _age(known: ListedClaim, field: str, now: datetime) -> timedelta:
+def _age(known: KnownClaim, field: str, now: datetime) -> timedelta:
     stamp = known.obj["metadata"].get(field)
     return now - datetime.fromisoformat(stamp) if stamp else timedelta()

@@ -5,27 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
-from cli.explaining.facts import ClusterFacts, ListedClaim
+from cli.explaining.facts import ClusterFacts
 from cli.explaining.judging import Judge, pod_of
 from cli.explaining.limits import about_limits, asked_by_limits, with_extended
 from cli.explaining.model import Finding, ObjectExplanation, Progress, Seat, Told, Why
 from cli.explaining.remedies import REMEDIES
 from cli.explaining.seats import find_seated, seats_of
 from cli.explaining.waiting import find_waiting, finding
-from dra.allocator.admin_access import LOOKS_AND_HOLDS, find_mixture
 from dra.allocator.explain.answers import AnswerReason, NodeAnswer
-from dra.allocator.problem import Problem
+from dra.allocator.problem import Problem, pose_problem
 from dra.cel.kinds import Kinds
 from dra.cel.questions import Evaluator, SelectorError
-from dra.claims.reasons import Obstacle, Reason
+from dra.claims.reading import KnownClaim, ReadClaims, read_claims
+from dra.claims.reasons import Reason
 from dra.claims.wants import ClaimWants, Reader
 from dra.common.resources import Obj, ObjectKey, at
 from dra.gpu.names import finalizer
 from dra.pods.pods import Pod
-from dra.pods.rules import find_rules
-from dra.pods.volumes.fit import find_obstacle
 
 _NOT_MADE = "FailedResourceClaimCreation"
 
@@ -60,7 +57,7 @@ class Explainer:
             verdict = Conclusion(*find_seated(pod, seats, self._facts, told))
         return _explanation("Pod", pod.key, verdict, seats, told)
 
-    def claim(self, known: ListedClaim) -> ObjectExplanation:
+    def claim(self, known: KnownClaim) -> ObjectExplanation:
         """Explanation why a claim waits, or where it is: that of its pod, if one refers to it."""
         key = (known.claim.ref.namespace, known.claim.ref.name)
         told = self._told(known.obj, ())
@@ -88,38 +85,37 @@ class Explainer:
         return Conclusion(Progress.WAITING, tuple(missing)) if missing else None
 
     def _unserved(
-        self, pod: Pod, made: list[ListedClaim], told: tuple[Told, ...]
+        self, pod: Pod, made: list[KnownClaim], told: tuple[Told, ...]
     ) -> Conclusion | None:
         """Reasons why claims of a pod are not allocated; None when all of ours are."""
-        wants, pins, obstacles = self._read(made)
+        claims = self._read(made)
+        obstacles = self._faults(claims)
         gates = [g for g in pod.gates if g != finalizer(self._facts.driver)]
-        going = [str(w.claim.ref) for w in wants if w.claim.deleting]
-        if gates and wants:
+        if gates and claims.wants:
             text = f"scheduling gates are set: {', '.join(gates)}"
             obstacles.insert(0, finding(Why.GATED, text))
-        if going:
-            text = f"claim {', '.join(going)} is being deleted"
+        if claims.going:
+            text = f"claim {', '.join(map(str, claims.going))} is being deleted"
             obstacles.append(finding(Why.CLAIM_GOING, text))
-        mixture = find_mixture(wants)
-        if mixture is not None:
-            text = f"claim {mixture}: {LOOKS_AND_HOLDS.message}"
-            obstacles.append(finding(LOOKS_AND_HOLDS.reason, text))
+        if claims.mixture is not None:
+            ref, obstacle = claims.mixture
+            obstacles.append(finding(obstacle.reason, f"claim {ref}: {obstacle.message}"))
         if obstacles:
             return Conclusion(Progress.WAITING, tuple(obstacles))
-        if wants:
-            missing = None if pod.node else find_obstacle(pod, self._facts.hosts.volumes)
-            if missing is not None:
-                return Conclusion(Progress.WAITING, (finding(missing.reason, missing.message),))
-            rules = find_rules(pod, self._facts.hosts)
-            return self._waiting(Problem(pod, tuple(wants), tuple(pins), rules=rules), told)
-        if any(self._is_ours(k) for k in made):
+        if claims.wants:
+            problem = pose_problem(pod, claims, self._facts.hosts)
+            if isinstance(problem, Problem):
+                return self._waiting(problem, told)
+            missing = problem.obstacle
+            return Conclusion(Progress.WAITING, (finding(missing.reason, missing.message),))
+        if claims.ours:
             return None
         text = "none of its claims asks for devices of this driver"
         return Conclusion(Progress.WAITING, (finding(Why.NOT_OURS, text),))
 
     def _allocated(
         self,
-        known: ListedClaim,
+        known: KnownClaim,
         pods: list[Pod],
         seats: tuple[Seat, ...],
         told: tuple[Told, ...],
@@ -133,17 +129,18 @@ class Explainer:
             return Conclusion(Progress.ALLOCATED)
         return Conclusion(*find_seated(user, seats, self._facts, told))
 
-    def _unused(self, known: ListedClaim) -> Conclusion:
+    def _unused(self, known: KnownClaim) -> Conclusion:
         """A claim that waits and that no pod refers to."""
-        wants, _, obstacles = self._read([known])
-        if obstacles or not wants:
+        claims = self._read([known])
+        obstacles = self._faults(claims)
+        if obstacles or not claims.wants:
             ours = obstacles or [finding(Why.NOT_OURS, "it asks for no device of this driver")]
             return Conclusion(Progress.WAITING, tuple(ours))
         consumer = finding(Why.NO_CONSUMER, "no pod refers to it")
         answers: Mapping[str, NodeAnswer] = {}
         with suppress(SelectorError):
-            answers = self._judge.explain(Problem(pod_of(known.claim), tuple(wants))).nodes
-        return Conclusion(Progress.WAITING, (consumer,), answers, _wanted(wants))
+            answers = self._judge.explain(Problem(pod_of(known.claim), claims.wants)).nodes
+        return Conclusion(Progress.WAITING, (consumer,), answers, _wanted(claims.wants))
 
     def _waiting(self, problem: Problem, told: tuple[Told, ...]) -> Conclusion:
         wanted = _wanted(problem.claims)
@@ -156,25 +153,14 @@ class Explainer:
             Progress.WAITING, find_waiting(found, self._facts, told), found.nodes, wanted
         )
 
-    def _read(
-        self, made: list[ListedClaim]
-    ) -> tuple[list[ClaimWants], list[Mapping[str, Any]], list[Finding]]:
-        """Wants still to be served, node selectors of what is served, and faults."""
-        wants: list[ClaimWants] = []
-        pins: list[Mapping[str, Any]] = []
-        obstacles: list[Finding] = []
-        for known in made:
-            if known.claim.allocation is not None:
-                selector = known.obj["status"]["allocation"].get("nodeSelector")
-                pins += [selector] if selector is not None else []
-                continue
-            read = self._reader.read(known.claim)
-            if isinstance(read, Obstacle):
-                text = f"claim {known.claim.ref}: {read.message}"
-                obstacles.append(self._obstacle(read.reason, text))
-            elif read is not None:
-                wants.append(read)
-        return wants, pins, obstacles
+    def _read(self, made: list[KnownClaim]) -> ReadClaims:
+        return read_claims(made, self._reader, driver=self._facts.driver)
+
+    def _faults(self, claims: ReadClaims) -> list[Finding]:
+        return [
+            self._obstacle(obstacle.reason, f"claim {ref}: {obstacle.message}")
+            for ref, obstacle in claims.faults
+        ]
 
     def _obstacle(self, reason: Reason, text: str) -> Finding:
         """A finding; classes of profiles are missing for another reason where MIG mode is off."""
@@ -183,10 +169,6 @@ class Explainer:
             text += "; no GPU is in MIG mode, and classes of profiles are made once one is"
             return Finding(str(reason), text, REMEDIES[AnswerReason.MIG_OFF])
         return finding(reason, text)
-
-    def _is_ours(self, known: ListedClaim) -> bool:
-        allocation = known.claim.allocation
-        return allocation is not None and bool(allocation.of_driver(self._facts.driver))
 
     def _unmade(self, pod: Pod, entry: str, name: str | None) -> Finding | None:
         """Fault of an entry of ``spec.resourceClaims``; None when its claim is there."""

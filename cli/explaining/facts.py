@@ -11,8 +11,9 @@ from cli.shell.exits import CliError, Exit
 from cli.shell.session import Session
 from cli.site.occupancy import Site, survey
 from cli.site.reading import inventories
-from dra.claims.claims import Claim, read_claim
+from dra.claims.claims import read_claim
 from dra.claims.classes import DeviceClass, read_class
+from dra.claims.reading import KnownClaim
 from dra.common.resources import (
     DEVICE_CLASSES,
     EVENTS,
@@ -45,14 +46,6 @@ _CHART_NAME = "dra-driver-nvidia-mig"
 
 
 @dataclass(frozen=True, slots=True)
-class ListedClaim:
-    """A claim with the object that it was read from."""
-
-    claim: Claim
-    obj: Obj
-
-
-@dataclass(frozen=True, slots=True)
 class ClusterFacts:
     """The cluster at one time.
 
@@ -64,7 +57,7 @@ class ClusterFacts:
     driver: str
     site: Site
     installed: bool
-    claims: Mapping[ObjectKey, ListedClaim]
+    claims: Mapping[ObjectKey, KnownClaim]
     pods: Mapping[ObjectKey, Pod]
     hosts: Hosts
     classes: Mapping[str, DeviceClass]
@@ -120,7 +113,7 @@ def read_facts(session: Session, namespace: str) -> ClusterFacts:
         pod_objects = session.api.list(PODS, namespace=namespace).items
     pods = {p.key: p for p in map(read_pod, pod_objects)}
     known = {
-        (c["metadata"]["namespace"], c["metadata"]["name"]): ListedClaim(read_claim(c), c)
+        (c["metadata"]["namespace"], c["metadata"]["name"]): KnownClaim(read_claim(c), c)
         for c in claims
     }
     templates: list[Obj] = []
@@ -165,7 +158,7 @@ def _all(
 
 
 def _hosts(
-    nodes: Iterable[Obj], pods: Iterable[Pod], claims: Mapping[ObjectKey, ListedClaim]
+    nodes: Iterable[Obj], pods: Iterable[Pod], claims: Mapping[ObjectKey, KnownClaim]
 ) -> Hosts:
     """Nodes, and what pods take that run there or that an allocation sends there."""
     hosts = Hosts()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from cli.explaining.facts import ClusterFacts, ListedClaim
+from cli.explaining.facts import ClusterFacts
 from cli.explaining.model import Finding, Progress, Seat, Told, Why
 from cli.explaining.waiting import finding
 from cli.site.occupancy import Slot
 from dra.allocator.explain.answers import AnswerReason
 from dra.claims.conditions import READY
+from dra.claims.reading import KnownClaim
 from dra.common.resources import at
 from dra.gpu.names import DeviceNameError, GpuDevice, finalizer, parse_device
 from dra.pods.pods import Pod
@@ -17,7 +18,7 @@ from dra.pods.pods import Pod
 _SCHEDULER = "default-scheduler"
 
 
-def seats_of(known: ListedClaim, facts: ClusterFacts) -> tuple[Seat, ...]:
+def seats_of(known: KnownClaim, facts: ClusterFacts) -> tuple[Seat, ...]:
     """The devices of ours that a claim has."""
     allocation = known.claim.allocation
     if allocation is None:
@@ -81,7 +82,7 @@ def _scheduled(pod: Pod) -> str:
     return ""
 
 
-def _condition(known: ListedClaim, pool: str, device: str, driver: str) -> tuple[str, str]:
+def _condition(known: KnownClaim, pool: str, device: str, driver: str) -> tuple[str, str]:
     """Reason and message of the Ready condition; empty while the node has not said anything."""
     for entry in at(known.obj, "status", "devices"):
         if (entry["driver"], entry["pool"], entry["device"]) != (driver, pool, device):
@@ -92,7 +93,7 @@ def _condition(known: ListedClaim, pool: str, device: str, driver: str) -> tuple
     return "", ""
 
 
-def _slot(known: ListedClaim, node: str, device: str, facts: ClusterFacts) -> Slot | None:
+def _slot(known: KnownClaim, node: str, device: str, facts: ClusterFacts) -> Slot | None:
     view = facts.site.node(node)
     try:
         parsed = parse_device(device)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from controller.cluster.effects import Effects
-from controller.cluster.known_claims import KnownClaim, KnownClaims
+from controller.cluster.known_claims import KnownClaims
 from controller.cluster.known_nodes import KnownNodes
 from controller.cluster.known_pods import KnownPods
 from controller.cluster.known_volumes import KnownVolumes
@@ -20,6 +20,7 @@ from dra.cel.kinds import Kinds
 from dra.claims.allocation import Allocation
 from dra.claims.claims import Claim
 from dra.claims.classes import DeviceClass, read_class
+from dra.claims.reading import KnownClaim
 from dra.common.resources import Obj, ObjectKey
 from dra.gpu.inventory import ClaimRef
 from dra.pods.hosts import Hosts

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 
 from controller.cluster.effects import Effects, TakenBack
 from controller.cluster.spec_cache import Sharing
@@ -11,16 +10,9 @@ from controller.cluster.trimming import Trimmer
 from dra.allocator.fleet.fleet import Fleet
 from dra.claims.allocation import Allocation
 from dra.claims.claims import Claim, read_claim
+from dra.claims.reading import KnownClaim
 from dra.common.resources import RESOURCE_CLAIMS, Obj, ObjectKey
 from dra.gpu.inventory import ClaimRef
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class KnownClaim:
-    """A claim with the object that it was read from."""
-
-    claim: Claim
-    obj: Obj
 
 
 class KnownClaims:

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 from controller.cluster.cluster import Cluster
-from controller.cluster.known_claims import KnownClaim
-from dra.allocator.admin_access import LOOKS_AND_HOLDS, find_mixture
-from dra.allocator.problem import Problem
+from dra.allocator.problem import Problem, pose_problem
+from dra.claims.reading import Fault, KnownClaim, read_claims
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.wants import ClaimWants, Reader
+from dra.claims.wants import Reader
 from dra.common.resources import ObjectKey
 from dra.pods.pods import Pod
-from dra.pods.rules import find_rules
-from dra.pods.volumes.fit import find_obstacle
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,34 +40,16 @@ def examine(
     known = _claims_of(pod, cluster)
     if known is None:
         return Incomplete()
-    to_do: list[ClaimWants] = []
-    pins: list[dict[str, Any]] = []
-    ours = False
-    for entry in known:
-        allocation = entry.claim.allocation
-        if allocation is not None:
-            selector = entry.obj["status"]["allocation"].get("nodeSelector")
-            if selector is not None:
-                pins.append(selector)
-            ours = ours or bool(allocation.of_driver(cluster.driver))
-            continue
-        wants = reader.read(entry.claim)
-        if isinstance(wants, Obstacle):
-            key = (entry.claim.ref.namespace, entry.claim.ref.name)
-            return Blocked(key, wants)
-        if wants is not None:
-            if entry.claim.deleting:
-                return Incomplete()
-            to_do.append(wants)
-    if not to_do:
+    claims = read_claims(known, reader, driver=cluster.driver, stops_early=True)
+    if claims.faults:
+        return _blocked(claims.faults[0])
+    if claims.going:
+        return Incomplete()
+    if not claims.wants:
         gated = cluster.finalizer in pod.gates
-        return _unasked(known, cluster) if gated and not ours else Satisfied(ours)
-    obstacle = None if pod.node else find_obstacle(pod, cluster.hosts.volumes)
-    if obstacle is not None:
-        ref = to_do[0].claim.ref
-        return Blocked((ref.namespace, ref.name), obstacle)
-    rules = find_rules(pod, cluster.hosts)
-    return _mixture(to_do) or Problem(pod, tuple(to_do), tuple(pins), rules=rules)
+        return _unasked(known, cluster) if gated and not claims.ours else Satisfied(claims.ours)
+    problem = pose_problem(pod, claims, cluster.hosts)
+    return _blocked(problem) if isinstance(problem, Fault) else problem
 
 
 def _claims_of(pod: Pod, cluster: Cluster) -> list[KnownClaim] | None:
@@ -101,9 +79,8 @@ def _unasked(known: list[KnownClaim], cluster: Cluster) -> Blocked:
     return Blocked((ref.namespace, ref.name), Obstacle(reason, message))
 
 
-def _mixture(to_do: list[ClaimWants]) -> Blocked | None:
-    ref = find_mixture(to_do)
-    return None if ref is None else Blocked((ref.namespace, ref.name), LOOKS_AND_HOLDS)
+def _blocked(fault: Fault) -> Blocked:
+    return Blocked((fault.claim.namespace, fault.claim.name), fault.obstacle)
 
 
 def without_nodes(problem: Problem, excluded: dict[str, str]) -> Problem:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from controller.cluster.cluster import Cluster
-from controller.cluster.known_claims import KnownClaim
 from controller.writing.in_flight import InFlight, WriteAnswer
 from dra.claims.claims import Claim
+from dra.claims.reading import KnownClaim
 from dra.common.resources import Obj, ObjectKey
 
 Settle = Callable[[ObjectKey, Exception | None], None]

@@ -9,10 +9,10 @@ from enum import Enum, auto
 from functools import partial
 
 from controller.cluster.cluster import Cluster
-from controller.cluster.known_claims import KnownClaim
 from controller.lifecycle.claimwrites import ClaimWrites
 from controller.writing.writer import Writer
 from dra.claims.claims import Claim
+from dra.claims.reading import KnownClaim
 from dra.claims.wants import Reader
 from dra.common.resources import ObjectKey
 

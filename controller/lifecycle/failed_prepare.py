@@ -10,12 +10,12 @@ from __future__ import annotations
 from functools import partial
 
 from controller.cluster.cluster import Cluster
-from controller.cluster.known_claims import KnownClaim
 from controller.lifecycle.claimwrites import ClaimWrites
 from controller.queue.exclusions import Exclusions
 from controller.reporting.report import Reporter
 from controller.writing.writer import Writer
 from dra.claims.conditions import failed_prepare
+from dra.claims.reading import KnownClaim
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import ObjectKey
 from dra.pods.pods import Pod

@@ -10,10 +10,10 @@ from collections.abc import Callable
 from functools import partial
 
 from controller.cluster.cluster import Cluster
-from controller.cluster.known_claims import KnownClaim
 from controller.lifecycle.claimwrites import ClaimWrites
 from controller.reporting.report import Reporter
 from controller.writing.writer import Writer
+from dra.claims.reading import KnownClaim
 from dra.claims.reasons import Obstacle, Reason
 from dra.pods.nodefit import MisfitReason, find_misfit
 from dra.pods.pods import Pod

@@ -11,13 +11,13 @@ from dataclasses import replace
 from functools import partial
 
 from controller.cluster.cluster import Cluster
-from controller.cluster.known_claims import KnownClaim
 from controller.lifecycle.claimwrites import ClaimWrites
 from controller.writing.writer import Writer
 from dra.allocator.admin_access import looks_only
 from dra.allocator.allocate import Allocator
 from dra.allocator.fleet.view import FleetView
 from dra.allocator.problem import Problem
+from dra.claims.reading import KnownClaim
 from dra.claims.wants import ClaimWants, Reader
 from dra.pods.pods import Pod
 
@@ -71,11 +71,10 @@ class PartialAllocations:
         freed = [self._reader.read(replace(known.claim, allocation=None)) for known in pins]
         extra = tuple(wants for wants in freed if isinstance(wants, ClaimWants))
         others = tuple(
-            known.obj["status"]["allocation"]["nodeSelector"]
+            selector
             for key in pod.claim_keys
-            if (known := cluster.claims[key]).claim.allocation is not None
-            and known.claim.ref.uid not in movable
-            and known.obj["status"]["allocation"].get("nodeSelector")
+            if (known := cluster.claims[key]).claim.ref.uid not in movable
+            and (selector := known.node_selector)
         )
         whole = replace(problem, claims=(*problem.claims, *extra), pins=others)
         return self._allocator.on(fleet.without(movable)).decide(whole) is not None

@@ -20,8 +20,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from controller.cluster.known_claims import KnownClaim, newer
+from controller.cluster.known_claims import newer
 from dra.claims.claims import Claim
+from dra.claims.reading import KnownClaim
 from dra.common.resources import ObjectKey
 from dra.gpu.inventory import ClaimRef
 

@@ -7,29 +7,14 @@ always room.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from dra.allocator.fleet.view import NodeGpus
 from dra.allocator.places import Places
 from dra.allocator.problem import Decision, Pick, Problem
 from dra.cel.kinds import Kinds
 from dra.claims.allocation import MAX_RESULTS
-from dra.claims.reasons import Obstacle, Reason
-from dra.claims.wants import ClaimWants, Want
-from dra.gpu.inventory import ClaimRef, Gpu
+from dra.claims.wants import Want
+from dra.gpu.inventory import Gpu
 from dra.gpu.names import gpu_name
-
-LOOKS_AND_HOLDS = Obstacle(
-    Reason.UNSUPPORTED,
-    "a claim with adminAccess and one without cannot be allocated for the same pod; use two pods",
-)
-
-
-def find_mixture(claims: Iterable[ClaimWants]) -> ClaimRef | None:
-    """The claim that only looks, where others hold: ``LOOKS_AND_HOLDS`` is in its way."""
-    every = list(claims)
-    looks = [wants.claim.ref for wants in every if wants.views]
-    return looks[0] if looks and len(looks) < len(every) else None
 
 
 def looks_only(problem: Problem) -> bool:

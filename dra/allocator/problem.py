@@ -8,12 +8,15 @@ from typing import Any, NamedTuple
 
 from dra.allocator.fleet.gpustate import GpuState
 from dra.cel.kinds import Offer
+from dra.claims.reading import Fault, ReadClaims
 from dra.claims.wants import ClaimWants, Want
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import gpu_name, mig_device
+from dra.pods.hosts import Hosts
 from dra.pods.pods import Pod
-from dra.pods.rules import Rules
+from dra.pods.rules import Rules, find_rules
+from dra.pods.volumes.fit import find_obstacle
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,6 +34,15 @@ class Problem:
     excluded: Mapping[str, str] = field(default_factory=dict)
     rules: Rules | None = None
     makes_room: bool = False
+
+
+def pose_problem(pod: Pod, claims: ReadClaims, hosts: Hosts) -> Problem | Fault:
+    """The problem of allocating ``claims``, of which something is wanted, for ``pod``."""
+    obstacle = None if pod.node else find_obstacle(pod, hosts.volumes)
+    if obstacle is not None:
+        return Fault(claims.wants[0].claim.ref, obstacle)
+    rules = find_rules(pod, hosts)
+    return claims.mixture or Problem(pod, claims.wants, claims.pins, rules=rules)
 
 
 @dataclass(frozen=True, slots=True)
