@@ -39,10 +39,12 @@ class GpuBench:
     ``forget`` puts the parts together anew, as a restart of the program does.
     """
 
-    def __init__(self, folder: Path, *, variants: Variants | None = None) -> None:
+    def __init__(
+        self, folder: Path, *, variants: Variants | None = None, session: Session | None = None
+    ) -> None:
         self.machine = Machine.create(folder / "hw", [GpuSpec(A100)], variants=variants)
         sim.nvml.install(self.machine.directory)
-        self.session = Session()
+        self.session = session or Session()
         self.session.open()
         (card,) = discover(self.session).cards
         self.unit = GpuUnit(0, card, pcie_root="")

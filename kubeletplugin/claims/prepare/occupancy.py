@@ -84,7 +84,9 @@ class Occupancy:
     ) -> None:
         # What is not on record was never made: an instance in its place is another's.
         recorded = self._journal.get(entry)
-        seen = self._identity.find_own_instance(recorded) if recorded else FoundInstance()
+        seen = FoundInstance()
+        if recorded is not None and recorded.gpu == unit.uuid:
+            seen = self._identity.find_own_instance(recorded)
         ids = {seen.own.id if seen.own else None, reusable.gi_id if reusable else None}
         for gi in self._on(unit):
             if gi.id not in ids and gi.placement.overlaps(placement):

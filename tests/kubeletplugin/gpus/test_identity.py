@@ -67,6 +67,23 @@ def test_what_an_entry_made_is_its_own_and_whole_with_all_that_is_on_record(
     assert bench.identity.find_own_instance(entry).whole is bool(entry.mig_uuid)
 
 
+BARE: dict[str, dict[str, object]] = {
+    "half made": {"state": State.CI_CREATED},
+    "on its way out": {"state": State.DESTROYING, "ci_id": None},
+    "left over": {"state": State.LEFTOVER, "ci_id": None},
+}
+
+
+@pytest.mark.parametrize("case", BARE)
+def test_without_its_compute_instance_it_is_its_own_where_that_may_be_and_never_whole(
+    bench: GpuBench, case: str
+) -> None:
+    entry = replace(bench.made("a", State.PREPARED), **BARE[case])  # type: ignore[arg-type]
+    bench.destroy_compute_instances(entry)
+    assert bench.identity.own_instance(entry) == GpuInstance(entry.gi_id or 0, 19, PLACE)
+    assert not bench.identity.is_whole(entry)
+
+
 NOT_THERE: dict[str, dict[str, object]] = {
     "of another boot": {"boot_id": "before"},
     "a whole GPU": {"placement": None, "profile_id": None},
@@ -86,7 +103,7 @@ def test_what_does_not_agree_with_the_record_is_neither_its_own_nor_in_doubt(
     assert bench.identity.find_own_instance(entry) == FoundInstance()
 
 
-@pytest.mark.parametrize("case", ["of another boot", "a whole GPU", "without a profile"])
+@pytest.mark.parametrize("case", ["of another boot", "without a placement", "without a profile"])
 def test_what_can_have_no_instance_is_not_asked_for(bench: GpuBench, case: str) -> None:
     entry = replace(bench.made("a", State.PREPARED), **NOT_THERE[case])  # type: ignore[arg-type]
     bench.machine.inject(Fault(function="*", action="return", code=UNKNOWN, times=0))
@@ -168,6 +185,11 @@ def test_several_compute_instances_are_of_others_unless_the_recorded_one_is_amon
     assert bench.identity.is_whole(entry)
 
 
+def test_a_compute_instance_in_one_that_is_not_on_record_is_of_another(bench: GpuBench) -> None:
+    bench.machine.create_slice(0, "1g.5gb", start=4)
+    doubted(bench, bench.entry("a"), Doubt.STRANGE)
+
+
 def unnamed(bench: GpuBench) -> Entry:
     """The program ended after it made a compute instance, before it recorded that."""
     entry = bench.made("a", State.GI_CREATED, ci_id=None, mig_uuid="")
@@ -189,6 +211,8 @@ def test_processes_in_one_whose_uuid_is_on_record_are_its_claims(bench: GpuBench
     entry = bench.made("a", State.PREPARED)
     bench.machine.start_process(0, PID, gpu_instance=entry.gi_id or 0, compute_instance=0)
     assert bench.identity.is_whole(entry)
+    bench.keep(PROCESSES, UNKNOWN)
+    assert bench.identity.is_whole(entry), "nobody has to ask for them"
 
 
 def test_where_processes_cannot_be_asked_for_there_are_none(bench: GpuBench) -> None:
@@ -242,6 +266,30 @@ def test_after_a_restart_only_a_random_uuid_tells_whose_a_leftover_is(
             assert bench.identity.is_whole(entry)
     finally:
         sim.nvml.uninstall()
+
+
+@pytest.fixture
+def by_place(tmp_path: Path) -> Iterator[GpuBench]:
+    """A GPU whose driver makes the UUID from the place: the next slice there has the same."""
+    yield GpuBench(tmp_path, variants=Variants(mig_uuid="place"))
+    sim.nvml.uninstall()
+
+
+def test_a_mark_tells_whose_a_leftover_is_after_a_restart(by_place: GpuBench) -> None:
+    entry = by_place.made("a", State.LEFTOVER)
+    by_place.forget()
+    assert by_place.identity.is_whole(entry)
+
+
+def test_a_compute_instance_that_was_made_anew_with_the_same_uuid_is_of_another(
+    by_place: GpuBench,
+) -> None:
+    entry = by_place.made("a", State.PREPARED)
+    by_place.destroy_compute_instances(entry)
+    by_place.add_compute_instances(entry.gi_id or 0, count=1)
+    (made,) = by_place.machine.gpu(0).gpu_instances
+    assert [c.uuid for c in made.compute_instances] == [entry.mig_uuid]
+    doubted(by_place, entry, Doubt.REMADE)
 
 
 # -- a GPU that does not answer
@@ -299,8 +347,8 @@ def test_owners_are_the_entries_of_instances_and_others_have_none(bench: GpuBenc
 
 def test_of_two_entries_the_first_that_it_can_be_is_the_owner(bench: GpuBench) -> None:
     entry = bench.made("a", State.PREPARED)
-    twin = bench.entry("b")
-    strange = replace(entry, mig_uuid="MIG-other", claim=twin.claim)
+    twin = replace(entry, claim=bench.entry("b").claim)
+    strange = replace(twin, mig_uuid="MIG-other")
     owners = bench.identity.owners(present(bench), [strange, entry, twin])
     assert owners == {entry.gi_id: entry}
 
