@@ -56,6 +56,8 @@ REMEDIES: Mapping[str, str] = {
     Reason.BAD_CONFIG: "correct the configuration (kubectl mig lint checks it offline)",
     Reason.VOLUME_CLAIM: "create the claim, or see why it has no volume (kubectl describe pvc); "
     "nothing is allocated before",
+    Reason.OTHER_CLAIM: "see why that claim finds nothing (kubectl describe resourceclaim); ours "
+    "is tried again after a pause, and at once when that is allocated",
     Reason.MIXED: "put devices of different drivers into separate claims",
     Reason.REFUSED: "see that the controller's RBAC is that of the chart (kubectl mig doctor)",
     PREPARE_FAILED: "delete the pod, so that its claim is placed elsewhere, and see to the node",

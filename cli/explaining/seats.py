@@ -14,6 +14,7 @@ from dra.claims.reading import KnownClaim
 from dra.common.resources import at
 from dra.gpu.names import DeviceNameError, GpuDevice, finalizer, parse_device
 from dra.pods.pods import Pod
+from dra.pods.volumes.fit import find_obstacle
 
 _SCHEDULER = "default-scheduler"
 
@@ -56,6 +57,9 @@ def _unbound(pod: Pod, facts: ClusterFacts, told: Sequence[Told]) -> Finding:
         return finding(Why.NOT_LEADING, f"no controller leads, so gate {ours} stays")
     if pod.gates:
         return finding(Why.SOON, f"the controller is about to lift gate {ours}")
+    missing = find_obstacle(pod, facts.hosts.volumes)
+    if missing is not None:
+        return finding(missing.reason, missing.message)
     said = next((t for t in told if t.source.startswith(_SCHEDULER)), None)
     why = said.message if said else _scheduled(pod)
     message = f"its claims are allocated, but it is not bound yet: {why}"

@@ -20,7 +20,13 @@ _OF_THE_NODE = frozenset(
     {MisfitReason.BOUND, MisfitReason.ELSEWHERE, MisfitReason.NO_NODE, Why.BY_SCHEDULER}
 )
 _SAYS_MORE = frozenset(
-    {Reason.TAKEN_BACK, Reason.REFUSED, Reason.NEXT_IN_LINE, Reason.PREPARE_FAILED}
+    {
+        Reason.TAKEN_BACK,
+        Reason.REFUSED,
+        Reason.NEXT_IN_LINE,
+        Reason.OTHER_CLAIM,
+        Reason.PREPARE_FAILED,
+    }
 )
 """Reasons that only the controller can know."""
 _ABOUT_DEVICES = frozenset({Reason.NO_SUCH_PROFILE, Reason.MIG_OFF})

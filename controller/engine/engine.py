@@ -12,13 +12,22 @@ from controller.cluster.cluster import Cluster
 from controller.cluster.effects import Effects
 from controller.engine.evaluations import TOLD_SECONDS, ClaimSelectors, Evaluations
 from controller.engine.placing import Placing
-from controller.engine.pod_problem import Blocked, Satisfied, examine, without_nodes
+from controller.engine.pod_problem import (
+    Blocked,
+    Satisfied,
+    examine,
+    find_hindrance,
+    find_other_claim,
+    without_nodes,
+)
 from controller.engine.retries import Retries
 from controller.lifecycle.allocation_writes import AllocationWrites
 from controller.lifecycle.claimwrites import ClaimWrites
 from controller.lifecycle.classsync import ClassSync
 from controller.lifecycle.cleanup import Ender
 from controller.lifecycle.failed_prepare import FailedPrepares
+from controller.lifecycle.giving_up import GivingUp
+from controller.lifecycle.hindered import Hindered
 from controller.lifecycle.lost_nodes import LostNodes
 from controller.lifecycle.partial_allocations import PartialAllocations
 from controller.queue.exclusions import Exclusions
@@ -81,7 +90,9 @@ class Engine:
         self._failed_prepares = FailedPrepares(
             cluster, writer, reporter, writes=writes, exclusions=self._exclusions
         )
-        self._lost_nodes = LostNodes(cluster, writer, reporter, writes=writes, now=now)
+        giving_up = GivingUp(cluster, writer, reporter, writes=writes)
+        self._lost_nodes = LostNodes(cluster, giving_up, now=now)
+        self._hindered = Hindered(cluster, giving_up, self._find_hindrance, now=now)
         self._line = WaitingLine(cluster, allocator, reporter, now=now)
         self._placing = Placing(
             cluster,
@@ -130,6 +141,7 @@ class Engine:
             self._exclusions.forget(uid)
             self._allocations.forget_pod(uid)
             self._lost_nodes.forget(uid)
+            self._hindered.forget(uid)
             self._reporter.forget(pod_uid=uid, gone=True)
             self._line.leaves(uid)
         self._claims_changed(effects)
@@ -270,6 +282,11 @@ class Engine:
 
     def _examine(self, pod: Pod) -> None:
         found = examine(pod, self._cluster, self._reader)
+        hindrance = find_hindrance(pod, found, self._cluster, self._reader)
+        if (again := self._hindered.look_at(pod, hindrance)) is not None:
+            self._add(pod.key, at=again)
+        if self._in_flight.is_about(pod.claim_keys):
+            return
         if not isinstance(found, Problem):
             self._line.leaves(pod.uid)
         if isinstance(found, Satisfied):
@@ -278,10 +295,25 @@ class Engine:
                 self._allocations.lift_gate(pod, lambda error: self._settle_pod(pod.key, error))
         elif isinstance(found, Blocked):
             self._wait(pod, found.obstacle, [found.claim])
-        elif isinstance(found, Problem):
+        elif isinstance(found, Problem) and not self._rests(pod, found):
             excluded = self._exclusions.excluded(pod.template)
             excluded.pop(pod.nominated, None)  # kube-scheduler makes room there
             self._allocate(pod, without_nodes(found, excluded))
+
+    def _find_hindrance(self, pod: Pod) -> Obstacle | None:
+        found = examine(pod, self._cluster, self._reader)
+        return find_hindrance(pod, found, self._cluster, self._reader)
+
+    def _rests(self, pod: Pod, problem: Problem) -> bool:
+        """Have ``pod`` wait if what it had was of no use to it; True when it does."""
+        end = self._hindered.rests_until(pod.uid)
+        other = find_other_claim(pod, self._cluster, self._reader) if end is not None else None
+        if other is None:
+            return False
+        self._line.leaves(pod.uid)
+        self._wait(pod, other, [(w.claim.ref.namespace, w.claim.ref.name) for w in problem.claims])
+        self._add(pod.key, at=end)
+        return True
 
     def _allocate(self, pod: Pod, problem: Problem) -> None:
         found = self._placing.place(pod, problem)

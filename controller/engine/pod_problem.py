@@ -11,6 +11,7 @@ from dra.claims.reasons import Obstacle, Reason
 from dra.claims.wants import Reader
 from dra.common.resources import ObjectKey
 from dra.pods.pods import Pod
+from dra.pods.volumes.fit import find_obstacle
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,33 @@ def examine(
         return _unasked(known, cluster) if gated and not claims.ours else Satisfied(claims.ours)
     problem = pose_problem(pod, claims, cluster.hosts)
     return _blocked(problem) if isinstance(problem, Fault) else problem
+
+
+def find_hindrance(
+    pod: Pod,
+    found: Problem | Satisfied | Blocked | Incomplete,
+    cluster: Cluster,
+    reader: Reader,
+) -> Obstacle | None:
+    """Obstacle to running ``pod`` on any node with what it has; ``found`` is what it lacks."""
+    if isinstance(found, Incomplete):
+        message = "a ResourceClaim that it names does not exist or is being deleted"
+        return Obstacle(Reason.UNSUPPORTED, message)
+    if isinstance(found, Blocked):
+        return found.obstacle
+    if isinstance(found, Problem) or pod.node or not found.ours:
+        return None
+    return find_obstacle(pod, cluster.hosts.volumes) or find_other_claim(pod, cluster, reader)
+
+
+def find_other_claim(pod: Pod, cluster: Cluster, reader: Reader) -> Obstacle | None:
+    """The first claim of ``pod`` that another driver has not served, None when there is none."""
+    for key in pod.claim_keys:
+        known = cluster.claims.get(key)
+        if known and known.claim.allocation is None and not reader.concerns(known.claim):
+            what = f"ResourceClaim {key[1]}, which is for another driver, stays unallocated"
+            return Obstacle(Reason.OTHER_CLAIM, what)
+    return None
 
 
 def _claims_of(pod: Pod, cluster: Cluster) -> list[KnownClaim] | None:

@@ -27,6 +27,7 @@ class Reason(StrEnum):
     UNSUPPORTED = "UnsupportedRequest"
     MIXED = "MixedDrivers"
     VOLUME_CLAIM = "WaitingForVolumeClaim"
+    OTHER_CLAIM = "WaitingForOtherClaim"
     SEARCH_GIVEN_UP = "SearchGivenUp"
     NOTHING_TO_SEE = "NothingToLookAt"
     NEXT_IN_LINE = "NextInLine"

@@ -12,8 +12,11 @@ from cli.explaining.explain import Explainer
 from cli.explaining.facts import read_facts
 from dra.cel.cel import Selectors
 from dra.claims.classes import generated_classes
+from dra.claims.reasons import Reason
 from dra.common.resources import (
     DEVICE_CLASSES,
+    EVENTS,
+    LEASES,
     MIG_NODES,
     NAMESPACES,
     NODES,
@@ -27,7 +30,7 @@ from dra.common.resources import (
 )
 from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
 from dra.pods.pods import read_pod
-from tests.controller.objects import DRIVER, claim, mignode, node, pod, versioned
+from tests.controller.objects import DRIVER, allocated, claim, mignode, node, pod, versioned
 from tests.controller.volumes import volume, volume_claim
 from tests.dra.gpus import A100
 
@@ -54,7 +57,11 @@ class Session:
 
 
 def explained(
-    *volumes: Obj, refused: dict[Resource, KubeError] | None = None, **spec: Any
+    *volumes: Obj,
+    refused: dict[Resource, KubeError] | None = None,
+    known: Obj | None = None,
+    events: list[Obj] | None = None,
+    **spec: Any,
 ) -> tuple[list[str], tuple[str, ...]]:
     """The findings about a pod that uses the volume claim ``data``, and what was not readable."""
     used = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
@@ -65,8 +72,9 @@ def explained(
         DEVICE_CLASSES: [
             versioned(c) for c in generated_classes(DRIVER, [p.name for p in A100.profiles])
         ],
-        RESOURCE_CLAIMS: [versioned(claim("c"))],
+        RESOURCE_CLAIMS: [known or versioned(claim("c"))],
         PODS: [body],
+        EVENTS: events or [],
         NAMESPACES: [versioned({"metadata": {"name": "default", "labels": {"of": "us"}}})],
         PERSISTENT_VOLUME_CLAIMS: [v for v in volumes if "namespace" in v["metadata"]],
         PERSISTENT_VOLUMES: [v for v in volumes if "namespace" not in v["metadata"]],
@@ -81,6 +89,26 @@ def explained(
 def test_a_missing_volume_claim_is_said_in_the_controllers_words() -> None:
     found, _ = explained()
     assert found == ["WaitingForVolumeClaim: PersistentVolumeClaim data does not exist: create it"]
+
+
+def test_it_is_said_in_these_words_while_the_pod_still_has_its_slice() -> None:
+    has_one = allocated(versioned(claim("c")), "node-a", "gpu-0-mig-1g5gb-19-4")
+    found, _ = explained(known=has_one)
+    assert found == ["WaitingForVolumeClaim: PersistentVolumeClaim data does not exist: create it"]
+
+
+def test_a_claim_of_another_driver_that_was_waited_for_is_said_in_the_controllers_words() -> None:
+    said = "ResourceClaim tape, which is for another driver, stays unallocated"
+    event = {
+        "involvedObject": {"uid": "uid-p"},
+        "source": {"component": "mig.dra.dev-controller"},
+        "reason": Reason.OTHER_CLAIM.value,
+        "message": said,
+        "lastTimestamp": "2026-01-01T00:00:00Z",
+    }
+    unknown: dict[Resource, KubeError] = {LEASES: ForbiddenError("no", status=403)}
+    found, _ = explained(volumes=[], events=[event], refused=unknown)
+    assert found == [f"WaitingForOtherClaim: {said}"]
 
 
 def test_a_node_that_a_volume_does_not_reach_is_said_so() -> None:
