@@ -23,7 +23,7 @@ from dra.common.resources import (
 from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
 from dra.resourceslices.nvidiadra import DRA_DRIVER, summary
 
-Answer = bool | None
+Permission = bool | None
 """True if something is allowed; None when nobody could say."""
 
 _MINE = (
@@ -58,8 +58,8 @@ class Evidence:
     nvidia_slices: Mapping[str, tuple[Obj, ...]] | None = None
     controller_pods: tuple[Obj, ...] = ()
     plugin_pods: tuple[Obj, ...] = ()
-    mine: Mapping[str, Answer] = field(default_factory=dict)
-    controllers: Mapping[str, Answer] = field(default_factory=dict)
+    mine: Mapping[str, Permission] = field(default_factory=dict)
+    controllers: Mapping[str, Permission] = field(default_factory=dict)
 
 
 def gather(session: Session) -> Evidence:
@@ -123,7 +123,7 @@ def _listed(session: Session, resource: Resource) -> list[Obj]:
         return []
 
 
-def _controllers(session: Session, pods: tuple[Obj, ...]) -> dict[str, Answer]:
+def _controllers(session: Session, pods: tuple[Obj, ...]) -> dict[str, Permission]:
     """Permissions of the controller's service account, for callers who may ask for them."""
     if not pods:
         return {}
@@ -137,7 +137,7 @@ def _controllers(session: Session, pods: tuple[Obj, ...]) -> dict[str, Answer]:
 
 def _review(
     session: Session, resource: Resource, right: tuple[str, str, str, str], who: dict[str, str]
-) -> Answer:
+) -> Permission:
     verb, plural, group, subresource = right
     attributes = {"verb": verb, "resource": plural, "group": group, "subresource": subresource}
     body: Obj = {

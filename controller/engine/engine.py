@@ -13,7 +13,6 @@ from controller.cluster.effects import Effects
 from controller.engine.evaluations import TOLD_SECONDS, ClaimSelectors, Evaluations
 from controller.engine.placing import Placing
 from controller.engine.pod_problem import (
-    Blocked,
     Satisfied,
     examine,
     find_hindrance,
@@ -42,6 +41,7 @@ from controller.writing.writer import Writer
 from dra.allocator.allocate import Allocator
 from dra.allocator.problem import Problem
 from dra.cel.kinds import UnansweredError
+from dra.claims.reading import Fault
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.wants import Reader
 from dra.common.resources import ObjectKey
@@ -293,8 +293,8 @@ class Engine:
             self._reporter.served(pod)
             if found.ours and self._allocations.is_gated(pod):
                 self._allocations.lift_gate(pod, lambda error: self._settle_pod(pod.key, error))
-        elif isinstance(found, Blocked):
-            self._wait(pod, found.obstacle, [found.claim])
+        elif isinstance(found, Fault):
+            self._wait(pod, found.obstacle, [(found.claim.namespace, found.claim.name)])
         elif isinstance(found, Problem) and not self._rests(pod, found):
             excluded = self._exclusions.excluded(pod.template)
             excluded.pop(pod.nominated, None)  # kube-scheduler makes room there

@@ -9,7 +9,6 @@ from dra.allocator.problem import Problem, pose_problem
 from dra.claims.reading import Fault, KnownClaim, read_claims
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.wants import Reader
-from dra.common.resources import ObjectKey
 from dra.pods.pods import Pod
 from dra.pods.volumes.fit import find_obstacle
 
@@ -26,36 +25,25 @@ class Satisfied:
     ours: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Blocked:
-    """A claim that cannot be allocated whatever is free."""
-
-    claim: ObjectKey
-    obstacle: Obstacle
-
-
-def examine(
-    pod: Pod, cluster: Cluster, reader: Reader
-) -> Problem | Satisfied | Blocked | Incomplete:
+def examine(pod: Pod, cluster: Cluster, reader: Reader) -> Problem | Satisfied | Fault | Incomplete:
     """Task for ``pod``, which is pending."""
     known = _claims_of(pod, cluster)
     if known is None:
         return Incomplete()
     claims = read_claims(known, reader, driver=cluster.driver, stops_early=True)
     if claims.faults:
-        return _blocked(claims.faults[0])
+        return claims.faults[0]
     if claims.going:
         return Incomplete()
     if not claims.wants:
         gated = cluster.finalizer in pod.gates
         return _unasked(known, cluster) if gated and not claims.ours else Satisfied(claims.ours)
-    problem = pose_problem(pod, claims, cluster.hosts)
-    return _blocked(problem) if isinstance(problem, Fault) else problem
+    return pose_problem(pod, claims, cluster.hosts)
 
 
 def find_hindrance(
     pod: Pod,
-    found: Problem | Satisfied | Blocked | Incomplete,
+    found: Problem | Satisfied | Fault | Incomplete,
     cluster: Cluster,
     reader: Reader,
 ) -> Obstacle | None:
@@ -63,7 +51,7 @@ def find_hindrance(
     if isinstance(found, Incomplete):
         message = "a ResourceClaim that it names does not exist or is being deleted"
         return Obstacle(Reason.UNSUPPORTED, message)
-    if isinstance(found, Blocked):
+    if isinstance(found, Fault):
         return found.obstacle
     if isinstance(found, Problem) or pod.node or not found.ours:
         return None
@@ -89,7 +77,7 @@ def _claims_of(pod: Pod, cluster: Cluster) -> list[KnownClaim] | None:
     return present if len(present) == len(found) else None
 
 
-def _unasked(known: list[KnownClaim], cluster: Cluster) -> Blocked:
+def _unasked(known: list[KnownClaim], cluster: Cluster) -> Fault:
     """None of a pod's claims is ours, and nobody else lifts its gate, or says that it is there."""
     ref = known[0].claim.ref
     names = [c.class_name for k in known for r in k.claim.requests for c in r.choices]
@@ -104,11 +92,7 @@ def _unasked(known: list[KnownClaim], cluster: Cluster) -> Blocked:
         f"and the pod has none; {why}"
     )
     reason = Reason.UNSUPPORTED if missing is None else Reason.NO_SUCH_CLASS
-    return Blocked((ref.namespace, ref.name), Obstacle(reason, message))
-
-
-def _blocked(fault: Fault) -> Blocked:
-    return Blocked((fault.claim.namespace, fault.claim.name), fault.obstacle)
+    return Fault(ref, Obstacle(reason, message))
 
 
 def without_nodes(problem: Problem, excluded: dict[str, str]) -> Problem:

@@ -1,4 +1,4 @@
-"""Nodes that the scheduler refuses, the list of work, and numbers for shapes."""
+"""Nodes that the scheduler refuses, the list of work, and numbers for equal values."""
 
 from __future__ import annotations
 

@@ -123,7 +123,7 @@ def test_a_gpu_that_changed_is_found_by_its_new_state() -> None:
     assert both(known, claim("c", request("r", "mig-7g.40gb")))[0] == first
 
 
-def test_gpus_of_two_markets_that_cost_the_same_are_taken_in_name_order() -> None:
+def test_gpus_of_two_geometries_that_cost_the_same_are_taken_in_name_order() -> None:
     known = cluster("node-a", "node-b", "node-c")
     seven = A100.profiles[-1]
     full = Instance(seven.placements[0], InstanceState.FOREIGN)

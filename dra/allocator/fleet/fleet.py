@@ -9,7 +9,7 @@ from dataclasses import replace
 from dra.allocator.fleet.candidates import Candidates
 from dra.allocator.fleet.gpustate import GpuState
 from dra.allocator.fleet.numbering import Numbering
-from dra.allocator.fleet.overlay import Change, Overlay
+from dra.allocator.fleet.overlay import Overlay, Supposition
 from dra.allocator.fleet.view import GpuFingerprints, Holder, NodeGpus
 from dra.allocator.scoring.geometry_index import GeometryIndex, GeometryIndexes
 from dra.allocator.scoring.score import Weights
@@ -128,7 +128,7 @@ class Fleet:
             number = self._node_fingerprints.find(node.gpu_fingerprints)
             node.fingerprint = node.gpu_fingerprints if number is None else number
         changed = {n: node for n, node in nodes.items() if node.gpus != self.nodes[n].gpus}
-        return Overlay(self, Change(frozenset(claim_uids), added), changed)
+        return Overlay(self, Supposition(frozenset(claim_uids), added), changed)
 
     def weights(self, index: GeometryIndex) -> Weights:
         """Weights of slices of a geometry now."""

@@ -26,23 +26,25 @@ from dra.cel.kinds import Kinds
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
-    """Supposition: these claims hold nothing, those ``added``, by UID, what is given."""
+class Supposition:
+    """Claims that are ``gone``; those ``added``, by UID, with what they hold."""
 
     gone: frozenset[str]
     added: Mapping[str, Holder]
 
 
 class Overlay:
-    """``fleet`` with ``nodes`` in the place of its own: what it would be after ``change``."""
+    """``fleet`` with ``nodes`` in the place of its own: what it would be as ``supposed``."""
 
-    def __init__(self, fleet: FleetView, change: Change, nodes: Mapping[str, NodeGpus]) -> None:
+    def __init__(
+        self, fleet: FleetView, supposed: Supposition, nodes: Mapping[str, NodeGpus]
+    ) -> None:
         self.driver = fleet.driver
         self.kinds = fleet.kinds
         self.geometry_indexes = fleet.geometry_indexes
         self.schedulers = fleet.schedulers
         self._fleet = fleet
-        self._change = change
+        self._supposed = supposed
         self._nodes = nodes
         self._weights: dict[GeometryIndex, Weights] = {}
         self._changed = [
@@ -89,11 +91,11 @@ class Overlay:
         return self._fleet.profiles()
 
     def without(self, claim_uids: Collection[str], *, holding: Iterable[Holder] = ()) -> FleetView:
-        """The fleet as it would be after this change and another."""
+        """The fleet as it would be with this and another supposition."""
         gone = {*claim_uids}
-        added = {uid: held for uid, held in self._change.added.items() if uid not in gone}
+        added = {uid: held for uid, held in self._supposed.added.items() if uid not in gone}
         added |= {ref.uid: (ref, allocation) for ref, allocation in holding}
-        return self._fleet.without(self._change.gone | gone, holding=added.values())
+        return self._fleet.without(self._supposed.gone | gone, holding=added.values())
 
 
 _Entry = tuple[Cost, GpuId, int, Candidate]
