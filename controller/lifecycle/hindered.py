@@ -92,7 +92,7 @@ class Hindered:
         self._rests.pop(pod_uid, None)
 
     def _rest(self, pod_uid: str) -> None:
-        """What is given up together, or in several steps, counts once."""
+        """Count a pod once, be its claims given up together or in several steps."""
         rest = self._rests.get(pod_uid)
         if rest is None:
             backoff = Backoff(first=FIRST_SECONDS, limit=LONGEST_SECONDS, jitter=0)
