@@ -47,7 +47,6 @@ krew: $(VENV)/.dev wheel
 	$(BIN)/python -m hack.krew --wheel-dir dist
 
 release: krew
-	@$(PIP_INSTALL) --editable '.[release]'
 	@$(BIN)/python -m hack.release --folder dist $(if $(IMAGES),--images) $(if $(SIGN),--sign '$(SIGN)')
 
 fmt: $(VENV)/.dev

@@ -67,8 +67,21 @@ def provenance(
     }
 
 
-def package_list(image: str, folder: Path) -> Path:
-    """Packages of an image's environment as CycloneDX JSON; the same input gives the same file."""
+def cyclonedx(folder: Path) -> str:
+    """Python with the program that lists packages, in a new environment in ``folder``."""
+    venv.create(folder, with_pip=True)
+    python = str(folder / "bin/python")
+    install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+    pins = str(REPOSITORY / "hack/release.txt")
+    subprocess.run([*install, "--requirement", pins], check=True)
+    return python
+
+
+def package_list(image: str, folder: Path, *, lister: str) -> Path:
+    """Packages of an image's environment as CycloneDX JSON; the same input gives the same file.
+
+    ``lister`` is what ``cyclonedx`` gave.
+    """
     target = folder / f"{image}-{version()}.cdx.json"
     with tempfile.TemporaryDirectory() as name:
         venv.create(name, with_pip=True)
@@ -79,7 +92,7 @@ def package_list(image: str, folder: Path) -> Path:
         # As in the image, which holds neither.
         remove = [python, "-m", "pip", "uninstall", "--quiet", "--yes", "setuptools", "pip"]
         subprocess.run(remove, check=True)
-        command = [sys.executable, "-m", "cyclonedx_py", "environment", "--output-reproducible"]
+        command = [lister, "-m", "cyclonedx_py", "environment", "--output-reproducible"]
         command += ["--pyproject", str(REPOSITORY / "pyproject.toml"), "--output-file", str(target)]
         subprocess.run([*command, python], check=True)
     return target
@@ -129,7 +142,9 @@ def main(*, folder: Path, images: bool, sign: str | None) -> None:
     if len(made) < 2:  # noqa: PLR2004 - the wheel and the archive
         raise click.ClickException(f"{folder} lacks wheel or archive of {version()}: make krew")
     made += [folder / "mig.yaml", Path(helm_python.package(CHART, destination=folder))]
-    made += [package_list(image, folder) for image in IMAGES]
+    with tempfile.TemporaryDirectory() as name:
+        lister = cyclonedx(Path(name))
+        made += [package_list(image, folder, lister=lister) for image in IMAGES]
     if images:
         made += build_images(folder)
     statement = provenance(
