@@ -100,9 +100,9 @@ def test_a_gpu_instance_without_compute_instance_is_finished(bench: Bench) -> No
     recorded = bench.made("a", State.GI_CREATED, ci_id=None, mig_uuid="")
     bench.destroy_compute_instances(recorded)
     ((before, _),) = bench.keys()
-    entry = bench.ensure(bench.entry("a"))
+    entry = bench.ensure(bench.entry("a", pool="node-2"))
     bench.made_well(entry)
-    assert bench.keys()[0][0] == before
+    assert (bench.keys()[0][0], entry.pool) == (before, "node-2")
 
 
 def test_a_compute_instance_that_nobody_was_told_of_is_removed_and_made_again(
