@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from controller.cluster.cluster import Cluster
+from controller.queue.fair_worklist import FairWorkList
 from controller.queue.fairness import WaitingLine
 from controller.queue.line import urgency
 from controller.queue.worklist import WorkList
@@ -36,7 +37,7 @@ class Retries:
         reporter: Reporter,
         *,
         line: WaitingLine,
-        pods: WorkList[ObjectKey],
+        pods: FairWorkList,
         claims: WorkList[ObjectKey],
     ) -> None:
         self._cluster = cluster

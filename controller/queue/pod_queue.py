@@ -1,7 +1,8 @@
 """Queue of pods to look at: what happened to them, the sweeps over those that wait, and timers.
 
 The three take turns, so that neither thousands of waiting pods nor thousands of new ones keep the
-others from being looked at. A pod of higher priority goes before a sweep over lower ones.
+others from being looked at. A pod of higher priority goes before a sweep over lower ones. Among
+those to which something happened namespaces take turns.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
+from controller.queue.fair_worklist import FairWorkList
 from controller.queue.line import priority, urgency
 from controller.queue.sweeps import Sweeps
 from controller.queue.worklist import WorkList
@@ -33,7 +35,7 @@ class PodQueue:
     """Pods by namespace and name. ``now`` gives monotonic seconds. Not thread-safe."""
 
     def __init__(self, now: Callable[[], float]) -> None:
-        self.changed: WorkList[ObjectKey] = WorkList(now)
+        self.changed = FairWorkList(now)
         """Pods to which something has happened, or that failed and are tried again."""
         self._again: WorkList[ObjectKey] = WorkList(now)
         self._sweeps = Sweeps(now)
@@ -87,7 +89,7 @@ class PodQueue:
         found = self._sweeps.pop()
         return None if found is None else Look(*found)
 
-    def _from(self, work: WorkList[ObjectKey]) -> Callable[[], Look | None]:
+    def _from(self, work: FairWorkList | WorkList[ObjectKey]) -> Callable[[], Look | None]:
         def turn() -> Look | None:
             key = work.pop()
             return None if key is None else Look(key)

@@ -34,6 +34,11 @@ class WorkList(Generic[K]):
     def __len__(self) -> int:
         return len(self._order)
 
+    @property
+    def is_blank(self) -> bool:
+        """True if neither a key nor a failure is known."""
+        return not self._order and not self._failures
+
     def add(self, key: K, order: Any, *, at: float | None = None) -> None:
         """Look at ``key`` at once, or at the monotonic time ``at``."""
         self._ticket += 1
