@@ -63,6 +63,7 @@ def unready() -> Bench:
     bench = Bench("a")
     obj = node("a")
     obj["status"]["conditions"] = [{"type": "Ready", "status": "Unknown"}]
+    obj["spec"]["taints"] = [{"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"}]
     bench.cluster.set_node(obj)
     return bench
 
@@ -181,7 +182,12 @@ SITUATIONS: dict[str, tuple[Situation, list[Any], dict[str, Any], list[str]]] = 
         ["WaitingForSlice", "a: untolerated taint maintenance=now:NoSchedule"],
     ),
     "a cordon": (on_node(unschedulable=True), SMALL, {}, ["a: node unschedulable"]),
-    "a node that is down": (unready, SMALL, {}, ["WaitingForSlice", "a: node not ready"]),
+    "a node that is down": (
+        unready,
+        SMALL,
+        {},
+        ["WaitingForSlice", "a: untolerated taint node.kubernetes.io/unreachable=:NoSchedule"],
+    ),
     "too little CPU": (on_node(cpu="1"), SMALL, {"cpu": "2"}, ["a: insufficient cpu"]),
     "the node selector": (
         lambda: Bench("a"),

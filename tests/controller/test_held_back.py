@@ -8,7 +8,7 @@ import pytest
 
 from controller.queue.held_back import FIRST_SECONDS
 from controller.queue.line import OVERTAKEN
-from dra.allocator.allocate import Allocator
+from dra.allocator.ongoing import OngoingDecision
 from tests.controller.bench import Bench
 from tests.controller.objects import claim, gpu, mignode, node, pod, request
 from tests.controller.test_overtaking import Stream
@@ -161,14 +161,14 @@ def held(name: str) -> tuple[Bench, Stream]:
 def test_a_pod_whose_look_fails_lets_go(monkeypatch: pytest.MonkeyPatch) -> None:
     _, stream = held("big")
     assert stream.waiting
-    outcome = Allocator.outcome
+    go_on = OngoingDecision.go_on
 
-    def fails(allocator: Allocator, problem: Any, *args: Any, **more: Any) -> Any:
-        if problem.pod.key[1] == "p-big":
+    def fails(ongoing: OngoingDecision, *places: Any, **steps: Any) -> Any:
+        if ongoing.problem.pod.key[1] == "p-big":
             raise LookupError("a bug")
-        return outcome(allocator, problem, *args, **more)
+        return go_on(ongoing, *places, **steps)
 
-    monkeypatch.setattr(Allocator, "outcome", fails)
+    monkeypatch.setattr(OngoingDecision, "go_on", fails)
     for _ in range(3):
         stream.second()
     assert len(stream.waiting) <= 1
