@@ -256,6 +256,29 @@ def test_a_compute_instance_that_cannot_be_had_is_known_only_with_a_gpu_instance
     assert (bench.slices_now(), bench.states()) == ([(4, 0)], [State.GI_CREATED])
 
 
+def test_a_profile_that_has_less_than_it_advertises_is_offered_with_that(bench: Bench) -> None:
+    card = bench.unit.known.card
+    assert card.geometry is not None
+    more = tuple(replace(p, multiprocessors=15) for p in card.geometry.profiles)
+    bench.unit.set_card(replace(card, geometry=Geometry(more)))
+    with pytest.raises(UndeliverableError, match="offered with 14 from now on"):
+        bench.ensure(bench.entry("a"))
+    geometry = bench.unit.known.geometry
+    assert geometry is not None
+    offered = geometry.by_id(19)
+    assert offered is not None
+    assert offered.multiprocessors == 14
+    bench.made_well(bench.ensure(bench.entry("a")))
+
+
+def test_a_gpu_that_does_not_tell_its_mode_is_believed_of_the_profile(bench: Bench) -> None:
+    bench.keep(CREATE_GI, NOT_SUPPORTED)
+    bench.keep("nvmlDeviceGetMigMode", NOT_SUPPORTED)
+    with pytest.raises(UndeliverableError):
+        bench.ensure(bench.entry("a"))
+    assert "cannot be had" in bench.unit.struck(19)
+
+
 def test_a_call_that_the_driver_does_not_have_says_nothing_of_the_profile(bench: Bench) -> None:
     bench.keep(CREATE_CI, FUNCTION_NOT_FOUND)
     with pytest.raises(NotSupportedError):

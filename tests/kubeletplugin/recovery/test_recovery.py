@@ -1,0 +1,381 @@
+"""What is done at a start with what a claim had reached, and with specs that belong to none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import sim.nvml
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.claims.claim_fate import ClaimFate
+from kubeletplugin.claims.recovery.lost_slices import LostSlices
+from kubeletplugin.claims.recovery.recovery import Recovery
+from kubeletplugin.errors import BusyError, HostError
+from kubeletplugin.journal.entries import ARRIVING, HELD, LEAVING, State
+from kubeletplugin.telemetry.observer import Action
+from tests.kubeletplugin.gpubench import ELSEWHERE
+from tests.kubeletplugin.nodebench import NodeBench
+
+UID = "uid-a"
+
+
+class Bench(NodeBench):
+    """A node that starts; ``fate`` is that of all claims, ``refusal`` what finishing one raises."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.fate = ClaimFate.HERE
+        self.refusal: BusyError | None = None
+        self.finished: list[str] = []
+        lost = LostSlices(
+            self.hardware,
+            self.journal,
+            self.specs,
+            fate=self._fate,
+            finish=self._finish,
+            reports=self.reports,
+            observer=self.acts,
+        )
+        self.lost = lost
+        self.recovery = Recovery(
+            self.journal,
+            self.specs,
+            self.rollback,
+            lost,
+            fate=self._fate,
+            finish=self._finish,
+            observer=self.acts,
+        )
+
+    def settled(self) -> None:
+        """Nothing is missing from the journal."""
+        self.journal.rebuilt()
+
+    def _fate(self, ref: ClaimRef) -> ClaimFate:
+        assert ref.name in {"a", "b"}
+        return self.fate
+
+    def _finish(self, ref: ClaimRef) -> None:
+        if self.refusal is not None:
+            raise self.refusal
+        self.finished.append(ref.name)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    yield Bench(tmp_path)
+    sim.nvml.uninstall()
+
+
+# -- what was left half done
+
+
+@pytest.mark.parametrize("state", sorted(ARRIVING))
+@pytest.mark.parametrize("fate", ClaimFate)
+def test_what_is_half_made_is_finished_if_it_is_to_run_here_and_else_undone(
+    bench: Bench, fate: ClaimFate, state: State
+) -> None:
+    entry = bench.made("a", state)
+    bench.fate = fate
+    bench.recovery.run()
+    if fate is ClaimFate.HERE:
+        assert (bench.finished, bench.acts.seen) == (["a"], [Action.FINISHED])
+        assert bench.journal.entries() == (entry,)
+    else:
+        assert (bench.finished, bench.acts.seen) == ([], [Action.UNDONE])
+        assert (bench.journal.entries(), bench.places()) == ((), [])
+
+
+def test_what_cannot_be_finished_is_undone(bench: Bench) -> None:
+    bench.made("a", State.CI_CREATED)
+    bench.refusal = BusyError("it is held")
+    bench.recovery.run()
+    assert (bench.acts.seen, bench.places()) == ([Action.UNDONE], [])
+
+
+@pytest.mark.parametrize("fate", ClaimFate)
+@pytest.mark.parametrize("state", sorted(LEAVING))
+def test_what_is_on_its_way_out_is_removed_whatever_became_of_the_claim(
+    bench: Bench, state: State, fate: ClaimFate
+) -> None:
+    bench.made("a", state, ci_id=None)
+    bench.fate = fate
+    bench.recovery.run()
+    assert (bench.places(), bench.finished, bench.acts.seen) == ([], [], [])
+
+
+@pytest.mark.parametrize("fate", ClaimFate)
+def test_what_is_prepared_stays_with_its_spec_whatever_became_of_the_claim(
+    bench: Bench, fate: ClaimFate
+) -> None:
+    entry = bench.made("a", State.PREPARED)
+    bench.fate = fate
+    bench.recovery.run()
+    assert (bench.journal.entries(), bench.finished, bench.acts.seen) == ((entry,), [], [])
+    assert bench.specs.files == {UID: [entry.device]}
+    assert bench.machine.mutations() == []
+
+
+def test_a_claim_is_looked_at_once_with_all_its_devices(bench: Bench) -> None:
+    for name, place in (("a", 0), ("b", 1), ("a", 2)):
+        bench.made(name, State.CI_CREATED, replace(ELSEWHERE, start=place))
+    bench.recovery.run()
+    assert bench.finished == ["a", "b"]
+
+
+def test_of_several_devices_each_goes_its_own_way(bench: Bench) -> None:
+    held = bench.made("a", State.PREPARED, total=1)
+    bench.made("a", State.LEFTOVER, ELSEWHERE)
+    bench.made("a", State.GI_CREATED, replace(ELSEWHERE, start=1), ci_id=None, mig_uuid="")
+    bench.fate = ClaimFate.GONE
+    bench.recovery.run()
+    assert (bench.journal.entries(), bench.places()) == ((held,), [4])
+
+
+def test_a_prepared_slice_that_is_gone_is_lost(bench: Bench) -> None:
+    entry = bench.made("a", State.PREPARED)
+    bench.machine.destroy_slice(0, entry.gi_id or 0)
+    bench.recovery.run()
+    assert (bench.states(), bench.acts.seen) == ([State.LOST], [Action.LOST])
+
+
+# -- specs that belong to no claim
+
+
+def test_specs_without_a_claim_are_swept(bench: Bench) -> None:
+    bench.settled()
+    bench.journal.put(bench.entry("a", state=State.TOMBSTONE, gpu="GPU-other"))
+    bench.specs.files = {UID: ["x"], "gone": ["y"], "too": ["z"]}
+    bench.recovery.run()
+    assert (bench.specs.files, bench.acts.seen) == ({UID: ["x"]}, [Action.SWEPT] * 2)
+    assert bench.recovery.strays() == frozenset()
+
+
+def test_while_something_may_be_missing_no_spec_is_swept_and_once_it_is_not_strays_are_told(
+    bench: Bench,
+) -> None:
+    bench.journal.put(bench.entry("a", state=State.TOMBSTONE, gpu="GPU-other"))
+    bench.specs.files = {UID: ["x"], "gone": ["y"]}
+    bench.recovery.run()
+    assert (len(bench.specs.files), bench.acts.seen) == (2, [])
+    assert bench.recovery.strays() == frozenset()
+    bench.settled()
+    assert bench.recovery.strays() == {"gone"}
+    assert bench.recovery.strays() == frozenset()
+
+
+def test_a_directory_of_specs_that_cannot_be_read_is_no_reason_to_stop(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    bench.specs.failure = HostError("/var/run/cdi is gone")
+    bench.recovery.run()
+    bench.settled()
+    assert bench.recovery.strays() == frozenset()
+    bench.recovery.run()
+    assert [r.message for r in caplog.records] == ["/var/run/cdi is gone"] * 2
+    assert bench.acts.seen == []
+
+
+def test_half_written_files_of_the_journal_are_swept(bench: Bench, tmp_path: Path) -> None:
+    bench.settled()
+    half = tmp_path / "state/journal.json.x.tmp"
+    half.write_text("half")
+    bench.recovery.run()
+    assert not half.exists()
+
+
+def test_a_claim_has_a_spec_or_may_have_one(bench: Bench) -> None:
+    bench.specs.files = {UID: ["x"]}
+    assert bench.recovery.has_spec(UID)
+    assert not bench.recovery.has_spec("uid-b")
+    bench.specs.failure = HostError("/var/run/cdi is gone")
+    assert bench.recovery.has_spec("uid-b")
+
+
+@pytest.mark.parametrize("recorded", [False, True])
+def test_a_stray_is_dropped_unless_it_has_a_record_by_now(
+    bench: Bench,
+    recorded: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    bench.specs.files = {UID: ["x"]}
+    if recorded:
+        bench.journal.put(bench.entry("a"))
+    bench.recovery.drop_stray(UID)
+    assert (UID in bench.specs.files) is recorded
+    assert bench.acts.seen == ([] if recorded else [Action.SWEPT])
+
+
+# -- prepared slices and the hardware
+
+HERE_AND_GONE = pytest.mark.parametrize("there", [True, False], ids=["there", "gone"])
+
+
+@HERE_AND_GONE
+@pytest.mark.parametrize("state", sorted(HELD))
+def test_a_held_slice_is_prepared_while_it_is_there_and_else_lost(
+    bench: Bench,
+    there: bool,  # noqa: FBT001 - a parameter of the test
+    state: State,
+) -> None:
+    entry = bench.made("a", state, note="why")
+    bench.specs.files = {UID: ["x"]}
+    if not there:
+        bench.machine.destroy_slice(0, entry.gi_id or 0)
+    now = State.PREPARED if there else State.LOST
+    assert bench.lost.check(UID) is (now is not state)
+    assert bench.states() == [now]
+    assert bench.specs.files == ({UID: [entry.device]} if there else {})
+    if now is state:
+        assert (bench.journal.entries(), bench.acts.seen) == ((entry,), [])
+        return
+    assert bench.hardware.looked_at == [bench.unit.uuid]
+    assert bench.acts.seen == [Action.FOUND if there else Action.LOST]
+    assert bench.events.reasons() == ([] if there else [("ResourceClaim", "SliceLost", True)])
+    (changed,) = bench.journal.entries()
+    assert (changed.note, changed.wiped) == (
+        "" if there else "the slice is gone from the hardware",
+        False,
+    )
+
+
+@pytest.mark.parametrize("state", [s for s in State if s not in HELD])
+def test_what_is_not_held_is_not_compared(bench: Bench, state: State) -> None:
+    entry = bench.made("a", state)
+    bench.machine.destroy_slice(0, entry.gi_id or 0)
+    assert not bench.lost.check(UID)
+    assert bench.journal.entries() == (entry,)
+
+
+@pytest.mark.parametrize("wiped", [False, True])
+def test_what_a_reset_took_is_told_from_what_somebody_took(
+    bench: Bench,
+    wiped: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    entry = bench.made("a", State.PREPARED)
+    bench.machine.destroy_slice(0, entry.gi_id or 0)
+    bench.unit.come_back([entry.key] if wiped else [])
+    assert bench.lost.check(UID)
+    assert bench.journal.entries()[0].wiped is wiped
+    assert ("reset" in bench.events.seen[0][2]) is wiped
+    assert ("somebody destroyed it" in bench.events.seen[0][2]) is not wiped
+    assert bench.unit.known.wiped == frozenset()
+
+
+CANNOT_BE_TOLD = ["GPU away", "GPU busy", "GPU that does not answer"]
+
+
+@pytest.mark.parametrize("case", CANNOT_BE_TOLD)
+def test_what_cannot_be_looked_at_is_neither_there_nor_lost(
+    bench: Bench, case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = bench.made("a", State.PREPARED, boot_id="before")
+    unseen = bench.made("a", State.LOST, ELSEWHERE)
+    if case == "GPU away":
+        bench.hardware.found = {}
+    elif case == "GPU busy":
+        monkeypatch.setattr(bench.unit.lock, "enter", lambda _: False)
+    else:
+        bench.keep("nvmlDeviceGetGpuInstanceById")
+    assert not bench.lost.check(UID)
+    assert bench.journal.entries() == (gone, unseen)
+    if case == "GPU that does not answer":
+        assert bench.unit.lock.try_enter(), "the GPU's lock is free again"
+
+
+@pytest.mark.parametrize("boot", ["boot", "before"])
+def test_a_whole_gpu_outlives_a_boot(bench: Bench, boot: str) -> None:
+    entry = bench.entry("a", None, state=State.PREPARED, profile_id=None, boot_id=boot)
+    bench.journal.put(entry)
+    assert not bench.lost.check(UID)
+    assert bench.journal.entries() == (entry,)
+
+
+def test_after_a_boot_a_slice_is_lost_though_the_gpu_is_away(bench: Bench) -> None:
+    bench.journal.put(bench.entry("a", state=State.PREPARED, boot_id="before"))
+    bench.hardware.found = {}
+    assert bench.lost.check(UID)
+    assert bench.states() == [State.LOST]
+
+
+def test_a_claim_that_lost_one_of_two_has_no_spec(bench: Bench) -> None:
+    bench.made("a", State.PREPARED, total=2)
+    gone = bench.made("a", State.PREPARED, ELSEWHERE, total=2)
+    bench.machine.destroy_slice(0, gone.gi_id or 0)
+    bench.specs.files = {UID: ["x", "y"]}
+    assert bench.lost.check(UID)
+    assert (bench.states(), bench.specs.files) == ([State.PREPARED, State.LOST], {})
+
+
+def test_a_claim_whose_other_device_is_not_prepared_keeps_its_spec_as_it_is(bench: Bench) -> None:
+    bench.made("a", State.PREPARED, total=2)
+    bench.specs.files = {UID: ["x", "y"]}
+    assert not bench.lost.check(UID)
+    assert bench.specs.files == {UID: ["x", "y"]}
+
+
+@HERE_AND_GONE
+def test_what_the_disk_does_not_take_is_compared_again_later(
+    bench: Bench,
+    there: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    entry = bench.made("a", State.LOST if there else State.PREPARED)
+    if not there:
+        bench.machine.destroy_slice(0, entry.gi_id or 0)
+    bench.fill_disk()
+    assert not bench.lost.check(UID)
+    assert (bench.acts.seen, bench.events.seen) == ([], [])
+    bench.empty_disk()
+    assert bench.lost.check(UID)
+
+
+# -- made again
+
+
+@pytest.mark.parametrize("fate", ClaimFate)
+@pytest.mark.parametrize("wiped", [(True, True), (True, False), (False, False)])
+def test_what_a_reset_took_is_made_again_for_a_claim_that_is_here(
+    bench: Bench, fate: ClaimFate, wiped: tuple[bool, bool]
+) -> None:
+    for each, place in zip(wiped, (4, 0), strict=True):
+        place_of = replace(ELSEWHERE, start=place)
+        bench.journal.put(bench.entry("a", place_of, state=State.LOST, wiped=each))
+    bench.journal.put(bench.entry("a", replace(ELSEWHERE, start=1), state=State.PREPARED))
+    bench.fate = fate
+    made = bench.lost.restore(ClaimRef("default", "a", UID))
+    assert made is (all(wiped) and fate is ClaimFate.HERE)
+    assert bench.finished == (["a"] if made else [])
+    assert bench.acts.seen == ([Action.RESTORED] if made else [])
+    assert bench.events.reasons() == ([("ResourceClaim", "SliceRestored", False)] if made else [])
+    if made:
+        names = "gpu-0-mig-1g5gb-19-4, gpu-0-mig-1g5gb-19-0; containers"
+        assert names in bench.events.seen[0][2]
+
+
+def test_where_nothing_is_lost_nothing_is_made(bench: Bench) -> None:
+    bench.made("a", State.PREPARED)
+    assert not bench.lost.restore(ClaimRef("default", "a", UID))
+    assert bench.finished == []
+
+
+def test_why_it_cannot_be_made_again_is_noted_once_and_what_changed_meanwhile_is_left(
+    bench: Bench,
+) -> None:
+    entry = bench.entry("a", state=State.LOST, wiped=True)
+    bench.journal.put(entry)
+    bench.refusal = BusyError("it is held")
+    ref = ClaimRef("default", "a", UID)
+    assert not bench.lost.restore(ref)
+    (noted,) = bench.journal.entries()
+    assert noted == entry.at(State.LOST, note=noted.note, wiped=True)
+    why = "the slice is gone from the hardware, and cannot be made again: it is held"
+    assert noted.note == why
+    assert (bench.acts.seen, bench.events.seen) == ([], [])
+    bench.fill_disk()
+    assert not bench.lost.restore(ref), "the same is not written again"
+    assert not bench.journal.failure
+    bench.refusal = BusyError("it is held on")
+    assert not bench.lost.restore(ref), "a full disk is no reason to stop"
+    assert bench.journal.failure
