@@ -109,8 +109,9 @@ def _barred(pod: PodNeeds, node: NodeFacts) -> Misfit | None:
     for taint in node.taints:
         if not tolerates(pod.tolerations, taint):
             text = f"untolerated taint {taint['key']}={taint['value']}:{taint['effect']}"
-            away = taint["key"] in _NOT_READY
-            return Misfit(MisfitReason.NOT_READY if away else MisfitReason.TAINTED, text)
+            if taint["key"] in _NOT_READY:
+                return Misfit(MisfitReason.NOT_READY, f"node not ready: {text}")
+            return Misfit(MisfitReason.TAINTED, text)
     return None
 
 

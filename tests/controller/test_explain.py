@@ -186,7 +186,7 @@ SITUATIONS: dict[str, tuple[Situation, list[Any], dict[str, Any], list[str]]] = 
         unready,
         SMALL,
         {},
-        ["WaitingForSlice", "a: untolerated taint node.kubernetes.io/unreachable=:NoSchedule"],
+        ["WaitingForSlice", "a: node not ready: untolerated taint node.kubernetes.io/unreachable"],
     ),
     "too little CPU": (on_node(cpu="1"), SMALL, {"cpu": "2"}, ["a: insufficient cpu"]),
     "the node selector": (
