@@ -1,8 +1,4 @@
-"""Loop of a leading controller: mirrors the cluster, feeds changes to the engine, lets it work.
-
-The mirrors start with leadership and list anew, so that a new leader knows every write of the one
-before it.
-"""
+"""Loop of a leading controller: mirrors the cluster, feeds changes to the engine, lets it work."""
 
 from __future__ import annotations
 
@@ -10,17 +6,16 @@ import gc
 import logging
 import secrets
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
-from controller.cluster.changes import MIRRORED, OPTIONAL, apply
+from controller.cluster.changes import apply
 from controller.cluster.cluster import Cluster
-from controller.cluster.trimming import Trimmer, remembering
 from controller.engine.engine import Engine
 from controller.engine.evaluations import Evaluations, evaluating
 from controller.engine.fence import Fence
 from controller.engine.inbox import Inbox
+from controller.engine.mirrors import Mirrors
 from controller.reporting.observer import ControllerObserver
 from controller.reporting.podconditions import PodConditions
 from controller.reporting.report import Reporter
@@ -30,18 +25,15 @@ from controller.writing.outbox import Outbox, Senders
 from controller.writing.writer import NotLeadingError, Writer
 from dra.cel.kinds import Kinds
 from dra.claims.wants import Reader
-from dra.common.resources import Resource
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import finalizer
 from dra.kube.client.transport import KubeApi
 from dra.kube.events.sink import EventSink
-from dra.kube.mirror.reflector import Change, Reflector
 from dra.kube.timing import Clock, rfc3339
 from dra.monitoring.probes import Probes, Pulse
 
 _log = logging.getLogger(__name__)
 
-_PATIENCE_SECONDS = 10.0
 _IDLE_SECONDS = 60.0
 _STUCK_SECONDS = 600.0
 """Far longer than any decision, and than any number of requests for one pod that fail."""
@@ -89,82 +81,36 @@ class Controller:
         self._leads = leads
         self._handover = handover or NoHandover()
         self._observer = observer or ControllerObserver()
-        self._mirrors: list[Reflector] = []
+        self._mirrors = Mirrors(api, names.driver)
         self._pulse = Pulse(_STUCK_SECONDS, clock=clock.monotonic)
         if probes is not None:
             probes.live.add("work", self._pulse)
-            probes.live.add("mirrors", self._ended_mirrors)
-            probes.ready.add("mirrors", self._missing_mirrors)
+            probes.live.add("mirrors", lambda: self._mirrors.ended)
+            probes.ready.add("mirrors", lambda: self._mirrors.missing)
 
     def run(self, stop: threading.Event) -> None:
         """Allocate until ``stop`` is set."""
         inbox = Inbox()
-        mirrors = [
-            Reflector(
-                self._api,
-                resource,
-                on_event=_deliver(inbox, resource),
-                on_listed=partial(inbox.put, resource, None),
-                keep=Trimmer(resource, self._names.driver),
-                remember=remembering(resource),
-            )
-            for resource in (*MIRRORED, *OPTIONAL)
-        ]
         watcher = threading.Thread(target=_wake_at, args=(stop, inbox), daemon=True)
         watcher.start()
         self._observer.begins()
         try:
-            for mirror in mirrors:
-                mirror.start()
-            self._mirrors = mirrors
-            cluster = self._mirrored(mirrors, inbox, stop)
-            if cluster is None:
-                settled = self._handover.settled  # as it was: nothing was written
-            else:
-                settled = self._work(cluster, inbox, stop)
-            if settled:
-                self._handover.settle()
+            with self._mirrors.running(inbox):
+                if self._lead_once(inbox, stop):
+                    self._handover.settle()
         finally:
             stop.set()
-            self._mirrors = []
             self._pulse.rest()
             self._observer.begins()
-            for mirror in mirrors:
-                mirror.stop()
             watcher.join()
 
-    def _ended_mirrors(self) -> str:
-        return ", ".join(f"{m.resource} has ended" for m in self._mirrors if m.has_ended)
-
-    def _missing_mirrors(self) -> str:
-        missing = ", ".join(str(m.resource) for m in self._mirrors if _lacks(m))
-        return f"not listed yet: {missing}" if missing else ""
-
-    def _mirrored(
-        self, mirrors: list[Reflector], inbox: Inbox, stop: threading.Event
-    ) -> Cluster | None:
-        """The cluster once everything is mirrored, None when stopped before.
-
-        What is listed is taken at once, so that it need not be held whole. Complains about what is
-        missing.
-        """
+    def _lead_once(self, inbox: Inbox, stop: threading.Event) -> bool:
+        """Lead once all is mirrored; returns whether nothing can arrive that was sent."""
         names = self._names
         cluster = Cluster(names.driver, names.finalizer, Kinds())
-        complain_at = self._clock.monotonic() + _PATIENCE_SECONDS
-        while not stop.is_set():
-            missing = [m.resource for m in mirrors if _lacks(m)]
-            apply(cluster, inbox.take(0.01))
-            if not missing:
-                _tell_denied(mirrors)
-                return cluster
-            if self._clock.monotonic() >= complain_at:
-                complain_at += _PATIENCE_SECONDS
-                _log.warning(
-                    "nothing is allocated before these can be listed; "
-                    "is the CRD installed and does RBAC allow list and watch?",
-                    extra={"missing": ", ".join(str(r) for r in missing)},
-                )
-        return None
+        if not self._mirrors.fill(cluster, inbox, stop, self._clock):
+            return self._handover.settled  # as it was: nothing was written
+        return self._work(cluster, inbox, stop)
 
     def _work(self, cluster: Cluster, inbox: Inbox, stop: threading.Event) -> bool:
         """Lead until ``stop`` is set; returns whether nothing can arrive that was sent until then.
@@ -292,25 +238,6 @@ class Controller:
             observer=self._observer,
             evaluations=evaluations,
         )
-
-
-def _lacks(mirror: Reflector) -> bool:
-    """True if nothing may be allocated before ``mirror`` has listed."""
-    return not mirror.synced and not (mirror.resource in OPTIONAL and mirror.denied)
-
-
-def _tell_denied(mirrors: Iterable[Reflector]) -> None:
-    denied = ", ".join(str(m.resource) for m in mirrors if not m.synced)
-    if denied:
-        _log.warning(
-            "where pods fit is not known in full: kube-scheduler's refusals tell what these would; "
-            "let the controller list and watch them, as the chart does",
-            extra={"missing": denied},
-        )
-
-
-def _deliver(inbox: Inbox, resource: Resource) -> Callable[[Change], None]:
-    return lambda change: inbox.put(resource, change)
 
 
 def _is_settled(fence: Fence | None, unanswered: list[ClaimRef]) -> bool:
