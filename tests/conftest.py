@@ -5,6 +5,7 @@ import signal
 import sys
 import tempfile
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.folders import MEMORY
@@ -25,3 +26,25 @@ settings.load_profile("tests")
 # In the background of a shell without job control SIGINT is ignored, by all that is started too.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+LONGEST = (
+    "sim/cluster/test_demo.py",
+    "sim/cluster/test_up.py",
+    "docs/test_commands.py",
+    "controller/test_end_to_end.py",
+    "kubeletplugin/test_upgrade.py",
+    "failures/test_crash_points.py",
+    "failures/test_any_order.py",
+    "failures/test_flat.py",
+    "controller/test_metrics.py",
+    "sim/conformance/test_kubectl.py",
+    "controller/test_single.py",
+    "kubeletplugin/test_recovery.py",
+    "kubeletplugin/test_checked.py",
+)
+"""Files with the longest single tests. They come first, lest one runs alone at the end."""
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    place = {config.rootpath / "tests" / name: at for at, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))

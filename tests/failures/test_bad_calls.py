@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import socket
 from contextlib import closing
@@ -18,7 +19,7 @@ from dra.kube.errors import KubeError, ObjectNotFoundError
 from tests.kubeletplugin.rig import DRIVER, Rig, wire
 from tests.waiting import PATIENCE
 
-MANY = 10_000
+MANY = 10_000 if os.environ.get("MIG_SOAK") else 1_000
 PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 METHODS = [
     f"/k8s.io.kubelet.pkg.apis.dra.{version}.DRAPlugin/{method}"
@@ -169,7 +170,7 @@ def test_names_that_nothing_can_have_are_refused(
     check_serves(rig, served)
 
 
-def test_ten_thousand_unknown_claims_in_one_call_are_each_answered(
+def test_very_many_unknown_claims_in_one_call_are_each_answered(
     rig: Rig, served: ClaimRef, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kubeletplugin.claims.node.RPC_SECONDS", 2 * PATIENCE)

@@ -15,7 +15,7 @@ from dra.kube.client.transport import KubeApi
 from kubeletplugin.claims import janitor, release
 from kubeletplugin.claims.prepare import prepare
 from kubeletplugin.gpus.health import xidwatch
-from kubeletplugin.gpus.lifecycle import hardwareloop
+from kubeletplugin.gpus.lifecycle import hardwareloop, regaining
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.variants import OTHERS, Variants
 from tests.folders import short_folder
@@ -106,6 +106,12 @@ def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
 def frequent_looks(monkeypatch: pytest.MonkeyPatch) -> None:
     """The plugin looks at the hardware every half second."""
     monkeypatch.setattr(hardwareloop, "POLL_SECONDS", 0.5)
+
+
+@pytest.fixture
+def regained_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML is opened anew at every look at the hardware while a GPU is lost."""
+    monkeypatch.setattr(regaining, "FIRST_SECONDS", 0.0)
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ import pytest
 from dra.common.resources import Obj
 from dra.gpu.reasons import GpuReason
 from kubeletplugin.gpus.hardware import Hardware
-from kubeletplugin.gpus.lifecycle import regaining
 from kubeletplugin.gpus.lifecycle.regaining import Regaining
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
@@ -97,12 +96,6 @@ def test_claims_on_other_gpus_are_prepared_unprepared_and_healthy(
         assert len(rig.specs()) == 2
     assert rig.unprepare(on_second) == ""
     assert [i.start for i in rig.machine.gpu(1).gpu_instances] == []
-
-
-@pytest.fixture
-def regained_quickly(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVML is opened anew at every look at the hardware while a GPU is lost."""
-    monkeypatch.setattr(regaining, "FIRST_SECONDS", 0.0)
 
 
 @pytest.mark.usefixtures("frequent_looks", "regained_quickly")

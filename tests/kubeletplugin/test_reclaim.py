@@ -160,6 +160,7 @@ def test_a_claim_whose_instance_could_not_be_destroyed_gets_it_again(rig: Rig) -
 
 
 @pytest.mark.every_variant
+@pytest.mark.usefixtures("frequent_looks", "regained_quickly")
 def test_a_lost_gpu_lets_its_pod_end_and_is_withheld_until_it_is_back(rig: Rig) -> None:
     ref = rig.claim(SLICE)
     rig.prepared(ref)
