@@ -80,7 +80,7 @@ def test_preparing_again_changes_nothing_and_answers_the_same(rig: Rig) -> None:
     ref = rig.claim(ONE_G_AT_4)
     first = rig.prepare(ref)
     assert rig.claim_status(ref)
-    wait_for("MigNode", lambda: rig.published_slices() != [])
+    wait_for("MigNode", rig.published)
     mutations, rig.http.writes = rig.mutations(), []
     journal = (rig.roots.state / "journal.json").stat().st_ino
     assert rig.prepare(ref) == first
