@@ -134,31 +134,6 @@ def test_a_gpu_instance_that_cannot_be_destroyed_is_used_again_where_it_fits(rig
     assert (entry.claim, entry.state) == (same, State.PREPARED)
 
 
-def test_what_a_claim_left_is_not_handed_to_another_namespace(rig: Rig) -> None:
-    ref, theirs = rig.claim(SLICE), rig.claim(SLICE, namespace="kube-public")
-    rig.prepared(ref)
-    refuse_gpu_instance(rig)
-    assert rig.unprepare(ref) == ""
-    left = rig.machine.gpu(0).gpu_instances[0].key
-    error = rig.refused(theirs)
-    assert ref.uid in error
-    assert "kept from other namespaces" in error
-    assert [(e.claim, e.state) for e in rig.journal()] == [(ref, State.CI_DESTROYED)]
-    rig.machine.clear_faults()
-    rig.prepared(theirs)
-    assert [g.key for g in rig.machine.gpu(0).gpu_instances] != [left]
-
-
-def test_a_claim_whose_instance_could_not_be_destroyed_gets_it_again(rig: Rig) -> None:
-    ref = rig.claim(SLICE)
-    rig.prepared(ref)
-    refuse_gpu_instance(rig)
-    assert rig.unprepare(ref) == ""
-    rig.prepared(ref)
-    assert rig.slices() == [(0, "1g.5gb", 4, True)]
-    assert states(rig) == [State.PREPARED]
-
-
 @pytest.mark.every_variant
 @pytest.mark.usefixtures("frequent_looks", "regained_quickly")
 def test_a_lost_gpu_lets_its_pod_end_and_is_withheld_until_it_is_back(rig: Rig) -> None:

@@ -76,15 +76,18 @@ def test_of_another_in_its_place_the_node_is_told(bench: NodeBench) -> None:
     assert "is left alone" in bench.events.seen[0][2]
 
 
-def test_a_record_that_went_meanwhile_is_not_removed_again(bench: NodeBench) -> None:
+@pytest.mark.parametrize("there", [True, False], ids=["there", "away"])
+def test_a_record_that_went_meanwhile_is_neither_removed_again_nor_kept(
+    bench: NodeBench,
+    there: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
     entry = bench.made("a", State.PREPARED)
-    # Somebody else undoes the claim while its GPU is waited for.
-    bench.hardware.found = {}
 
+    # Somebody else undoes the claim while its GPU is waited for.
     def unit(uuid: str) -> object:
         bench.journal.remove(entry)
         assert uuid == bench.unit.uuid
-        return bench.unit
+        return bench.unit if there else None
 
     bench.hardware.unit = unit  # type: ignore[assignment, method-assign]
     assert nothing(bench.rollback.remove_all(UID))
@@ -168,6 +171,7 @@ def test_of_a_gpu_that_is_not_there_a_tombstone_stays(bench: NodeBench, problem:
     bench.hardware.found = {}
     bench.hardware.problems = (problem,) if problem else ()
     left = bench.rollback.remove_all(UID)
+    assert bench.hardware.looked_at == [entry.gpu]
     why = f"GPU {entry.gpu} is not in this node now{': ' if problem else ''}{problem}"
     assert bench.journal.entries() == (entry.at(State.TOMBSTONE, note=why),)
     assert left.withheld == [f"{entry.device}: {why}"]

@@ -96,8 +96,9 @@ def test_an_intent_is_carried_out_whatever_else_its_record_says(bench: Bench) ->
     assert bench.keys() != before
 
 
-def test_a_gpu_instance_without_compute_instance_is_finished(bench: Bench) -> None:
-    recorded = bench.made("a", State.GI_CREATED, ci_id=None, mig_uuid="")
+@pytest.mark.parametrize("state", [State.GI_CREATED, State.CI_DESTROYED])
+def test_a_gpu_instance_without_compute_instance_is_finished(bench: Bench, state: State) -> None:
+    recorded = bench.made("a", state, ci_id=None, mig_uuid="")
     bench.destroy_compute_instances(recorded)
     ((before, _),) = bench.keys()
     entry = bench.ensure(bench.entry("a", pool="node-2"))

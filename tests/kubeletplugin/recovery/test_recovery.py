@@ -15,6 +15,7 @@ from kubeletplugin.claims.recovery.lost_slices import LostSlices
 from kubeletplugin.claims.recovery.recovery import Recovery
 from kubeletplugin.errors import BusyError, HostError
 from kubeletplugin.journal.entries import ARRIVING, HELD, LEAVING, State
+from kubeletplugin.journal.journalfile import Contents, encode
 from kubeletplugin.telemetry.observer import Action
 from tests.kubeletplugin.gpubench import ELSEWHERE
 from tests.kubeletplugin.nodebench import NodeBench
@@ -152,6 +153,19 @@ def test_specs_without_a_claim_are_swept(bench: Bench) -> None:
     bench.recovery.run()
     assert (bench.specs.files, bench.acts.seen) == ({UID: ["x"]}, [Action.SWEPT] * 2)
     assert bench.recovery.strays() == frozenset()
+
+
+def test_the_spec_of_a_claim_whose_record_cannot_be_read_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "state/journal.json"
+    path.parent.mkdir()
+    path.write_bytes(encode(Contents(unread=({"uid": UID},))))
+    try:
+        bench = Bench(tmp_path)
+        bench.specs.files = {UID: ["x"], "gone": ["y"]}
+        bench.recovery.run()
+        assert bench.specs.files == {UID: ["x"]}
+    finally:
+        sim.nvml.uninstall()
 
 
 def test_while_something_may_be_missing_no_spec_is_swept_and_once_it_is_not_strays_are_told(
