@@ -345,6 +345,19 @@ def test_what_the_disk_does_not_take_is_compared_again_later(
     assert bench.lost.check(UID)
 
 
+def test_one_that_changed_meanwhile_takes_nothing_back_of_what_did(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = [bench.made("a", State.PREPARED, replace(ELSEWHERE, start=n)) for n in (0, 1)]
+    for entry in gone:
+        bench.machine.destroy_slice(0, entry.gi_id or 0)
+    later = gone[1].at(State.LEFTOVER)
+    monkeypatch.setattr(bench.hardware, "look", lambda _: bench.journal.put(later))
+    assert bench.lost.check(UID)
+    assert bench.states() == [State.LOST, State.LEFTOVER]
+    assert bench.acts.seen == [Action.LOST]
+
+
 # -- made again
 
 
