@@ -76,6 +76,14 @@ class Site:
         self.controllers.append(started)
         return started
 
+    def crash(self, leader: subprocess.Popen[bytes]) -> None:
+        """Kill the leader, whose lease then lasts for one second only instead of 15."""
+        leader.kill()
+        leader.wait()
+        (lease,) = self.api.list(LEASES, namespace=NAMESPACE).items
+        lasts = {"spec": {"leaseDurationSeconds": 1}}
+        self.api.patch(LEASES, lease["metadata"]["name"], lasts, namespace=NAMESPACE)
+
     def logs(self) -> str:
         return "\n".join(p.read_text() for p in sorted(self.folder.glob("controller-*.log")))
 

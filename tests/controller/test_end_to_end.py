@@ -164,7 +164,7 @@ def test_a_second_controller_takes_over_without_allocating_anything_twice(site: 
         site.pod(f"p{number}", f"c{number}")
         if number == count // 2:
             wait_for("first allocations", lambda: site.allocation("c3"))
-            leader.kill()
+            site.crash(leader)
     wait_for("takeover", lambda: all(site.allocation(f"c{n}") for n in range(count)))
     held = site.held()
     assert len(held) == count
@@ -233,7 +233,7 @@ def test_a_clean_handover_writes_nothing_to_claims_that_wait_and_a_crash_has_the
     assert first.wait(PATIENCE) == 0
     wait_for("the second leader", lambda: ready(1))
     assert waiting() == fenced
-    site.controllers[1].kill()
+    site.crash(site.controllers[1])
     site.start()
     wait_for("the third leader", lambda: ready(2))
     (other,) = marks()
