@@ -18,10 +18,10 @@ import click
 
 from dra.common.resources import Obj
 from dra.gpu.names import DEFAULT_DRIVER, class_name
-from hack.bench.decisions import Bench, Timed
-from hack.bench.fleet import geometry
+from hack.bench.fleets.decisions import Bench, Timed
+from hack.bench.fleets.fleet import geometry
+from hack.bench.fleets.scenarios import MIXES, sizes
 from hack.bench.memory import resident_mib
-from hack.bench.scenarios import MIXES, sizes
 
 PARENT = f"{DEFAULT_DRIVER}/parentUUID"
 

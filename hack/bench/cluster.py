@@ -26,10 +26,10 @@ from statistics import median, quantiles
 
 import click
 
-from hack.bench.bindings import Bindings, Burst
-from hack.bench.fleet import geometry
-from hack.bench.scenarios import MIXES, sizes
-from hack.bench.site import Site, running
+from hack.bench.control.bindings import Bindings, Burst
+from hack.bench.control.site import Site, running
+from hack.bench.fleets.fleet import geometry
+from hack.bench.fleets.scenarios import MIXES, sizes
 from hack.cluster.binaries import CONTROL_PLANE, find_binaries
 
 SECONDS = 60.0

@@ -25,8 +25,8 @@ import yaml
 from dra.common.resources import Obj
 from dra.gpu.mignode import to_mignode
 from dra.gpu.names import class_name
-from hack.bench import objects
-from hack.bench.fleet import geometry
+from hack.bench.control import objects
+from hack.bench.fleets.fleet import geometry
 from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import CONTROL_PLANE, find_binaries
 from hack.cluster.driver.chart import NAMESPACE, REPOSITORY

@@ -25,8 +25,8 @@ import click
 import msgspec
 
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Resource
-from hack.bench.fleet import geometry
-from hack.bench.fullcluster import VERSION, FullCluster
+from hack.bench.control.fullcluster import VERSION, FullCluster
+from hack.bench.fleets.fleet import geometry
 
 _encode = msgspec.json.encode
 

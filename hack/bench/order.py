@@ -19,9 +19,9 @@ from dra.gpu.inventory import Gpu, Inventory
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.resourceslices.partitions import Partition, offered
 from dra.resourceslices.resourceslices import Features, SliceLayout
-from hack.bench.fleet import KUBE, Fleet, geometry
+from hack.bench.fleets.fleet import KUBE, Fleet, geometry
+from hack.bench.fleets.scenarios import MIXES, steady
 from hack.bench.placement import percent, show
-from hack.bench.scenarios import MIXES, steady
 
 Listed = Sequence[tuple[int, Profile, Placement]]
 """The devices of a node in list order: GPU, profile, placement."""

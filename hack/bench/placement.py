@@ -13,8 +13,8 @@ from statistics import fmean
 import click
 
 from dra.allocator.scoring.moves import MoveTable
-from hack.bench.fleet import NAMES, Fleet, geometry
-from hack.bench.scenarios import MIXES, QUEUE_MIX, Tally, fill, queue, steady
+from hack.bench.fleets.fleet import NAMES, Fleet, geometry
+from hack.bench.fleets.scenarios import MIXES, QUEUE_MIX, Tally, fill, queue, steady
 
 Table = dict[str, dict[str, float]]
 

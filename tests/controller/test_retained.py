@@ -28,7 +28,7 @@ from dra.claims.reasons import Obstacle, Reason
 from dra.claims.wants import Reader
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.mirror.store import Store
-from hack.bench.objects import as_stored
+from hack.bench.control.objects import as_stored
 from tests.controller.bench import Bench
 from tests.controller.deciding import problem
 from tests.controller.objects import (

@@ -14,7 +14,7 @@ from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.mirror.store import Store
 from dra.pods.company.terms import Company, NodeTerm, PodTerm, Spread
 from dra.pods.pods import Pod, read_pod
-from hack.bench.objects import as_stored
+from hack.bench.control.objects import as_stored
 from tests.controller.objects import (
     DRIVER,
     allocated,

@@ -14,11 +14,12 @@ from dra.cel.cel import Selectors
 from dra.cel.kinds import Kinds
 from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS
 from dra.gpu.names import DEFAULT_DRIVER
-from hack.bench import allocate, cluster, memory, objects, order, placement
-from hack.bench.fleet import NAMES, Fleet, geometry
-from hack.bench.fullcluster import FullCluster
-from hack.bench.scenarios import MIXES, fill, queue
-from hack.bench.slices import partitionable
+from hack.bench import allocate, cluster, memory, order, placement
+from hack.bench.control import objects
+from hack.bench.control.fullcluster import FullCluster
+from hack.bench.fleets.fleet import NAMES, Fleet, geometry
+from hack.bench.fleets.scenarios import MIXES, fill, queue
+from hack.bench.fleets.slices import partitionable
 
 TABLE = MoveTable(geometry("A100-SXM4-80GB"))
 
@@ -37,7 +38,9 @@ def test_every_policy_has_a_row_in_every_placement_table(
 
 def test_every_policy_is_benchmarked() -> None:
     left_out = sorted(set(POLICIES) - set(NAMES))
-    assert not left_out, f"hack/bench/fleet.py leaves out {left_out}: take its NAMES from POLICIES"
+    assert not left_out, (
+        f"hack/bench/fleets/fleet.py leaves out {left_out}: take its NAMES from POLICIES"
+    )
 
 
 def test_the_order_of_devices_is_compared_for_both_kinds_of_requests() -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from dra.gpu.geometry import Geometry
-from hack.bench.fleet import Fleet, Held
+from hack.bench.fleets.fleet import Fleet, Held
 
 MIXES: Mapping[str, tuple[float, ...]] = {
     "uniform": (1 / 6, 1 / 6, 1 / 6, 1 / 6, 1 / 6, 1 / 6),

@@ -25,8 +25,8 @@ from dra.gpu.geometry import Geometry, Placement, Profile
 from dra.gpu.inventory import ClaimRef, Instance, InstanceState
 from dra.gpu.mignode import to_mignode
 from dra.gpu.names import DEFAULT_DRIVER, mig_device
-from hack.bench import objects
-from hack.bench.objects import GPUS_PER_NODE
+from hack.bench.control import objects
+from hack.bench.control.objects import GPUS_PER_NODE
 
 VERSION = "1000000"
 """The resourceVersion of all lists."""

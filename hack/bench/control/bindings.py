@@ -14,7 +14,7 @@ from typing import Self
 from dra.common.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.client.transport import KubeApi
 from dra.kube.mirror.reflector import Change, Reflector
-from hack.bench import objects
+from hack.bench.control import objects
 
 CREATORS = 4
 """Threads that create and delete objects."""

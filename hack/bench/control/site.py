@@ -30,9 +30,9 @@ from dra.gpu.names import DEFAULT_DRIVER, class_name
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import KubeError
 from dra.kube.timing import rfc3339
-from hack.bench import objects
-from hack.bench.bindings import CREATORS
-from hack.bench.slices import partitionable
+from hack.bench.control import objects
+from hack.bench.control.bindings import CREATORS
+from hack.bench.fleets.slices import partitionable
 from hack.cluster.binaries import Binaries
 from hack.cluster.driver.chart import NAMESPACE, REPOSITORY
 from hack.cluster.driver.claimpolicy import FLAG, finalizers_at_creation

@@ -33,7 +33,7 @@ from dra.gpu.geometry import Geometry
 from dra.gpu.mignode import to_mignode
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.kube.mirror.store import Store
-from hack.bench import objects
+from hack.bench.control import objects
 
 
 class Timed(NamedTuple):

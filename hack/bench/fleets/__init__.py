@@ -1,0 +1,1 @@
+"""Fleets of GPUs without a cluster: requests drawn, decisions made, devices that are published."""
