@@ -75,7 +75,9 @@ def _run_pod(api: KubeApi, name: str) -> None:
     wait_for(f"{name} running", lambda: phase(api, name) == "Running")
 
 
-def test_a_plugin_that_dies_is_started_again_and_serves_its_node(up: Up) -> None:
+def test_a_plugin_that_dies_is_started_again_and_a_stand_in_that_dies_ends_the_cluster(
+    up: Up,
+) -> None:
     """And neither a second run on its directory nor a cluster beside it disturbs the first."""
     done = _try("--dir", str(up.home), "--nodes", "1", "--gpus", "1")
     assert done.returncode == 1
@@ -93,6 +95,10 @@ def test_a_plugin_that_dies_is_started_again_and_serves_its_node(up: Up) -> None
     _run_pod(up.api, "second")
     up.api.delete(PODS, "first", namespace="default")
     wait_for("first gone", lambda: gone(lambda: standins.get_pod(up.api, "first")))
+    up.kill("kubelet")
+    assert up.process.wait(PATIENCE) == 1
+    up.says("kubelet-node-1 was killed by signal 9. The end of its log:")
+    assert "registered DRA driver" in up.log.read_text()
 
 
 def _start_and_end_another(home: Path) -> None:
@@ -104,15 +110,6 @@ def _start_and_end_another(home: Path) -> None:
             wait_for("second kubeconfig", (home / "kubeconfig").exists)
         finally:
             second.terminate()
-
-
-def test_a_stand_in_that_dies_ends_the_cluster_with_the_end_of_its_log(up: Up) -> None:
-    log = up.home / "logs" / "kubelet-node-1.log"
-    wait_for("registration", lambda: "registered DRA driver" in log.read_text())
-    up.kill("kubelet")
-    assert up.process.wait(PATIENCE) == 1
-    up.says("kubelet-node-1 was killed by signal 9. The end of its log:")
-    assert "registered DRA driver" in up.log.read_text()
 
 
 def test_the_steps_that_it_prints_run_as_printed_also_beside_another_pod(up: Up) -> None:
