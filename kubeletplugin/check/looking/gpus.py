@@ -2,46 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import pynvml
 
+from kubeletplugin.check.looking.asker import Asker
 from kubeletplugin.check.looking.profiles import read_instances, read_profiles
 from kubeletplugin.check.report import Gpu
 from kubeletplugin.nvml.discovery import architecture_name
 from kubeletplugin.nvml.errors import GpuLostError, NotSupportedError, NvmlError
 from kubeletplugin.nvml.session.session import Session
 
-T = TypeVar("T")
-U = TypeVar("U")
 _MIB = 1024 * 1024
 _MODES = {None: "none", False: "off", True: "on"}
-
-
-@dataclass(slots=True)
-class Asker:
-    """Asks one GPU, and keeps what it refused instead of raising."""
-
-    session: Session
-    gpu: str
-    errors: list[str] = field(default_factory=list)
-    lost: bool = False
-
-    def __call__(self, function: Callable[..., Any], *arguments: Any, instead: T) -> Any | T:
-        """The answer, or ``instead``."""
-        return self.tried(partial(self.session.call, function, *arguments, gpu=self.gpu), instead)
-
-    def tried(self, work: Callable[[], T], instead: U) -> T | U:
-        """Result of ``work``, or ``instead`` where it raises an NvmlError."""
-        try:
-            return work()
-        except NvmlError as error:
-            self.lost = self.lost or isinstance(error, GpuLostError)
-            self.errors.append(str(error))
-            return instead
 
 
 def read_gpus(session: Session) -> tuple[Gpu, ...]:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Iterator
 from functools import partial, wraps
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pynvml
 
+from kubeletplugin.check.looking.asker import Asker
 from kubeletplugin.check.report import ComputeProfile, Instance, Profile
 from kubeletplugin.nvml.errors import NotSupportedError, NvmlError
 from kubeletplugin.nvml.instances import (
@@ -18,9 +19,6 @@ from kubeletplugin.nvml.instances import (
     read_gpu_instance,
 )
 from kubeletplugin.nvml.versions import newest_form
-
-if TYPE_CHECKING:
-    from kubeletplugin.check.looking.gpus import Asker
 
 _MOST_INSTANCES = 16
 _NAME_PREFIX = "MIG "

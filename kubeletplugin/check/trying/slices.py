@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from dra.gpu.geometry import Placement
 from dra.gpu.geometry import Profile as Shape
-from kubeletplugin.check.looking.gpus import Asker
+from kubeletplugin.check.looking.asker import Asker
 from kubeletplugin.check.looking.profiles import offered
 from kubeletplugin.check.report import ComputeProfile, Gpu, Profile, Trial
 from kubeletplugin.nvml.changes import create_gpu_instance, destroy_compute_instances
