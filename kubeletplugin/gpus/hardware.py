@@ -11,8 +11,8 @@ from dra.gpu.inventory import Gpu
 from dra.gpu.reasons import GpuReason
 from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.errors import DeviceError
+from kubeletplugin.gpus.description.gpu_reader import GpuReader
 from kubeletplugin.gpus.gpu_names import GpuNames
-from kubeletplugin.gpus.gpu_reader import GpuReader
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.locks import FifoLock
 from kubeletplugin.gpus.neighbours.other_managers import Conflict

@@ -9,7 +9,7 @@ import pytest
 from dra.claims.reasons import NodeReason
 from dra.gpu.geometry import Geometry, Placement, Profile
 from dra.gpu.inventory import ClaimRef, Instance, InstanceState
-from kubeletplugin.gpus.gpu_description import describe
+from kubeletplugin.gpus.description.gpu_description import describe
 from kubeletplugin.gpus.known_gpu import KnownGpu
 from kubeletplugin.gpus.neighbours.other_managers import Conflict
 from kubeletplugin.journal.entries import Entry, State

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Mapping
 
 from dra.gpu.reasons import GpuReason
-from kubeletplugin.gpus.gpu_description import describe
+from kubeletplugin.gpus.description.gpu_description import describe
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.ownership.entrywatch import EntryWatch
 from kubeletplugin.gpus.ownership.identity import Identity

@@ -1,0 +1,1 @@
+"""Description of GPUs for publishing: their state, and what is on them."""
