@@ -166,7 +166,7 @@ def test_the_api_server_takes_a_name_away_and_gives_it_back(site: Site) -> None:
     wait_for("the name", lambda: stored() == NAME)
     site.api.create(DEVICE_CLASSES, foreign(name="a-class"))
     wait_for("the other class to be seen", lambda: taken_by_another() == "a-class")
-    assert "extended resource taken" in site.logs()
+    wait_for("the log", lambda: "extended resource taken" in site.logs())
     site.api.delete(DEVICE_CLASSES, "a-class")
     wait_for("the annotation to go", lambda: taken_by_another() is None)
     assert stored() == NAME

@@ -2,6 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+
+import pytest
+
 from tests.kubeletplugin.conftest import folder, kubeconfig, make_rig, rig, variants
 
 __all__ = ["folder", "kubeconfig", "make_rig", "rig", "variants"]
+
+
+@pytest.fixture(autouse=True)
+def logs_again() -> Iterator[None]:
+    """What a test does in this process without logs is heard of again after it."""
+    yield
+    logging.disable(logging.NOTSET)

@@ -74,7 +74,6 @@ def bench(folder: Path) -> Iterator[Bench]:
     bench = Bench(folder)
     with hooked(bench.recorder):
         yield bench
-    logging.disable(logging.NOTSET)
 
 
 def offsets(length: int) -> list[int]:

@@ -88,7 +88,6 @@ def bench(folder: Path) -> Iterator[Bench]:
     bench = Bench(folder)
     with hooked(bench.recorder):
         yield bench
-    logging.disable(logging.NOTSET)
 
 
 def test_a_record_that_names_a_device_of_no_known_kind_is_quarantined_alone(bench: Bench) -> None:
