@@ -48,7 +48,8 @@ def fallen_back(rig: Rig, gate: Gate) -> None:
     for found in slices(rig):
         rig.api.delete(RESOURCE_SLICES, found["metadata"]["name"])
     wait_for("the controller", lambda: rig.mignode()["spec"]["allocator"] == "controller")
-    assert condition(rig)["reason"] == "GateOff"
+    # The status is written after the spec.
+    wait_for("the reason", lambda: condition(rig)["reason"] == "GateOff")
     assert slices(rig) == []
     gate.order.clear()
 
