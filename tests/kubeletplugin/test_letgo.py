@@ -55,7 +55,7 @@ def message(rig: Rig, gpu: int = 0) -> str:
 
 
 def test_a_plugin_that_serves_keeps_its_gpus_from_being_reset(rig: Rig) -> None:
-    assert held(rig) == [0, 1]
+    wait_for("the GPUs held", lambda: held(rig) == [0, 1])
     with pytest.raises(HeldError):
         rig.machine.reset_gpu(0)
     assert rig.machine.ask_mig_mode(0, enabled=False) == Return.IN_USE
@@ -68,7 +68,8 @@ def test_a_drained_gpu_is_let_go_of_reset_and_taken_up_again(rig: Rig) -> None:
     rig.prepared(other)
     drain(rig, "gpu-0")
     let_go(rig, 0)
-    assert held(rig) == [1]
+    # Opened anew, the library holds a GPU from the first call about it on.
+    wait_for("the other GPU", lambda: held(rig) == [1])
     uuid = rig.machine.gpu(0).uuid
     for words in (f"nvidia-smi -r -i {uuid}", f"kubectl mig resume {rig.node} gpu-0"):
         assert words in message(rig)
@@ -81,7 +82,7 @@ def test_a_drained_gpu_is_let_go_of_reset_and_taken_up_again(rig: Rig) -> None:
     assert rig.unprepare(refused) == ""
     assert rig.unprepare(other) == ""
     rig.prepared(rig.claim("gpu-1-mig-1g5gb-19-4"))
-    assert held(rig) == [1]
+    wait_for("the GPUs held", lambda: held(rig) == [1])
     resume(rig)
     let_go(rig)
     assert rig.prepared(rig.claim(FIRST))
@@ -102,7 +103,7 @@ def test_looking_at_the_hardware_does_not_open_what_is_let_go_of(rig: Rig) -> No
         return reasons(rig) == [LET_GO, "XidError"]
 
     wait_for("the other GPU to be watched", heard)
-    assert held(rig) == [1]
+    wait_for("the GPUs held", lambda: held(rig) == [1])
     assert [g["name"] for g in rig.mignode()["status"]["gpus"]] == ["gpu-0", "gpu-1"]
 
 
@@ -115,7 +116,7 @@ def test_a_gpu_is_not_let_go_of_while_a_claim_is_prepared_on_it(rig: Rig) -> Non
     rig.daemon.gpus.loop._step()
     assert reasons(rig) == ["", ""]
     assert rig.prepared(ref), "kubelet asks again when a container restarts"
-    assert held(rig) == [0, 1]
+    wait_for("the GPUs held", lambda: held(rig) == [0, 1])
     assert rig.unprepare(ref) == ""
     let_go(rig, 0)
     assert rig.slices() == []
@@ -147,7 +148,7 @@ def test_gpus_drained_one_by_one_are_a_drained_node(rig: Rig) -> None:
     assert held(rig) == []
     drain(rig, "gpu-1")
     let_go(rig, 1)
-    assert held(rig) == [0]
+    wait_for("the GPUs held", lambda: held(rig) == [0])
 
 
 def test_where_any_handle_holds_all_gpus_the_message_names_the_way_out(
@@ -160,7 +161,7 @@ def test_where_any_handle_holds_all_gpus_the_message_names_the_way_out(
     wait_for("the GPU to be let go of", lambda: reasons(rig) == [LET_GO, ""])
     assert rig.daemon is not None
     rig.daemon.gpus.hardware.poll()  # takes the other's handle anew
-    assert held(rig) == [0, 1]
+    wait_for("the GPUs held", lambda: held(rig) == [0, 1])
     with pytest.raises(HeldError):
         rig.machine.reset_gpu(0)
     assert f"kubectl mig drain {rig.node}" in message(rig)
