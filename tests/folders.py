@@ -17,7 +17,7 @@ _ENOUGH_BYTES = 2 << 30
 
 
 def _in_memory() -> bool:
-    """Whether memory has room, and may hold programs: containers have little."""
+    """True if memory has room, and may hold programs: containers have little."""
     if not os.access(_SHM, os.W_OK):
         return False
     state = os.statvfs(_SHM)

@@ -108,7 +108,7 @@ def test_mig_mode_that_is_off_has_one_word(
 
 
 def _event(world: World) -> Obstacle | None:
-    """What the controller tells of the pod; None where it decides."""
+    """Reason and words that the controller tells of the pod; None where it decides."""
     kinds = Kinds(Selectors())
     cluster = Cluster(DRIVER, FINALIZER, kinds)
     for resource, take in (

@@ -56,7 +56,7 @@ class Site:
         return [self.workload.wait_for_node(name, timeout=timeout) for name in self.pods]
 
     def writes(self) -> int:
-        """How many statuses of claims the controller has written: allocations and their ends."""
+        """Number of the controller's writes to statuses of claims: allocations and their ends."""
         made = self.control_plane.audit.writes(since=self.mark, user=MIG_CONTROLLER.name)
         return sum(w.resource == "resourceclaims/status" and w.status == 200 for w in made)
 

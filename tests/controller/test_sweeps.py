@@ -75,8 +75,8 @@ def test_one_look_is_enough_for_all_that_are_alike(looks: Looks) -> None:
     assert len(looks.at) <= 3
 
 
-@pytest.mark.parametrize("alike", [True, False])
-def test_unrelated_pods_that_end_have_nothing_searched(looks: Looks, *, alike: bool) -> None:
+def busy(*, alike: bool) -> Bench:
+    """Two nodes with a large slice each, and the pods that wait for more."""
     bench = Bench("node-a", "node-b")
     for name in ("one", "two"):
         bench.claim(claim(name, request("r", "mig-4g.20gb")))
@@ -84,6 +84,12 @@ def test_unrelated_pods_that_end_have_nothing_searched(looks: Looks, *, alike: b
     bench.run()
     waiting(bench, alike=alike)
     bench.run()
+    return bench
+
+
+@pytest.mark.parametrize("alike", [True, False])
+def test_unrelated_pods_that_end_have_nothing_searched(looks: Looks, *, alike: bool) -> None:
+    bench = busy(alike=alike)
     looks.clear()
     for number in range(20):
         ends(bench, f"other-{number}", "node-a")
@@ -96,13 +102,7 @@ def test_unrelated_pods_that_end_have_nothing_searched(looks: Looks, *, alike: b
 @pytest.mark.parametrize("alike", [True, False])
 def test_a_pod_that_fits_is_looked_at_among_the_first(looks: Looks, *, alike: bool) -> None:
     """However many wait before it, and although room is made before every look."""
-    bench = Bench("node-a", "node-b")
-    for name in ("one", "two"):
-        bench.claim(claim(name, request("r", "mig-4g.20gb")))
-        bench.pod(pod(f"p-{name}", name))
-    bench.run()
-    waiting(bench, alike=alike)
-    bench.run()
+    bench = busy(alike=alike)
     bench.pod(pod("other", nodeName="node-a", cpu="100m"))
     bench.run(seconds=1.0)
     looks.clear()

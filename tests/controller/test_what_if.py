@@ -101,7 +101,7 @@ def books(fleet: Fleet) -> object:
 
 
 def answers(found: Problem, known: Cluster, fleet: FleetView) -> object:
-    """What is decided of a problem, why not, and what would be held back."""
+    """Decision on a problem, reasons against it, and what would be held back."""
     allocator = Allocator(known.fleet, known.hosts).on(fleet)
     decision = allocator.decide(found)
     why = None if decision else as_obstacle(explain(found, allocator))

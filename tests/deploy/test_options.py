@@ -32,7 +32,7 @@ def started(program: Program, values: Obj) -> dict[str, Any]:
 
 @functools.cache
 def defaults(name: str) -> dict[str, Any]:
-    """What the program makes of the arguments that the chart gives it without any values."""
+    """The program's options from the arguments that the chart gives it without any values."""
     return started(PROGRAMS[name], {})
 
 

@@ -14,6 +14,6 @@ __all__ = ["folder", "kubeconfig", "make_rig", "rig", "variants"]
 
 @pytest.fixture(autouse=True)
 def logs_again() -> Iterator[None]:
-    """What a test does in this process without logs is heard of again after it."""
+    """Logs that a test switched off in this process are on again after it."""
     yield
     logging.disable(logging.NOTSET)

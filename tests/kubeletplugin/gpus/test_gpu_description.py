@@ -1,4 +1,4 @@
-"""What is published of a GPU, case by case: its instances, and why it cannot be used."""
+"""Descriptions of a GPU as they are published, case by case: instances, and reasons against it."""
 
 from __future__ import annotations
 
