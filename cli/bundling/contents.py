@@ -70,8 +70,8 @@ class Contents:
         for name, command in self.commands.items():
             yield from self._noted(name, partial(self._output, name, command))
         pods = self._list(PODS)
-        ours = [p for p in pods if is_component(p, CONTROLLER) or is_component(p, PLUGIN)]
-        claimants = [p for p in pods if at(p, "spec", "resourceClaims") and p not in ours]
+        ours = [p for p in pods if _is_ours(p)]
+        claimants = [p for p in pods if at(p, "spec", "resourceClaims") and not _is_ours(p)]
         yield _objects("driver-pods.yaml", [redaction.pod(p, whole=True) for p in ours])
         yield _objects("pods.yaml", [redaction.pod(p) for p in claimants])
         yield _objects("nodes.yaml", [redaction.node(n) for n in self._list(NODES)])
@@ -128,6 +128,10 @@ class Contents:
             self.missing.append(f"{name}: {error}")
         else:
             yield File(name, content)
+
+
+def _is_ours(pod: Obj) -> bool:
+    return is_component(pod, CONTROLLER) or is_component(pod, PLUGIN)
 
 
 def _has_restarted(pod: Obj, container: Obj) -> bool:
