@@ -65,6 +65,13 @@ EVENT_LIMITS = EventLimits(at_once=5, pause_seconds=0.1, delay_seconds=0.5)
     "decision about a claim until nobody uses the claim.",
 )
 @click.option(
+    "--eager-creation/--no-eager-creation",
+    default=True,
+    show_default=True,
+    help="Name in a label of each claim the node that it is allocated to, so that the node makes "
+    "its slice before kubelet asks for it.",
+)
+@click.option(
     "--metrics-address",
     default="",
     metavar="HOST:PORT",
@@ -88,6 +95,7 @@ def main(  # noqa: PLR0913 - one parameter per flag
     leader_elect: bool,
     identity: str,
     finalizer_at_creation: bool,
+    eager_creation: bool,
     metrics_address: str,
     log_level: str,
     log_format: str,
@@ -117,7 +125,11 @@ def main(  # noqa: PLR0913 - one parameter per flag
     program = _Program(
         api,
         sink,
-        Names(driver_name, finalizer_at_creation=finalizer_at_creation),
+        Names(
+            driver_name,
+            finalizer_at_creation=finalizer_at_creation,
+            eager_creation=eager_creation,
+        ),
         registry=registry,
         probes=probes,
     )

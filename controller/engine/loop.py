@@ -41,13 +41,15 @@ _STUCK_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names under which the controller acts, and how its finalizer comes onto claims.
+    """The names under which the controller acts, and what it puts on claims.
 
-    ``finalizer_at_creation``: the API server puts it on every claim of ours.
+    ``finalizer_at_creation``: the API server puts the finalizer on every claim of ours.
+    ``eager_creation``: claims name their node in a label, so that it makes their slices at once.
     """
 
     driver: str
     finalizer_at_creation: bool = False
+    eager_creation: bool = True
 
     @property
     def finalizer(self) -> str:
@@ -198,6 +200,7 @@ class Controller:
             finalizer=self._names.finalizer,
             now=self._clock.now,
             leads=lambda: self._leads() and not stop.is_set(),
+            labels_nodes=self._names.eager_creation,
         )
 
     def _fence(self, inbox: Inbox, cluster: Cluster, *, writer: Writer, outbox: Outbox) -> Fence:

@@ -19,7 +19,7 @@ from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.claims import Claim, read_claim
 from dra.claims.wants import ClaimWants
 from dra.common.resources import Obj, ObjectKey
-from dra.kube.errors import ConflictError, UnavailableError
+from dra.kube.errors import ConflictError, KubeError, UnavailableError
 from dra.pods.pods import Pod
 
 _log = logging.getLogger(__name__)
@@ -144,20 +144,31 @@ class AllocationWrites:
         """
         for write in writes:
             claim = write.claim
+            node = write.decision.node
             if self._cluster.finalizer not in claim.finalizers:
-                stored = self._writer.add_finalizer(claim)
+                stored = self._writer.add_finalizer(claim, node=node)
                 yield stored
                 claim = read_claim(stored)
-            yield self._writer.allocate(
+            stored = self._writer.allocate(
                 claim,
                 write.picks,
-                node=write.decision.node,
+                node=node,
                 pool=write.decision.pool,
                 config=write.wants.config(p.request for p in write.picks),
                 pod=pod,
             )
+            yield stored
+            yield self._labelled(stored, node)
         if lifting:
             self._writer.lift_gate(pod, self._gate)
+
+    def _labelled(self, stored: Obj, node: str) -> Obj:
+        """The claim with the label of its node, without which its slice is made a little later."""
+        try:
+            return self._writer.label(stored, node=node)
+        except KubeError as error:
+            _log.debug("not labelled: %s", error)
+            return stored
 
     def _take(self, pod: Pod, writes: list[_Write], answer: WriteAnswer) -> None:
         """Account for what was stored; the first claim without an allocation is what failed."""

@@ -17,7 +17,8 @@ from controller.writing.handover import Unanswered
 from dra.allocator.problem import Pick
 from dra.claims.allocation import AllocatedDevice, write_allocation
 from dra.claims.claims import Claim, field_manager
-from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj, Resource
+from dra.claims.node_label import label_of, node_label
+from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj, Resource, at
 from dra.kube.client.patch import PatchApi
 from dra.kube.errors import ConflictError, InvalidError, KubeError, ObjectNotFoundError
 from dra.kube.timing import rfc3339
@@ -53,10 +54,11 @@ class Writer:
     """Writes for one driver, as long as it ``leads``.
 
     Every method raises KubeError when the server refuses, and NotLeadingError. ``unanswered`` are
-    its allocations that may still be made.
+    its allocations that may still be made. With ``labels_nodes`` claims name in a label the node
+    that they are allocated to (``dra.claims.node_label``).
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it writes, and when
         self,
         api: WriteApi,
         *,
@@ -64,6 +66,7 @@ class Writer:
         finalizer: str,
         now: Callable[[], datetime],
         leads: Callable[[], bool],
+        labels_nodes: bool = True,
     ) -> None:
         self._api = api
         self._driver = driver
@@ -71,11 +74,34 @@ class Writer:
         self._manager = field_manager(driver)
         self._now = now
         self._leads = leads
+        self._labels_nodes = labels_nodes
         self.unanswered = Unanswered()
 
-    def add_finalizer(self, claim: Claim) -> Obj:
-        """Put our finalizer on a claim. Raises RefusedError where no patch will do."""
-        return self._set_finalizers(claim, [*claim.finalizers, self._finalizer])
+    def add_finalizer(self, claim: Claim, *, node: str) -> Obj:
+        """Put our finalizer on a claim that is to be allocated on ``node``.
+
+        Raises:
+            RefusedError: no patch will do.
+        """
+        labels = {"labels": self._node_label(node)} if self._labels_nodes else {}
+        return self._set_finalizers(claim, [*claim.finalizers, self._finalizer], **labels)
+
+    def label(self, stored: Obj, *, node: str) -> Obj:
+        """The claim as stored, with the label of the node that it is allocated to."""
+        labels, metadata = self._node_label(node), stored["metadata"]
+        if not self._labels_nodes or labels.items() <= at(metadata, "labels", default={}).items():
+            return stored
+        self._check()
+        return self._api.patch(
+            RESOURCE_CLAIMS,
+            metadata["name"],
+            {"metadata": {"uid": metadata["uid"], "labels": labels}},
+            namespace=metadata["namespace"],
+            field_manager=self._manager,
+        )
+
+    def _node_label(self, node: str) -> dict[str, str]:
+        return {node_label(self._driver): label_of(node)}
 
     def remove_finalizer(self, claim: Claim) -> Obj:
         """Take our finalizer off a claim, which ends it when it is being deleted."""
@@ -222,14 +248,14 @@ class Writer:
         if not self._leads():
             raise NotLeadingError
 
-    def _set_finalizers(self, claim: Claim, finalizers: list[str]) -> Obj:
+    def _set_finalizers(self, claim: Claim, finalizers: list[str], **metadata: Obj) -> Obj:
         if len(claim.finalizers) > MOST_FINALIZERS:
             raise RefusedError(
                 f"the claim has more than {MOST_FINALIZERS} finalizers, and is not touched: remove "
                 "those that nobody waits for"
             )
         try:
-            return self._patch(claim, {"metadata": {"finalizers": finalizers or None}})
+            return self._patch(claim, {"metadata": {**metadata, "finalizers": finalizers or None}})
         except InvalidError as error:
             if not (claim.config or claim.others_config) or "immutable" not in error.message:
                 raise

@@ -143,8 +143,9 @@ def _merge(obj: Obj, body: Obj) -> None:
     if metadata.pop("uid") != known["uid"]:
         causes = [{"field": "metadata.uid", "message": "field is immutable"}]
         raise InvalidError("metadata.uid: immutable", status=422, details={"causes": causes})
-    if added := metadata.pop("annotations", None):
-        known["annotations"] = known.get("annotations", {}) | added
+    for field in ("annotations", "labels"):
+        if added := metadata.pop(field, None):
+            known[field] = known.get(field, {}) | added
     known |= {k: v for k, v in metadata.items() if v is not None}
     for key in [k for k, v in metadata.items() if v is None]:
         known.pop(key, None)
@@ -196,6 +197,7 @@ class Bench:
         observer: ControllerObserver | None = None,
         api: FakeApi | None = None,
         finalizer_at_creation: bool = False,
+        eager_creation: bool = True,
         evaluator: Evaluator | None = None,
         asking: Outbox | None = None,
     ) -> None:
@@ -222,6 +224,7 @@ class Bench:
             finalizer=FINALIZER,
             now=lambda: datetime.fromtimestamp(1767225600 + self.time - 1000, UTC),
             leads=lambda: self.leads,
+            labels_nodes=eager_creation,
         )
         self.engine = Engine(
             self.cluster,

@@ -26,7 +26,7 @@ def born(name: str, *requests: dict[str, Any], finalizers: tuple[str, ...] = ())
 
 
 def test_such_a_claim_is_allocated_by_a_single_write() -> None:
-    bench = Bench("node-a", finalizer_at_creation=True)
+    bench = Bench("node-a", finalizer_at_creation=True, eager_creation=False)
     bench.claim(born("c"))
     bench.pod(pod("p", "c"))
     bench.run()

@@ -168,7 +168,7 @@ def test_the_controller_allocates_devices_of_its_driver_only(
         )
 
 
-def test_the_controller_changes_its_finalizer_and_fence_and_nothing_else_of_a_claim(
+def test_the_controller_changes_its_finalizer_label_and_fence_and_nothing_else_of_a_claim(
     controller: Api, admin: Api, claim: Obj
 ) -> None:
     name = claim["metadata"]["name"]
@@ -182,17 +182,24 @@ def test_the_controller_changes_its_finalizer_and_fence_and_nothing_else_of_a_cl
         {"annotations": {"a": None}},
         {"annotations": {"c": "d"}},
         {"labels": {"a": "c"}},
+        {"labels": {"a": None}},
+        {"labels": {"c": "d"}},
         {"ownerReferences": [owner]},
     ):
         where = f"{CLAIMS}/{name}"
         body = {"metadata": metadata}
         status, text = refusal(controller, "PATCH", where, body=body, content=MERGE)
-        assert (status, "mig.dra.dev/allocation and annotation" in text) == (403, True), metadata
+        assert (status, "mig.dra.dev/allocation, label mig.dra.dev/node and" in text) == (
+            403,
+            True,
+        ), metadata
     ours = {
         "finalizers": ["a.example/b", f"{DRIVER}/allocation"],
         "annotations": {f"{DRIVER}/fence": "1"},
+        "labels": {f"{DRIVER}/node": "node-a"},
     }
     written = controller.patch("ResourceClaim", name, {"metadata": ours})["metadata"]
+    assert written["labels"] == {"a": "b", f"{DRIVER}/node": "node-a"}
     assert written["annotations"] == {"a": "b", f"{DRIVER}/fence": "1"}
     admin.patch("ResourceClaim", name, {"metadata": {"finalizers": None}})
 

@@ -1,0 +1,79 @@
+"""The label of a claim that names its node, by which that node's plugin watches it."""
+
+from __future__ import annotations
+
+from dra.claims.node_label import label_of, node_label
+from dra.common.resources import RESOURCE_CLAIMS
+from dra.kube.errors import KubeError, UnavailableError
+from tests.controller.bench import Bench
+from tests.controller.objects import DRIVER, FINALIZER, claim, pod
+
+CLAIM, STATUS, POD = "resourceclaims", "resourceclaims/status", "pods"
+LABEL = node_label(DRIVER)
+
+
+def test_it_comes_with_the_finalizer_and_costs_no_write() -> None:
+    bench = Bench("node-a")
+    body = claim("c")
+    body["metadata"]["labels"] = {"team": "a"}
+    bench.claim(body)
+    bench.pod(pod("p", "c"))
+    bench.run()
+    assert bench.api.get(RESOURCE_CLAIMS, "c")["metadata"]["labels"] == {
+        "team": "a",
+        LABEL: "node-a",
+    }
+    assert bench.api.writes == [CLAIM, STATUS]
+
+
+def test_where_the_finalizer_was_there_it_follows_the_allocation_at_once() -> None:
+    bench = Bench("node-a", finalizer_at_creation=True)
+    body = claim("c")
+    body["metadata"]["finalizers"] = [FINALIZER]
+    bench.claim(body)
+    bench.pod(pod("p", "c"))
+    bench.run()
+    assert bench.api.get(RESOURCE_CLAIMS, "c")["metadata"]["labels"] == {LABEL: "node-a"}
+    assert bench.api.writes == [STATUS, CLAIM]
+
+
+def test_none_is_written_without_eager_creation() -> None:
+    bench = Bench("node-a", eager_creation=False)
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    assert bench.devices("c")
+    assert "labels" not in bench.api.get(RESOURCE_CLAIMS, "c")["metadata"]
+
+
+def test_one_of_another_node_is_replaced() -> None:
+    bench = Bench("node-a")
+    body = claim("c")
+    body["metadata"] |= {"finalizers": [FINALIZER], "labels": {LABEL: "node-z"}}
+    bench.claim(body)
+    bench.pod(pod("p", "c"))
+    bench.run()
+    assert bench.api.get(RESOURCE_CLAIMS, "c")["metadata"]["labels"] == {LABEL: "node-a"}
+
+
+def test_a_label_that_cannot_be_written_holds_up_nothing() -> None:
+    bench = Bench("node-a", finalizer_at_creation=True)
+    body = claim("c")
+    body["metadata"]["finalizers"] = [FINALIZER]
+    bench.claim(body)
+
+    def refuse(what: str) -> KubeError | None:
+        return UnavailableError("no answer") if what == CLAIM else None
+
+    bench.api.refuse = refuse
+    bench.pod(pod("p", "c", schedulingGates=[{"name": FINALIZER}]))
+    bench.run()
+    assert bench.devices("c")
+    assert bench.api.writes == [STATUS, POD], "the gate was lifted all the same"
+
+
+def test_a_name_that_is_too_long_for_a_label_is_a_digest() -> None:
+    names = {"a" * 200, "b" * 200, "c" * 64}
+    assert len({label_of(name) for name in names}) == len(names)
+    assert all(len(label_of(name)) <= 63 for name in names)
+    assert label_of("n" * 63) == "n" * 63
