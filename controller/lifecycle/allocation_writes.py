@@ -15,7 +15,7 @@ from controller.reporting.report import Reporter
 from controller.writing.in_flight import InFlight, WriteAnswer
 from controller.writing.writer import Writer
 from dra.allocator.problem import Decision, Pick
-from dra.claims.allocation import AllocatedDevice, Allocation
+from dra.claims.allocation import Allocation
 from dra.claims.claims import Claim, read_claim
 from dra.claims.wants import ClaimWants
 from dra.common.resources import Obj, ObjectKey
@@ -51,11 +51,7 @@ class _Write:
 
     def allocation(self, driver: str) -> Allocation:
         """As the claim will have it, without its configuration."""
-        devices = (
-            AllocatedDevice(p.request, driver, self.decision.pool, p.device, admin_access=p.admin)
-            for p in self.picks
-        )
-        return Allocation(tuple(devices), self.decision.node)
+        return self.decision.allocation(self.claim.ref, driver)
 
 
 class AllocationWrites:

@@ -46,6 +46,11 @@ class OngoingDecision:
         self._places: Places
         self._search: Search | None = None
 
+    @property
+    def steps(self) -> int:
+        """Steps that were taken."""
+        return self._budget.used
+
     def go_on(self, places: Places, *, steps: int | None = None) -> Outcome | None:
         """Search on, on ``places`` as they are now; None when that took ``steps`` without an end.
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from dra.allocator.fleet.gpustate import GpuState
 from dra.cel.kinds import Offer
+from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.reading import Fault, ReadClaims
 from dra.claims.wants import ClaimWants, Want
 from dra.gpu.geometry import Placement
@@ -69,6 +70,14 @@ class Decision:
     def of(self, claim: ClaimRef) -> tuple[Pick, ...]:
         """The devices of one claim."""
         return tuple(p for p in self.picks if p.claim.uid == claim.uid)
+
+    def allocation(self, claim: ClaimRef, driver: str) -> Allocation:
+        """The allocation of one claim, without its configuration."""
+        devices = (
+            AllocatedDevice(p.request, driver, self.pool, p.device, admin_access=p.admin)
+            for p in self.of(claim)
+        )
+        return Allocation(tuple(devices), self.node)
 
 
 @dataclass(frozen=True, slots=True)

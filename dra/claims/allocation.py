@@ -94,12 +94,17 @@ def write_allocation(
     configs = [dict(entry) for entry in config]
     if configs:
         allocated["config"] = configs
-    fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
     return {
         "allocationTimestamp": timestamp,
         "devices": allocated,
-        "nodeSelector": {"nodeSelectorTerms": [{"matchFields": fields}]},
+        "nodeSelector": node_selector(node),
     }
+
+
+def node_selector(node: str) -> dict[str, Any]:
+    """The node selector of an allocation on ``node``."""
+    fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
+    return {"nodeSelectorTerms": [{"matchFields": fields}]}
 
 
 def allocation_config(

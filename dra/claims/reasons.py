@@ -28,6 +28,7 @@ class Reason(StrEnum):
     MIXED = "MixedDrivers"
     VOLUME_CLAIM = "WaitingForVolumeClaim"
     OTHER_CLAIM = "WaitingForOtherClaim"
+    WAITING_FOR_GANG = "WaitingForPodGroup"
     SEARCH_GIVEN_UP = "SearchGivenUp"
     NOTHING_TO_SEE = "NothingToLookAt"
     NEXT_IN_LINE = "NextInLine"

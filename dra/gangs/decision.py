@@ -1,0 +1,192 @@
+"""A decision for a gang: room for so many of its pods beside each other, or how many there is for.
+
+It is made in parts. What was found before is placed again at the beginning of each part, and what
+does not fit any more is decided anew, so that in the end all of it fits together at that time.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Hashable, Sequence
+from dataclasses import replace
+
+from dra.allocator.explain.judge import explain
+from dra.allocator.explain.message import as_obstacle
+from dra.allocator.ongoing import OngoingDecision
+from dra.allocator.problem import GivenUp, Outcome, Problem
+from dra.claims.reasons import Obstacle
+from dra.gangs.outcome import GangOutcome, Placed, Questions
+from dra.gangs.trial import Trial
+
+POD_STEPS = 50
+"""Steps that a pod counts as beside those of its search: some tenths of a millisecond."""
+
+_ORDERS = 3
+"""Orders in which the pods are tried: those that found no room go first the next time."""
+
+_PARTS = 200
+"""Parts after which the rest is decided in one, however much changes meanwhile."""
+
+_ALL = 10**12
+
+
+class GangDecision:
+    """Decision for ``need`` of ``candidates``, which are at least one. Not thread-safe."""
+
+    def __init__(
+        self, candidates: Sequence[Problem], need: int, trial: Trial, questions: Questions
+    ) -> None:
+        self._candidates = candidates
+        self._need = need
+        self._trial = trial
+        self._questions = questions
+        self._placed: list[Placed] = []
+        self._pending: deque[Problem] = deque()
+        self._seen: dict[str, Hashable] = {}
+        self._given_up: GivenUp | None = None
+        self._left = 0
+        self._parts = 0
+        self._work = self._decide()
+
+    def go_on(self, *, steps: int | None = None) -> GangOutcome | None:
+        """Decide on; None when that took ``steps`` without an end.
+
+        A part takes at most the steps of one pod's node more. The books are as before afterwards.
+        After an exception it is of no more use.
+
+        Raises:
+            SelectorError: a selector does not compile.
+            UnansweredError: a selector is still to be evaluated.
+        """
+        self._parts += 1
+        self._left = steps if steps is not None and self._parts < _PARTS else _ALL
+        try:
+            self._place_again()
+            while True:
+                next(self._work)
+                if self._left <= 0:
+                    return None
+        except StopIteration as found:
+            outcome: GangOutcome = found.value
+            return outcome
+        finally:
+            self._trial.undo()
+
+    def _decide(self) -> Generator[None, None, GangOutcome]:
+        order = [*self._candidates]
+        best: GangOutcome | None = None
+        for _ in range(_ORDERS):
+            self._trial.undo()
+            self._placed.clear()
+            self._seen.clear()
+            failures = yield from self._try(order)
+            if len(self._placed) >= self._need:
+                return GangOutcome(tuple(self._placed))
+            if best is None or len(self._placed) > len(best.placed):
+                failed = failures[-1] if failures else order[-1]
+                best = GangOutcome(tuple(self._placed), failed, self._why(failed))
+            again = sorted(order, key=lambda problem: problem not in failures)
+            if not self._placed or again == order:
+                break
+            order = again
+        if best is None:
+            raise AssertionError("at least one order is tried")
+        return best
+
+    def _try(self, order: Sequence[Problem]) -> Generator[None, None, list[Problem]]:
+        """Place as many as are needed; returns those that found no room."""
+        failures: list[Problem] = []
+        kinds: set[Hashable] = set()
+        self._pending = deque(order)
+        while self._pending and len(self._placed) < self._need:
+            problem = self._pending.popleft()
+            kind = self._questions.kind(problem)
+            if kind in kinds:
+                failures.append(problem)
+                continue
+            if (yield from self._place(problem)):
+                continue
+            failures.append(problem)
+            # Whom others have to be near may fit later.
+            if kind is not None and problem.rules is None:
+                kinds.add(kind)
+        return failures
+
+    def _place(self, problem: Problem) -> Generator[None, None, bool]:
+        """Place a pod beside the others; False where there is no room."""
+        self._left -= POD_STEPS
+        if self._left <= 0:
+            yield
+        while True:
+            rest = self._trial.rest(problem)
+            if not rest.claims:
+                node = self._shared_node(rest)
+                if node:
+                    self._count(Placed(problem, rest, None, node))
+                return bool(node)
+            outcome = yield from self._search(problem, rest)
+            if outcome is None:
+                continue
+            self._given_up = outcome.given_up
+            if outcome.decision is None:
+                return False
+            self._count(Placed(problem, rest, outcome.decision, outcome.decision.node))
+            return True
+
+    def _search(self, problem: Problem, rest: Problem) -> Generator[None, None, Outcome | None]:
+        """Outcome for what is left of ``problem``; None when that is something else meanwhile."""
+        found = Outcome(None)
+        for attempt in self._questions.attempts(rest):
+            ongoing = OngoingDecision(attempt)
+            while True:
+                before = ongoing.steps
+                allocator = self._questions.allocator(problem.pod)
+                outcome = ongoing.go_on(allocator, steps=max(1, self._left))
+                self._left -= ongoing.steps - before
+                if outcome is not None:
+                    break
+                yield
+                now = self._trial.rest(problem)
+                if now.claims != rest.claims:
+                    return None
+                ongoing.problem = replace(now, excluded=attempt.excluded)
+            found = outcome
+            if found.decision is not None:
+                break
+        return found
+
+    def _count(self, placed: Placed) -> None:
+        self._seen.setdefault(placed.node, self._trial.traits(placed.node))
+        self._trial.place(placed.rest, placed.decision, placed.node)
+        self._placed.append(placed)
+
+    def _shared_node(self, problem: Problem) -> str:
+        """The node where a pod has to go whose claims are all decided; "" where it cannot."""
+        allocator = self._questions.allocator(problem.pod)
+        nodes = (n for n in allocator.fleet.nodes if allocator.find_misfit(problem, n) is None)
+        return next(nodes, "")
+
+    def _place_again(self) -> None:
+        """Place what was found in earlier parts, as far as it is still to be had."""
+        found, self._placed = self._placed, []
+        changed = {n for n, seen in self._seen.items() if self._trial.traits(n) != seen}
+        self._seen = {n: seen for n, seen in self._seen.items() if n not in changed}
+        again: list[Problem] = []
+        for each in found:
+            rest = self._trial.rest(each.problem)
+            allocator = self._questions.allocator(rest.pod)
+            if (
+                each.node in changed
+                or rest.claims != each.rest.claims
+                or allocator.find_misfit(rest, each.node)
+            ):
+                again.append(each.problem)
+            else:
+                self._count(replace(each, rest=rest))
+        self._pending.extendleft(reversed(again))
+
+    def _why(self, failed: Problem) -> Obstacle:
+        """Obstacle to placing a pod beside those that are placed."""
+        rest = self._trial.rest(failed)
+        allocator = self._questions.allocator(rest.pod)
+        return as_obstacle(explain(rest, allocator, given_up=self._given_up))

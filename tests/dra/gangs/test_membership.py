@@ -1,0 +1,116 @@
+"""Membership in gangs, in the words of each system."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dra.common.resources import Obj
+from dra.gangs.membership import GroupRef, is_nameless, read_membership
+from dra.gangs.podgroups import COSCHEDULING, KOORDINATOR, KUBERNETES, VOLCANO, WORKLOADS
+
+OWN, COUNT = "mig.dra.dev/pod-group", "mig.dra.dev/pod-group-min-count"
+KUEUE, TOTAL = "kueue.x-k8s.io/pod-group-name", "kueue.x-k8s.io/pod-group-total-count"
+FAST = "kueue.x-k8s.io/pod-group-fast-admission"
+LIGHT = "pod-group.scheduling.sigs.k8s.io"
+
+
+def pod(
+    labels: dict[str, str] | None = None,
+    annotations: dict[str, str] | None = None,
+    **spec: Any,
+) -> Obj:
+    metadata = {"namespace": "team", "name": "p", "labels": labels, "annotations": annotations}
+    return {"metadata": metadata, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("obj", "words", "stated"),
+    [
+        (pod({OWN: "g", COUNT: "4"}), "pod group team/g", "4"),
+        (pod({OWN: "g"}), "pod group team/g", None),
+        (
+            pod({COUNT: "4", "jobset.sigs.k8s.io/jobset-name": "train"}),
+            "JobSet team/train",
+            "4",
+        ),
+        (
+            pod({COUNT: "2", "leaderworkerset.sigs.k8s.io/group-key": "a1"}),
+            "group of a LeaderWorkerSet team/a1",
+            "2",
+        ),
+        (pod({COUNT: "2", "batch.kubernetes.io/job-name": "j"}), "Job team/j", "2"),
+        (pod({KUEUE: "k"}, {TOTAL: "3"}), "Kueue pod group team/k", "3"),
+        (pod({KUEUE: "k"}), "Kueue pod group team/k", None),
+        (
+            pod({f"{LIGHT}/name": "n", f"{LIGHT}/min-available": "2"}),
+            "pod group team/n",
+            "2",
+        ),
+        (pod({OWN: "g", COUNT: "4", KUEUE: "k"}, {TOTAL: "3"}), "pod group team/g", "4"),
+    ],
+)
+def test_pods_that_say_themselves_how_many(obj: Obj, words: str, stated: str | None) -> None:
+    found = read_membership(obj)
+    assert found is not None
+    assert (str(found.gang), found.stated, found.group) == (words, stated, None)
+    assert found.field
+
+
+@pytest.mark.parametrize(
+    ("obj", "group"),
+    [
+        (pod(schedulingGroup={"podGroupName": "g"}), GroupRef(KUBERNETES, "team", "g")),
+        (
+            pod(workloadRef={"name": "w", "podGroup": "workers", "podGroupReplicaKey": "1"}),
+            GroupRef(WORKLOADS, "team", "w", "workers"),
+        ),
+        (pod(None, {"scheduling.k8s.io/group-name": "v"}), GroupRef(VOLCANO, "team", "v")),
+        (pod(None, {"scheduling.volcano.sh/group-name": "v"}), GroupRef(VOLCANO, "team", "v")),
+        (pod({"scheduling.x-k8s.io/pod-group": "c"}), GroupRef(COSCHEDULING, "team", "c")),
+        (pod({LIGHT: "c"}), GroupRef(KOORDINATOR, "team", "c")),
+        (
+            pod({OWN: "g", COUNT: "4"}, schedulingGroup={"podGroupName": "g"}),
+            GroupRef(KUBERNETES, "team", "g"),
+        ),
+    ],
+)
+def test_pods_of_which_an_object_says_how_many(obj: Obj, group: GroupRef) -> None:
+    found = read_membership(obj)
+    assert found is not None
+    assert found.group == group
+    assert found.gang.namespace == "team"
+
+
+def test_replicas_of_one_pod_group_of_a_workload_are_gangs_of_their_own() -> None:
+    reference = {"name": "w", "podGroup": "workers"}
+    gangs = {
+        found.gang
+        for key in ("1", "2", None)
+        if (found := read_membership(pod(workloadRef={**reference, "podGroupReplicaKey": key})))
+    }
+    assert len(gangs) == 3
+
+
+@pytest.mark.parametrize(
+    "obj",
+    [
+        pod(),
+        pod({"app": "x"}, {"note": "y"}),
+        pod({"jobset.sigs.k8s.io/jobset-name": "train"}),
+        pod({"batch.kubernetes.io/job-name": "j"}),
+        pod({KUEUE: "k"}, {TOTAL: "3", FAST: "true"}),
+        pod(schedulingGroup={}),
+        pod(schedulingGroup=None, workloadRef=None),
+        {"metadata": {"namespace": "team", "name": "p"}},
+    ],
+)
+def test_pods_that_are_served_by_themselves(obj: Obj) -> None:
+    assert read_membership(obj) is None
+
+
+def test_a_number_without_a_name_or_an_owner_names_no_gang() -> None:
+    found = read_membership(pod({COUNT: "4"}))
+    assert found is not None
+    assert is_nameless(found.gang)

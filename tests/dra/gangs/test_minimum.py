@@ -1,0 +1,137 @@
+"""Sizes of gangs: what pods and objects say, and what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dra.common.resources import Obj, Resource
+from dra.gangs.membership import Membership, read_membership
+from dra.gangs.minimum import MOST_PODS, PodGroups, Unclear, find_minimum
+from dra.gangs.podgroups import (
+    COSCHEDULING,
+    KINDS,
+    KOORDINATOR,
+    KUBERNETES,
+    VOLCANO,
+    WORKLOADS,
+    GroupKind,
+    kind_of,
+    read_pod_group,
+    trim_pod_group,
+)
+from tests.dra.gangs.test_membership import COUNT, OWN, pod
+
+
+def member(obj: Obj) -> Membership:
+    found = read_membership(obj)
+    assert found is not None
+    return found
+
+
+LABELLED = member(pod({OWN: "g", COUNT: "3"}))
+BY_OBJECT = member(pod(schedulingGroup={"podGroupName": "g"}))
+
+
+def group(kind: GroupKind, name: str = "g", **spec: Any) -> Obj:
+    metadata = {"namespace": "team", "name": name, "uid": "u", "resourceVersion": "1"}
+    return {"metadata": {**metadata, "managedFields": [1]}, "spec": {**spec, "other": "x"}}
+
+
+def known(kind: GroupKind, *objects: Obj) -> PodGroups:
+    groups = PodGroups()
+    groups.kinds.add(kind)
+    for obj in objects:
+        groups.set(read_pod_group(kind, trim_pod_group(kind, obj)))
+    return groups
+
+
+def test_the_number_that_all_pods_state_counts() -> None:
+    assert find_minimum(LABELLED, {"3"}, PodGroups()) == 3
+
+
+@pytest.mark.parametrize(
+    ("stated", "told"),
+    [
+        ({"3", "4"}, "differ in label mig.dra.dev/pod-group-min-count ('3', '4')"),
+        ({str(n) for n in range(1, 6)}, "('1', '2', '3' and 2 more)"),
+        ({None, "3"}, "has no label mig.dra.dev/pod-group-min-count"),
+        ({"0"}, "is '0': set a whole number from 1 to 1000"),
+        ({"-1"}, "is '-1'"),
+        ({"many"}, "is 'many'"),
+        ({"٣"}, "set a whole number"),
+        ({"9" * 5000}, "set a whole number"),
+        ({"10000"}, "needs 10000 pods at once, and at most 1000 are allocated together"),
+    ],
+)
+def test_what_pods_state_wrongly_is_said_with_its_remedy(
+    stated: set[str | None], told: str
+) -> None:
+    found = find_minimum(LABELLED, stated, PodGroups())
+    assert isinstance(found, Unclear)
+    assert told in found.message
+    assert len(found.message) < 300
+
+
+def test_a_number_without_a_name_says_which_label_to_add() -> None:
+    found = find_minimum(member(pod({COUNT: "2"})), {"2"}, PodGroups())
+    assert isinstance(found, Unclear)
+    assert "mig.dra.dev/pod-group with one value" in found.message
+
+
+@pytest.mark.parametrize(
+    ("kind", "spec", "number"),
+    [
+        (KUBERNETES, {"schedulingPolicy": {"gang": {"minCount": 4}}}, 4),
+        (KUBERNETES, {"schedulingPolicy": {"basic": {}}}, 1),
+        (KUBERNETES, {}, 1),
+        (VOLCANO, {"minMember": 4}, 4),
+        (VOLCANO, {"minMember": 0}, 1),
+        (VOLCANO, {"minMember": "4"}, 1),
+        (COSCHEDULING, {"minMember": 2}, 2),
+        (KOORDINATOR, {"minMember": 2}, 2),
+    ],
+)
+def test_objects_say_how_many_in_their_own_fields(
+    kind: GroupKind, spec: dict[str, Any], number: int
+) -> None:
+    read = read_pod_group(kind, trim_pod_group(kind, group(kind, **spec)))
+    assert read.counts == {"": number}
+
+
+def test_a_workload_says_it_for_each_of_its_groups() -> None:
+    gangs = [{"name": "a", "policy": {"gang": {"minCount": 3}}}, {"name": "b", "policy": {}}]
+    groups = known(WORKLOADS, group(WORKLOADS, "w", podGroups=gangs))
+    for part, number in (("a", 3), ("b", 1)):
+        asked = member(pod(workloadRef={"name": "w", "podGroup": part}))
+        assert find_minimum(asked, (), groups) == number
+    missing = find_minimum(member(pod(workloadRef={"name": "w", "podGroup": "c"})), (), groups)
+    assert isinstance(missing, Unclear)
+    assert "has no pod group 'c'; it has a, b" in missing.message
+
+
+def test_an_object_that_is_missing_is_waited_for_where_its_kind_is_known() -> None:
+    missing = find_minimum(BY_OBJECT, (), known(KUBERNETES))
+    assert isinstance(missing, Unclear)
+    assert "PodGroup team/g of scheduling.k8s.io does not exist: create it" in missing.message
+    assert find_minimum(BY_OBJECT, (), PodGroups()) == 1
+
+
+def test_an_object_counts_until_it_is_gone() -> None:
+    obj = group(KUBERNETES, schedulingPolicy={"gang": {"minCount": MOST_PODS + 1}})
+    groups = known(KUBERNETES, obj)
+    assert isinstance(find_minimum(BY_OBJECT, (), groups), Unclear)
+    read = read_pod_group(KUBERNETES, group(KUBERNETES, schedulingPolicy={"gang": {"minCount": 2}}))
+    assert groups.set(read)
+    assert not groups.set(read)
+    assert find_minimum(BY_OBJECT, (), groups) == 2
+    groups.remove(KUBERNETES, "team", "g")
+    assert isinstance(find_minimum(BY_OBJECT, (), groups), Unclear)
+
+
+def test_kinds_are_known_by_group_and_plural_in_each_version() -> None:
+    for kind in KINDS:
+        for version in kind.versions:
+            assert kind_of(kind.at_version(version)) is kind
+    assert kind_of(Resource("", "v1", "pods", "Pod", namespaced=True)) is None
