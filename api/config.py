@@ -101,15 +101,15 @@ def decode(parameters: object) -> MigDeviceConfig:
     return config
 
 
-def overlay(placement: PlacementConfig, parameters: object) -> PlacementConfig:
-    """``placement`` with what ``parameters`` says of it; a field that they do not name stays.
+def decode_placement(parameters: object) -> dict[str, Any]:
+    """The fields of ``PlacementConfig`` that ``parameters`` name, by name; others stay as they are.
 
     Raises:
         InvalidObjectError: as ``decode``.
     """
     said = decode(parameters).placement
-    named = parameters.get("placement") or {} if isinstance(parameters, dict) else {}
-    return msgspec.structs.replace(placement, **{name: getattr(said, name) for name in named})
+    named = parameters.get("placement", {}) if isinstance(parameters, dict) else {}
+    return {name: getattr(said, name) for name in named}
 
 
 def encode(config: MigDeviceConfig) -> dict[str, Any]:

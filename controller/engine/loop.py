@@ -12,19 +12,19 @@ from dataclasses import dataclass
 from controller.cluster.changes import apply
 from controller.cluster.cluster import Cluster
 from controller.engine.engine import Engine
-from controller.engine.evaluations import Evaluations, evaluating
 from controller.engine.fence import Fence
 from controller.engine.inbox import Inbox
 from controller.engine.mirrors import Mirrors
 from controller.reporting.observer import ControllerObserver
 from controller.reporting.podconditions import PodConditions
 from controller.reporting.report import Reporter
+from controller.serving.evaluations import Evaluations, evaluating
 from controller.writing.handover import Handover, NoHandover
 from controller.writing.in_flight import InFlight
 from controller.writing.outbox import Outbox, Senders
 from controller.writing.writer import NotLeadingError, Writer
 from dra.cel.kinds import Kinds
-from dra.claims.wants import Reader
+from dra.claims.reader import Reader
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import finalizer
 from dra.kube.client.transport import KubeApi

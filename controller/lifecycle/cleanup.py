@@ -12,8 +12,8 @@ from controller.cluster.cluster import Cluster
 from controller.lifecycle.claimwrites import ClaimWrites
 from controller.writing.writer import Writer
 from dra.claims.claims import Claim
+from dra.claims.reader import Reader
 from dra.claims.reading import KnownClaim
-from dra.claims.wants import Reader
 from dra.common.resources import ObjectKey
 
 _log = logging.getLogger(__name__)

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dra.claims.claims import Claim
+from dra.claims.reader import Reader
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.wants import ClaimWants, Reader
+from dra.claims.wants import ClaimWants
 from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
 
@@ -47,13 +48,14 @@ class ReadClaims:
 
     ``wants`` are those of claims that are to be allocated, be they about to go. ``pins`` are the
     node selectors of the claims that are allocated. ``ours``: one of these has devices of our
-    driver.
+    driver. ``foreign`` are those for other drivers that are not allocated.
     """
 
     wants: tuple[ClaimWants, ...]
     pins: tuple[dict[str, Any], ...]
     faults: tuple[Fault, ...]
     ours: bool
+    foreign: tuple[ClaimRef, ...] = ()
 
     @property
     def going(self) -> tuple[ClaimRef, ...]:
@@ -79,6 +81,7 @@ def read_claims(
     wants: list[ClaimWants] = []
     pins: list[dict[str, Any]] = []
     faults: list[Fault] = []
+    foreign: list[ClaimRef] = []
     ours = False
     for known in claims:
         allocation = known.claim.allocation
@@ -90,8 +93,10 @@ def read_claims(
         read = reader.read(known.claim)
         if isinstance(read, Obstacle):
             faults.append(Fault(known.claim.ref, read))
-        elif read is not None:
+        elif read is None:
+            foreign.append(known.claim.ref)
+        else:
             wants.append(read)
         if stops_early and (faults or (read is not None and known.claim.deleting)):
             break
-    return ReadClaims(tuple(wants), tuple(pins), tuple(faults), ours)
+    return ReadClaims(tuple(wants), tuple(pins), tuple(faults), ours, tuple(foreign))

@@ -8,11 +8,11 @@ from api.config import (
     API_VERSION,
     DEFAULT,
     KIND,
-    PlacementConfig,
+    NodesConfig,
     PlacementPolicy,
     decode,
+    decode_placement,
     encode,
-    overlay,
 )
 from api.errors import InvalidObjectError
 
@@ -67,17 +67,14 @@ def test_nodes_are_preferred_by_all_three_resources_unless_some_are_named() -> N
     assert (nodes.policy, nodes.by) == ("spread", ("memory", "cpu"))
 
 
-def test_what_a_configuration_does_not_name_stays_as_the_one_below_it_says() -> None:
-    packed = {**HEAD, "placement": {"policy": "mfi", "nodes": {"policy": "binpack", "by": ["cpu"]}}}
-    below = overlay(PlacementConfig(), packed)
-    assert (below.policy, below.nodes.by) == ("mfi", ("cpu",))
-    assert overlay(below, HEAD) == below
-    assert overlay(below, {**HEAD, "placement": {}}) == below
-    spread = overlay(below, {**HEAD, "placement": {"nodes": {"policy": "spread"}}})
-    assert (spread.policy, spread.nodes.policy) == ("mfi", "spread")
-    assert spread.nodes.by == ("gpu-memory", "cpu", "memory")
-    other = overlay(below, {**HEAD, "placement": {"policy": "sws"}})
-    assert (other.policy, other.nodes) == ("sws", below.nodes)
+def test_only_the_fields_that_a_configuration_names_are_told_of_it() -> None:
+    packed = {"policy": "mfi", "nodes": {"policy": "binpack", "by": ["cpu"]}}
+    said = decode_placement({**HEAD, "placement": packed})
+    assert said == {"policy": "mfi", "nodes": NodesConfig("binpack", ("cpu",))}
+    assert decode_placement(HEAD) == decode_placement({**HEAD, "placement": {}}) == {}
+    spread = decode_placement({**HEAD, "placement": {"nodes": {"policy": "spread"}}})
+    assert spread == {"nodes": NodesConfig("spread", ("gpu-memory", "cpu", "memory"))}
+    assert decode_placement({**HEAD, "placement": {"policy": "sws"}}) == {"policy": "sws"}
 
 
 @pytest.mark.parametrize(

@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 
 from controller.cluster.cluster import Cluster
-from controller.engine.pod_problem import examine
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.judge import explain
 from dra.allocator.explain.message import as_obstacle
+from dra.allocator.pod_problem import examine
 from dra.allocator.problem import Problem
 from dra.cel.cel import Selectors
 from dra.cel.kinds import Kinds
+from dra.claims.reader import Reader
 from dra.claims.reasons import Obstacle
-from dra.claims.wants import Reader
 from dra.common.resources import (
     DEVICE_CLASSES,
     MIG_NODES,
@@ -122,7 +122,7 @@ def _event(world: World) -> Obstacle | None:
             take(obj)
     problem = examine(
         cluster.pods["default", WAITS], cluster, Reader(DRIVER, kinds, cluster.classes)
-    )
+    ).found
     assert isinstance(problem, Problem), problem
     allocator = Allocator(cluster.fleet, cluster.hosts)
     if allocator.decide(problem) is not None:

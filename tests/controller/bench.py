@@ -9,18 +9,18 @@ from typing import Any
 
 from controller.cluster.cluster import Cluster
 from controller.engine.engine import Engine
-from controller.engine.evaluations import Evaluations
 from controller.engine.fence import Fence
 from controller.reporting.observer import ControllerObserver
 from controller.reporting.podconditions import PodConditions
 from controller.reporting.report import Reporter
+from controller.serving.evaluations import Evaluations
 from controller.writing.in_flight import InFlight
 from controller.writing.outbox import Outbox
 from controller.writing.writer import Writer
 from dra.cel.cel import Selectors
 from dra.cel.kinds import Kinds
 from dra.cel.questions import Evaluator
-from dra.claims.wants import Reader
+from dra.claims.reader import Reader
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.client.patch import PatchContent
 from dra.kube.errors import ConflictError, InvalidError, KubeError, ObjectNotFoundError

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from controller.cluster.cluster import Cluster
-from controller.engine.pod_problem import examine
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.judge import explain
 from dra.allocator.explain.message import as_obstacle
+from dra.allocator.pod_problem import examine
 from dra.allocator.problem import Decision, Problem
 from dra.claims.classes import generated_classes
+from dra.claims.reader import Reader
 from dra.claims.reasons import Obstacle
-from dra.claims.wants import Reader
 from dra.common.resources import Obj
 from dra.pods.pods import read_pod
 from tests.controller.objects import DRIVER, pod, versioned
@@ -32,7 +32,7 @@ def problem(
     body["metadata"]["labels"] = dict(labels or {})
     known.set_pod(body)
     kinds = known.fleet.kinds
-    found = examine(read_pod(body), known, Reader(DRIVER, kinds, known.classes))
+    found = examine(read_pod(body), known, Reader(DRIVER, kinds, known.classes)).found
     assert isinstance(found, Problem), found
     return found
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from controller.cluster.cluster import Cluster
-from controller.engine.pod_problem import examine
 from controller.queue.known_failures import alike
 from dra.allocator.allocate import Allocator
+from dra.allocator.pod_problem import examine
 from dra.allocator.problem import Problem
 from dra.claims.classes import generated_classes
-from dra.claims.wants import Reader
+from dra.claims.reader import Reader
 from dra.common.resources import Obj
 from dra.gangs.decision import GangDecision
 from dra.gangs.outcome import GangOutcome, Questions
@@ -34,7 +34,7 @@ def problems(known: Cluster, *members: tuple[Obj, Obj]) -> list[Problem]:
         known.set_claim(versioned(asked))
         known.set_pod(versioned(body))
         reader = Reader(DRIVER, known.fleet.kinds, known.classes)
-        posed = examine(known.pods["default", body["metadata"]["name"]], known, reader)
+        posed = examine(known.pods["default", body["metadata"]["name"]], known, reader).found
         assert isinstance(posed, Problem), posed
         found.append(posed)
     return found

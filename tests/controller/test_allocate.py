@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from controller.engine.pod_problem import examine
 from dra.allocator.allocate import Allocator
+from dra.allocator.pod_problem import examine
 from dra.allocator.problem import Problem
 from dra.claims.classes import generated_classes
+from dra.claims.reader import Reader
 from dra.claims.reasons import Reason
-from dra.claims.wants import Reader
 from dra.pods.pods import read_pod
 from tests.controller.deciding import decide, devices, why
 from tests.controller.objects import (
@@ -206,7 +206,7 @@ def test_claims_that_are_allocated_pin_the_node() -> None:
     body = versioned(pod("p", "old", "new"))
     known.set_pod(body)
     reader = Reader(DRIVER, known.fleet.kinds, known.classes)
-    found = examine(read_pod(body), known, reader)
+    found = examine(read_pod(body), known, reader).found
     assert isinstance(found, Problem)
     decision = Allocator(known.fleet, known.hosts).decide(found)
     assert decision is not None

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.cluster.cluster import Cluster
-from controller.engine import decisions
+from controller.serving import decisions
 from dra.allocator.allocate import Allocator
 from dra.allocator.ongoing import OngoingDecision
 from dra.allocator.problem import Outcome

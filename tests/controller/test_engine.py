@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.engine.engine import LOOK_AGAIN_SECONDS
+from controller.serving.waiting import LOOK_AGAIN_SECONDS
 from dra.allocator.ongoing import OngoingDecision
 from dra.allocator.problem import Outcome
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj

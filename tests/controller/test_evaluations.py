@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from controller.engine import evaluations
-from controller.engine.evaluations import Shares
+from controller.serving import evaluations
+from controller.serving.shares import Shares
 from dra.cel.cel import Selectors
 from dra.cel.questions import Answer, Job
 from dra.common.resources import Obj

@@ -20,12 +20,12 @@ from controller.cluster.trimming import (
     Trimmer,
     remembering,
 )
-from controller.engine.pod_problem import examine
 from controller.queue.known_failures import KnownFailures
 from controller.queue.room import Room
+from dra.allocator.pod_problem import examine
 from dra.claims.classes import generated_classes
+from dra.claims.reader import Reader
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.wants import Reader
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.mirror.store import Store
 from hack.bench.control.objects import as_stored

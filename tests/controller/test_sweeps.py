@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.engine.placing import Placing
+from controller.serving.placing import Placing
 from dra.allocator.allocate import Allocator
 from tests.controller.bench import Bench
 from tests.controller.objects import claim, gpu, mignode, node, pod, request

@@ -7,9 +7,10 @@ import pytest
 from dra.cel.cel import Selectors
 from dra.claims.claims import Claim, read_claim
 from dra.claims.classes import generated_classes, read_class
+from dra.claims.reader import Reader
 from dra.claims.reading import KnownClaim, ReadClaims, read_claims
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.wants import ClaimWants, Reader
+from dra.claims.wants import ClaimWants
 from dra.common.resources import Obj
 from tests.controller.objects import DRIVER, claim, request, versioned
 

@@ -16,8 +16,9 @@ from dra.claims.classes import (
     needs_write,
     read_class,
 )
+from dra.claims.reader import Reader
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.wants import ClaimWants, Reader
+from dra.claims.wants import ClaimWants
 from dra.common.resources import Obj
 from tests.controller.objects import (
     DRIVER,

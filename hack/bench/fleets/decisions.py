@@ -10,16 +10,16 @@ from typing import NamedTuple
 from controller.cluster.changes import MIRRORED
 from controller.cluster.cluster import Cluster
 from controller.cluster.trimming import Trimmer, remembering
-from controller.engine.pod_problem import examine
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.judge import explain
 from dra.allocator.explain.message import as_obstacle
+from dra.allocator.pod_problem import examine
 from dra.allocator.problem import Decision, Problem
 from dra.cel.cel import Selectors
 from dra.cel.kinds import Kinds
 from dra.claims.allocation import AllocatedDevice, write_allocation
 from dra.claims.classes import generated_classes
-from dra.claims.wants import Reader
+from dra.claims.reader import Reader
 from dra.common.resources import (
     DEVICE_CLASSES,
     MIG_NODES,
@@ -73,7 +73,7 @@ class Bench:
         self.cluster.set_pod(pod)
         waiting = self.cluster.pods["default", pod["metadata"]["name"]]
         started, began = time.perf_counter(), time.thread_time()
-        found = examine(waiting, self.cluster, self._reader)
+        found = examine(waiting, self.cluster, self._reader).found
         if not isinstance(found, Problem):
             raise TypeError(f"the benchmark's pod is no problem: {found}")
         outcome = self._allocator.outcome(found)

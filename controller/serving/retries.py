@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 
 from controller.cluster.cluster import Cluster
-from controller.queue.fair_worklist import FairWorkList
 from controller.queue.fairness import WaitingLine
 from controller.queue.line import urgency
-from controller.queue.worklist import WorkList
 from controller.reporting.report import Reporter
+from controller.serving.agenda import Agenda
 from controller.writing.writer import NotLeadingError, RefusedError
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import ObjectKey
@@ -26,7 +25,7 @@ _log = logging.getLogger(__name__)
 
 
 class Retries:
-    """Puts the keys of what failed back into the lists ``pods`` and ``claims``.
+    """Puts the keys of what failed back on the agenda.
 
     Both methods raise NotLeadingError if that is what went wrong.
     """
@@ -37,14 +36,13 @@ class Retries:
         reporter: Reporter,
         *,
         line: WaitingLine,
-        pods: FairWorkList,
-        claims: WorkList[ObjectKey],
+        agenda: Agenda,
     ) -> None:
         self._cluster = cluster
         self._reporter = reporter
         self._line = line
-        self._pods = pods
-        self._claims = claims
+        self._pods = agenda.pods.changed
+        self._claims = agenda.claims
 
     def retry_claim(self, key: ObjectKey, error: Exception | None) -> float:
         """Work on a claim has ended; returns the seconds until it is tried again, if it failed."""

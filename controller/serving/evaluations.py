@@ -17,6 +17,7 @@ from functools import partial
 from itertools import islice
 
 from controller.cluster.cluster import Cluster
+from controller.serving.shares import Shares
 from controller.writing.outbox import Outbox, Senders
 from dra.cel.kinds import Expressions, GpuKind, Question
 from dra.cel.questions import Answer, Evaluator, shortened
@@ -42,8 +43,6 @@ TOLD_SECONDS = 5.0
 REFUSED_SECONDS = 60.0
 """Pause before more is asked for a pod whose selectors have taken too much."""
 
-_HALF_LIFE_SECONDS = 10.0
-_FORGOTTEN = 0.001
 _REFUSED = 10_000
 _RETRY_SECONDS = 1.0
 
@@ -63,28 +62,6 @@ class _Waiting:
 
     since: float
     keys: set[Hashable] = field(default_factory=set)
-
-
-class Shares:
-    """Time used by namespace, half of it forgotten every ten seconds."""
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self._now = now
-        self._used: dict[str, float] = {}
-        self._at = now()
-
-    def add(self, namespace: str, seconds: float) -> None:
-        """Count time that ``namespace`` has used."""
-        self._used[namespace] = self._used.get(namespace, 0.0) + seconds
-
-    def least(self, namespaces: Iterable[str]) -> str:
-        """The one that has used the least; the first of equals."""
-        now = self._now()
-        faded = 0.5 ** ((now - self._at) / _HALF_LIFE_SECONDS)
-        left = {name: used * faded for name, used in self._used.items()}
-        self._used = {name: used for name, used in left.items() if used > _FORGOTTEN}
-        self._at = now
-        return min(namespaces, key=lambda name: self._used.get(name, 0.0))
 
 
 class Evaluations:

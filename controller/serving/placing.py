@@ -6,15 +6,16 @@ from collections.abc import Callable, Hashable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from controller.cluster.cluster import Cluster
-from controller.engine.decisions import Decisions
 from controller.lifecycle.partial_allocations import PartialAllocations
 from controller.queue.exclusions import REASON, Exclusions
 from controller.queue.fairness import WaitingLine
 from controller.queue.known_failures import KnownFailures, alike
 from controller.queue.room import Room
 from controller.reporting.observer import ControllerObserver
+from controller.serving.decisions import Decisions
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.judge import explain
 from dra.allocator.explain.message import as_obstacle
@@ -24,6 +25,13 @@ from dra.claims.reasons import Obstacle, Reason
 from dra.pods.pods import Pod
 
 
+class Refused(NamedTuple):
+    """Reason why a pod is not placed; one look tells of all pods of a ``group``."""
+
+    obstacle: Obstacle
+    group: Hashable
+
+
 class Placing:
     """Decides for one pod after the other. ``now`` gives monotonic seconds. Not thread-safe."""
 
@@ -31,6 +39,7 @@ class Placing:
         self,
         cluster: Cluster,
         allocator: Allocator,
+        decisions: Decisions,
         *,
         line: WaitingLine,
         partial_allocations: PartialAllocations,
@@ -44,22 +53,29 @@ class Placing:
         self._partial = partial_allocations
         self._exclusions = exclusions
         self._observer = observer
-        self.decisions = Decisions(now)
+        self._decisions = decisions
         self._room = Room()
         self._failures = KnownFailures(self._room, now)
 
     def make_room(self, nodes: AbstractSet[str], *, anywhere: bool) -> None:
         """Something may fit now on ``nodes``, or ``anywhere``."""
         self._room.make(nodes, anywhere=anywhere)
-        self.decisions.room_made()
+        self._decisions.room_made()
 
-    def place(self, pod: Pod, problem: Problem) -> Decision | Obstacle | None:
+    def place(self, pod: Pod, problem: Problem) -> Decision | Refused | None:
         """The decision for ``pod``, or why there is none; None when it is to be asked again.
 
         Raises:
             SelectorError: a selector does not compile.
             UnansweredError: a selector is still to be evaluated.
         """
+        excluded = self._exclusions.excluded(pod.template)
+        excluded.pop(pod.nominated, None)  # kube-scheduler makes room there
+        problem = replace(problem, excluded=excluded) if excluded else problem
+        found = self._decide(pod, problem)
+        return Refused(found, self._group(pod, problem)) if isinstance(found, Obstacle) else found
+
+    def _decide(self, pod: Pod, problem: Problem) -> Decision | Obstacle | None:
         yielding = self._line.yielding_to(pod)
         allocator = self._allocator
         if yielding:
@@ -68,7 +84,7 @@ class Placing:
             problem, yielding, partial(allocator.could_serve, with_room_made(problem, allocator))
         )
         if obstacle is None:
-            made = self.decisions.decide([*self._attempts(problem)], allocator)
+            made = self._decisions.decide([*self._attempts(problem)], allocator)
             if made is None:
                 return None
             outcome = made.outcome
@@ -97,7 +113,6 @@ class Placing:
             yield replace(problem, excluded={**dict.fromkeys(last, REASON), **problem.excluded})
         yield problem
 
-    def group_of(self, pod: Pod, problem: Problem) -> Hashable:
-        """Equal for waiting pods of which one look tells of all."""
+    def _group(self, pod: Pod, problem: Problem) -> Hashable:
         key = alike(problem)
         return pod.key if key is None or self._line.is_held_for(pod.uid) else key

@@ -1,0 +1,124 @@
+"""Consequences of changes: what the parts of the engine are told, and what is looked at."""
+
+from __future__ import annotations
+
+from controller.cluster.cluster import Cluster
+from controller.cluster.effects import Effects, TakenBack
+from controller.lifecycle.allocation_writes import AllocationWrites
+from controller.lifecycle.classsync import ClassSync
+from controller.lifecycle.hindered import Hindered
+from controller.lifecycle.lost_nodes import LostNodes
+from controller.queue.exclusions import Exclusions
+from controller.queue.fairness import WaitingLine
+from controller.reporting.report import Reporter
+from controller.serving.agenda import Agenda
+from controller.serving.placing import Placing
+from dra.allocator.allocate import Allocator
+from dra.claims.reasons import Obstacle, Reason
+from dra.common.resources import ObjectKey
+
+
+class Consequences:
+    """Takes effects of changes."""
+
+    def __init__(  # noqa: PLR0913 - whom it tells
+        self,
+        cluster: Cluster,
+        agenda: Agenda,
+        allocator: Allocator,
+        *,
+        placing: Placing,
+        line: WaitingLine,
+        exclusions: Exclusions,
+        allocations: AllocationWrites,
+        lost_nodes: LostNodes,
+        hindered: Hindered,
+        classes: ClassSync,
+        reporter: Reporter,
+    ) -> None:
+        self._cluster = cluster
+        self._agenda = agenda
+        self._allocator = allocator
+        self._placing = placing
+        self._line = line
+        self._exclusions = exclusions
+        self._allocations = allocations
+        self._lost_nodes = lost_nodes
+        self._hindered = hindered
+        self._classes = classes
+        self._reporter = reporter
+
+    def take(self) -> bool:
+        """Turn what has changed into work; False when nothing has.
+
+        It may have effects of its own: who leaves the line lets go what was held back for it.
+        """
+        effects = self._cluster.take_effects()
+        if effects == Effects():
+            return False
+        for taken in effects.taken_back:
+            self._refuse(taken)
+        for node in effects.nodes:
+            self._exclusions.ease(node)
+        for uid in effects.gone_pods:
+            self._forget_pod(uid)
+        for uid in effects.gone_claims:
+            self._forget_claim(uid)
+        for key in effects.claims:
+            self._allocations.notice(key)
+            self._agenda.add_claim(key)
+        for key in effects.pods:
+            self._pod_changed(key)
+        if effects.classes:
+            self._classes_changed()
+        self._make_room(effects)
+        return True
+
+    def _pod_changed(self, key: ObjectKey) -> None:
+        pod = self._cluster.pods.get(key)
+        if pod is not None and pod.node:
+            self._exclusions.bound(pod.template, pod.node)
+        if not self._agenda.add_pod(key) and pod is not None and pod.claims:
+            self._reporter.left(pod)
+            self._line.leaves(pod.uid)
+
+    def _forget_pod(self, uid: str) -> None:
+        self._exclusions.forget(uid)
+        self._allocations.forget_pod(uid)
+        self._lost_nodes.forget(uid)
+        self._hindered.forget(uid)
+        self._reporter.forget(pod_uid=uid, gone=True)
+        self._line.leaves(uid)
+
+    def _forget_claim(self, uid: str) -> None:
+        self._reporter.forget(claim_uid=uid)
+        self._allocations.forget_claim(uid)
+        self._line.forget_claim(uid)
+
+    def _classes_changed(self) -> None:
+        self._allocator.delegated = frozenset(
+            c.extended_resource for c in self._cluster.classes.values() if c.extended_resource
+        )
+        self._classes.request()
+
+    def _make_room(self, effects: Effects) -> None:
+        anywhere = effects.room_anywhere or effects.classes
+        room = effects.room & self._cluster.fleet.nodes.keys()
+        if room or anywhere:
+            self._line.note_room(room)
+            self._placing.make_room(room, anywhere=anywhere)
+            self._agenda.pods.room_made()
+
+    def _refuse(self, taken: TakenBack) -> None:
+        """Somebody took an allocation back: that node does not suit the pods that wait for it."""
+        known = self._cluster.claims.get(taken.claim)
+        for pod in self._cluster.pods_of(taken.claim):
+            if pod.pending and not pod.node and known is not None:
+                seconds = self._exclusions.refuse(pod.template, taken.node)
+                message = (
+                    f"the allocation on node {taken.node} was taken back (kube-scheduler does that "
+                    f"when pod {pod} does not fit there): {taken.node} is left out for "
+                    f"{seconds:.0f} s"
+                )
+                obstacle = Obstacle(Reason.TAKEN_BACK, message)
+                self._reporter.on_claim(known.obj, obstacle, warning=False)

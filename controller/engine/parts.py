@@ -1,0 +1,157 @@
+"""Parts of an engine, made and tied together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from controller.cluster.cluster import Cluster
+from controller.engine.consequences import Consequences
+from controller.lifecycle.allocation_writes import AllocationWrites
+from controller.lifecycle.claimwrites import ClaimWrites
+from controller.lifecycle.classsync import ClassSync
+from controller.lifecycle.cleanup import Ender
+from controller.lifecycle.failed_prepare import FailedPrepares
+from controller.lifecycle.giving_up import GivingUp
+from controller.lifecycle.hindered import Hindered
+from controller.lifecycle.lost_nodes import LostNodes
+from controller.lifecycle.partial_allocations import PartialAllocations
+from controller.queue.exclusions import Exclusions
+from controller.queue.fairness import WaitingLine
+from controller.reporting.observer import ControllerObserver
+from controller.reporting.report import Reporter
+from controller.serving.agenda import Agenda
+from controller.serving.answers import Answers
+from controller.serving.asking import Asking
+from controller.serving.decisions import Decisions
+from controller.serving.ended_claims import EndedClaims
+from controller.serving.evaluations import Evaluations
+from controller.serving.placing import Placing
+from controller.serving.pods import PodService
+from controller.serving.retries import Retries
+from controller.serving.waiting import Waiting
+from controller.writing.in_flight import InFlight
+from controller.writing.outbox import Outbox
+from controller.writing.writer import Writer
+from dra.allocator.allocate import Allocator
+from dra.allocator.pod_problem import examine
+from dra.claims.reader import Reader
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Parts that an engine calls, one after the other."""
+
+    agenda: Agenda
+    in_flight: InFlight
+    consequences: Consequences
+    pods: PodService
+    claims: EndedClaims
+    decisions: Decisions
+    asking: Asking
+    line: WaitingLine
+    retries: Retries
+    classes: ClassSync
+
+
+def make_parts(  # noqa: PLR0913 - what they work on and with
+    cluster: Cluster,
+    reader: Reader,
+    *,
+    writer: Writer,
+    outbox: Outbox,
+    reporter: Reporter,
+    gate: str,
+    now: Callable[[], float],
+    observer: ControllerObserver,
+    wake: Callable[[], None],
+    finalizer_at_creation: bool,
+    evaluations: Evaluations | None,
+) -> Parts:
+    """The parts of an engine; for the arguments see there."""
+    in_flight = InFlight(outbox, wake)
+    allocator = Allocator(cluster.fleet, cluster.hosts)
+    exclusions = Exclusions(now)
+    classes = ClassSync(cluster, writer, reporter, now)
+    allocations = AllocationWrites(cluster, writer, reporter, in_flight, gate=gate)
+    line = WaitingLine(cluster, allocator, reporter, now=now)
+    agenda = Agenda(cluster, gate=gate, now=now)
+    retries = Retries(cluster, reporter, line=line, agenda=agenda)
+    answers = Answers(cluster, agenda, retries, now=now)
+    waiting = Waiting(cluster, agenda, reporter, exclusions=exclusions, now=now)
+    asking = Asking(
+        cluster,
+        reader,
+        agenda,
+        evaluations=evaluations,
+        line=line,
+        waiting=waiting,
+        now=now,
+    )
+    writes = ClaimWrites(cluster, in_flight, answers.to_claim)
+    failed_prepares = FailedPrepares(
+        cluster, writer, reporter, writes=writes, exclusions=exclusions
+    )
+    giving_up = GivingUp(cluster, writer, reporter, writes=writes)
+    lost_nodes = LostNodes(cluster, giving_up, now=now)
+    hindered = Hindered(
+        cluster, giving_up, lambda pod: examine(pod, cluster, reader).hindrance, now=now
+    )
+    partial_allocations = PartialAllocations(
+        cluster, reader, writer, writes=writes, allocator=allocator
+    )
+    decisions = Decisions(now)
+    placing = Placing(
+        cluster,
+        allocator,
+        decisions,
+        line=line,
+        partial_allocations=partial_allocations,
+        exclusions=exclusions,
+        observer=observer,
+        now=now,
+    )
+    pods = PodService(
+        cluster,
+        reader,
+        agenda,
+        in_flight=in_flight,
+        allocations=allocations,
+        failed_prepares=failed_prepares,
+        lost_nodes=lost_nodes,
+        hindered=hindered,
+        line=line,
+        placing=placing,
+        waiting=waiting,
+        asking=asking,
+        answers=answers,
+        reporter=reporter,
+    )
+    ender = Ender(
+        cluster, reader, writer, writes=writes, at_creation=finalizer_at_creation, now=now
+    )
+    consequences = Consequences(
+        cluster,
+        agenda,
+        allocator,
+        placing=placing,
+        line=line,
+        exclusions=exclusions,
+        allocations=allocations,
+        lost_nodes=lost_nodes,
+        hindered=hindered,
+        classes=classes,
+        reporter=reporter,
+    )
+    return Parts(
+        agenda=agenda,
+        in_flight=in_flight,
+        consequences=consequences,
+        pods=pods,
+        claims=EndedClaims(agenda, in_flight, ender=ender, failed_prepares=failed_prepares),
+        decisions=decisions,
+        asking=asking,
+        line=line,
+        retries=retries,
+        classes=classes,
+    )

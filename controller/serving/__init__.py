@@ -1,0 +1,1 @@
+"""Service of waiting pods: examined, decided, asked about, told why they wait, and tried again."""

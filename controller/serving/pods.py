@@ -1,0 +1,135 @@
+"""Service of one pod: what it lacks is allocated, or it waits."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from controller.cluster.cluster import Cluster
+from controller.lifecycle.allocation_writes import AllocationWrites
+from controller.lifecycle.failed_prepare import FailedPrepares
+from controller.lifecycle.hindered import Hindered
+from controller.lifecycle.lost_nodes import LostNodes
+from controller.queue.fairness import WaitingLine
+from controller.reporting.report import Reporter
+from controller.serving.agenda import Agenda
+from controller.serving.answers import Answers
+from controller.serving.asking import Asking
+from controller.serving.placing import Placing, Refused
+from controller.serving.waiting import Waiting
+from controller.writing.in_flight import InFlight
+from dra.allocator.pod_problem import Examined, Satisfied, examine
+from dra.allocator.problem import Problem
+from dra.cel.kinds import UnansweredError
+from dra.claims.reader import Reader
+from dra.claims.reading import Fault
+from dra.common.resources import ObjectKey
+from dra.gpu.inventory import ClaimRef
+from dra.pods.pods import Pod
+
+
+class PodService:
+    """Serves one pod after the other."""
+
+    def __init__(  # noqa: PLR0913 - its collaborators
+        self,
+        cluster: Cluster,
+        reader: Reader,
+        agenda: Agenda,
+        *,
+        in_flight: InFlight,
+        allocations: AllocationWrites,
+        failed_prepares: FailedPrepares,
+        lost_nodes: LostNodes,
+        hindered: Hindered,
+        line: WaitingLine,
+        placing: Placing,
+        waiting: Waiting,
+        asking: Asking,
+        answers: Answers,
+        reporter: Reporter,
+    ) -> None:
+        self._cluster = cluster
+        self._reader = reader
+        self._agenda = agenda
+        self._in_flight = in_flight
+        self._allocations = allocations
+        self._failed_prepares = failed_prepares
+        self._lost_nodes = lost_nodes
+        self._hindered = hindered
+        self._line = line
+        self._placing = placing
+        self._waiting = waiting
+        self._asking = asking
+        self._answers = answers
+        self._reporter = reporter
+
+    def serve(self, key: ObjectKey) -> bool:
+        """Do what is to be done for a pod; True when a write is under way."""
+        pod = self._agenda.waiting_pod(key)
+        self._agenda.pods.leave(key)
+        if pod is None:
+            return False
+        if self._in_flight.is_about(pod.claim_keys):
+            self._agenda.hold_up_pod(key)
+        elif not self._begins_write(pod):
+            try:
+                self._examine(pod)
+            except UnansweredError as error:
+                self._asking.ask(pod, error)
+        return self._in_flight.is_about(pod.claim_keys)
+
+    def _begins_write(self, pod: Pod) -> bool:
+        """Bring in order what the pod has; True when a write is under way for that."""
+        if self._allocations.repeat(pod, partial(self._answers.to_pod, pod.key)):
+            return True
+        if any(self._failed_prepares.look_at(key) for key in pod.claim_keys):
+            return True
+        if (again := self._lost_nodes.look_at(pod)) is not None:
+            self._agenda.add_pod(pod.key, at=again)
+        return self._in_flight.is_about(pod.claim_keys)
+
+    def _examine(self, pod: Pod) -> None:
+        """Find out what ``pod`` lacks, and give it that."""
+        examined = examine(pod, self._cluster, self._reader)
+        if (again := self._hindered.look_at(pod, examined.hindrance)) is not None:
+            self._agenda.add_pod(pod.key, at=again)
+        if self._in_flight.is_about(pod.claim_keys):
+            return
+        found = examined.found
+        if isinstance(found, Problem):
+            if not self._rests(pod, examined, found):
+                self._allocate(pod, found)
+            return
+        self._line.leaves(pod.uid)
+        if isinstance(found, Fault):
+            self._waiting.wait(pod, found.obstacle, [found.claim])
+        elif isinstance(found, Satisfied):
+            self._reporter.served(pod)
+            if found.ours and self._allocations.is_gated(pod):
+                self._allocations.lift_gate(pod, partial(self._answers.to_pod, pod.key))
+
+    def _rests(self, pod: Pod, examined: Examined, problem: Problem) -> bool:
+        """Have ``pod`` wait if what it had was of no use to it; True when it does."""
+        end = self._hindered.rests_until(pod.uid)
+        if end is None or examined.foreign is None:
+            return False
+        self._line.leaves(pod.uid)
+        self._waiting.wait(pod, examined.foreign, _refs(problem))
+        self._agenda.add_pod(pod.key, at=end)
+        return True
+
+    def _allocate(self, pod: Pod, problem: Problem) -> None:
+        found = self._placing.place(pod, problem)
+        if isinstance(found, Refused):
+            self._waiting.wait(pod, found.obstacle, _refs(problem), group=found.group)
+        elif found is not None:
+            self._allocations.make(pod, found, problem.claims, partial(self._allocated, pod))
+
+    def _allocated(self, pod: Pod, error: Exception | None) -> None:
+        if error is None:
+            self._line.served(pod)
+        self._answers.to_pod(pod.key, error)
+
+
+def _refs(problem: Problem) -> list[ClaimRef]:
+    return [wants.claim.ref for wants in problem.claims]

@@ -1,0 +1,129 @@
+"""The unit of work: a pod that waits to be started, with those of its claims that are ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from dra.allocator.problem import Problem, pose_problem
+from dra.claims.classes import DeviceClass
+from dra.claims.reader import Reader
+from dra.claims.reading import Fault, KnownClaim, ReadClaims, read_claims
+from dra.claims.reasons import Obstacle, Reason
+from dra.common.resources import ObjectKey
+from dra.pods.hosts import Hosts
+from dra.pods.pods import Pod
+from dra.pods.volumes.fit import find_obstacle
+
+
+class Surroundings(Protocol):
+    """Objects among which a pod is examined. ``finalizer`` is also the scheduling gate of ours."""
+
+    driver: str
+    finalizer: str
+    hosts: Hosts
+    classes: dict[str, DeviceClass]
+
+    @property
+    def claims(self) -> Mapping[ObjectKey, KnownClaim]:
+        """Every known claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incomplete:
+    """Something that others do first is missing: a claim to be made, or one that is going."""
+
+
+@dataclass(frozen=True, slots=True)
+class Satisfied:
+    """Nothing is left to allocate; ``ours`` tells whether any claim of the pod is ours."""
+
+    ours: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """A pod's need: ``found`` is what it lacks.
+
+    ``hindrance`` keeps it from running on any node with what it has. ``foreign`` is the first of
+    its claims that another driver has not served.
+    """
+
+    found: Problem | Satisfied | Fault | Incomplete
+    hindrance: Obstacle | None = None
+    foreign: Obstacle | None = None
+
+
+def examine(pod: Pod, known: Surroundings, reader: Reader) -> Examined:
+    """Need of ``pod``, which is pending."""
+    present = _claims_of(pod, known)
+    if present is None:
+        return _INCOMPLETE
+    claims = read_claims(present, reader, driver=known.driver, stops_early=True)
+    if claims.faults:
+        return _faulty(claims.faults[0])
+    if claims.going:
+        return _INCOMPLETE
+    foreign = _find_foreign(claims)
+    if claims.wants:
+        found = pose_problem(pod, claims, known.hosts)
+        return _faulty(found) if isinstance(found, Fault) else Examined(found, None, foreign)
+    if known.finalizer in pod.gates and not claims.ours:
+        return _faulty(_unasked(present, known))
+    hindrance = None
+    if claims.ours and not pod.node:
+        hindrance = find_obstacle(pod, known.hosts.volumes) or foreign
+    return Examined(Satisfied(claims.ours), hindrance, foreign)
+
+
+_INCOMPLETE = Examined(
+    Incomplete(),
+    Obstacle(
+        Reason.UNSUPPORTED, "a ResourceClaim that it names does not exist or is being deleted"
+    ),
+)
+
+
+def _faulty(fault: Fault) -> Examined:
+    return Examined(fault, fault.obstacle)
+
+
+def _find_foreign(claims: ReadClaims) -> Obstacle | None:
+    for ref in claims.foreign[:1]:
+        what = f"ResourceClaim {ref.name}, which is for another driver, stays unallocated"
+        return Obstacle(Reason.OTHER_CLAIM, what)
+    return None
+
+
+def _claims_of(pod: Pod, known: Surroundings) -> list[KnownClaim] | None:
+    """All claims of ``pod``, None while one is still to be made."""
+    if None in pod.claims.values():
+        return None
+    found = [known.claims.get(key) for key in pod.claim_keys]
+    present = [claim for claim in found if claim is not None and _belongs(claim, pod)]
+    return present if len(present) == len(found) else None
+
+
+def _unasked(present: list[KnownClaim], known: Surroundings) -> Fault:
+    """None of a pod's claims is ours, and nobody else lifts its gate, or says that it is there."""
+    ref = present[0].claim.ref
+    names = [c.class_name for k in present for r in k.claim.requests for c in r.choices]
+    missing = next((name for name in names if name not in known.classes), None)
+    why = (
+        "they ask for devices of other drivers: remove the gate"
+        if missing is None
+        else f"DeviceClass {missing!r} does not exist: create it, or name another"
+    )
+    message = (
+        f"scheduling gate {known.finalizer} is lifted once claims of this driver are allocated, "
+        f"and the pod has none; {why}"
+    )
+    reason = Reason.UNSUPPORTED if missing is None else Reason.NO_SUCH_CLASS
+    return Fault(ref, Obstacle(reason, message))
+
+
+def _belongs(claim: KnownClaim, pod: Pod) -> bool:
+    """A claim made from a template belongs to one pod; its namesake's successor may be another."""
+    owner = claim.claim.owner_pod_uid
+    return not owner or owner == pod.uid

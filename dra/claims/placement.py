@@ -1,0 +1,76 @@
+"""Placement of a claim's devices as its classes and the claim itself configure it.
+
+Each opaque configuration for this driver is decoded once; what a claim says of a field stands above
+what the class says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from api.config import PlacementConfig, decode_placement
+from api.errors import InvalidObjectError
+from dra.claims.claims import Claim, Request
+from dra.claims.classes import DeviceClass
+from dra.claims.reasons import Obstacle, Reason
+from dra.common.resources import at
+
+
+class _Entry(NamedTuple):
+    """Fields that one configuration sets, for some requests or, without any, for all."""
+
+    requests: frozenset[str]
+    fields: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Placements:
+    """Configurations of a claim and, by name, of its classes; the later ones stand above."""
+
+    of_classes: Mapping[str, tuple[_Entry, ...]]
+    of_claim: tuple[_Entry, ...]
+
+    def of(self, request: Request) -> PlacementConfig:
+        """Configuration for one exact request of the claim."""
+        names = {request.name, request.name.partition("/")[0]}
+        fields: dict[str, Any] = {}
+        for entry in (*self.of_classes[request.class_name], *self.of_claim):
+            if not entry.requests or not names.isdisjoint(entry.requests):
+                fields |= entry.fields
+        return PlacementConfig(**fields)
+
+
+def read_placements(
+    claim: Claim, classes: Mapping[str, DeviceClass], driver: str
+) -> Placements | Obstacle:
+    """Configurations of ``claim`` and of its classes, all of which are in ``classes``.
+
+    The obstacle is the first configuration for ``driver`` that cannot be understood.
+    """
+    names = dict.fromkeys(c.class_name for r in claim.requests for c in r.choices)
+    try:
+        of_classes = {
+            name: _decode(classes[name].config, f"DeviceClass {name!r} config", driver)
+            for name in names
+        }
+        return Placements(of_classes, _decode(claim.config, "spec.devices.config", driver))
+    except _BadConfigError as error:
+        return Obstacle(Reason.BAD_CONFIG, str(error))
+
+
+class _BadConfigError(Exception):
+    """A configuration cannot be understood; says which and why."""
+
+
+def _decode(entries: Iterable[Mapping[str, Any]], place: str, driver: str) -> tuple[_Entry, ...]:
+    found = []
+    for number, entry in enumerate(entries):
+        if at(entry, "opaque", "driver") == driver:
+            try:
+                fields = decode_placement(entry["opaque"].get("parameters"))
+            except InvalidObjectError as error:
+                raise _BadConfigError(f"{place}[{number}].opaque.parameters: {error}") from error
+            found.append(_Entry(frozenset(entry.get("requests") or ()), fields))
+    return tuple(found)

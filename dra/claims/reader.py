@@ -1,0 +1,174 @@
+"""Reader of claims: what they want of this driver, once their classes are understood."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+import msgspec
+
+from api.config import PlacementConfig
+from dra.cel.questions import CostlySelectorError, SelectorError, shortened
+from dra.claims.claims import ALL, Claim, Request
+from dra.claims.classes import DeviceClass, looks_ours
+from dra.claims.placement import read_placements
+from dra.claims.reasons import Obstacle, Reason
+from dra.claims.support import constrained_attribute, find_unsupported
+from dra.claims.wants import ClaimWants, Constraint, Want
+from dra.common.cache import BoundedCache, json_weight
+from dra.common.resources import at
+
+_SPECS_BYTES = 16 * 2**20
+"""Bound on the distinct claims that are remembered; those made from one template are alike."""
+
+
+class Checker(Protocol):
+    """Checker that tells whether an expression compiles."""
+
+    def check(self, expression: str) -> None:
+        """Raise SelectorError unless ``expression`` compiles to a boolean."""
+
+
+class Reader:
+    """Turns claims into wants. ``classes`` may change between calls. Not thread-safe.
+
+    What equal claims want is worked out once, as long as the classes stay as they are. What
+    ``selectors`` raises besides SelectorError goes through, and nothing is remembered then.
+    """
+
+    def __init__(self, driver: str, selectors: Checker, classes: Mapping[str, DeviceClass]) -> None:
+        self._driver = driver
+        self._selectors = selectors
+        self._classes = classes
+        self._known: BoundedCache[bytes, ClaimWants | Obstacle | None] = _specs()
+        self._known_of: Mapping[str, DeviceClass] = {}
+
+    def read(self, claim: Claim) -> ClaimWants | Obstacle | None:
+        """Wants of ``claim``, the obstacle to reading them, or None for other drivers' claims."""
+        if self._known_of != self._classes:
+            self._known, self._known_of = _specs(), dict(self._classes)
+        spec = msgspec.json.encode((claim.requests, claim.constraints, claim.config))
+        found = self._known.get(spec, lambda: self._read(claim))
+        return found.of(claim) if isinstance(found, ClaimWants) else found
+
+    def concerns(self, claim: Claim) -> bool:
+        """True if a claim is our business, be it only to say what is wrong."""
+        return self._ownership(claim) is not None
+
+    def expressions(self, claim: Claim) -> list[tuple[str, ...]]:
+        """Expressions to be evaluated for ``claim``: the selectors of each request.
+
+        Empty for claims that are none of our business or that cannot be served anyhow.
+        """
+        if self._ownership(claim) is not True:
+            return []
+        return [self._expressions(choice) for choice in _exact_requests(claim)]
+
+    def _read(self, claim: Claim) -> ClaimWants | Obstacle | None:
+        found = self._ownership(claim)
+        if found is None or isinstance(found, Obstacle):
+            return found
+        obstacle = find_unsupported(claim)
+        if obstacle is not None:
+            return obstacle
+        placements = read_placements(claim, self._classes, self._driver)
+        if isinstance(placements, Obstacle):
+            return placements
+        choices = tuple(
+            tuple(self._want(r, placements.of(r)) for r in q.choices) for q in claim.requests
+        )
+        obstacle = self._bad_selector(want for alternatives in choices for want in alternatives)
+        if obstacle is not None:
+            return obstacle
+        return ClaimWants(
+            claim=claim,
+            choices=choices,
+            constraints=tuple(_constraint(claim, c) for c in claim.constraints),
+            class_config={
+                r.name: self._classes[r.class_name].config for r in _exact_requests(claim)
+            },
+        )
+
+    def _bad_selector(self, wants: Iterable[Want]) -> Obstacle | None:
+        for want in wants:
+            for expression in want.expressions:
+                try:
+                    self._selectors.check(expression)
+                except CostlySelectorError as error:
+                    return Obstacle(
+                        Reason.COSTLY_SELECTOR,
+                        f"request {want.request!r} or its class {want.class_name!r}: "
+                        f"{error} (in {shortened(expression)})",
+                    )
+                except SelectorError as error:
+                    return Obstacle(
+                        Reason.BAD_SELECTOR,
+                        f"request {want.request!r} or its class {want.class_name!r}: "
+                        f"the CEL expression does not compile: {error}; in: {expression[:200]}",
+                    )
+        return None
+
+    def _ownership(self, claim: Claim) -> Obstacle | bool | None:
+        """True when every class is ours, None when none is."""
+        names = [c.class_name for r in claim.requests for c in r.choices if c.class_name]
+        missing = [n for n in names if n not in self._classes]
+        foreign = [n for n in names if n in self._classes and not self._classes[n].ours]
+        ours = [n for n in names if n in self._classes and self._classes[n].ours]
+        if not ours and (foreign or not any(looks_ours(n) for n in missing)):
+            return None
+        if missing:
+            offered = sorted(c.name for c in self._classes.values() if c.ours)
+            return Obstacle(
+                Reason.NO_SUCH_CLASS,
+                f"DeviceClass {missing[0]!r} does not exist; "
+                f"classes of this driver are: {', '.join(offered) or 'none yet'}",
+            )
+        if foreign:
+            return Obstacle(
+                Reason.MIXED,
+                f"the claim asks for devices of this driver (class {ours[0]!r}) and of others "
+                f"(class {foreign[0]!r}): it is left alone; put them into separate claims",
+            )
+        return True
+
+    def _want(self, request: Request, placement: PlacementConfig) -> Want:
+        return Want(
+            request.name,
+            request.class_name,
+            expressions=self._expressions(request),
+            count=request.count,
+            policy=placement.policy,
+            nodes=placement.nodes,
+            everything=request.mode == ALL,
+            admin=request.admin_access,
+        )
+
+    def _expressions(self, request: Request) -> tuple[str, ...]:
+        return (
+            *self._classes[request.class_name].selectors,
+            *request.selectors,
+            *(self._at_least(name, quantity) for name, quantity in request.capacity),
+        )
+
+    def _at_least(self, capacity: str, quantity: str) -> str:
+        """A capacity request (KEP-5075) as the selector that it amounts to for whole devices."""
+        domain, _, name = capacity.rpartition("/")
+        found = f"device.capacity['{domain or self._driver}'].{name}"
+        return f"{found}.compareTo(quantity('{quantity}')) >= 0"
+
+
+def _specs() -> BoundedCache[bytes, ClaimWants | Obstacle | None]:
+    return BoundedCache(_SPECS_BYTES, weigh=json_weight)
+
+
+def _exact_requests(claim: Claim) -> Iterable[Request]:
+    return (choice for request in claim.requests for choice in request.choices)
+
+
+def _constraint(claim: Claim, constraint: Mapping[str, Any]) -> Constraint:
+    return Constraint(
+        claim.ref.uid,
+        constrained_attribute(constraint),
+        frozenset(at(constraint, "requests")),
+        distinct=not constraint.get("matchAttribute"),
+    )
