@@ -25,6 +25,7 @@ _PAGE_BYTES = 4 * 2**20
 _APPLY = "application/apply-patch+yaml"
 _WATCH_SLACK_SECONDS = 10.0
 _POOL_SIZE = 16
+_DEFAULT_KUBECONFIG = "~/.kube/config"
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +268,12 @@ def _list_meta(page: Page, field: str) -> str:
 
 
 def _configured(kubeconfig: str | None) -> Connection:
-    # Imported only where a kubeconfig is read: it brings the whole kubernetes package.
+    path = kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG
+    # Each is imported only where it is needed: one brings YAML, one the whole kubernetes package.
+    from dra.kube.connect.plain import open_plain  # noqa: PLC0415
+
+    if (plain := open_plain(path, os.environ, pool_size=_POOL_SIZE)) is not None:
+        return plain
     from dra.kube.connect.configured import open_connection  # noqa: PLC0415
 
-    return open_connection(kubeconfig, pool_size=_POOL_SIZE)
+    return open_connection(path, pool_size=_POOL_SIZE)

@@ -7,7 +7,6 @@ do not know.
 """
 
 import logging
-import os
 import re
 import threading
 import time
@@ -22,7 +21,6 @@ from dra.kube.errors import KubeConfigError
 
 _log = logging.getLogger(__name__)
 
-_DEFAULT_KUBECONFIG = "~/.kube/config"
 _GOOD_SECONDS = 1.0
 """Time for which credentials are used again: asking for them takes as long as a request, and
 ``kubernetes.config`` renews them minutes before they expire."""
@@ -71,9 +69,9 @@ class ConfiguredConnection:
 
 
 def open_connection(
-    kubeconfig: str | None, *, pool_size: int, now: Callable[[], float] = time.monotonic
+    path: str, *, pool_size: int, now: Callable[[], float] = time.monotonic
 ) -> ConfiguredConnection:
-    """Connect with a kubeconfig path; without, by KUBECONFIG or ~/.kube/config.
+    """Connect with a kubeconfig, or with several whose paths are joined by a colon.
 
     Nothing is sent yet. ``now`` gives monotonic seconds.
 
@@ -84,7 +82,6 @@ def open_connection(
     configuration.connection_pool_maxsize = pool_size
     configuration.keep_alive = True
     configuration.retries = False
-    path = kubeconfig or os.environ.get("KUBECONFIG") or _DEFAULT_KUBECONFIG
     try:
         load_kube_config(  # type: ignore[no-untyped-call]
             path, client_configuration=configuration, persist_config=False
