@@ -41,11 +41,11 @@ def driver_edits(host: Path) -> dict[str, Edits]:
     install(host, DRIVER_VERSION)
     roots = Roots(host=host, driver=host, cdi=host, kubelet=host, state=host)
     files = DriverSearch(roots, hook=NEVER).find(DRIVER_VERSION)
-    common = files.common()
+    common = files.common
     return {
         "no engines": common,
-        "video": joined(common, files.video()),
-        "graphics": joined(common, files.video(), files.graphics()),
+        "video": joined(common, files.video),
+        "graphics": joined(common, files.video, files.graphics()),
     }
 
 

@@ -5,6 +5,7 @@ A driver container takes its files away when it restarts, and brings others afte
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
@@ -55,7 +56,7 @@ class DriverSearch:
         self._architecture = architecture or this_architecture()
         self._lock = threading.Lock()
         self._known: DriverFiles | None = None
-        self._watched: tuple[Path, ...] = ()
+        self._watched: tuple[str, ...] = ()
         self._mark: object = None
 
     def find(self, driver_version: str) -> DriverFiles:
@@ -69,7 +70,7 @@ class DriverSearch:
                 or self._mark != _marks(self._watched)
             ):
                 directories = library_directories(root, self.directories)
-                self._watched = tuple(self._places(root, directories))
+                self._watched = tuple(dict.fromkeys(map(str, self._places(root, directories))))
                 self._mark = _marks(self._watched)  # what changes from here on is seen next time
                 known = self._known = self._look(driver_version, root, directories)
             return known
@@ -141,12 +142,12 @@ def _programs(root: Path) -> dict[str, str]:
     return found
 
 
-def _marks(paths: Iterable[Path]) -> list[tuple[int, int] | None]:
+def _marks(paths: Iterable[str]) -> list[tuple[int, int] | None]:
     """Marks that change when something in a directory, or a file, changes."""
     marks: list[tuple[int, int] | None] = []
     for path in paths:
         try:
-            status = path.stat()
+            status = os.stat(path)  # noqa: PTH116 - a hundred at each look
         except OSError:
             marks.append(None)
         else:

@@ -139,7 +139,25 @@ def test_strings_that_look_like_something_else_stay_strings_in_every_yaml(text: 
 
 
 def test_long_values_stay_on_one_line() -> None:
-    assert dump({"a": "x " * 500}).count(b"\n") == 1
+    assert b'"a": "' + b"x " * 500 in dump({"a": "x " * 500})
+
+
+@pytest.mark.parametrize("loader", [yaml.SafeLoader, yaml.CSafeLoader])
+@pytest.mark.parametrize(
+    "text",
+    [
+        '"\\\n\t\0\x1f',
+        "a\x7fb",
+        "a\x80b",
+        "a\x85b",
+        "a\u2028b",
+        "a\ufeffb",
+        "a\uffffb",
+        "\U0001f600",
+    ],
+)
+def test_every_character_is_read_again(text: str, loader: type[yaml.SafeLoader]) -> None:
+    assert yaml.load(dump({"name": text}), Loader=loader) == {"name": text}
 
 
 def with_device(name: str, edits: Edits | None = None) -> Spec:

@@ -143,7 +143,7 @@ def _libraries(notebook: Notebook, search: DriverSearch, driver_version: str) ->
     if problem := missing_libraries(files, search.directories):
         notebook.missing(item, problem, "install the driver's libraries, or set --driver-root")
         return
-    mounts = files.common().mounts
+    mounts = files.common.mounts
     directories = sorted({library.path.rpartition("/")[0] for library in files.libraries})
     notebook.fact(item, *(f"{x.path}: SONAME {x.soname}, {x.role.name}" for x in files.libraries))
     notebook.fact(item, *(f"{m.host_path} -> {m.container_path}" for m in mounts))

@@ -82,9 +82,8 @@ class Specs:
         Raises:
             IncompleteError: says what the node lacks, and the remedy.
         """
+        self._needs()
         try:
-            check_files(self._files(), self._search)
-            control_nodes(self._roots)
             if any(unit.known.card.mig_enabled for unit in self._hardware.units()):
                 check_capabilities(self._roots)
         except HostError as error:
@@ -107,16 +106,33 @@ class Specs:
         return found.path if found is not None else ""
 
     def build(self, entries: Sequence[Entry]) -> Spec:
-        """The spec of one claim."""
-        self.check()
-        files = self._files()
+        """The spec of one claim.
+
+        Raises:
+            IncompleteError: the node lacks what every container needs.
+            HostError: it lacks what one of these needs.
+        """
+        files, control = self._needs()
         return Spec(
             kind=self._kind,
             devices=tuple(
                 Device(device_id(e.claim.uid, e.device), self._of_device(e, files)) for e in entries
             ),
-            common=joined(control_nodes(self._roots), files.common()),
+            common=joined(control, files.common),
         )
+
+    def _needs(self) -> tuple[DriverFiles, Edits]:
+        """The driver's files and control nodes, of which every container needs some.
+
+        Raises:
+            IncompleteError: says what the node lacks, and the remedy.
+        """
+        files = self._files()
+        try:
+            check_files(files, self._search)
+            return files, control_nodes(self._roots)
+        except HostError as error:
+            raise IncompleteError(str(error)) from error
 
     def _files(self) -> DriverFiles:
         return self._search.find(self._hardware.driver_version)
@@ -128,7 +144,7 @@ class Specs:
         gpu = unit.known
         edits = [node_edits(self._nodes(entry, gpu))]
         if has_engines(entry, gpu):
-            edits.append(files.video())
+            edits.append(files.video)
         if has_graphics(entry, gpu):
             modeset = modeset_node(self._roots)
             nodes = [*([modeset] if modeset else []), *self._drm(gpu)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from cdi.spec import Edits, Mount
@@ -22,7 +23,7 @@ OPENCL = "OpenCL/vendors/nvidia.icd"
 _ENV = ("NVIDIA_VISIBLE_DEVICES=void",)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DriverFiles:
     """Files found. ``directories`` are those that exist, ``driver_root`` is the host's view.
 
@@ -44,6 +45,7 @@ class DriverFiles:
         """libcuda, without which there is no use in anything else."""
         return next((library for library in self.libraries if library.stem == "libcuda"), None)
 
+    @cached_property
     def common(self) -> Edits:
         """Libraries that every container gets, whatever its device: compute and utilities."""
         programs = (self._mount(path, f"/usr/bin/{n}") for n, path in self.programs.items())
@@ -55,6 +57,7 @@ class DriverFiles:
             hooks += self.hook.common(driver_version=self.version, folders=folders)
         return Edits(env=_ENV, mounts=(*base.mounts, *programs, *opencl), hooks=hooks)
 
+    @cached_property
     def video(self) -> Edits:
         """Additions that decoders and encoders need."""
         return self._of(Role.VIDEO)

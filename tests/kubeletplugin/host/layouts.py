@@ -89,4 +89,4 @@ def find(host: Path, driver: str = "/", *, hook: str = "auto") -> DriverFiles:
 
 def mounted(files: DriverFiles) -> dict[str, str]:
     """Container path to host path of what every container gets."""
-    return {m.container_path: m.host_path for m in files.common().mounts}
+    return {m.container_path: m.host_path for m in files.common.mounts}

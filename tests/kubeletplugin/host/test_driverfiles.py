@@ -62,7 +62,7 @@ def names(mounts: object) -> set[str]:
 
 
 def test_every_container_gets_compute_and_utilities_and_nothing_else(host: Path) -> None:
-    edits = find(host).common()
+    edits = find(host).common
     got = names(edits.mounts)
     assert {"libcuda.so.1", "libcuda.so", "nvidia.icd", "nvidia-smi"} <= got
     assert {"nvidia-cuda-mps-control", "nvidia-cuda-mps-server"} <= got
@@ -73,8 +73,8 @@ def test_every_container_gets_compute_and_utilities_and_nothing_else(host: Path)
 
 
 def test_engines_get_the_libraries_of_video(host: Path) -> None:
-    mounts = {m.container_path: m.host_path for m in find(host).video().mounts}
-    assert names(find(host).video().mounts) == {
+    mounts = {m.container_path: m.host_path for m in find(host).video.mounts}
+    assert names(find(host).video.mounts) == {
         *VIDEO.values(),
         "libnvidia-opticalflow.so",
         "libvdpau_nvidia.so.1",
@@ -122,7 +122,7 @@ def test_files_are_looked_for_again_only_when_a_directory_has_changed(host: Path
         path.write_bytes(content)
     again = search.find(VERSION)
     assert again.cuda is not None
-    assert again.common() == first.common()
+    assert again.common == first.common
 
 
 def test_a_directory_that_comes_is_seen(tmp_path: Path) -> None:

@@ -35,12 +35,12 @@ def host(tmp_path: Path) -> Path:
 
 
 def arguments(host: Path, *, hook: str = "auto") -> list[tuple[str, ...]]:
-    return [h.args for h in find(host, hook=hook).common().hooks]
+    return [h.args for h in find(host, hook=hook).common.hooks]
 
 
 def test_the_hooks_are_those_of_the_toolkit_in_its_order(host: Path) -> None:
     hook_program(host / HOOK, *HOOK_NAMES)
-    edits = find(host).common()
+    edits = find(host).common
     name = "nvidia-cdi-hook"
     assert [h.args for h in edits.hooks] == [
         (
@@ -62,8 +62,8 @@ def test_the_hooks_are_those_of_the_toolkit_in_its_order(host: Path) -> None:
 def test_a_spec_with_hooks_keeps_the_specification_s_rules(host: Path) -> None:
     hook_program(host / HOOK, *HOOK_NAMES)
     node = Edits(nodes=(DeviceNode("/dev/nvidia0", major=195, minor=0, gid=44),), gids=(44,))
-    device = Device("1-gpu-0", joined(node, find(host).video()))
-    spec = Spec("k8s.mig.dra.dev/claim", (device,), common=find(host).common())
+    device = Device("1-gpu-0", joined(node, find(host).video))
+    spec = Spec("k8s.mig.dra.dev/claim", (device,), common=find(host).common)
     validate(spec)
     hold(encode(spec))
     assert encode(spec)["cdiVersion"] == "0.7.0"
@@ -83,7 +83,7 @@ def test_links_of_one_role_are_made_for_that_role_only(host: Path) -> None:
     flow = "libnvidia-opticalflow.so"
     library(folder / f"{flow}.{VERSION}", f"{flow}.1")
     hook_program(host / HOOK, *HOOK_NAMES)
-    [links] = find(host).video().hooks
+    [links] = find(host).video.hooks
     assert links.args[1:] == (
         "create-symlinks",
         "--link",
@@ -153,7 +153,7 @@ def test_a_path_that_is_named_counts_alone_and_has_to_be_there(host: Path) -> No
         check_files(search.find(VERSION), search)
     hook_program(host / "opt/nvidia-cdi-hook", *HOOK_NAMES)
     check_files(search.find(VERSION), search)
-    assert {h.path for h in search.find(VERSION).common().hooks} == {"/opt/nvidia-cdi-hook"}
+    assert {h.path for h in search.find(VERSION).common.hooks} == {"/opt/nvidia-cdi-hook"}
 
 
 def test_without_a_program_to_write_the_cache_there_is_no_hook(tmp_path: Path) -> None:

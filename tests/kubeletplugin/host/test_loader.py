@@ -68,7 +68,7 @@ def test_a_container_of_any_image_finds_the_driver(
     host = tmp_path / "host"
     driver, directory = place
     install(host, driver, directory)
-    mounts = find(host, driver, hook="never").common().mounts
+    mounts = find(host, driver, hook="never").common.mounts
     said = image(kind).run(mounts, host, "/probe", *NAMES)
     assert said.splitlines() == [f"{name} {DRIVER}" for name in NAMES]
 
@@ -79,7 +79,7 @@ def test_an_image_that_brings_a_driver_s_library_gets_the_node_s(
 ) -> None:
     host = tmp_path / "host"
     install(host, "/", f"usr/lib/{MULTIARCH}")
-    mounts = find(host, hook="never").common().mounts
+    mounts = find(host, hook="never").common.mounts
     made = image(kind)
     folder = f"usr/lib/{MULTIARCH}" if kind == "Debian-like" else "usr/lib64"
     cuda(made.folder / folder / "libcuda.so.535.1.2", version=12020)
