@@ -15,6 +15,7 @@ from dra.common.resources import (
     PERSISTENT_VOLUME_CLAIMS,
     PERSISTENT_VOLUMES,
     PODS,
+    RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     STORAGE_CLASSES,
     Obj,
@@ -27,8 +28,8 @@ _log = logging.getLogger(__name__)
 MIRRORED = (DEVICE_CLASSES, NODES, MIG_NODES, RESOURCE_CLAIMS, PODS)
 """Resources that are mirrored while leading."""
 
-OPTIONAL = (*VOLUMES, NAMESPACES)
-"""Mirrored where that is allowed."""
+OPTIONAL = (*VOLUMES, NAMESPACES, RESOURCE_CLAIM_TEMPLATES)
+"""Mirrored where that is allowed; of templates those that the controller made."""
 
 
 def apply(cluster: Cluster, changes: list[tuple[Resource, Change | None]]) -> None:
@@ -71,7 +72,8 @@ _SETTERS: dict[Resource, Callable[[Cluster, Obj], None]] = {
     PERSISTENT_VOLUME_CLAIMS: lambda cluster, obj: cluster.volumes.set_claim(obj),
     PERSISTENT_VOLUMES: lambda cluster, obj: cluster.volumes.set_volume(obj),
     STORAGE_CLASSES: lambda cluster, obj: cluster.volumes.set_class(obj),
-    NAMESPACES: lambda cluster, obj: cluster.volumes.set_namespace(obj),
+    NAMESPACES: Cluster.set_namespace,
+    RESOURCE_CLAIM_TEMPLATES: lambda cluster, obj: cluster.templates.set(obj),
 }
 _REMOVERS: dict[Resource, Callable[[Cluster, Obj], None]] = {
     NODES: lambda cluster, obj: cluster.remove_node(_name(obj)),
@@ -82,5 +84,6 @@ _REMOVERS: dict[Resource, Callable[[Cluster, Obj], None]] = {
     PERSISTENT_VOLUME_CLAIMS: lambda cluster, obj: cluster.volumes.remove_claim(_key(obj)),
     PERSISTENT_VOLUMES: lambda cluster, obj: cluster.volumes.remove_volume(_name(obj)),
     STORAGE_CLASSES: lambda cluster, obj: cluster.volumes.remove_class(_name(obj)),
-    NAMESPACES: lambda cluster, obj: cluster.volumes.remove_namespace(_name(obj)),
+    NAMESPACES: lambda cluster, obj: cluster.remove_namespace(_name(obj)),
+    RESOURCE_CLAIM_TEMPLATES: lambda cluster, obj: cluster.templates.remove(_key(obj)),
 }

@@ -11,6 +11,7 @@ from controller.cluster.effects import Effects
 from controller.cluster.known_claims import KnownClaims
 from controller.cluster.known_nodes import KnownNodes
 from controller.cluster.known_pods import KnownPods
+from controller.cluster.known_templates import KnownTemplates
 from controller.cluster.known_volumes import KnownVolumes
 from controller.cluster.spec_cache import Sharing
 from controller.cluster.watchers import Watchers
@@ -47,6 +48,7 @@ class Cluster:
         watchers = Watchers(self.hosts.residents)
         self._pods = KnownPods(self.hosts, self._claims, watchers, self._effects, sharing)
         self.volumes = KnownVolumes(self.hosts, watchers, self._effects)
+        self.templates = KnownTemplates(driver, self._effects)
         self._nodes = KnownNodes(self.fleet, self.hosts, self._claims, self._effects)
 
     @property
@@ -123,6 +125,18 @@ class Cluster:
                 choice.class_name == device_class for r in claim.requests for choice in r.choices
             ):
                 yield from (pod.key for pod in self.pods_of(key))
+
+    # -- namespaces
+
+    def set_namespace(self, obj: Obj) -> None:
+        """A Namespace was added or changed."""
+        self.volumes.set_namespace(obj)
+        self.templates.set_namespace(obj)
+
+    def remove_namespace(self, name: str) -> None:
+        """A Namespace is gone."""
+        self.volumes.remove_namespace(name)
+        self.templates.remove_namespace(name)
 
     # -- pods
 

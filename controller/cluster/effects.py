@@ -20,8 +20,9 @@ class Effects:
     """Consequences of the changes since the last ``take``.
 
     ``room``: the nodes where something that did not fit may fit now, and ``room_anywhere`` where
-    that may be any node. ``classes``: the generated DeviceClasses may be out of date. ``nodes`` are
-    those that kube-scheduler may judge differently now; what is gone is named by UID.
+    that may be any node. ``classes``: the generated DeviceClasses may be out of date,
+    and ``templates``: those of limits may lack. ``nodes`` are those that kube-scheduler may judge
+    differently now; what is gone is named by UID.
     """
 
     pods: set[ObjectKey] = field(default_factory=set)
@@ -33,6 +34,7 @@ class Effects:
     room: set[str] = field(default_factory=set)
     room_anywhere: bool = False
     classes: bool = False
+    templates: bool = False
 
     def take(self) -> Effects:
         """All that was collected since the last call."""

@@ -8,6 +8,7 @@ from controller.lifecycle.allocation_writes import AllocationWrites
 from controller.lifecycle.classsync import ClassSync
 from controller.lifecycle.hindered import Hindered
 from controller.lifecycle.lost_nodes import LostNodes
+from controller.lifecycle.templatesync import TemplateSync
 from controller.queue.exclusions import Exclusions
 from controller.queue.fairness import WaitingLine
 from controller.reporting.report import Reporter
@@ -34,6 +35,7 @@ class Consequences:
         lost_nodes: LostNodes,
         hindered: Hindered,
         classes: ClassSync,
+        templates: TemplateSync,
         reporter: Reporter,
     ) -> None:
         self._cluster = cluster
@@ -46,6 +48,7 @@ class Consequences:
         self._lost_nodes = lost_nodes
         self._hindered = hindered
         self._classes = classes
+        self._templates = templates
         self._reporter = reporter
 
     def take(self) -> bool:
@@ -71,6 +74,7 @@ class Consequences:
             self._pod_changed(key)
         if effects.classes:
             self._classes_changed()
+        self._templates.note(effects)
         self._make_room(effects)
         return True
 

@@ -67,6 +67,7 @@ class Engine:
         self._line = parts.line
         self._retries = parts.retries
         self._classes = parts.classes
+        self._templates = parts.templates
 
     def absorb(self) -> None:
         """Turn answers and the effects of changes into work.
@@ -88,7 +89,11 @@ class Engine:
         Raises:
             NotLeadingError: nothing may be written any more.
         """
-        if self._classes.sync_if_due() or self._reporter.write_if_due():
+        if (
+            self._classes.sync_if_due()
+            or self._templates.write_if_due()
+            or self._reporter.write_if_due()
+        ):
             return True
         if self._in_flight.full:
             return False
@@ -100,7 +105,8 @@ class Engine:
 
     def next_due(self) -> float | None:
         """The monotonic time of the next piece of work, None when only an answer brings any."""
-        times = [self._classes.due, self._reporter.due, self._line.due, self._asking.due]
+        times = [self._classes.due, self._templates.due, self._reporter.due]
+        times += [self._line.due, self._asking.due]
         if not self._in_flight.full:
             times += [self._agenda.claims.next_due(), self._agenda.pods.next_due()]
             times += [self._now()] if self._decisions.are_ongoing else []

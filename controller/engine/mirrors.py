@@ -16,7 +16,8 @@ from controller.cluster.changes import MIRRORED, OPTIONAL, apply
 from controller.cluster.cluster import Cluster
 from controller.cluster.trimming import Trimmer, remembering
 from controller.engine.inbox import Inbox
-from dra.common.resources import Resource
+from dra.claims.classes import generated_label
+from dra.common.resources import RESOURCE_CLAIM_TEMPLATES, Resource
 from dra.kube.client.transport import KubeApi
 from dra.kube.mirror.reflector import Change, Reflector
 from dra.kube.timing import Clock
@@ -41,6 +42,7 @@ class Mirrors:
             Reflector(
                 self._api,
                 resource,
+                label_selector=_selector(resource, self._driver),
                 on_event=_deliver(inbox, resource),
                 on_listed=partial(inbox.put, resource, None),
                 keep=Trimmer(resource, self._driver),
@@ -106,6 +108,11 @@ class Mirrors:
                 "would; let the controller list and watch them, as the chart does",
                 extra={"missing": denied},
             )
+
+
+def _selector(resource: Resource, driver: str) -> str:
+    """Labels of the objects that are mirrored; of templates those that the controller made."""
+    return f"{generated_label(driver)}=true" if resource == RESOURCE_CLAIM_TEMPLATES else ""
 
 
 def _deliver(inbox: Inbox, resource: Resource) -> Callable[[Change], None]:

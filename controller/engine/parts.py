@@ -16,6 +16,7 @@ from controller.lifecycle.giving_up import GivingUp
 from controller.lifecycle.hindered import Hindered
 from controller.lifecycle.lost_nodes import LostNodes
 from controller.lifecycle.partial_allocations import PartialAllocations
+from controller.lifecycle.templatesync import TemplateSync
 from controller.queue.exclusions import Exclusions
 from controller.queue.fairness import WaitingLine
 from controller.reporting.observer import ControllerObserver
@@ -52,6 +53,7 @@ class Parts:
     line: WaitingLine
     retries: Retries
     classes: ClassSync
+    templates: TemplateSync
 
 
 def make_parts(  # noqa: PLR0913 - what they work on and with
@@ -73,6 +75,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
     allocator = Allocator(cluster.fleet, cluster.hosts)
     exclusions = Exclusions(now)
     classes = ClassSync(cluster, writer, reporter, now)
+    templates = TemplateSync(cluster, writer, now)
     allocations = AllocationWrites(cluster, writer, reporter, in_flight, gate=gate)
     line = WaitingLine(cluster, allocator, reporter, now=now)
     agenda = Agenda(cluster, gate=gate, now=now)
@@ -141,6 +144,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         lost_nodes=lost_nodes,
         hindered=hindered,
         classes=classes,
+        templates=templates,
         reporter=reporter,
     )
     return Parts(
@@ -154,4 +158,5 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         line=line,
         retries=retries,
         classes=classes,
+        templates=templates,
     )

@@ -1,1 +1,1 @@
-"""Optional program that refuses claims and classes with a configuration that we cannot read."""
+"""Optional program that refuses configuration that we cannot read, and makes claims of limits."""

@@ -1,4 +1,4 @@
-"""``python -m controller.webhook``: the validating webhook as a program."""
+"""``python -m controller.webhook``: the webhooks as a program."""
 
 from __future__ import annotations
 
@@ -27,6 +27,11 @@ from dra.kube.errors import KubeConfigError
     "--configuration",
     required=True,
     help="The ValidatingWebhookConfiguration that is told whom to trust.",
+)
+@click.option(
+    "--mutating-configuration",
+    default="",
+    help="A MutatingWebhookConfiguration that is told as well.",
 )
 @click.option(
     "--host-name",
@@ -59,13 +64,14 @@ def main(  # noqa: PLR0913 - one parameter per flag
     namespace: str,
     secret: str,
     configuration: str,
+    mutating_configuration: str,
     names: tuple[str, ...],
     port: int,
     certificate_hours: float,
     log_level: str,
     log_format: str,
 ) -> None:
-    """Refuse claims and classes with a configuration that the driver cannot read."""
+    """Refuse configuration that the driver cannot read, and make claims of limits."""
     configure(log_level, "json" if log_format == "json" else "text")
     try:
         api = KubeApi.connect(kubeconfig, user_agent="mig-dra-webhook")
@@ -77,7 +83,7 @@ def main(  # noqa: PLR0913 - one parameter per flag
         raise click.ClickException(f"--port: cannot listen on {port}: {error}") from error
     keeper = Keeper(
         api,
-        Place(namespace, secret, configuration),
+        Place(namespace, secret, configuration, mutating_configuration),
         names=names,
         lifetime=dt.timedelta(hours=certificate_hours),
         serve=server.serve,

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from controller.webhook.certificates import Served, renewed
-from dra.common.resources import SECRETS, VALIDATING_WEBHOOKS, Obj
+from dra.common.resources import MUTATING_WEBHOOKS, SECRETS, VALIDATING_WEBHOOKS, Obj, Resource
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ConflictError, KubeError
 
@@ -22,18 +22,22 @@ _LOOKS_IN_A_LIFE = 20
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Places where things are kept: a Secret that exists, and the webhooks of one configuration."""
+    """Places where things are kept: a Secret that exists, and configurations of webhooks.
+
+    ``mutating`` is empty where there is none of that kind.
+    """
 
     namespace: str
     secret: str
     configuration: str
+    mutating: str = ""
 
 
 class Keeper:
     """Looks now and then; everything is read anew, so that several may do it at a time.
 
     Args:
-        api: may read and update the Secret, and read and patch the configuration.
+        api: may read and update the Secret, and read and patch the configurations.
         place: see there.
         names: DNS names and IP addresses of the server.
         lifetime: of a certificate.
@@ -75,7 +79,7 @@ class Keeper:
         """Renews the certificate where it is due, and serves what is in the Secret.
 
         Raises:
-            KubeError: the Secret or the configuration cannot be read or written.
+            KubeError: the Secret or a configuration cannot be read or written.
         """
         place = self._place
         secret = self._api.get(SECRETS, place.secret, namespace=place.namespace)
@@ -88,13 +92,15 @@ class Keeper:
                 return  # what it made is read at the next look
             else:
                 _log.info("made a new certificate for %s", ", ".join(self._names))
-        self._trust(served)
+        self._trust(served, VALIDATING_WEBHOOKS, place.configuration)
+        if place.mutating:
+            self._trust(served, MUTATING_WEBHOOKS, place.mutating)
         if served != self._serving:
             self._serve(served)
             self._serving = served
 
-    def _trust(self, served: Served) -> None:
-        found = self._api.get(VALIDATING_WEBHOOKS, self._place.configuration)
+    def _trust(self, served: Served, resource: Resource, name: str) -> None:
+        found = self._api.get(resource, name)
         bundle = base64.b64encode(served.authorities).decode()
         hooks = found.get("webhooks") or []
         if all(each["clientConfig"].get("caBundle") == bundle for each in hooks):
@@ -106,7 +112,7 @@ class Keeper:
                 for index in range(len(hooks))
             ),
         ]
-        self._api.patch(VALIDATING_WEBHOOKS, self._place.configuration, changes, content="json")
+        self._api.patch(resource, name, changes, content="json")
 
 
 def _version(obj: Obj) -> str:

@@ -12,11 +12,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from controller.webhook.certificates import Served
+from controller.webhook.mutation import answer as mutate
 from controller.webhook.review import answer
 
 _log = logging.getLogger(__name__)
 
 PATH = "/validate"
+MUTATING_PATH = "/mutate"
 HEALTH = "/healthz"
 
 _MOST_BYTES = 4 * 1024 * 1024
@@ -81,12 +83,17 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, b"no length, or too much", "text/plain")
             return
         body = self.rfile.read(int(length))
-        if self.path.partition("?")[0] != PATH:
+        path = self.path.partition("?")[0]
+        if path not in (PATH, MUTATING_PATH):
             self._send(HTTPStatus.NOT_FOUND, b"not found", "text/plain")
             return
         try:
             review = json.loads(body)
-            reply = answer(review if isinstance(review, dict) else {}, driver=self.server.driver)
+            review = review if isinstance(review, dict) else {}
+            if path == MUTATING_PATH:
+                reply = mutate(review)
+            else:
+                reply = answer(review, driver=self.server.driver)
         except ValueError as error:
             self._send(HTTPStatus.BAD_REQUEST, str(error).encode(), "text/plain")
             return

@@ -1,4 +1,4 @@
-"""Writer of the controller's changes to claims, pods and classes; no other module makes any.
+"""Writer of the controller's changes to objects of others; no other module makes any.
 
 The finalizer goes first, by a patch of the object: a status update carries no metadata. Every
 write to a claim that was decided names the resourceVersion that the decision was made on, so that
@@ -18,7 +18,15 @@ from dra.allocator.problem import Pick
 from dra.claims.allocation import AllocatedDevice, write_allocation
 from dra.claims.claims import Claim, field_manager
 from dra.claims.node_label import label_of, node_label
-from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj, Resource, at
+from dra.common.resources import (
+    DEVICE_CLASSES,
+    PODS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_CLAIMS,
+    Obj,
+    Resource,
+    at,
+)
 from dra.kube.client.patch import PatchApi
 from dra.kube.errors import ConflictError, InvalidError, KubeError, ObjectNotFoundError
 from dra.kube.timing import rfc3339
@@ -243,6 +251,11 @@ class Writer:
         """Create or update a generated DeviceClass."""
         self._check()
         return self._api.apply(DEVICE_CLASSES, body, field_manager=self._manager)
+
+    def apply_template(self, body: Obj) -> Obj:
+        """Create a generated ResourceClaimTemplate; one that is there stays as it is."""
+        self._check()
+        return self._api.apply(RESOURCE_CLAIM_TEMPLATES, body, field_manager=self._manager)
 
     def _check(self) -> None:
         if not self._leads():

@@ -15,10 +15,9 @@ from dra.gpu.devices import TYPE_GPU, TYPE_MIG
 from dra.gpu.names import class_name, extended_resource_name
 
 GPU_CLASS = "gpu.dra.dev"
+ANY_SLICE_CLASS = "mig.dra.dev"
 ROUND_SIZES = (5, 10, 20, 40, 80, 160)
 """Memory for which there is a class ``mig-min-<size>gb``, as profile names count it."""
-
-_DEFAULT_DRIVER_CLASS = "mig.dra.dev"
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ def read_class(obj: Mapping[str, Any], driver: str) -> DeviceClass:
 def looks_ours(name: str) -> bool:
     """True if a class that does not exist is called like one that we would generate."""
     ours = re.match(r"mig-(\d+g\.|min-\d+gb$)", name) is not None
-    return ours or name in (_DEFAULT_DRIVER_CLASS, GPU_CLASS)
+    return ours or name in (ANY_SLICE_CLASS, GPU_CLASS)
 
 
 def is_generated(obj: Mapping[str, Any], driver: str) -> bool:
@@ -79,7 +78,7 @@ def generated_classes(driver: str, profiles: Iterable[str]) -> list[Obj]:
     is_type = f"device.driver == '{driver}' && device.attributes['{driver}'].type == '{{}}'"
     any_slice = is_type.format(TYPE_MIG)
     classes = [
-        _class(driver, _DEFAULT_DRIVER_CLASS, any_slice),
+        _class(driver, ANY_SLICE_CLASS, any_slice),
         _class(driver, GPU_CLASS, is_type.format(TYPE_GPU)),
     ]
     classes += [

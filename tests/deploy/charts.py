@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import functools
+import shutil
+from pathlib import Path
+
+import helm_python
+import yaml
 
 from dra.common.resources import Obj
-from hack.cluster.driver.chart import find, pod_spec, render
+from hack.cluster.driver.chart import CHART, NAMESPACE, RELEASE, find, pod_spec, render
 
 VALUES: dict[str, Obj] = {
     "defaults": {},
@@ -58,6 +63,23 @@ VALUES: dict[str, Obj] = {
 
 MONITORING = "monitoring.coreos.com/v1"
 COMPONENTS = ("controller", "kubelet-plugin")
+
+
+def rendered_before_policies(directory: Path, values: Obj | None = None) -> list[Obj]:
+    """The chart's objects for a Kubernetes without MutatingAdmissionPolicies, before 1.36.
+
+    ``directory`` takes a copy of the chart: the renderer knows one version of Kubernetes.
+    """
+    chart = directory / "chart"
+    shutil.copytree(CHART, chart)
+    helpers = chart / "templates" / "_helpers.tpl"
+    newer = helpers.read_text().replace(">=1.36-0", ">=1.99-0")
+    assert newer != helpers.read_text()
+    helpers.write_text(newer)
+    with helm_python.Chart.load(chart) as loaded:
+        texts = loaded.render(values or {}, name=RELEASE, namespace=NAMESPACE)
+    texts = {name: text for name, text in texts.items() if not name.endswith("NOTES.txt")}
+    return [each for text in texts.values() for each in yaml.safe_load_all(text) if each]
 
 
 @functools.cache

@@ -98,6 +98,7 @@ BY_THE_CHART: dict[str, dict[str, str]] = {
         "--namespace": "The release's, where the chart makes the Secret.",
         "--secret": "The one that the chart makes.",
         "--configuration": "The one that the chart makes.",
+        "--mutating-configuration": "Likewise, where the API server has no policy that does it.",
         "--host-name": "That of the Service that the chart makes.",
         "--port": "The Service's target; nobody sees it.",
     },

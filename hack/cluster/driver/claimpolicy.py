@@ -30,7 +30,7 @@ _CLAIM = {
 @contextlib.contextmanager
 def finalizers_at_creation(api: Api) -> Iterator[None]:
     """New claims have the finalizer inside the block."""
-    policy = [each for each in render() if each["kind"].startswith("MutatingAdmissionPolicy")]
+    policy = [each for each in render() if each["metadata"]["name"].endswith("-claim-finalizer")]
     for each in policy:
         apply(api, each)
     wait_for("policy", lambda: _finalizers(api) == [finalizer(DEFAULT_DRIVER)])

@@ -69,9 +69,23 @@ request.userInfo.username == "system:serviceaccount:{{ .Release.Namespace }}:{{ 
 request.userInfo.extra[?"authentication.kubernetes.io/node-name"][0].orValue("")
 {{- end -}}
 
+{{- /* "true" where the API server has MutatingAdmissionPolicies. */ -}}
+{{- define "mig.mutatingPolicies" -}}
+{{- if semverCompare ">=1.36-0" .Capabilities.KubeVersion.Version -}}
+true
+{{- end -}}
+{{- end -}}
+
+{{- /* "true" where the webhook makes claims of pods' limits, because no policy does. */ -}}
+{{- define "mig.mutatingWebhook" -}}
+{{- if and .Values.podLimits.enabled .Values.webhook.enabled (not (include "mig.mutatingPolicies" .)) -}}
+true
+{{- end -}}
+{{- end -}}
+
 {{- /* "true" where claims get the controller's finalizer when they are created. */ -}}
 {{- define "mig.finalizerAtCreation" -}}
-{{- if and .Values.finalizerAtCreation.enabled (eq .Values.allocator "controller") (semverCompare ">=1.36-0" .Capabilities.KubeVersion.Version) -}}
+{{- if and .Values.finalizerAtCreation.enabled (eq .Values.allocator "controller") (include "mig.mutatingPolicies" .) -}}
 true
 {{- end -}}
 {{- end -}}
@@ -86,4 +100,20 @@ true
 {{- /* A list of XIDs as the option takes it: numbers, or a word. */ -}}
 {{- define "mig.xids" -}}
 {{- if kindIs "slice" . }}{{- $all := list }}{{ range . }}{{ $all = append $all (int .) }}{{ end }}{{ join "," $all }}{{ else }}{{ . }}{{ end -}}
+{{- end -}}
+
+{{- /* CEL, as a match condition: a container asks for slices by its limits. */ -}}
+{{- define "mig.asksByLimits" -}}
+name: asks-by-limits
+expression: |-
+  object.spec.containers.exists(each, each.?resources.?limits.orValue({}).exists(key,
+    key.startsWith("nvidia.com/mig-") || key == "nvidia.com/gpumem")) ||
+  object.spec.?initContainers.orValue([]).exists(each, each.?resources.?limits.orValue({}).exists(key,
+    key.startsWith("nvidia.com/mig-") || key == "nvidia.com/gpumem"))
+{{- end -}}
+
+{{- /* The same: it is no pod that a kubelet made by itself, which may have no claims. */ -}}
+{{- define "mig.noMirror" -}}
+name: no-mirror
+expression: '!("kubernetes.io/config.mirror" in object.metadata.?annotations.orValue({}))'
 {{- end -}}

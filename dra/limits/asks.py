@@ -1,0 +1,99 @@
+"""Asks for slices in the limits of one container.
+
+``nvidia.com/mig-1g.5gb: 2`` asks for two slices of a profile, as in NVIDIA's device plugin.
+``nvidia.com/gpu: 2`` with ``nvidia.com/gpumem: 8000`` asks for two that have 8000 MiB each, as in
+HAMi (``pkg/device/nvidia/device.go``: ``GenerateResourceRequests``, and ``mutateContainerResource``
+for the one that is meant where ``nvidia.com/gpu`` lacks). In a GPU's MIG mode HAMi chooses a slice
+by memory alone, so ``nvidia.com/gpucores`` goes with the rest; several may lie on one GPU.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from dra.common.quantity import QuantityError, parse_quantity
+from dra.common.resources import Obj, at
+
+GPUS = "nvidia.com/gpu"
+MEMORY = "nvidia.com/gpumem"
+PERCENTAGE = "nvidia.com/gpumem-percentage"
+CORES = "nvidia.com/gpucores"
+BESIDE_MEMORY = (GPUS, PERCENTAGE, CORES)
+"""Limits that belong to an ask by memory. HAMi ignores the percentage where there is an amount."""
+
+MOST = 64
+"""Slices of one kind for one container: what a node with nine GPUs has of the smallest."""
+
+_MOST_MEMORY = 10**9
+
+_PROFILE = re.compile(r"nvidia\.com/mig-[1-9][0-9]*g\.[1-9][0-9]*gb(\.[a-z]+)*")
+_RENAMED = ".shared"
+"""End of the names that the device plugin gives to slices which it shares by time-slicing."""
+
+_NODE_POLICY = "hami.io/node-scheduler-policy"
+_GPU_POLICY = "hami.io/gpu-scheduler-policy"
+_POLICIES = ("binpack", "spread")
+
+
+def is_profile(resource: str) -> bool:
+    """True for the extended resource of a profile: ``nvidia.com/mig-1g.5gb``."""
+    return _PROFILE.fullmatch(resource) is not None and not resource.endswith(_RENAMED)
+
+
+def preferences(annotations: Mapping[str, Any]) -> str:
+    """End of the names of a pod's templates, by HAMi's annotations: ``-node-binpack-gpu-spread``.
+
+    Empty where they say nothing; other words than ``binpack`` and ``spread`` count as nothing.
+    """
+    found = (("node", annotations.get(_NODE_POLICY)), ("gpu", annotations.get(_GPU_POLICY)))
+    return "".join(f"-{level}-{policy}" for level, policy in found if policy in _POLICIES)
+
+
+def asks(container: Obj, suffix: str = "") -> dict[str, int]:
+    """Number of slices by the name of their template, which ends with ``suffix``.
+
+    An amount that is no whole number from 1 on, or more slices than ``MOST``, is no ask: the limit
+    stays, and whoever else serves it judges.
+    """
+    amounts = _amounts(container)
+    found = {f"{_dashed(name)}{suffix}": amounts[name] for name in _profiles(amounts)}
+    if memory := _memory(amounts):
+        found[f"{_dashed(MEMORY)}-{memory}{suffix}"] = amounts.get(GPUS, 1)
+    return found
+
+
+def served(container: Obj) -> set[str]:
+    """Names of the limits that its asks stand for."""
+    amounts = _amounts(container)
+    beside = {MEMORY, *BESIDE_MEMORY} & amounts.keys() if _memory(amounts) else set()
+    return {*_profiles(amounts), *beside}
+
+
+def _amounts(container: Obj) -> dict[str, int]:
+    limits = at(container, "resources", "limits", default={})
+    return {name: _whole(amount) for name, amount in limits.items()}
+
+
+def _profiles(amounts: Mapping[str, int]) -> list[str]:
+    return [name for name, count in amounts.items() if is_profile(name) and 0 < count <= MOST]
+
+
+def _memory(amounts: Mapping[str, int]) -> int:
+    """MiB that are asked for, 0 where memory is not."""
+    memory = amounts.get(MEMORY, 0)
+    return memory if 0 < memory < _MOST_MEMORY and 0 < amounts.get(GPUS, 1) <= MOST else 0
+
+
+def _dashed(resource: str) -> str:
+    return resource.replace("/", "-")
+
+
+def _whole(amount: Any) -> int:
+    """A quantity that is a whole number; 0 for any other, and for what is none."""
+    try:
+        number = parse_quantity(amount)
+    except QuantityError:
+        return 0
+    return int(number) if number.denominator == 1 else 0

@@ -1,0 +1,82 @@
+"""Rewriting of a pod: its limits for slices become claims, made from templates.
+
+The slices of one kind are numbered over the pod. Which a container gets follows what Kubernetes
+says of extended resources: sidecars and main containers keep theirs, an init container that ends
+may have what those get that start after it. So a pod has as many as ``max(init), sum(main)``, and
+each slice is a claim of its own, because a container names a claim only once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from dra.common.resources import Obj, at
+from dra.limits.asks import asks, preferences, served
+
+MIRROR = "kubernetes.io/config.mirror"
+"""Annotation of the pods that a kubelet made by itself: they may have no claims."""
+
+
+def rewriting(pod: Obj) -> list[Obj]:
+    """JSON patch (RFC 6902) of ``pod``; empty where it asks for nothing by limits."""
+    annotations = at(pod, "metadata", "annotations", default={})
+    places = [*_places(pod)]
+    asked = [asks(container, preferences(annotations)) for _, container, _ in places]
+    kinds = sorted({kind for each in asked for kind in each})
+    if not kinds or MIRROR in annotations:
+        return []
+    starts: list[dict[str, int]] = []
+    taken = dict.fromkeys(kinds, 0)
+    for (_, _, lasting), wanted in zip(places, asked, strict=True):
+        starts.append(dict(taken))
+        for kind, count in wanted.items() if lasting else ():
+            taken[kind] += count
+    sizes = {
+        kind: max(s[kind] + w.get(kind, 0) for s, w in zip(starts, asked, strict=True))
+        for kind in kinds
+    }
+    steps = [] if at(pod, "spec").get("resourceClaims") else [_add("/spec/resourceClaims", [])]
+    steps += [
+        _add(
+            "/spec/resourceClaims/-",
+            {"name": entry_name(kind, number), "resourceClaimTemplateName": kind},
+        )
+        for kind, size in sizes.items()
+        for number in range(size)
+    ]
+    for (path, container, _), wanted, start in zip(places, asked, starts, strict=True):
+        steps += _of_container(path, container, wanted, start) if wanted else []
+    return steps
+
+
+def entry_name(template: str, number: int) -> str:
+    """Name of a claim within its pod: ``mig-1g-5gb-0`` of template ``nvidia.com-mig-1g.5gb``."""
+    return f"{template.removeprefix('nvidia.com-').replace('.', '-')}-{number}"
+
+
+def _places(pod: Obj) -> Iterator[tuple[str, Obj, bool]]:
+    """Path and content of each container in the order of their starts, and whether it lasts."""
+    for index, container in enumerate(at(pod, "spec", "initContainers")):
+        lasting = container.get("restartPolicy") == "Always"
+        yield f"/spec/initContainers/{index}", container, lasting
+    for index, container in enumerate(at(pod, "spec", "containers")):
+        yield f"/spec/containers/{index}", container, True
+
+
+def _of_container(
+    path: str, container: Obj, wanted: dict[str, int], start: dict[str, int]
+) -> Iterator[Obj]:
+    resources = at(container, "resources", default={})
+    for part in ("limits", "requests"):
+        for name in sorted(served(container) & at(resources, part, default={}).keys()):
+            escaped = name.replace("~", "~0").replace("/", "~1")
+            yield {"op": "remove", "path": f"{path}/resources/{part}/{escaped}"}
+    if not resources.get("claims"):
+        yield _add(f"{path}/resources/claims", [])
+    for kind, count in sorted(wanted.items()):
+        for number in range(start[kind], start[kind] + count):
+            yield _add(f"{path}/resources/claims/-", {"name": entry_name(kind, number)})
+
+
+def _add(path: str, value: object) -> Obj:
+    return {"op": "add", "path": path, "value": value}
