@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-from controller.queue.fair_worklist import FairWorkList
 from controller.queue.line import priority, urgency
+from controller.queue.ready import Fair
 from controller.queue.sweeps import Sweeps
 from controller.queue.worklist import WorkList
 from dra.common.resources import ObjectKey
@@ -35,7 +35,10 @@ class PodQueue:
     """Pods by namespace and name. ``now`` gives monotonic seconds. Not thread-safe."""
 
     def __init__(self, now: Callable[[], float]) -> None:
-        self.changed = FairWorkList(now)
+        by_namespace: Fair[ObjectKey] = Fair(
+            group=lambda key: key[0], rank=lambda order: -priority(order)
+        )
+        self.changed: WorkList[ObjectKey] = WorkList(now, by_namespace)
         """Pods to which something has happened, or that failed and are tried again."""
         self._again: WorkList[ObjectKey] = WorkList(now)
         self._sweeps = Sweeps(now)
@@ -89,7 +92,7 @@ class PodQueue:
         found = self._sweeps.pop()
         return None if found is None else Look(*found)
 
-    def _from(self, work: FairWorkList | WorkList[ObjectKey]) -> Callable[[], Look | None]:
+    def _from(self, work: WorkList[ObjectKey]) -> Callable[[], Look | None]:
         def turn() -> Look | None:
             key = work.pop()
             return None if key is None else Look(key)

@@ -2,64 +2,44 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Hashable
 from typing import Any, Generic, TypeVar
 
+from controller.queue.ready import Ready, Urgent
+from dra.common.timers import Timers
 from dra.kube.timing import Backoff
 
 K = TypeVar("K", bound=Hashable)
 
 FIRST_PAUSE = 0.05
 LONGEST_PAUSE = 30.0
-_FEW = 64
 
 
 class WorkList(Generic[K]):
     """Keys that wait to be looked at. ``now`` gives monotonic seconds. Not thread-safe.
 
-    A key is due at once or at a time; adding it again keeps the earlier time. ``order`` of a key
-    is compared among those that are due: the least comes first.
+    A key is due at once or at a time; adding it again keeps the earlier time. Of those that are due
+    ``ready`` chooses by the ``order`` that they were added with, at first the least.
     """
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], ready: Ready[K] | None = None) -> None:
         self._now = now
         self._order: dict[K, Any] = {}
-        self._ready: list[tuple[Any, int, K]] = []
-        self._later: list[tuple[float, int, K]] = []
-        self._due: dict[K, float] = {}
+        self._ready: Ready[K] = Urgent() if ready is None else ready
+        self._later: Timers[K] = Timers()
         self._failures: dict[K, Backoff] = {}
-        self._ticket = 0
-
-    def __len__(self) -> int:
-        return len(self._order)
-
-    @property
-    def is_blank(self) -> bool:
-        """True if neither a key nor a failure is known."""
-        return not self._order and not self._failures
 
     def add(self, key: K, order: Any, *, at: float | None = None) -> None:
         """Look at ``key`` at once, or at the monotonic time ``at``."""
-        self._ticket += 1
+        due = self._later.get(key)
         if at is not None and at > self._now():
-            if key in self._order and self._due.get(key, 0.0) <= at:
-                return
-            self._order[key], self._due[key] = order, at
-            heapq.heappush(self._later, (at, self._ticket, key))
-            self._tidy()
-            return
-        if key in self._order and key not in self._due and self._order[key] == order:
-            return
-        self._order[key] = order
-        self._due.pop(key, None)
-        heapq.heappush(self._ready, (order, self._ticket, key))
-
-    def _tidy(self) -> None:
-        """Forget the times of keys that were looked at earlier, once they are most of all."""
-        if len(self._later) > _FEW + 2 * len(self._due):
-            self._later = [(at, n, key) for n, (key, at) in enumerate(self._due.items())]
-            heapq.heapify(self._later)
+            if key not in self._order or (due is not None and due > at):
+                self._order[key] = order
+                self._later.set(key, at)
+        elif key not in self._order or due is not None or self._order[key] != order:
+            self._order[key] = order
+            self._later.discard(key)
+            self._ready.put(key, order)
 
     def retry(self, key: K, order: Any) -> float:
         """Look at ``key`` again after a pause that doubles with every failure in a row."""
@@ -74,44 +54,32 @@ class WorkList(Generic[K]):
     def discard(self, key: K) -> None:
         """Look at ``key`` no more; its failures stay known."""
         self._order.pop(key, None)
-        self._due.pop(key, None)
+        self._later.discard(key)
 
     def forget_failure(self, key: K) -> None:
         """Forget the failures of ``key``."""
         self._failures.pop(key, None)
 
     def peek(self) -> Any | None:
-        """The ``order`` of the most urgent key that is due, None when none is."""
-        self._promote()
-        while self._ready:
-            order, _, key = self._ready[0]
-            if self._is_current(key, order):
+        """The ``order`` of the next key that is due, None when none is."""
+        for key in self._later.take(self._now()):
+            self._ready.put(key, self._order[key])
+        while (found := self._ready.first()) is not None:
+            key, order = found
+            if key in self._order and self._order[key] == order and self._later.get(key) is None:
                 return order
-            heapq.heappop(self._ready)
+            self._ready.drop()
         return None
 
     def pop(self) -> K | None:
-        """The most urgent key that is due, or None."""
-        if self.peek() is None:
+        """The next key that is due, or None."""
+        found = None if self.peek() is None else self._ready.first()
+        if found is None:
             return None
-        key = heapq.heappop(self._ready)[2]
-        del self._order[key]
-        return key
-
-    def _is_current(self, key: K, order: Any) -> bool:
-        return key in self._order and key not in self._due and bool(self._order[key] == order)
-
-    def _promote(self) -> None:
-        """Have ready what is due by now."""
-        now = self._now()
-        while self._later and self._later[0][0] <= now:
-            at, ticket, key = heapq.heappop(self._later)
-            if self._due.get(key) == at:
-                del self._due[key]
-                heapq.heappush(self._ready, (self._order[key], ticket, key))
+        self._ready.take()
+        del self._order[found[0]]
+        return found[0]
 
     def next_due(self) -> float | None:
         """The monotonic time of the next key: now or in the past when one is ready."""
-        if len(self._order) > len(self._due):
-            return self._now()
-        return min(self._due.values(), default=None)
+        return self._now() if len(self._order) > len(self._later) else self._later.next()

@@ -19,6 +19,7 @@ from controller.writing.writer import Writer
 from dra.claims.conditions import claims_allocated
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.fair_queue import FairQueue
+from dra.common.timers import Timers
 from dra.kube.errors import ForbiddenError, UnavailableError
 from dra.pods.pods import Pod
 
@@ -63,6 +64,8 @@ class PodConditions:
         self._outbox = outbox
         self._type = claims_allocated(driver)
         self._now = now
+        self._early: dict[str, _Due] = {}
+        self._times: Timers[str] = Timers()
         self._due: FairQueue[str, _Due] = FairQueue()
         self._written: dict[str, tuple[ConditionState, float]] = {}
         self._not_before = float("-inf")
@@ -72,9 +75,11 @@ class PodConditions:
     @property
     def due(self) -> float | None:
         """The monotonic time of the next write, None when there is none."""
-        times = [due.at for _, due in self._due.heads()]
-        times += [self._sent.at] if self._sent is not None and not times else []
-        return max(min(times), self._not_before) if times else None
+        first = self._due.first()
+        at = self._times.next() if first is None else first[1].at
+        if at is None and self._sent is not None:
+            at = self._sent.at
+        return None if at is None else max(at, self._not_before)
 
     def waits(self, pod: Pod, obstacle: Obstacle) -> None:
         """The pod's claims wait because of ``obstacle``."""
@@ -85,27 +90,27 @@ class PodConditions:
         now = self._now()
         same = known is not None and known[0].reason == state.reason
         if known is not None and same and (known[0] == state or now < known[1] + DETAILS_SECONDS):
-            self._due.discard(pod.uid)
+            self._discard(pod.uid)
             return
-        before = self._due.get(pod.uid)
+        before = self._find(pod.uid)
         at = now + PATIENCE_SECONDS if before is None else before.at
-        self._due.put(pod.key[0], pod.uid, _Due(pod, state, at))
+        self._put(_Due(pod, state, at))
 
     def served(self, pod: Pod) -> None:
         """Nothing of the pod's claims is left to allocate; told only if it was said to wait."""
-        self._due.discard(pod.uid)
+        self._discard(pod.uid)
         known = self._known(pod)
         if known is not None and not known[0].allocated:
             state = ConditionState(allocated=True, reason=Reason.ALLOCATED.value, message="")
-            self._due.put(pod.key[0], pod.uid, _Due(pod, state, self._now()))
+            self._put(_Due(pod, state, self._now()))
 
     def leave(self, pod_uid: str) -> None:
         """Forgets the pod: it is not ours to say now if it waits."""
-        self._due.discard(pod_uid)
+        self._discard(pod_uid)
 
     def forget(self, pod_uid: str) -> None:
         """The pod is gone."""
-        self._due.discard(pod_uid)
+        self._discard(pod_uid)
         self._written.pop(pod_uid, None)
 
     def write_if_due(self) -> bool:
@@ -118,11 +123,34 @@ class PodConditions:
         self._not_before = now + GAP_SECONDS
         if self._sent is not None:
             return False
-        uid = next(uid for uid, due in self._due.heads() if due.at <= now)
-        self._sent = due = self._due.take(uid)
-        self._written[uid] = (due.state, now)
+        for uid in self._times.take(now):
+            early = self._early.pop(uid)
+            self._due.put(early.pod.key[0], uid, early)
+        first = self._due.first()
+        if first is None:
+            return False
+        self._sent = due = self._due.take(first[0])
+        self._written[first[0]] = (due.state, now)
         self._outbox.send(lambda: self._answers.append(self._write(due)))
         return True
+
+    def _find(self, uid: str) -> _Due | None:
+        return self._early.get(uid) or self._due.get(uid)
+
+    def _put(self, due: _Due) -> None:
+        """Have it written at its time, in the place of what was to be written of that pod."""
+        uid = due.pod.uid
+        if self._due.get(uid) is not None:
+            self._due.put(due.pod.key[0], uid, due)
+            return
+        self._early[uid] = due
+        if self._times.get(uid) != due.at:
+            self._times.set(uid, due.at)
+
+    def _discard(self, uid: str) -> None:
+        self._early.pop(uid, None)
+        self._times.discard(uid)
+        self._due.discard(uid)
 
     def _write(self, due: _Due) -> Exception | None:
         """Make the request; in a thread of its own."""
@@ -146,7 +174,7 @@ class PodConditions:
         known = self._written.pop(uid, None)
         if isinstance(error, UnavailableError):
             if known is not None:
-                self._due.put(sent.pod.key[0], uid, self._due.get(uid) or sent)
+                self._put(self._find(uid) or sent)
             self._not_before = self._now() + _RETRY_SECONDS
         elif isinstance(error, ForbiddenError):
             self._not_before = self._now() + _FORBIDDEN_SECONDS

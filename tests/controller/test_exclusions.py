@@ -87,8 +87,10 @@ def test_a_key_can_become_more_urgent() -> None:
 def test_a_later_key_waits_and_the_earlier_time_holds() -> None:
     now = Hand()
     work: WorkList[str] = WorkList(now)
-    work.add("a", 0, at=now.time + 5)
+    work.add("a", 0, at=now.time + 7)
     work.add("a", 0, at=now.time + 9)
+    assert work.next_due() == now.time + 7
+    work.add("a", 0, at=now.time + 5)
     assert work.pop() is None
     assert work.next_due() == now.time + 5
     now.time += 5

@@ -94,6 +94,18 @@ def test_many_pods_are_written_to_one_after_the_other() -> None:
     assert writes(bench) == 30
 
 
+def test_a_pod_is_told_no_earlier_because_another_is() -> None:
+    bench = waiting()
+    bench.run(seconds=1.5)
+    bench.claim(claim("late", request("r", OWN_CLASS)))
+    bench.pod(pod("late", "late"))
+    bench.run()
+    for _ in range(4):
+        bench.run(seconds=0.5)
+        assert bool(bench.condition("late")) == (bench.time >= 1003.5)
+    assert writes(bench) == 2
+
+
 def test_a_new_leader_repeats_nothing_that_the_pod_says_already() -> None:
     bench = waiting()
     bench.run(seconds=2.0)

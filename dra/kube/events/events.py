@@ -180,9 +180,10 @@ class EventRecorder:
         if not self._keep_pace():
             return None
         with self._changed:
-            if not self._waiting:
+            head = self._waiting.first()
+            if head is None:
                 return None
-            occurrence, _ = next(self._waiting.heads())
+            occurrence = head[0]
             waiting = self._waiting.take(occurrence)
             self._sending = True
         try:
@@ -211,7 +212,7 @@ class EventRecorder:
         Does not pause if somebody waits for the rest.
         """
         with self._changed:
-            head = next(self._waiting.heads(), None)
+            head = self._waiting.first()
         if head is None:
             return False
         oldest = head[1]
