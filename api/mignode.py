@@ -145,15 +145,31 @@ class MigNodeSpec(_Struct, frozen=True):
     drain: DrainField | None = None
 
 
+class FailedClaimField(_Struct, frozen=True):
+    """A claim whose last Prepare failed, at ``time`` (RFC 3339).
+
+    ``passing``: the same call would succeed now, or a little later with nothing done by anybody.
+    """
+
+    namespace: str
+    name: str
+    uid: str
+    time: str
+    passing: bool = False
+
+
 class MigNodeStatus(_Struct, frozen=True):
     """State of the node as the plugin last saw it.
 
     ``cdi_hook`` is the path of NVIDIA's hook program on the node, where specs use it.
+    ``resumed`` is when kubelet could call the plugin again after calls were cut short (RFC 3339).
     """
 
     driver_version: str = ""
     cuda_driver_version: str = ""
     cdi_hook: str = ""
+    resumed: str = ""
+    failed_claims: list[FailedClaimField] = msgspec.field(default_factory=list)
     geometries: list[GeometryField] = msgspec.field(default_factory=list)
     gpus: list[GpuField] = msgspec.field(default_factory=list)
     summary: SummaryField | None = None

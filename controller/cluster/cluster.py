@@ -23,7 +23,7 @@ from dra.claims.claims import Claim
 from dra.claims.classes import DeviceClass, read_class
 from dra.claims.reading import KnownClaim
 from dra.common.resources import Obj, ObjectKey
-from dra.gpu.inventory import ClaimRef
+from dra.gpu.inventory import ClaimRef, Inventory
 from dra.pods.hosts import Hosts
 from dra.pods.pods import Pod
 
@@ -93,7 +93,12 @@ class Cluster:
 
     def set_mignode(self, obj: Obj) -> None:
         """A MigNode was added or changed; one that cannot be read is as good as gone."""
-        self._nodes.set_mignode(obj)
+        for key in self._claims.keys_of(self._nodes.set_mignode(obj)):
+            self._pods.touch(key)
+
+    def inventory(self, node: str) -> Inventory | None:
+        """Inventory of a node, whoever allocates its GPUs; None without a MigNode of ours."""
+        return self._nodes.inventories.get(node)
 
     def remove_mignode(self, name: str) -> None:
         """A MigNode is gone."""

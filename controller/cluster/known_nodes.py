@@ -9,6 +9,7 @@ from controller.cluster.effects import Effects
 from controller.cluster.known_claims import KnownClaims
 from dra.allocator.fleet.fleet import Fleet
 from dra.common.resources import Obj
+from dra.gpu.inventory import Inventory
 from dra.gpu.mignode import from_mignode
 from dra.pods.hosts import Hosts
 from dra.pods.nodefit import read_node
@@ -17,9 +18,13 @@ _log = logging.getLogger(__name__)
 
 
 class KnownNodes:
-    """Keeps ``hosts`` and ``fleet`` up to what Nodes and MigNodes say."""
+    """Keeps ``hosts`` and ``fleet`` up to what Nodes and MigNodes say.
+
+    ``inventories`` are those of all nodes of the driver, whoever allocates their GPUs.
+    """
 
     def __init__(self, fleet: Fleet, hosts: Hosts, claims: KnownClaims, effects: Effects) -> None:
+        self.inventories: dict[str, Inventory] = {}
         self._fleet = fleet
         self._hosts = hosts
         self._claims = claims
@@ -39,15 +44,18 @@ class KnownNodes:
         self._hosts.drop_node(name)
         self._claims.touch(self._claims_on(name))
 
-    def set_mignode(self, obj: Obj) -> None:
-        """A MigNode was added or changed; one that cannot be read is as good as gone."""
+    def set_mignode(self, obj: Obj) -> frozenset[str]:
+        """A MigNode was added or changed; one that cannot be read is as good as gone.
+
+        Returns the UIDs of claims for which kubelet may now have to ask again.
+        """
         name = obj["metadata"]["name"]
         try:
             inventory = from_mignode(obj)
         except (ApiError, ValueError) as error:
             _log.warning("MigNode %s is left out: %s", name, error)
             self.remove_mignode(name)
-            return
+            return frozenset()
         before, offered = self._fleet.instance_claims(name), self._offered(name)
         if self._fleet.set_inventory(inventory):
             self._effects.room.add(name)
@@ -58,14 +66,27 @@ class KnownNodes:
             self._claims.touch(self._fleet.claims_on(name))
         else:
             self._claims.touch(before - (after or frozenset()))
+        return self._asked_in_vain(inventory)
 
     def remove_mignode(self, name: str) -> None:
         """A MigNode is gone."""
         touched, offered = self._claims_on(name), self._offered(name)
         self._fleet.drop_inventory(name)
+        self.inventories.pop(name, None)
         if self._offered(name) != offered:
             self._effects.classes = True
         self._claims.touch(touched)
+
+    def _asked_in_vain(self, inventory: Inventory) -> frozenset[str]:
+        """UIDs of the claims whose Prepare failed, or may have been cut short."""
+        if inventory.driver != self._fleet.driver:
+            self.inventories.pop(inventory.node, None)
+            return frozenset()
+        before = self.inventories.get(inventory.node)
+        self.inventories[inventory.node] = inventory
+        if inventory.resumed and (before is None or before.resumed != inventory.resumed):
+            return self._fleet.claims_on(inventory.node)
+        return frozenset(f.claim.uid for f in inventory.failed_claims)
 
     def _offered(self, name: str) -> tuple[frozenset[str], bool]:
         """Facts that the generated classes depend on: a node's profiles, and who allocates it."""

@@ -26,6 +26,7 @@ from dra.common.resources import (
     Obj,
     Resource,
 )
+from dra.gpu.names import prepare_retry
 
 _IDENTITY = ("name", "namespace", "uid", "resourceVersion")
 _POD_METADATA = (
@@ -112,6 +113,9 @@ class Trimmer:
         if own := [c for c in status.get("conditions") or () if "/" in c["type"]]:
             said["conditions"] = own
         metadata = _named(obj["metadata"], _POD_METADATA)
+        annotations = obj["metadata"].get("annotations") or {}
+        if asked := annotations.get(prepare_retry(self._driver)):
+            metadata["annotations"] = {prepare_retry(self._driver): asked}
         if labels := metadata.pop("labels", None):
             known = msgspec.json.encode(labels)
             metadata["labels"] = self._labels.get(known, lambda: _interned(labels))

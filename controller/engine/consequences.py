@@ -8,6 +8,7 @@ from controller.lifecycle.allocation_writes import AllocationWrites
 from controller.lifecycle.classsync import ClassSync
 from controller.lifecycle.hindered import Hindered
 from controller.lifecycle.lost_nodes import LostNodes
+from controller.lifecycle.prepare_retries import PrepareRetries
 from controller.lifecycle.templatesync import TemplateSync
 from controller.queue.exclusions import Exclusions
 from controller.queue.fairness import WaitingLine
@@ -32,6 +33,7 @@ class Consequences:
         line: WaitingLine,
         exclusions: Exclusions,
         allocations: AllocationWrites,
+        prepare_retries: PrepareRetries,
         lost_nodes: LostNodes,
         hindered: Hindered,
         classes: ClassSync,
@@ -45,6 +47,7 @@ class Consequences:
         self._line = line
         self._exclusions = exclusions
         self._allocations = allocations
+        self._prepare_retries = prepare_retries
         self._lost_nodes = lost_nodes
         self._hindered = hindered
         self._classes = classes
@@ -89,6 +92,7 @@ class Consequences:
     def _forget_pod(self, uid: str) -> None:
         self._exclusions.forget(uid)
         self._allocations.forget_pod(uid)
+        self._prepare_retries.forget(uid)
         self._lost_nodes.forget(uid)
         self._hindered.forget(uid)
         self._reporter.forget(pod_uid=uid, gone=True)
@@ -97,6 +101,7 @@ class Consequences:
     def _forget_claim(self, uid: str) -> None:
         self._reporter.forget(claim_uid=uid)
         self._allocations.forget_claim(uid)
+        self._prepare_retries.forget_claim(uid)
         self._line.forget_claim(uid)
 
     def _classes_changed(self) -> None:

@@ -16,6 +16,7 @@ from controller.lifecycle.giving_up import GivingUp
 from controller.lifecycle.hindered import Hindered
 from controller.lifecycle.lost_nodes import LostNodes
 from controller.lifecycle.partial_allocations import PartialAllocations
+from controller.lifecycle.prepare_retries import PrepareRetries
 from controller.lifecycle.templatesync import TemplateSync
 from controller.queue.exclusions import Exclusions
 from controller.queue.fairness import WaitingLine
@@ -100,6 +101,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
     hindered = Hindered(
         cluster, giving_up, lambda pod: examine(pod, cluster, reader).hindrance, now=now
     )
+    prepare_retries = PrepareRetries(cluster, writer, in_flight=in_flight, now=now)
     partial_allocations = PartialAllocations(
         cluster, reader, writer, writes=writes, allocator=allocator
     )
@@ -121,6 +123,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         in_flight=in_flight,
         allocations=allocations,
         failed_prepares=failed_prepares,
+        prepare_retries=prepare_retries,
         lost_nodes=lost_nodes,
         hindered=hindered,
         line=line,
@@ -141,6 +144,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         line=line,
         exclusions=exclusions,
         allocations=allocations,
+        prepare_retries=prepare_retries,
         lost_nodes=lost_nodes,
         hindered=hindered,
         classes=classes,

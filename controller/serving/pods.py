@@ -9,6 +9,7 @@ from controller.lifecycle.allocation_writes import AllocationWrites
 from controller.lifecycle.failed_prepare import FailedPrepares
 from controller.lifecycle.hindered import Hindered
 from controller.lifecycle.lost_nodes import LostNodes
+from controller.lifecycle.prepare_retries import PrepareRetries
 from controller.queue.fairness import WaitingLine
 from controller.reporting.report import Reporter
 from controller.serving.agenda import Agenda
@@ -39,6 +40,7 @@ class PodService:
         in_flight: InFlight,
         allocations: AllocationWrites,
         failed_prepares: FailedPrepares,
+        prepare_retries: PrepareRetries,
         lost_nodes: LostNodes,
         hindered: Hindered,
         line: WaitingLine,
@@ -54,6 +56,7 @@ class PodService:
         self._in_flight = in_flight
         self._allocations = allocations
         self._failed_prepares = failed_prepares
+        self._prepare_retries = prepare_retries
         self._lost_nodes = lost_nodes
         self._hindered = hindered
         self._line = line
@@ -69,6 +72,8 @@ class PodService:
         self._agenda.pods.leave(key)
         if pod is None:
             return False
+        if (again := self._prepare_retries.look_at(pod)) is not None:
+            self._agenda.add_pod(key, at=again)
         if self._in_flight.is_about(pod.claim_keys):
             self._agenda.hold_up_pod(key)
         elif not self._begins_write(pod):

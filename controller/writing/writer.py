@@ -27,6 +27,7 @@ from dra.common.resources import (
     Resource,
     at,
 )
+from dra.gpu.names import prepare_retry
 from dra.kube.client.patch import PatchApi
 from dra.kube.errors import ConflictError, InvalidError, KubeError, ObjectNotFoundError
 from dra.kube.timing import rfc3339
@@ -221,6 +222,23 @@ class Writer:
             )
         except InvalidError as error:  # what a JSON patch is answered whose test fails
             raise ConflictError(f"pod {pod} has changed: {error.message}") from error
+
+    def request_prepare(self, pod: Pod, mark: str) -> Obj:
+        """Have kubelet ask at once for what a pod still lacks; ``mark`` says on what occasion.
+
+        After a failed NodePrepareResources kubelet waits for 60 to 90 s (completeWork in its
+        pod_workers.go, 1.36), but for a pod whose annotations change it asks at once
+        (podsDifferSemantically in its config/config.go).
+        """
+        self._check()
+        annotations = {prepare_retry(self._driver): mark}
+        return self._api.patch(
+            PODS,
+            pod.key[1],
+            {"metadata": {"uid": pod.uid, "annotations": annotations}},
+            namespace=pod.key[0],
+            field_manager=self._manager,
+        )
 
     def set_condition(
         self, pod: Pod, condition: str, *, status: str, reason: str, message: str

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from dra.gpu.geometry import Geometry, Occupant, Placement
 from dra.gpu.inventory import ClaimRef, Gpu, Instance, InstanceState, Inventory
-from dra.gpu.names import GpuDevice, MigDevice
+from dra.gpu.names import DeviceNameError, GpuDevice, MigDevice, parse_device
 
 Device = GpuDevice | MigDevice
 _LEAVING = (InstanceState.RECLAIMING, InstanceState.ORPHAN)
@@ -39,6 +39,35 @@ def why_blocked(gpu: Gpu, inventory: Inventory) -> str:
     if gpu.mig_enabled != gpu.mig_pending:
         return "MIG mode change pending"
     return gpu.unavailable
+
+
+def find_blocker(device: str, claim_uid: str, inventory: Inventory) -> str:
+    """Reason why an allocated device cannot be made for its claim; empty if none shows.
+
+    A drain does not: it is for new allocations.
+    """
+    if not inventory.ready:
+        return f"driver not ready: {inventory.message}" if inventory.message else "driver not ready"
+    try:
+        wanted = parse_device(device)
+    except DeviceNameError as error:
+        return str(error)
+    name = str(wanted) if isinstance(wanted, GpuDevice) else wanted.gpu
+    gpu = inventory.gpu(name)
+    if gpu is None:
+        return f"{name} is not in this node"
+    if isinstance(wanted, MigDevice) and not gpu.mig_enabled:
+        return gpu.unavailable or f"MIG mode of {name} is off"
+    return gpu.unavailable or _other_holder(gpu, occupant_of(wanted, gpu.geometry), claim_uid)
+
+
+def _other_holder(gpu: Gpu, wanted: Occupant | None, claim_uid: str) -> str:
+    """Holder of the place of ``wanted``, None for the whole GPU, that is not the claim itself."""
+    for instance in gpu.instances:
+        is_own = instance.claim is not None and instance.claim.uid == claim_uid
+        if not is_own and (wanted is None or instance.placement.overlaps(wanted.placement)):
+            return _holder(instance, ended=False)
+    return ""
 
 
 def holdings(gpu: Gpu, claims: Mapping[tuple[str, Device], ClaimRef]) -> Iterable[Holding]:

@@ -134,11 +134,25 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedClaim:
+    """A claim whose last Prepare failed, at ``time`` (RFC 3339 with microseconds).
+
+    ``passing``: the same call would succeed now, or a little later with nothing done by anybody.
+    """
+
+    claim: ClaimRef
+    time: str
+    passing: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Inventory:
     """A node's GPUs and what allocates them. ``pool`` is the pool of the node's devices.
 
     ``publication`` is None where nobody asked for ResourceSlices, ``drain`` where nothing is
     drained. ``cdi_hook`` is the hook program on the node that containers' CDI specs use.
+    ``resumed`` is when kubelet could call the plugin again after calls were cut short (RFC 3339
+    with microseconds), empty if they never were.
     """
 
     node: str
@@ -153,6 +167,8 @@ class Inventory:
     message: str = ""
     publication: Publication | None = None
     drain: Drain | None = None
+    resumed: str = ""
+    failed_claims: tuple[FailedClaim, ...] = ()
 
     def gpu(self, name: str) -> Gpu | None:
         """The GPU called ``gpu-<minor>``."""

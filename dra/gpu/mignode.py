@@ -11,6 +11,7 @@ from dra.gpu.inventory import (
     AllocatorKind,
     ClaimRef,
     Drain,
+    FailedClaim,
     Gpu,
     Instance,
     InstanceState,
@@ -38,6 +39,8 @@ def to_mignode(inventory: Inventory, *, transition_time: str = "") -> dict[str, 
         driver_version=inventory.driver_version,
         cuda_driver_version=inventory.cuda_driver_version,
         cdi_hook=inventory.cdi_hook,
+        resumed=inventory.resumed,
+        failed_claims=[_failed_out(f) for f in inventory.failed_claims],
         geometries=[_geometry_out(name, geometry) for geometry, name in names.items()],
         gpus=[_gpu_out(g, names) for g in inventory.gpus],
         summary=_summary(inventory),
@@ -77,6 +80,8 @@ def from_mignode(obj: dict[str, Any]) -> Inventory:
         message=ready.message if ready else "",
         publication=_publication_in(conditions.get(SLICES_PUBLISHED)),
         drain=_drain_in(node.spec.drain),
+        resumed=node.status.resumed,
+        failed_claims=tuple(_failed_in(f) for f in node.status.failed_claims),
     )
 
 
@@ -87,6 +92,22 @@ def drain_of(obj: dict[str, Any]) -> Drain | None:
         api.errors.InvalidObjectError: a field is missing or of a wrong type.
     """
     return _drain_in(wire.decode({**obj, "status": {}}).spec.drain)
+
+
+def _failed_in(field: wire.FailedClaimField) -> FailedClaim:
+    claim = ClaimRef(field.namespace, field.name, field.uid)
+    return FailedClaim(claim, field.time, field.passing)
+
+
+def _failed_out(failed: FailedClaim) -> wire.FailedClaimField:
+    claim = failed.claim
+    return wire.FailedClaimField(
+        namespace=claim.namespace,
+        name=claim.name,
+        uid=claim.uid,
+        time=failed.time,
+        passing=failed.passing,
+    )
 
 
 def _drain_in(field: wire.DrainField | None) -> Drain | None:

@@ -17,6 +17,14 @@ _MIG_DEVICE = re.compile(
 _GPU_DEVICE = re.compile(r"gpu-(?P<minor>\d{1,5})")
 
 
+def prepare_retry(driver: str) -> str:
+    """The annotation of a pod by which kubelet is made to ask again for what was not prepared.
+
+    Its value is the time of the occasion (RFC 3339), as the node told it.
+    """
+    return f"{driver}/prepare-retry"
+
+
 def finalizer(driver: str) -> str:
     """Our finalizer on claims, and the scheduling gate that we lift: ``mig.dra.dev/allocation``."""
     return f"{driver}/allocation"

@@ -43,7 +43,8 @@ class Node:
     """Prepares and unprepares claims. Thread-safe; what goes wrong with a claim is its ClaimAnswer.
 
     ``settled`` hears of every Prepare that is over, with the error if it failed; it is called
-    without locks, in a thread of the claim or of kubelet's call.
+    without locks, in a thread of the claim or of kubelet's call. ``answered`` hears of the claims
+    for which kubelet got what it asked for, without locks, in a thread of kubelet's call.
     """
 
     def __init__(  # noqa: PLR0913 - the parts that serve a claim
@@ -57,6 +58,7 @@ class Node:
         statuses: ClaimStatuses,
         rebuild: Rebuild,
         settled: Callable[[ClaimRef, PluginError | None], None] = lambda _ref, _error: None,
+        answered: Callable[[ClaimRef], None] = lambda _: None,
         clock: Callable[[], float] = time.monotonic,
         observer: NodeObserver | None = None,
     ) -> None:
@@ -69,6 +71,7 @@ class Node:
         self._statuses = statuses
         self._rebuild = rebuild
         self._settled = settled
+        self._answered = answered
         self._clock = clock
 
     def deadline(self) -> float:
@@ -81,11 +84,16 @@ class Node:
         answer = self._serve(ref, Operation.PREPARE, work, deadline)
         if isinstance(answer.cause, PluginError):
             self._settled(ref, answer.cause)
+        elif answer.cause is None:
+            self._answered(ref)
         return answer
 
     def unprepare(self, ref: ClaimRef, *, deadline: float) -> ClaimAnswer:
         """NodeUnprepareResources for one claim; needs no API server, and no claim."""
-        return self._serve(ref, Operation.UNPREPARE, partial(self._unprepare, ref), deadline)
+        answer = self._serve(ref, Operation.UNPREPARE, partial(self._unprepare, ref), deadline)
+        if answer.cause is None:
+            self._answered(ref)
+        return answer
 
     def _prepare(self, ref: ClaimRef, deadline: float) -> tuple[Prepared, ...]:
         self._readiness.wait_ready(min(START_SECONDS, max(0.0, deadline - self._clock())))

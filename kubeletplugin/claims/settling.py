@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef
+from kubeletplugin.claims.failed_claims import FailedClaims
 from kubeletplugin.errors import PluginError, denied_gpu, is_permanent
 from kubeletplugin.gpus.health.monitor import HealthMonitor
 from kubeletplugin.journal.entries import HELD
@@ -13,29 +14,33 @@ from kubeletplugin.telemetry.reports import Reports
 
 
 class Settling:
-    """Tells the controller by the claim's status what stays impossible. Thread-safe."""
+    """Tells the controller what failed, and by the claim's status what stays so. Thread-safe."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - whom it tells
         self,
         journal: Journal,
         monitor: HealthMonitor,
         statuses: ClaimStatuses,
         reports: Reports,
         *,
+        failed_claims: FailedClaims,
         pool: str,
     ) -> None:
         self._journal = journal
         self._monitor = monitor
         self._statuses = statuses
         self._reports = reports
+        self._failed_claims = failed_claims
         self._pool = pool
 
     def settle(self, ref: ClaimRef, error: PluginError | None) -> None:
         """Take note of a Prepare that is over; ``error`` is None if it succeeded."""
         if error is None:
+            self._failed_claims.made(ref)
             for entry in self._journal.of_claim(ref.uid):
                 self._monitor.clear_denial(entry.gpu)
             return
+        self._failed_claims.failed(ref, error)
         if gpu := denied_gpu(error):
             self._monitor.take_denial(gpu, str(error))
         held = any(e.state in HELD for e in self._journal.of_claim(ref.uid))

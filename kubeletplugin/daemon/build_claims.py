@@ -9,6 +9,7 @@ from functools import partial
 from dra.common.resources import Obj
 from kubeletplugin.claims.claim_fate import claim_fate
 from kubeletplugin.claims.claim_tasks import ClaimTasks
+from kubeletplugin.claims.failed_claims import FailedClaims
 from kubeletplugin.claims.janitor import Janitor
 from kubeletplugin.claims.node import Node
 from kubeletplugin.claims.nodeneeds import NodeNeeds
@@ -37,6 +38,7 @@ class ClaimParts:
     """Threads: ``janitor``, and one for each claim of ``tasks`` that is worked on."""
 
     node: Node
+    failed: FailedClaims
     tasks: ClaimTasks
     recovery: Recovery
     rebuild: Rebuild
@@ -63,6 +65,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         claim_fate, api, driver=options.driver_name, pool=options.pool, seen=observer.claim_seen
     )
     tasks = ClaimTasks()
+    failed = FailedClaims(on_change=common.changed)
     lost_slices = LostSlices(
         hardware,
         journal,
@@ -79,6 +82,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         lost_slices,
         fate=fate,
         finish=prepare.preparer.prepare,
+        cut_short=failed.cut_short,
         observer=observer,
     )
     rebuild = Rebuild(
@@ -106,7 +110,10 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         tasks=tasks,
         statuses=statuses,
         rebuild=rebuild,
-        settled=Settling(journal, gpus.monitor, statuses, reports, pool=options.pool).settle,
+        settled=Settling(
+            journal, gpus.monitor, statuses, reports, failed_claims=failed, pool=options.pool
+        ).settle,
+        answered=failed.forget,
         observer=observer,
     )
     janitor = Janitor(
@@ -138,7 +145,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         on_change=common.changed,
         on_other_files=janitor.check_soon,
     )
-    return ClaimParts(node, tasks, recovery, rebuild, janitor, needs)
+    return ClaimParts(node, failed, tasks, recovery, rebuild, janitor, needs)
 
 
 def _build_prepare(common: Common, gpus: GpuParts, *, know: Callable[[Obj], None]) -> _PrepareParts:

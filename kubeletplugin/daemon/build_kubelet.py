@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -28,8 +29,10 @@ class KubeletParts:
     registration: SocketServer
 
 
-def build_kubelet(common: Common, monitor: HealthMonitor, node: Node) -> KubeletParts:
-    """Build the parts that kubelet calls.
+def build_kubelet(
+    common: Common, monitor: HealthMonitor, node: Node, *, on_registered: Callable[[], None]
+) -> KubeletParts:
+    """Build the parts that kubelet calls; ``on_registered`` hears that it can from now on.
 
     Raises:
         HostError: a socket's path is too long.
@@ -39,7 +42,12 @@ def build_kubelet(common: Common, monitor: HealthMonitor, node: Node) -> Kubelet
     service = SocketServer(paths.service, partial(add_services, node, health), workers=_WORKERS)
     registration = SocketServer(
         paths.registration,
-        partial(add_registration, common.options.driver_name, paths.service),
+        partial(
+            add_registration,
+            common.options.driver_name,
+            paths.service,
+            on_registered=on_registered,
+        ),
         workers=2,
     )
     return KubeletParts(paths, health, service, registration)

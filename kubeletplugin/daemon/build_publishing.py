@@ -10,7 +10,7 @@ from kubeletplugin.daemon.common import Common
 from kubeletplugin.publishing.allocatormode import AllocatorMode
 from kubeletplugin.publishing.claimstatus import ClaimStatuses
 from kubeletplugin.publishing.mignode_publisher import MigNodePublisher
-from kubeletplugin.publishing.nodeinventory import NodeInventory
+from kubeletplugin.publishing.nodeinventory import Failures, NodeInventory
 from kubeletplugin.publishing.slices.slicepublish import SlicePublisher
 
 
@@ -30,8 +30,9 @@ def build_publishing(
     *,
     missing: Callable[[], str],
     cdi_hook: Callable[[], str],
+    failures: Callable[[], Failures],
 ) -> PublishingParts:
-    """Build the publishing parts; ``missing`` and ``cdi_hook`` are NodeInventory's."""
+    """Build the publishing parts; the callables are NodeInventory's."""
     options, api = common.options, common.api
     statuses = ClaimStatuses(
         api,
@@ -52,6 +53,7 @@ def build_publishing(
         unseen=gpus.letting_go.unseen,
         before=lambda: gpus.letting_go.before,
         cdi_hook=cdi_hook,
+        failures=failures,
     )
     mignode = MigNodePublisher(
         api,

@@ -17,6 +17,7 @@ from kubeletplugin.daemon.common import build_common
 from kubeletplugin.host.options import Options
 from kubeletplugin.host.sockets import remove_stale
 from kubeletplugin.journal.entries import HELD, Entry
+from kubeletplugin.publishing.nodeinventory import Failures
 from kubeletplugin.telemetry.diskreports import DiskReports
 from kubeletplugin.telemetry.telemetry import Telemetry
 
@@ -50,9 +51,15 @@ class Daemon:
             self.gpus,
             missing=lambda: self.claims.needs.missing,
             cdi_hook=lambda: self.claims.needs.hook,
+            failures=lambda: Failures(self.claims.failed.listed(), self.claims.failed.resumed),
         )
         self.claims = build_claims(self.common, self.gpus, self.publishing)
-        self.kubelet = build_kubelet(self.common, self.gpus.monitor, self.claims.node)
+        self.kubelet = build_kubelet(
+            self.common,
+            self.gpus.monitor,
+            self.claims.node,
+            on_registered=self.claims.failed.registered,
+        )
         self._listen()
 
     def run(self, stop: threading.Event) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from pathlib import Path
 
 import grpc
@@ -22,11 +23,15 @@ SERVICES = (
 
 
 class Registration(api_pb2_grpc.RegistrationServicer):
-    """Answers from memory: kubelet waits one second."""
+    """Answers from memory: kubelet waits one second.
 
-    def __init__(self, driver: str, endpoint: Path) -> None:
+    ``on_registered`` is called, in a thread of the server, whenever kubelet took up the plugin.
+    """
+
+    def __init__(self, driver: str, endpoint: Path, on_registered: Callable[[], None]) -> None:
         self._driver = driver
         self._endpoint = endpoint
+        self._on_registered = on_registered
 
     def GetInfo(  # noqa: N802 - the protocol's name
         self,
@@ -49,11 +54,19 @@ class Registration(api_pb2_grpc.RegistrationServicer):
         """Kubelet's verdict; it tries again by itself."""
         if request.plugin_registered:
             _log.info("registered with kubelet as %s", self._driver)
+            self._on_registered()
         else:
             _log.error("kubelet did not register %s: %s", self._driver, request.error)
         return pb.RegistrationStatusResponse()
 
 
-def add_registration(driver: str, endpoint: Path, server: grpc.Server) -> None:
+def add_registration(
+    driver: str,
+    endpoint: Path,
+    server: grpc.Server,
+    *,
+    on_registered: Callable[[], None] = lambda: None,
+) -> None:
     """Serve the registration of ``driver``, whose services are at ``endpoint``."""
-    api_pb2_grpc.add_RegistrationServicer_to_server(Registration(driver, endpoint), server)
+    servicer = Registration(driver, endpoint, on_registered)
+    api_pb2_grpc.add_RegistrationServicer_to_server(servicer, server)

@@ -250,4 +250,5 @@ def _keep_known(status: Any, found: Obj) -> Any:
             conditions.append({**condition, "lastTransitionTime": time})
         else:
             conditions.append(condition)
-    return {**status, "conditions": conditions}
+    kept = {"resumed": found["resumed"]} if found.get("resumed") else {}
+    return {**kept, **status, "conditions": conditions}

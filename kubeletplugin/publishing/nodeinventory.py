@@ -3,14 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from dra.gpu.inventory import Drain, Gpu, Inventory
+from dra.gpu.inventory import Drain, FailedClaim, Gpu, Inventory
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.host.options import Options
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.publishing.allocatormode import AllocatorMode
 from kubeletplugin.telemetry.readiness import Readiness
+
+
+@dataclass(frozen=True, slots=True)
+class Failures:
+    """Calls of kubelet that came to nothing; the fields are the Inventory's."""
+
+    failed_claims: tuple[FailedClaim, ...] = ()
+    resumed: str = ""
 
 
 class NodeInventory:
@@ -35,6 +43,7 @@ class NodeInventory:
         cdi_hook: Callable[[], str] = str,
         unseen: Callable[[], str] = str,
         before: Callable[[], Inventory | None] = lambda: None,
+        failures: Callable[[], Failures] = Failures,
     ) -> None:
         self._options = options
         self._mode = mode
@@ -47,6 +56,7 @@ class NodeInventory:
         self._unseen = unseen
         self._before = before
         self._cdi_hook = cdi_hook
+        self._failures = failures
 
     def of_mignode(self) -> Inventory | None:
         """Inventory for the MigNode; None also while the allocator is not decided."""
@@ -62,6 +72,7 @@ class NodeInventory:
         message = reason or self._journal.failure or missing or "; ".join(hardware.problems)
         if not message and not gpus:
             message = "no NVIDIA GPU was found on this node"
+        failures = self._failures()
         return Inventory(
             node=self._options.node_name,
             pool=self._options.pool,
@@ -75,6 +86,8 @@ class NodeInventory:
             message=message,
             publication=self._mode.publication,
             drain=self._drain(),
+            resumed=failures.resumed,
+            failed_claims=failures.failed_claims,
         )
 
     def _gpus_before(self) -> tuple[Gpu, ...]:

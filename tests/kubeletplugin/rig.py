@@ -301,7 +301,8 @@ class Rig:
         status, wanted = found[0].get("status", {}), to_mignode(inventory)["status"]
         for condition in [*status.get("conditions", []), *wanted["conditions"]]:
             condition.pop("lastTransitionTime", None)
-        return bool(status == wanted)
+        earlier = {"resumed": status["resumed"]} if "resumed" in status else {}
+        return bool(status == {**earlier, **wanted})
 
 
 def wire(ref: ClaimRef) -> v1.Claim:

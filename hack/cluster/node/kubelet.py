@@ -78,7 +78,7 @@ class KubeletNode:
         self._gates = dict(control_plane.setup.gates)
         self._authority = control_plane.kubelet_authority
         self._address = machine_address()
-        config = root / "kubelet.json"
+        config = self._config_file = root / "kubelet.json"
         config.write_text(json.dumps(self._config(), indent=2))
         kubeconfig = control_plane.kubeconfig(node_user(name))
         self.process = Process(
@@ -115,6 +115,13 @@ class KubeletNode:
         self._host.prepare()
         self._namespace.open()
         self.containerd.start()
+        self.process.start()
+
+    def configure(self, **fields: Any) -> None:
+        """Changes fields of kubelet's configuration, for which it is started anew."""
+        config = json.loads(self._config_file.read_text()) | fields
+        self.process.stop()
+        self._config_file.write_text(json.dumps(config, indent=2))
         self.process.start()
 
     def lose_power(self) -> None:

@@ -24,7 +24,10 @@ _log = logging.getLogger(__name__)
 
 
 class Recovery:
-    """Checks claims, one at a time; the caller sees to it that nothing else works on the claim."""
+    """Checks claims, one at a time; the caller sees to it that nothing else works on the claim.
+
+    ``cut_short`` hears that the last run ended in the middle of a Prepare.
+    """
 
     def __init__(  # noqa: PLR0913 - what has to agree
         self,
@@ -35,6 +38,7 @@ class Recovery:
         *,
         fate: Callable[[ClaimRef], ClaimFate],
         finish: Callable[[ClaimRef], object],
+        cut_short: Callable[[], None] = lambda: None,
         observer: NodeObserver | None = None,
     ) -> None:
         self._observer = observer or NodeObserver()
@@ -44,6 +48,7 @@ class Recovery:
         self._lost_slices = lost_slices
         self._fate = fate
         self._finish = finish
+        self._cut_short = cut_short
         self._unswept = False
 
     def run(self) -> None:
@@ -104,7 +109,10 @@ class Recovery:
             self._rollback.retry_removal(ref.uid)
         if not any(e.state in ARRIVING for e in entries):
             return
-        if self._fate(ref) is ClaimFate.HERE:
+        fate = self._fate(ref)
+        if fate in {ClaimFate.HERE, ClaimFate.UNKNOWN}:
+            self._cut_short()
+        if fate is ClaimFate.HERE:
             _log.info("left half done, to be finished", extra=about(ref))
             try:
                 self._finish(ref)

@@ -254,10 +254,12 @@ def test_the_controller_lifts_our_gate_and_changes_nothing_else_of_a_pod(
         ("/spec/activeDeadlineSeconds", 1),
         ("/metadata/labels", {"a": "b"}),
         ("/metadata/annotations", {"a": "b"}),
+        ("/metadata/annotations", {f"{DRIVER}/prepare-retry": "1", "a": "b"}),
         ("/metadata/finalizers", ["a.example/b"]),
     ):
         status, text = replaced(pointer, value)
-        assert (status, "nothing of a pod but its scheduling gates" in text) == (403, True), pointer
+        said = "nothing of a pod but its scheduling gates and annotation mig.dra.dev/prepare-retry"
+        assert (status, said in text) == (403, True), pointer
     other = [{"op": "remove", "path": "/spec/schedulingGates/1"}]
     status, text = refusal(controller, "PATCH", where, body=other, content=JSON_PATCH)
     assert (status, "mig.dra.dev/allocation only" in text) == (403, True)
@@ -266,6 +268,26 @@ def test_the_controller_lifts_our_gate_and_changes_nothing_else_of_a_pod(
     lifted = controller.request("PATCH", where, body=ours, content=JSON_PATCH)
     assert lifted["spec"]["schedulingGates"] == gates[1:]
     admin.delete("Pod", "gated", grace=0)
+
+
+def test_the_controller_sets_the_annotation_that_wakes_kubelet_and_no_other(
+    controller: Api, admin: Api
+) -> None:
+    made = pod("woken", {"main": ["true"]}, schedulingGates=[{"name": "other.example/gate"}])
+    made["metadata"]["annotations"] = {"a": "b"}
+    admin.create(made)
+
+    def patched(**annotations: str | None) -> Obj:
+        return {"body": {"metadata": {"annotations": annotations}}, "content": MERGE}
+
+    retry = f"{DRIVER}/prepare-retry"
+    for change in ({"a": "c"}, {"a": None}, {"c": "d"}, {retry: "1", "c": "d"}):
+        status, text = refusal(controller, "PATCH", f"{PODS}/woken", **patched(**change))
+        assert (status, "annotation mig.dra.dev/prepare-retry" in text) == (403, True), change
+    for value in ("1", "2"):
+        written = controller.request("PATCH", f"{PODS}/woken", **patched(**{retry: value}))
+        assert written["metadata"]["annotations"] == {"a": "b", retry: value}
+    admin.delete("Pod", "woken", grace=0)
 
 
 def test_the_controller_sets_our_condition_and_changes_nothing_else_of_a_status(

@@ -31,6 +31,7 @@ class Bench(NodeBench):
         self.fate = ClaimFate.HERE
         self.refusal: BusyError | None = None
         self.finished: list[str] = []
+        self.cut_short = False
         lost = LostSlices(
             self.hardware,
             self.journal,
@@ -48,8 +49,12 @@ class Bench(NodeBench):
             lost,
             fate=self._fate,
             finish=self._finish,
+            cut_short=self._note_cut,
             observer=self.acts,
         )
+
+    def _note_cut(self) -> None:
+        self.cut_short = True
 
     def settled(self) -> None:
         """Nothing is missing from the journal."""
@@ -88,6 +93,7 @@ def test_what_is_half_made_is_finished_if_it_is_to_run_here_and_else_undone(
     else:
         assert (bench.finished, bench.acts.seen) == ([], [Action.UNDONE])
         assert (bench.journal.entries(), bench.places()) == ((), [])
+    assert bench.cut_short is (fate in {ClaimFate.HERE, ClaimFate.UNKNOWN})
 
 
 def test_what_cannot_be_finished_is_undone(bench: Bench) -> None:
@@ -106,6 +112,7 @@ def test_what_is_on_its_way_out_is_removed_whatever_became_of_the_claim(
     bench.fate = fate
     bench.recovery.run()
     assert (bench.places(), bench.finished, bench.acts.seen) == ([], [], [])
+    assert not bench.cut_short
 
 
 @pytest.mark.parametrize("fate", ClaimFate)

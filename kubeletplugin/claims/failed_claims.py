@@ -1,0 +1,97 @@
+"""Claims whose last Prepare failed or was cut short, of which kubelet asks again only much later.
+
+The MigNode lists them, so that the controller has kubelet ask again as soon as that is of use.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from dra.gpu.inventory import ClaimRef, FailedClaim
+from dra.kube.timing import Clock, SystemClock, rfc3339_micro
+from kubeletplugin.claims.prepare.lookup import ClaimUnreadableError
+from kubeletplugin.errors import ClaimError, PluginError
+
+LISTED_SECONDS = 600.0
+"""Kubelet repeats a failed Prepare within 90 s: of a claim that is older nobody asks any more."""
+
+_MOST = 64
+
+
+class FailedClaims:
+    """List of them, the latest failures last. Thread-safe; ``on_change`` is called without a lock.
+
+    A mistake in the claim itself is not listed: nothing that happens on the node mends it.
+    """
+
+    def __init__(self, *, on_change: Callable[[], None], clock: Clock | None = None) -> None:
+        self._on_change = on_change
+        self._clock = clock or SystemClock()
+        self._lock = threading.Lock()
+        self._failed: dict[str, tuple[FailedClaim, float]] = {}
+        self._is_cut_short = self._is_registered = False
+        self._resumed = ""
+
+    @property
+    def resumed(self) -> str:
+        """The time when kubelet could call again after calls were cut short; empty if not."""
+        with self._lock:
+            return self._resumed
+
+    def listed(self) -> tuple[FailedClaim, ...]:
+        """The failed claims that kubelet may still ask for."""
+        now = self._clock.monotonic()
+        with self._lock:
+            kept = {u: f for u, f in self._failed.items() if now < f[1] + LISTED_SECONDS}
+            self._failed = kept
+            return tuple(failed for failed, _ in [*kept.values()][-_MOST:])
+
+    def failed(self, ref: ClaimRef, error: PluginError) -> None:
+        """Kubelet was told ``error``."""
+        if not isinstance(error, ClaimError):
+            self._list(ref, passing=error.passing or isinstance(error, ClaimUnreadableError))
+
+    def made(self, ref: ClaimRef) -> None:
+        """The claim is prepared; if kubelet got an error meanwhile, it would get devices now."""
+        with self._lock:
+            is_listed = ref.uid in self._failed
+        if is_listed:
+            self._list(ref, passing=True)
+
+    def forget(self, ref: ClaimRef) -> None:
+        """Kubelet has the devices of the claim, or wants it no more."""
+        with self._lock:
+            known = self._failed.pop(ref.uid, None)
+        if known is not None:
+            self._on_change()
+
+    def cut_short(self) -> None:
+        """The last run of this program ended in the middle of a Prepare; kubelet got an error."""
+        with self._lock:
+            self._is_cut_short = True
+        self._resume()
+
+    def registered(self) -> None:
+        """Kubelet has taken up the plugin, and can call it."""
+        with self._lock:
+            self._is_registered = True
+        self._resume()
+
+    def _resume(self) -> None:
+        with self._lock:
+            if not (self._is_registered and self._is_cut_short):
+                return
+            self._is_cut_short = False
+            self._resumed = rfc3339_micro(self._clock.now())
+        self._on_change()
+
+    def _list(self, ref: ClaimRef, *, passing: bool) -> None:
+        moment = rfc3339_micro(self._clock.now())
+        with self._lock:
+            self._failed.pop(ref.uid, None)
+            self._failed[ref.uid] = (
+                FailedClaim(ref, moment, passing=passing),
+                self._clock.monotonic(),
+            )
+        self._on_change()

@@ -1,0 +1,142 @@
+"""A claim whose Prepare failed is prepared as soon as that works, long before kubelet retries."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from dra.common.resources import Obj
+from dra.gpu.names import prepare_retry
+from hack.cluster.api import Api
+from hack.cluster.machine.processes import Process
+from hack.cluster.node.kubelet import KubeletNode
+from hack.cluster.nodes import pod
+from hack.cluster.waiting import wait_for
+from sim.nvml.faults import Fault
+from tests.cluster.harness.agreement import Agreement
+from tests.cluster.harness.daemons import DRIVER, Driver, registrations, start_registered
+from tests.cluster.harness.workload import SLEEPING, Workload
+
+KUBELET_SECONDS = 60.0
+"""Kubelet repeats a failed Prepare after syncFrequency, a minute unless configured, times 1 to 1.5:
+``completeWork`` in pkg/kubelet/pod_workers.go."""
+
+FAILED = "FailedPrepareDynamicResources"
+
+
+@pytest.fixture
+def kubelet_as_usual(kubelet: KubeletNode, driver: Driver) -> Iterator[None]:
+    """A kubelet with its own syncFrequency; other tests have a short one."""
+    _configure(kubelet, driver.plugins[kubelet.name], "1m")
+    yield
+    _configure(kubelet, driver.plugins[kubelet.name], "5s")
+
+
+def _configure(kubelet: KubeletNode, plugin: Process, frequency: str) -> None:
+    seen = registrations(plugin)
+    kubelet.configure(syncFrequency=frequency)
+    wait_for("registration", lambda: registrations(plugin) > seen, context=plugin.tail)
+
+
+def marked(api: Api, name: str) -> str:
+    """The annotation of a pod by which kubelet was told to ask again."""
+    annotations = api.get("Pod", name)["metadata"].get("annotations") or {}
+    return str(annotations.get(prepare_retry(DRIVER), ""))
+
+
+def wait_for_failure(api: Api, name: str, workload: Workload) -> None:
+    """Until kubelet has told that a Prepare for a pod failed."""
+
+    def told() -> bool:
+        return any(
+            event["reason"] == FAILED and event["involvedObject"]["name"] == name
+            for event in api.list("Event")
+        )
+
+    wait_for("failed Prepare", told, context=workload.describe)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("kubelet_as_usual")
+@pytest.mark.parametrize("action", ["crash-before", "crash-after"])
+def test_after_a_kill_in_a_creation_the_pod_runs_soon_after_the_plugin_is_back(
+    *,
+    action: Any,
+    agreement: Agreement,
+    api: Api,
+    driver: Driver,
+    kubelet: KubeletNode,
+    workload: Workload,
+    where: dict[str, Any],
+) -> None:
+    plugin = driver.plugins[kubelet.name]
+    claims = {"gpu": workload.template("killed", device_class="mig-2g.10gb")}
+    agreement.machine.inject(
+        Fault(function="nvmlDeviceCreateGpuInstanceWithPlacement", action=action)
+    )
+    workload.create(pod("killed", SLEEPING, claims=claims, **where))
+    wait_for("end of the plugin", lambda: not plugin.running, timeout=60, context=plugin.tail)
+    failed = time.monotonic()
+    wait_for_failure(api, "killed", workload)
+
+    start_registered(plugin)
+    back = time.monotonic()
+    workload.wait_for_phase("killed", "Running", timeout=2 * KUBELET_SECONDS)
+    ran = time.monotonic()
+    print(f"{action}: running {ran - back:.1f} s after the plugin was registered")  # noqa: T201
+    assert ran - failed < KUBELET_SECONDS, "kubelet came by itself"
+    assert marked(api, "killed")
+    assert len(agreement.settle(context=workload.describe)) == 1
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("kubelet_as_usual")
+def test_when_a_holder_lets_go_the_pod_runs_soon(
+    *,
+    agreement: Agreement,
+    api: Api,
+    driver: Driver,
+    kubelet: KubeletNode,
+    workload: Workload,
+    where: dict[str, Any],
+) -> None:
+    machine = agreement.machine
+    reference = workload.claim("held", device_class="mig-1g.5gb")
+    api.patch("ResourceClaim", "held", allocation(kubelet.name), subresource="status")
+    slot = machine.create_slice(0, "1g.5gb", start=5)
+    workload.create(pod("waits", SLEEPING, claims={"gpu": reference}, **where))
+    failed = time.monotonic()
+    wait_for_failure(api, "waits", workload)
+    assert marked(api, "waits") == ""
+
+    def listed() -> bool:
+        status = api.get("MigNode", kubelet.name)["status"]
+        starts = [i["placement"]["start"] for i in status["gpus"][0].get("instances", ())]
+        return 5 in starts and bool(status.get("failedClaims"))
+
+    wait_for("failure in the MigNode", listed, context=workload.describe)
+    machine.destroy_slice(0, slot.gpu_instance)
+    free = time.monotonic()
+    workload.wait_for_phase("waits", "Running", timeout=2 * KUBELET_SECONDS)
+    ran = time.monotonic()
+    print(f"holder: running {ran - free:.1f} s after the slice was gone")  # noqa: T201
+    assert ran - failed < KUBELET_SECONDS, "kubelet came by itself"
+    assert marked(api, "waits")
+
+
+def allocation(node: str) -> Obj:
+    """The device at memory slice 5, written by somebody who knows nothing of what is there."""
+    fields = [{"key": "metadata.name", "operator": "In", "values": [node]}]
+    device = {"request": "slice", "driver": DRIVER, "pool": node, "device": "gpu-0-mig-1g5gb-19-5"}
+    return {
+        "status": {
+            "allocation": {
+                "allocationTimestamp": "2026-01-01T00:00:00Z",
+                "devices": {"results": [device]},
+                "nodeSelector": {"nodeSelectorTerms": [{"matchFields": fields}]},
+            }
+        }
+    }
