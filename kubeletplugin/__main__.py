@@ -144,6 +144,13 @@ class _Program(click.Group):
     " every 60.",
 )
 @click.option(
+    "--eager-seconds",
+    type=click.FloatRange(min=0),
+    default=120.0,
+    help="Seconds that a slice which was made before kubelet asked for it, as soon as its claim was"
+    " allocated here, waits for its pod; 0 makes none.",
+)
+@click.option(
     "--ignore-xids",
     default="",
     metavar="LIST|all",
@@ -195,6 +202,7 @@ def main(  # noqa: PLR0913 - the flags
     pause_labels: str,
     nvml_timeout: float,
     forgotten_after: float,
+    eager_seconds: float,
     ignore_xids: str,
     fatal_xids: str,
     metrics_address: str,
@@ -235,6 +243,7 @@ def main(  # noqa: PLR0913 - the flags
         pause_labels=tuple(k.strip() for k in pause_labels.split(",") if k.strip()),
         nvml_seconds=nvml_timeout,
         forgotten_seconds=forgotten_after,
+        eager_seconds=eager_seconds,
         xids=xids,
         library_directories=library_directories,
         cdi_hook=cdi_hook,

@@ -54,6 +54,14 @@ class ClaimTasks:
                 result: T = future.result()
                 return result
 
+    def begin(self, uid: str, name: str, work: Callable[[], object]) -> bool:
+        """Start ``work``, and wait for nothing; False if something is under way for the claim."""
+        with self._lock:
+            if uid in self._running:
+                return False
+            self._start(uid, name, work)
+            return True
+
     def idle(self, uid: str) -> bool:
         """True if nothing is under way for the claim."""
         with self._lock:

@@ -21,7 +21,7 @@ from kubeletplugin.journal.entries import HELD
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.publishing.claimstatus import ClaimStatuses
 from kubeletplugin.telemetry.logfields import about, device
-from kubeletplugin.telemetry.observer import NodeObserver, Operation, Served
+from kubeletplugin.telemetry.observer import Action, NodeObserver, Operation, Served
 from kubeletplugin.telemetry.readiness import Readiness
 
 _log = logging.getLogger(__name__)
@@ -98,7 +98,10 @@ class Node:
     def _prepare(self, ref: ClaimRef, deadline: float) -> tuple[Prepared, ...]:
         self._readiness.wait_ready(min(START_SECONDS, max(0.0, deadline - self._clock())))
         self._rebuild.run(about_claim=ref.uid)
+        before = self._journal.of_claim(ref.uid)
         devices = self._preparer.prepare(ref)
+        if before and all(e.ahead for e in before):
+            self._observer.acted(Action.MET)
         self._statuses.show_devices(ref, self._journal.of_claim(ref.uid))
         self._settled(ref, None)
         return devices

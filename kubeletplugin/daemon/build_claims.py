@@ -7,13 +7,16 @@ from dataclasses import dataclass
 from functools import partial
 
 from dra.common.resources import Obj
+from dra.gpu.inventory import AllocatorKind, ClaimRef
 from kubeletplugin.claims.claim_fate import claim_fate
 from kubeletplugin.claims.claim_tasks import ClaimTasks
+from kubeletplugin.claims.eager.claim_watch import ClaimWatch
+from kubeletplugin.claims.eager.eager_creation import EagerCreation
 from kubeletplugin.claims.failed_claims import FailedClaims
 from kubeletplugin.claims.janitor import Janitor
 from kubeletplugin.claims.node import Node
 from kubeletplugin.claims.nodeneeds import NodeNeeds
-from kubeletplugin.claims.prepare.lookup import read_devices
+from kubeletplugin.claims.prepare.lookup import read_devices, read_expected_devices
 from kubeletplugin.claims.prepare.occupancy import Occupancy
 from kubeletplugin.claims.prepare.prepare import Preparer
 from kubeletplugin.claims.prepare.removal import Removal
@@ -35,11 +38,16 @@ from kubeletplugin.host.driversearch import DriverSearch
 
 @dataclass(frozen=True, slots=True)
 class ClaimParts:
-    """Threads: ``janitor``, and one for each claim of ``tasks`` that is worked on."""
+    """Threads: ``janitor``, ``eager``, and one for each claim of ``tasks`` that is worked on.
+
+    ``claim_watch`` is None where nothing is made before kubelet asks for it.
+    """
 
     node: Node
     failed: FailedClaims
     tasks: ClaimTasks
+    eager: EagerCreation
+    claim_watch: ClaimWatch | None
     recovery: Recovery
     rebuild: Rebuild
     janitor: Janitor
@@ -60,7 +68,11 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
     options, api, journal = common.options, common.api, common.journal
     reports, readiness, statuses = common.reports, common.readiness, publishing.statuses
     hardware, observer = gpus.hardware, common.telemetry.metrics
-    prepare = _build_prepare(common, gpus, know=statuses.know)
+
+    def doubt(ref: ClaimRef) -> None:
+        eager.doubt(ref)
+
+    prepare = _build_prepare(common, gpus, know=statuses.know, doubt=doubt)
     fate = partial(
         claim_fate, api, driver=options.driver_name, pool=options.pool, seen=observer.claim_seen
     )
@@ -83,6 +95,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         fate=fate,
         finish=prepare.preparer.prepare,
         cut_short=failed.cut_short,
+        finish_ahead=prepare.preparer.make_ahead,
         observer=observer,
     )
     rebuild = Rebuild(
@@ -138,6 +151,17 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         observer=observer,
         beat=common.telemetry.liveness.janitor.beat,
     )
+    eager = EagerCreation(
+        hardware,
+        journal,
+        tasks,
+        preparer=prepare.preparer,
+        rollback=prepare.rollback,
+        readiness=readiness,
+        fate=fate,
+        seconds=options.eager_seconds,
+        observer=observer,
+    )
     needs = NodeNeeds(
         hardware,
         prepare.specs,
@@ -145,14 +169,31 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         on_change=common.changed,
         on_other_files=janitor.check_soon,
     )
-    return ClaimParts(node, failed, tasks, recovery, rebuild, janitor, needs)
+    watch = _build_watch(common, eager)
+    return ClaimParts(node, failed, tasks, eager, watch, recovery, rebuild, janitor, needs)
 
 
-def _build_prepare(common: Common, gpus: GpuParts, *, know: Callable[[Obj], None]) -> _PrepareParts:
+def _build_watch(common: Common, eager: EagerCreation) -> ClaimWatch | None:
+    """The watch of this node's claims, where the controller labels them and somebody listens."""
+    options = common.options
+    if not options.eager_seconds or options.allocator is not AllocatorKind.CONTROLLER:
+        return None
+    return ClaimWatch(
+        common.api, driver=options.driver_name, pool=options.pool, expect=eager.expect
+    )
+
+
+def _build_prepare(
+    common: Common,
+    gpus: GpuParts,
+    *,
+    know: Callable[[Obj], None],
+    doubt: Callable[[ClaimRef], None],
+) -> _PrepareParts:
     options, journal, hardware = common.options, common.journal, gpus.hardware
     session, identity = hardware.session, hardware.identity
     removal = Removal(session, journal, identity)
-    occupancy = Occupancy(session, journal, removal, identity)
+    occupancy = Occupancy(session, journal, removal, identity, doubt=doubt)
     slices = Slices(session, journal, occupancy, removal, identity, boot_id=hardware.boot_id)
     search = DriverSearch(
         options.roots, directories=options.library_directories, hook=options.cdi_hook
@@ -175,6 +216,13 @@ def _build_prepare(common: Common, gpus: GpuParts, *, know: Callable[[Obj], None
             pool=options.pool,
             seen=common.telemetry.metrics.claim_seen,
             know=know,
+        ),
+        read_expected=partial(
+            read_expected_devices,
+            common.api,
+            driver=options.driver_name,
+            pool=options.pool,
+            seen=common.telemetry.metrics.claim_seen,
         ),
     )
     return _PrepareParts(specs, rollback, preparer)

@@ -79,6 +79,9 @@ class Daemon:
         self.gpus.monitor.start()
         self.gpus.node_watch.start()
         self.claims.janitor.start()
+        self.claims.eager.start()
+        if self.claims.claim_watch is not None:
+            self.claims.claim_watch.start()
         # The MigNode of the last run is nearer to the truth than an empty one.
         self.common.readiness.wait_decided(_FIRST_LOOK_SECONDS)
         self.publishing.mignode.start()
@@ -108,6 +111,7 @@ class Daemon:
                 self.gpus.loop.thread.problem,
                 self.gpus.looks.thread.problem,
                 self.claims.janitor.thread.problem,
+                self.claims.eager.thread.problem,
                 self.gpus.monitor.thread.problem,
                 self.publishing.mignode.thread.problem,
                 self.publishing.slices.thread.problem,
@@ -119,6 +123,9 @@ class Daemon:
     def _stop(self) -> None:
         _log.info("stopping: no new calls, running ones are finished")
         self.common.telemetry.liveness.end()
+        if self.claims.claim_watch is not None:
+            self.claims.claim_watch.stop()
+        self.claims.eager.stop()
         self.kubelet.registration.stop(0)
         self.kubelet.health.close()
         self.kubelet.service.stop(_DRAIN_SECONDS)

@@ -22,6 +22,11 @@ class FifoLock:
         self._held = False
         self._waiting: deque[threading.Event] = deque()
 
+    @property
+    def is_held(self) -> bool:
+        """True if somebody has it now."""
+        return self._held
+
     def __enter__(self) -> Self:
         with self._lock:
             if not self._held:

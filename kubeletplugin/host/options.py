@@ -22,6 +22,8 @@ class Options:
     ``instance`` tells apart the sockets of two plugins during an update: the pod's UID.
     ``nvml_seconds`` is the deadline of an NVML call that changes nothing, ``xids`` says which XIDs
     count, ``forgotten_seconds`` how long kubelet may take to unprepare a claim that has ended.
+    ``eager_seconds`` is how long a slice that was made before kubelet asked waits for its pod; 0
+    makes none.
     ``library_directories`` are below the driver's root, ``cdi_hook`` is ``auto``, ``never`` or a
     path of the host.
     ``pause_labels`` are the keys, with wildcards, of labels that ask GPU clients to pause.
@@ -37,6 +39,7 @@ class Options:
     ignore_other_managers: bool = False
     nvml_seconds: float = 10.0
     forgotten_seconds: float = 120.0
+    eager_seconds: float = 120.0
     pause_labels: tuple[str, ...] = DEPLOY_LABELS
     xids: XidRules = field(default_factory=XidRules)
     library_directories: tuple[str, ...] = LIBRARY_DIRECTORIES

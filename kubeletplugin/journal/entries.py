@@ -60,7 +60,8 @@ class Entry:
     the claim has on this node. ``boot_id`` is that of the boot in which the instance was made: ids
     mean nothing in another. ``note`` says why the entry is in its state. An ``adopted`` entry was
     rebuilt from what was found, without a record. A ``view`` looks at a whole GPU and holds nothing
-    of it (adminAccess). ``wiped``: lost to a GPU reset or driver reload, together with everything
+    of it (adminAccess). ``ahead``: made before kubelet asked for it, which has not asked yet.
+    ``wiped``: lost to a GPU reset or driver reload, together with everything
     else on the GPU. ``quarantined`` says why the record could not be understood, and is empty for
     all others. ``extra`` holds the fields that a newer version wrote besides; for a quarantined
     entry, the whole record.
@@ -84,6 +85,7 @@ class Entry:
     adopted: bool = False
     wiped: bool = False
     view: bool = False
+    ahead: bool = False
     quarantined: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
@@ -94,7 +96,7 @@ class Entry:
 
     def at(self, state: State, *, note: str = "", **changes: Any) -> Entry:
         """This entry in another state; what was quarantined is understood from now on."""
-        changes = {"wiped": False} | changes
+        changes = {"wiped": False, "ahead": self.ahead and state in ARRIVING} | changes
         return replace(self, state=state, note=note, quarantined="", **changes)
 
     def holder(self) -> str:

@@ -17,7 +17,7 @@ import msgspec
 
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.journal.entries import ARRIVING, Entry, State
 from kubeletplugin.journal.recordchecks import inconsistent, unusable
 
 VERSION = 2
@@ -63,6 +63,7 @@ class _Fields(msgspec.Struct, rename="camel"):
     adopted: bool = False
     wiped: bool = False
     view: bool = False
+    ahead: bool = False
 
 
 _KNOWN = frozenset(f.encode_name for f in msgspec.structs.fields(_Fields))
@@ -182,6 +183,7 @@ def _entry(fields: _Fields, raw: Record) -> Entry:
         adopted=fields.adopted,
         wiped=fields.wiped,
         view=fields.view,
+        ahead=fields.ahead and _STATES[fields.state] in ARRIVING,
         extra=dict(raw),
     )
 
@@ -211,6 +213,7 @@ def _record(entry: Entry) -> Record:
         adopted=entry.adopted,
         wiped=entry.wiped,
         view=entry.view,
+        ahead=entry.ahead,
     )
     newer = {k: v for k, v in entry.extra.items() if k not in _KNOWN}
     known: Record = msgspec.to_builtins(fields)

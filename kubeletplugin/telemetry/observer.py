@@ -17,7 +17,8 @@ class Action(StrEnum):
     slice went from the hardware, or came back. ``restored``: what a claim lost by a reset was made
     again. ``reclaimed``: what could not be removed at once.
     ``collected``: a claim that kubelet had forgotten. ``rebuilt``: an entry of a lost journal.
-    ``swept``: a CDI spec without a claim.
+    ``swept``: a CDI spec without a claim. ``ahead``: slices were made before kubelet asked;
+    ``refused``: they could not be; ``met``: kubelet asked for them; ``returned``: it did not.
     """
 
     FINISHED = "finished"
@@ -29,6 +30,10 @@ class Action(StrEnum):
     COLLECTED = "collected"
     REBUILT = "rebuilt"
     SWEPT = "swept"
+    AHEAD = "ahead"
+    REFUSED = "refused"
+    MET = "met"
+    RETURNED = "returned"
 
 
 class Operation(StrEnum):

@@ -101,6 +101,12 @@ class Site:
         except KubeError:
             return
 
+    def deallocate(self, ref: ClaimRef) -> None:
+        """The allocation is taken back, as no pod uses it."""
+        status = {"allocation": None, "reservedFor": None}
+        api, body = self.api(), {"status": status}
+        api.patch(RESOURCE_CLAIMS, ref.name, body, namespace=ref.namespace, subresource="status")
+
     def has_claim(self, ref: ClaimRef) -> bool:
         """Whether the claim itself is in the API."""
         try:
@@ -207,6 +213,22 @@ class Plant:
         """What kubelet asks when the last pod of a claim is gone."""
         node = self.daemon.claims.node
         return self.run(lambda: node.unprepare(ref, deadline=node._clock() + within))
+
+    def make_ahead(
+        self, ref: ClaimRef, devices: Sequence[str], *, within: float = WITHIN_SECONDS
+    ) -> None:
+        """Have the slices of a claim made before kubelet asks for them, if it is allocated here."""
+        self.run(lambda: self.daemon.claims.eager.expect(ref, tuple(devices)))
+        self.eager_round(within=within)
+
+    def eager_round(self, *, within: float = WITHIN_SECONDS) -> None:
+        """Make ahead, and give back, what is to be."""
+        self.run(lambda: self._eager_round(within))
+
+    def _eager_round(self, within: float) -> None:
+        for _ in range(2):  # what is given back is made after it
+            self.daemon.claims.eager._turn()
+            self.daemon.claims.tasks.wait_idle(within)
 
     def inventory(self) -> Inventory | None:
         """What would be published."""

@@ -88,6 +88,10 @@ def _rebooted(scene: Scene) -> None:
 def _half_made(scene: Scene) -> None:
     """The process ended right after a compute instance was made."""
     _only_neighbour(scene)
+    _end_half_way(scene, lambda scene, plant: plant.prepare(scene.target))
+
+
+def _end_half_way(scene: Scene, act: Callable[[Scene, Plant], object]) -> None:
     recorder = StepRecorder(in_process=True)
     with _plant(scene, recorder) as plant:
         plant.start()
@@ -100,10 +104,37 @@ def _half_made(scene: Scene) -> None:
         recorder.refuse = refuse
         recorder.arm()
         try:
-            plant.prepare(scene.target)
+            act(scene, plant)
         except KilledError:
             return
         raise AssertionError("it was not killed")
+
+
+def _ahead(scene: Scene) -> None:
+    """The target's slices are there, and kubelet has not asked for them."""
+    _only_neighbour(scene)
+    with _plant(scene, StepRecorder()) as plant:
+        plant.start()
+        _make_ahead(scene, plant)
+
+
+def _half_ahead(scene: Scene) -> None:
+    """The process ended right after a compute instance was made, before kubelet asked for it."""
+    _only_neighbour(scene)
+    _end_half_way(scene, _make_ahead)
+
+
+def _make_ahead(scene: Scene, plant: Plant) -> None:
+    plant.make_ahead(scene.target, scene.devices)
+    plant.publish()
+    known = plant.daemon.common.journal.of_claim(scene.target.uid)
+    assert [e.device for e in known if e.ahead] == list(scene.devices)
+
+
+def _give_back(scene: Scene, plant: Plant) -> None:
+    scene.site.deallocate(scene.target)
+    plant.make_ahead(scene.target, ())
+    plant.publish()
 
 
 def _prepare(scene: Scene, plant: Plant) -> None:
@@ -130,6 +161,12 @@ SCENARIOS: Mapping[str, Scenario] = {
     "unprepare one slice": Scenario(TARGET, _both, _unprepare, wanted=False),
     "unprepare two slices on two GPUs": Scenario(TWO_GPUS, _both, _unprepare, wanted=False),
     "recover a slice that is half made": Scenario(TARGET, _half_made, _start, starts=False),
+    "make ahead two slices on two GPUs": Scenario(TWO_GPUS, _only_neighbour, _make_ahead),
+    "meet two slices that were made ahead": Scenario(TWO_GPUS, _ahead, _prepare),
+    "give back two slices that were made ahead": Scenario(
+        TWO_GPUS, _ahead, _give_back, wanted=False
+    ),
+    "recover a slice that is half made ahead": Scenario(TARGET, _half_ahead, _start, starts=False),
 }
 
 

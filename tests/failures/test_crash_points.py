@@ -38,6 +38,20 @@ KINDS = {
         ("api", "PUT"),
     },
     "recover": {("file", "fsync"), ("file", "replace")},
+    "make": {
+        ("nvml", "nvmlDeviceCreateGpuInstanceWithPlacement"),
+        ("nvml", "nvmlGpuInstanceCreateComputeInstance"),
+        ("file", "replace"),
+        ("api", "PUT"),
+    },
+    "meet": {("file", "fsync"), ("file", "replace"), ("api", "PATCH")},
+    "give": {
+        ("nvml", "nvmlComputeInstanceDestroy"),
+        ("nvml", "nvmlGpuInstanceDestroy"),
+        ("file", "fsync"),
+        ("file", "replace"),
+        ("api", "PUT"),
+    },
 }
 LEAST_STEPS = 40
 CORE = (

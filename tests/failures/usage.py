@@ -67,6 +67,28 @@ class Usage(Story):
         self._answered(claim, self.plant.prepare(claim.ref, within=self.within(claim)))
 
     @rule(claim=claims)
+    def make_ahead(self, claim: Known) -> None:
+        """Its pod is on its way here; kubelet has not asked for its slices."""
+        self._make_ahead(claim)
+
+    def _make_ahead(self, claim: Known) -> None:
+        if claim.told:
+            return
+        claim.tried = True
+        self.plant.make_ahead(claim.ref, claim.devices, within=self.within(claim))
+
+    @precondition(lambda self: not self.hung)
+    @rule()
+    def no_pod_comes_for_a_long_time(self) -> None:
+        eager = self.plant.daemon.claims.eager
+        self.plant.eager_round()  # it has seen what is there
+        self.recorder.skipped += 2 * eager._seconds
+        self.plant.eager_round()
+        with self.recorder.outside():
+            ahead = [e for e in entries(self.site) if e.ahead]
+            assert not ahead or not self.well, f"nothing is wrong, and it is kept: {ahead}"
+
+    @rule(claim=claims)
     def prepare_twice(self, claim: Known) -> None:
         first = self.plant.prepare(claim.ref, within=self.within(claim))
         self._answered(claim, first)
@@ -148,6 +170,11 @@ class Usage(Story):
         claim.tried = True
         if outcome is not None:
             self._answered(claim, outcome)
+        self.restart()
+
+    @rule(claim=claims, point=kill_points)
+    def killed_while_it_is_made_ahead(self, claim: Known, point: int) -> None:
+        self._killed(point, lambda: self._make_ahead(claim))
         self.restart()
 
     @rule(claim=claims, point=kill_points)

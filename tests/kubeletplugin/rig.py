@@ -15,6 +15,7 @@ import yaml
 import sim.nvml
 from api.kubelet.dra.v1 import api_pb2 as v1
 from api.kubelet.dra.v1 import api_pb2_grpc as v1_grpc
+from dra.claims.node_label import label_of, node_label
 from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj, Resource
 from dra.gpu.inventory import AllocatorKind, ClaimRef
 from dra.gpu.mignode import to_mignode
@@ -75,6 +76,7 @@ class Rig:
         self.http = PluginHttp(kubeconfig)
         self.driver_root = Path("/")
         self.allocator = AllocatorKind.CONTROLLER
+        self.eager_seconds = 600.0
         self.daemon: Daemon | None = None
         self.telemetry = Telemetry()
         self._stop = threading.Event()
@@ -104,7 +106,14 @@ class Rig:
     def start(self, *, ready: bool = True) -> None:
         """Start the plugin as a new process would: NVML not initialised, no handle known."""
         sim.nvml.install(self.machine.directory)
-        options = Options(self.node, DRIVER, None, self.allocator, self.roots)
+        options = Options(
+            self.node,
+            DRIVER,
+            None,
+            self.allocator,
+            self.roots,
+            eager_seconds=self.eager_seconds,
+        )
         self._stop = threading.Event()
         self.telemetry = Telemetry()
         self.daemon = Daemon(options, KubeApi(self.http), self.telemetry)
@@ -152,15 +161,20 @@ class Rig:
         results: Sequence[Obj] = (),
         config: Sequence[Obj] = (),
         allocated: bool = True,
+        expected: bool = False,
     ) -> ClaimRef:
-        """A claim that was given these devices of this node, one request each."""
+        """A claim that was given these devices of this node, one request each.
+
+        With ``expected`` a pod has reserved it, and its label names the node.
+        """
         name = name or f"claim-{uuid4().hex[:8]}"
         count = max(1, len(devices) + len(results))
         requests = [
             {"name": f"r{i}", "exactly": {"deviceClassName": "mig.dra.dev"}} for i in range(count)
         ]
+        labels = {node_label(DRIVER): label_of(self.node)} if expected else {}
         body = {
-            "metadata": {"name": name, "namespace": namespace},
+            "metadata": {"name": name, "namespace": namespace, "labels": labels},
             "spec": {"devices": {"requests": requests}},
         }
         made = self.api.create(RESOURCE_CLAIMS, body)
@@ -170,10 +184,17 @@ class Rig:
                 {"request": f"r{i}", "driver": DRIVER, "pool": self.node, "device": device}
                 for i, device in enumerate(devices)
             ]
-            self.allocate(ref, [*given, *results], config)
+            self.allocate(ref, [*given, *results], config, reserved=expected)
         return ref
 
-    def allocate(self, ref: ClaimRef, results: Sequence[Obj], config: Sequence[Obj] = ()) -> None:
+    def allocate(
+        self,
+        ref: ClaimRef,
+        results: Sequence[Obj],
+        config: Sequence[Obj] = (),
+        *,
+        reserved: bool = False,
+    ) -> None:
         devices: Obj = {"results": list(results)}
         if config:
             devices["config"] = list(config)
@@ -183,10 +204,15 @@ class Rig:
             "devices": devices,
             "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
         }
+        pod = {"resource": "pods", "name": f"pod-of-{ref.name}", "uid": f"pod-of-{ref.uid}"}
+        self.set_status(ref, allocation=allocation, **({"reservedFor": [pod]} if reserved else {}))
+
+    def set_status(self, ref: ClaimRef, **status: Any) -> None:
+        """Change fields of a claim's status, as controller and scheduler do."""
         self.api.patch(
             RESOURCE_CLAIMS,
             ref.name,
-            {"status": {"allocation": allocation}},
+            {"status": status},
             namespace=ref.namespace,
             subresource="status",
         )

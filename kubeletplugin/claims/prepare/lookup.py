@@ -61,6 +61,35 @@ def read_devices(  # noqa: PLR0913 - what is read, and who else has use for it
     return devices
 
 
+def expected_devices(claim: Claim, *, driver: str, pool: str) -> tuple[AllocatedDevice, ...]:
+    """The devices of ``pool`` for which kubelet will ask: none unless a pod has them reserved."""
+    if claim.allocation is None or claim.deleting or not claim.reserved_for:
+        return ()
+    return tuple(d for d in claim.allocation.of_driver(driver) if d.pool == pool)
+
+
+def read_expected_devices(
+    api: KubeApi,
+    ref: ClaimRef,
+    *,
+    driver: str,
+    pool: str,
+    seen: Callable[[Claim], None] = lambda _: None,
+) -> tuple[AllocatedDevice, ...]:
+    """The same, of a claim for which kubelet has not asked yet.
+
+    Raises:
+        ClaimUnreadableError, ClaimError: as above; also if it will not ask.
+    """
+    read: list[Claim] = []
+    devices = read_devices(api, ref, driver=driver, pool=pool, seen=read.append)
+    [claim] = read
+    seen(claim)
+    if not expected_devices(claim, driver=driver, pool=pool):
+        raise ClaimError("no pod has reserved the claim, or it is being deleted")
+    return devices
+
+
 def _check_names(ref: ClaimRef) -> None:
     # In a URL an empty name or ".." would stand for something else than a claim.
     for field, text in (("namespace", ref.namespace), ("name", ref.name)):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from dra.gpu.geometry import Placement
+from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.prepare.removal import Removal
 from kubeletplugin.errors import BusyError
 from kubeletplugin.gpus.gpuunit import GpuUnit
@@ -20,15 +21,26 @@ _log = logging.getLogger(__name__)
 
 
 class Occupancy:
-    """Makes room for an entry, or says who is in the way. The GPU's lock is held."""
+    """Makes room for an entry, or says who is in the way. The GPU's lock is held.
+
+    ``doubt`` hears of claims whose slices, made before kubelet asked for them, are in the way; it
+    is called with the lock and must not block.
+    """
 
     def __init__(
-        self, session: Session, journal: Journal, removal: Removal, identity: Identity
+        self,
+        session: Session,
+        journal: Journal,
+        removal: Removal,
+        identity: Identity,
+        *,
+        doubt: Callable[[ClaimRef], None] = lambda _: None,
     ) -> None:
         self._session = session
         self._journal = journal
         self._removal = removal
         self._identity = identity
+        self._doubt = doubt
 
     def make_room(self, unit: GpuUnit, entry: Entry, placement: Placement) -> Entry | None:
         """Remove leftovers of ours in the way.
@@ -46,9 +58,12 @@ class Occupancy:
             if other.key == entry.key or not _overlaps(other, placement):
                 continue
             if other.state not in LEAVING or other.quarantined:
+                if other.ahead:
+                    self._doubt(other.claim)
                 raise BusyError(
                     f"memory slices {placement} of {unit.name} are held by {other.holder()}; "
-                    "it is free once that claim is unprepared"
+                    "it is free once that claim is unprepared",
+                    passing=other.ahead,
                 )
             try:
                 self._removal.remove(other)

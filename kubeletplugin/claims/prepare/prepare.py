@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dra.claims.allocation import AllocatedDevice
 from dra.claims.reasons import NodeReason
@@ -38,6 +38,7 @@ from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.telemetry.logfields import about
 
 _log = logging.getLogger(__name__)
+_Read = Callable[[ClaimRef], tuple[AllocatedDevice, ...]]
 _PATIENCE = 8.0
 _LONGEST_DELAY = 2.0
 _ROLLBACK_PATIENCE = 2.0
@@ -65,7 +66,8 @@ class Preparer:
         rollback: Rollback,
         *,
         look: Callable[[str], None],
-        read_devices: Callable[[ClaimRef], tuple[AllocatedDevice, ...]],
+        read_devices: _Read,
+        read_expected: _Read,
         clock: Clock | None = None,
     ) -> None:
         self._hardware = hardware
@@ -75,6 +77,7 @@ class Preparer:
         self._rollback = rollback
         self._look = look
         self._read_devices = read_devices
+        self._read_expected = read_expected
         self._clock = clock or SystemClock()
 
     def prepare(self, ref: ClaimRef) -> tuple[Prepared, ...]:
@@ -94,8 +97,42 @@ class Preparer:
             ),
         )
 
+    def make_ahead(self, ref: ClaimRef) -> bool:
+        """Make a claim's slices before kubelet asks for them; False if that is to be tried again.
+
+        It does not wait for a GPU on which somebody works. Of a claim for which kubelet has asked
+        it touches nothing.
+
+        Raises:
+            PluginError: nothing new is left on the hardware unless the message says so.
+        """
+        if any(not e.ahead for e in self._journal.of_claim(ref.uid)):
+            return True
+        entries = self._entries(ref, self._read_expected)
+        try:
+            self._specs.check()
+            self._specs.check_writable()
+            return all(self._ahead_on_gpu(unit, group) for unit, group in entries)
+        except (PluginError, NvmlError) as error:
+            raise self._undone(ref, error, held=()) from error
+        finally:
+            self._look_again(entries)
+
+    def _ahead_on_gpu(self, unit: GpuUnit, entries: Sequence[Entry]) -> bool:
+        slices = [replace(e, ahead=True) for e in entries if e.placement is not None]
+        if not slices:
+            return True
+        if not unit.lock.try_enter():
+            return False
+        try:
+            for entry in slices:
+                self._slices.ensure(unit, entry)
+        finally:
+            unit.lock.leave()
+        return True
+
     def _attempt(self, ref: ClaimRef) -> tuple[Prepared, ...]:
-        entries = self._entries(ref)
+        entries = self._entries(ref, self._read_devices)
         try:
             self._specs.check()
             self._specs.check_writable()
@@ -106,23 +143,29 @@ class Preparer:
                 self._journal.put(*done)
         except (PluginError, NvmlError) as error:
             held = [e for _, group in entries for e in group if e.state in HELD]
-            left = str(
-                self._rollback.remove_unfinished(ref.uid, held=held, patience=_ROLLBACK_PATIENCE)
-            )
-            text = f"{error}; undoing it failed too: {left}" if left else str(error)
-            kind = type(error) if isinstance(error, PluginError) else HardwareError
-            raise kind(text, passing=error.passing) from error
+            raise self._undone(ref, error, held=held) from error
         finally:
             self._look_again(entries)
         return tuple(
             Prepared(e.requests, e.pool, e.device, (self._specs.qualified(e),)) for e in done
         )
 
-    def _entries(self, ref: ClaimRef) -> list[tuple[GpuUnit, list[Entry]]]:
+    def _undone(
+        self, ref: ClaimRef, error: PluginError | NvmlError, *, held: Iterable[Entry]
+    ) -> PluginError:
+        """Undo what is half made; the error to raise."""
+        left = str(
+            self._rollback.remove_unfinished(ref.uid, held=held, patience=_ROLLBACK_PATIENCE)
+        )
+        text = f"{error}; undoing it failed too: {left}" if left else str(error)
+        kind = type(error) if isinstance(error, PluginError) else HardwareError
+        return kind(text, passing=error.passing)
+
+    def _entries(self, ref: ClaimRef, read: _Read) -> list[tuple[GpuUnit, list[Entry]]]:
         """Journal entries of all devices of a claim, by GPU; new ones are intents."""
         known = self._known(ref)
         try:
-            devices = self._read_devices(ref)
+            devices = read(ref)
         except ClaimUnreadableError:
             if not complete(known):
                 raise

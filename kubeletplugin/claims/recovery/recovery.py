@@ -27,6 +27,7 @@ class Recovery:
     """Checks claims, one at a time; the caller sees to it that nothing else works on the claim.
 
     ``cut_short`` hears that the last run ended in the middle of a Prepare.
+    ``finish`` prepares a claim, ``finish_ahead`` makes what was to be made before kubelet asks.
     """
 
     def __init__(  # noqa: PLR0913 - what has to agree
@@ -38,6 +39,7 @@ class Recovery:
         *,
         fate: Callable[[ClaimRef], ClaimFate],
         finish: Callable[[ClaimRef], object],
+        finish_ahead: Callable[[ClaimRef], object],
         cut_short: Callable[[], None] = lambda: None,
         observer: NodeObserver | None = None,
     ) -> None:
@@ -49,6 +51,7 @@ class Recovery:
         self._fate = fate
         self._finish = finish
         self._cut_short = cut_short
+        self._finish_ahead = finish_ahead
         self._unswept = False
 
     def run(self) -> None:
@@ -114,8 +117,9 @@ class Recovery:
             self._cut_short()
         if fate is ClaimFate.HERE:
             _log.info("left half done, to be finished", extra=about(ref))
+            finish = self._finish_ahead if all(e.ahead for e in entries) else self._finish
             try:
-                self._finish(ref)
+                finish(ref)
             except PluginError as error:
                 _log.error("cannot be finished", extra=about(ref, error=str(error)))
             else:

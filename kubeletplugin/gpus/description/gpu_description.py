@@ -76,7 +76,10 @@ def _instances(
     for gi in present:
         entry = owners.get(gi.id)
         if entry is not None and absent.pop(entry.key, None) is not None:
-            state = _PRESENT.get(entry.state, InstanceState.PREPARING)
+            whole = entry.ahead and entry.ci_id is not None
+            # As it will be called once kubelet has asked for it: nothing is written then.
+            otherwise = InstanceState.PREPARED if whole else InstanceState.PREPARING
+            state = _PRESENT.get(entry.state, otherwise)
             instances.append(_held(entry, state))
             continue
         profile = geometry.by_id(gi.profile_id) if geometry else None

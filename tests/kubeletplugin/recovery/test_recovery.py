@@ -50,6 +50,7 @@ class Bench(NodeBench):
             fate=self._fate,
             finish=self._finish,
             cut_short=self._note_cut,
+            finish_ahead=self._finish_ahead,
             observer=self.acts,
         )
 
@@ -68,6 +69,9 @@ class Bench(NodeBench):
         if self.refusal is not None:
             raise self.refusal
         self.finished.append(ref.name)
+
+    def _finish_ahead(self, ref: ClaimRef) -> None:
+        self.finished.append(f"{ref.name} ahead")
 
 
 @pytest.fixture

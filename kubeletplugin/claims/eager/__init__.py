@@ -1,0 +1,1 @@
+"""Slices of claims that are allocated here, made before kubelet asks for them."""

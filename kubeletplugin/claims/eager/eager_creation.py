@@ -1,0 +1,227 @@
+"""Slices made as soon as their claims are allocated here, and given back if no pod comes for them.
+
+What kubelet asks for goes first: a slice is made ahead only on a GPU on which nobody works, one at
+a time. Such a slice is recorded as one that a Prepare has made and not told of yet, so that a
+Prepare finds it, a process that is killed leaves nothing behind that is not on record, and nothing
+that fails here is anybody's answer: Prepare tries again.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from functools import partial
+
+from dra.gpu.inventory import ClaimRef
+from dra.gpu.names import DeviceNameError, MigDevice, gpu_name, parse_device
+from dra.kube.loop import Loop
+from dra.kube.timing import Clock, SystemClock
+from kubeletplugin.claims.claim_fate import ClaimFate
+from kubeletplugin.claims.claim_tasks import ClaimTasks
+from kubeletplugin.claims.eager.allowance import Allowance
+from kubeletplugin.claims.prepare.prepare import Preparer
+from kubeletplugin.claims.prepare.rollback import Rollback
+from kubeletplugin.errors import PluginError
+from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.journal.entries import HELD, Entry
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.telemetry.logfields import about
+from kubeletplugin.telemetry.observer import Action, NodeObserver
+from kubeletplugin.telemetry.readiness import Readiness
+
+_log = logging.getLogger(__name__)
+_BUSY_SECONDS = 0.05
+_UNREADY_SECONDS = 0.5
+_PATIENCE = 2.0
+_GIVE_BACK_NAME = "give back"
+
+
+class EagerCreation:
+    """One thread that decides, and a task of each claim that is worked on. Thread-safe.
+
+    ``seconds`` is how long a slice waits for its pod. ``fate`` asks the API server for a claim.
+    """
+
+    def __init__(  # noqa: PLR0913 - what it works with
+        self,
+        hardware: Hardware,
+        journal: Journal,
+        tasks: ClaimTasks,
+        *,
+        preparer: Preparer,
+        rollback: Rollback,
+        readiness: Readiness,
+        fate: Callable[[ClaimRef], ClaimFate],
+        seconds: float,
+        allowance: Allowance | None = None,
+        observer: NodeObserver | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self._hardware = hardware
+        self._journal = journal
+        self._tasks = tasks
+        self._preparer = preparer
+        self._rollback = rollback
+        self._readiness = readiness
+        self._fate = fate
+        self._seconds = seconds
+        self._clock = clock or SystemClock()
+        self._allowance = allowance or Allowance(self._clock)
+        self._observer = observer or NodeObserver()
+        self._lock = threading.Lock()
+        self._expected: dict[str, tuple[str, ...]] = {}
+        self._to_make: dict[str, ClaimRef] = {}
+        self._doubted: dict[str, ClaimRef] = {}
+        self._since: dict[str, float] = {}
+        self._busy: set[str] = set()
+        self.thread = Loop("eager creation", self._turn, clock=clock)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self.thread.start()
+
+    def stop(self) -> None:
+        """End the thread; what is under way is finished by its task."""
+        self.thread.stop()
+        self.thread.join()
+
+    def expect(self, ref: ClaimRef, devices: tuple[str, ...]) -> None:
+        """Have the slices among ``devices`` made for a claim; with none, those made given back.
+
+        Called again with the same it does nothing: what was given back is not made once more.
+        """
+        with self._lock:
+            if devices and devices == self._expected.get(ref.uid):
+                return
+            self._to_make.pop(ref.uid, None)
+            if devices:
+                self._expected[ref.uid] = devices
+                self._to_make[ref.uid] = ref
+            else:
+                self._expected.pop(ref.uid, None)
+                self._doubted[ref.uid] = ref
+        self.thread.notify()
+
+    def doubt(self, ref: ClaimRef) -> None:
+        """Look again whether a slice that was made ahead is still needed. Waits for nothing."""
+        with self._lock:
+            self._doubted[ref.uid] = ref
+        self.thread.notify()
+
+    def _turn(self) -> float | None:
+        if not self._readiness.is_ready or self._journal.rebuild:
+            return _UNREADY_SECONDS
+        pauses = [self._give_back_doubted(), self._give_back_forgotten(), self._make()]
+        return min((p for p in pauses if p is not None), default=None)
+
+    def _give_back_doubted(self) -> float | None:
+        with self._lock:
+            doubted = [*self._doubted.values()]
+        for ref in doubted:
+            with self._lock:
+                self._doubted.pop(ref.uid, None)
+            if not self._begin_giving_back(ref, is_over=False):
+                with self._lock:
+                    self._doubted.setdefault(ref.uid, ref)
+        return _BUSY_SECONDS if self._doubted else None
+
+    def _give_back_forgotten(self) -> float | None:
+        """Give back what has waited too long for its pod; seconds until the next will have."""
+        now = self._clock.monotonic()
+        ahead = {e.claim.uid: e.claim for e in self._journal.entries() if e.ahead}
+        self._since = {uid: self._since.get(uid, now) for uid in ahead}
+        pauses = []
+        for uid, since in self._since.items():
+            left = since + self._seconds - now
+            if left <= 0:
+                self._begin_giving_back(ahead[uid], is_over=True)
+            pauses.append(max(left, _UNREADY_SECONDS))
+        return min(pauses, default=None)
+
+    def _begin_giving_back(self, ref: ClaimRef, *, is_over: bool) -> bool:
+        if not self._made_ahead(ref.uid) and self._tasks.idle(ref.uid):
+            return True
+        work = partial(self._give_back, ref, is_over=is_over)
+        return self._tasks.begin(ref.uid, _GIVE_BACK_NAME, work)
+
+    def _give_back(self, ref: ClaimRef, *, is_over: bool) -> None:
+        """Remove what was made ahead for a claim; as its only task, so that it is not in use."""
+        entries = self._made_ahead(ref.uid)
+        if not entries:
+            return
+        if not is_over and self._fate(ref) in {ClaimFate.HERE, ClaimFate.UNKNOWN}:
+            return
+        left = str(self._rollback.remove_unfinished(ref.uid, patience=_PATIENCE))
+        self._allowance.waste(ref.namespace, [e.gpu for e in entries])
+        self._observer.acted(Action.RETURNED)
+        why = "no pod came for it in time" if is_over else "it is not to be used here"
+        _log.info("given back: %s", why, extra=about(ref, error=left))
+
+    def _make(self) -> float | None:
+        """Begin what can be made now; seconds until what is in the way may have gone."""
+        with self._lock:
+            waiting = [*self._to_make.values()]
+        pause = None
+        for ref in waiting:
+            units = self._units(ref)
+            if not units or not self._allowance.is_left(ref.namespace, [u.uuid for u in units]):
+                with self._lock:
+                    self._to_make.pop(ref.uid, None)
+                continue
+            uuids = {u.uuid for u in units}
+            with self._lock:
+                if uuids & self._busy:
+                    continue  # whose end begins the next turn
+                self._busy |= uuids
+            work = partial(self._make_one, ref, uuids)
+            is_free = not any(u.lock.is_held for u in units)
+            if not is_free or not self._tasks.begin(ref.uid, "make ahead", work):
+                pause = _BUSY_SECONDS
+                with self._lock:
+                    self._busy -= uuids
+        return pause
+
+    def _make_one(self, ref: ClaimRef, uuids: set[str]) -> None:
+        done = True
+        try:
+            done = self._preparer.make_ahead(ref)
+        except PluginError as error:
+            self._observer.acted(Action.REFUSED)
+            _log.info("not made ahead; Prepare tries", extra=about(ref, error=str(error)))
+        except Exception:  # noqa: BLE001 - nobody waits for it; Prepare tells
+            self._observer.acted(Action.REFUSED)
+            _log.exception("not made ahead", extra=about(ref))
+        else:
+            if done and self._made_ahead(ref.uid):
+                self._observer.acted(Action.AHEAD)
+                _log.info("made ahead", extra=about(ref))
+        finally:
+            with self._lock:
+                self._busy -= uuids
+                if done:
+                    self._to_make.pop(ref.uid, None)
+                if ref.uid not in self._expected:
+                    self._doubted[ref.uid] = ref
+            self.thread.notify()
+
+    def _made_ahead(self, uid: str) -> tuple[Entry, ...]:
+        """The claim's entries, if all of them were made ahead; kubelet knows of none then."""
+        entries = self._journal.of_claim(uid)
+        return entries if all(e.ahead for e in entries) else ()
+
+    def _units(self, ref: ClaimRef) -> list[GpuUnit]:
+        """The GPUs of which the claim was given slices; none if kubelet was told of them."""
+        if any(e.state in HELD for e in self._journal.of_claim(ref.uid)):
+            return []
+        found: dict[str, GpuUnit] = {}
+        for name in self._expected.get(ref.uid, ()):
+            try:
+                device = parse_device(name)
+                if isinstance(device, MigDevice):
+                    unit = self._hardware.named(gpu_name(device.minor))
+                    found[unit.uuid] = unit
+            except (DeviceNameError, PluginError):
+                return []
+        return [*found.values()]

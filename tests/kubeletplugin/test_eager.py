@@ -1,0 +1,293 @@
+"""Slices made as soon as their claims are allocated here, before kubelet asks for them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from dra.claims.node_label import node_label
+from dra.common.resources import NAMESPACES, RESOURCE_CLAIMS
+from dra.gpu.inventory import ClaimRef
+from kubeletplugin.claims.eager import allowance
+from kubeletplugin.journal.entries import State
+from sim.nvml.faults import Fault
+from tests.kubeletplugin.rig import DRIVER, Rig
+from tests.waiting import PATIENCE, wait_for
+
+DEVICE, BESIDE = "gpu-0-mig-1g5gb-19-4", "gpu-0-mig-1g5gb-19-5"
+OVERLAPPING, ELSEWHERE = "gpu-0-mig-2g10gb-14-4", "gpu-1-mig-1g5gb-19-0"
+CREATE_GI, CREATE_CI = "nvmlDeviceCreateGpuInstance*", "nvmlGpuInstanceCreateComputeInstance*"
+
+
+def creations(rig: Rig) -> int:
+    return sum("CreateGpuInstance" in name for name in rig.mutations())
+
+
+def made_ahead(rig: Rig, ref: ClaimRef) -> bool:
+    entries = [e for e in rig.journal() if e.claim == ref]
+    whole = [e for e in entries if e.ahead and e.ci_id is not None]
+    return bool(whole) and len(whole) == whole[0].total
+
+
+def acted(rig: Rig, action: str) -> float:
+    value = rig.telemetry.registry.get_sample_value(
+        "mig_dra_recovery_actions_total", {"action": action}
+    )
+    return value or 0.0
+
+
+def ahead(rig: Rig, *devices: str, namespace: str = "default") -> ClaimRef:
+    """A claim whose slices were made before kubelet asks for them."""
+    ref = rig.claim(*devices, expected=True, namespace=namespace)
+    wait_for("the slice", lambda: made_ahead(rig, ref))
+    return ref
+
+
+def given_back(rig: Rig, ref: ClaimRef) -> bool:
+    return not any(e.claim == ref for e in rig.journal()) and rig.clean()
+
+
+# -- made, and met
+
+
+def test_prepare_of_a_claim_whose_slice_was_made_ahead_makes_nothing(rig: Rig) -> None:
+    ref = ahead(rig, DEVICE, ELSEWHERE)
+    before = rig.mutations()
+    assert len(rig.prepared(ref)) == 2
+    assert rig.mutations() == before
+    assert {e.state for e in rig.journal()} == {State.PREPARED}
+    assert not any(e.ahead for e in rig.journal())
+    assert (acted(rig, "ahead"), acted(rig, "met")) == (1, 1)
+    assert not rig.unprepare(ref)
+    assert rig.clean()
+
+
+def test_its_mignode_is_written_once_for_both(rig: Rig) -> None:
+    ref = ahead(rig, DEVICE)
+    wait_for("the MigNode", rig.published)
+    assert rig.published_slices() == [("gpu-0", "1g.5gb", 4, "prepared")]
+    rig.http.writes.clear()
+    rig.prepared(ref)
+    wait_for("the MigNode", rig.published)
+    assert not [path for _, path in rig.http.writes if "mignodes" in path]
+
+
+def test_a_claim_that_was_allocated_while_the_plugin_was_away_is_made_when_it_starts(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig()
+    ref = rig.claim(DEVICE, expected=True)
+    rig.start()
+    wait_for("the slice", lambda: made_ahead(rig, ref))
+
+
+def test_what_is_prepared_is_left_alone(rig: Rig) -> None:
+    ref = rig.claim(DEVICE)
+    rig.prepared(ref)
+    before, entries = rig.mutations(), rig.journal()
+    pod = {"resource": "pods", "name": "p", "uid": "u"}
+    rig.set_status(ref, reservedFor=[pod])
+    labels = {node_label(DRIVER): rig.node}
+    rig.api.patch(RESOURCE_CLAIMS, ref.name, {"metadata": {"labels": labels}}, namespace="default")
+    ahead(rig, BESIDE)
+    rig.set_status(ref, reservedFor=None)
+    ahead(rig, ELSEWHERE)  # by then that was seen
+    assert entries[0] in rig.journal()
+    assert rig.mutations()[: len(before)] == before
+
+
+def test_nothing_is_made_by_a_label_alone(rig: Rig) -> None:
+    """Any user may set it: without an allocation here that a pod has reserved it says nothing."""
+    rig.claim(DEVICE, expected=True, allocated=False)
+    unreserved = rig.claim(OVERLAPPING, expected=True)
+    wait_for("the slice", lambda: made_ahead(rig, unreserved))
+    rig.set_status(unreserved, reservedFor=None)
+    wait_for("its end", lambda: given_back(rig, unreserved))
+    foreign = [{"request": "r0", "driver": DRIVER, "pool": "elsewhere", "device": BESIDE}]
+    other = rig.claim(expected=True, allocated=False)
+    rig.allocate(other, foreign, reserved=True)
+    ref = ahead(rig, ELSEWHERE)
+    assert {e.claim for e in rig.journal()} == {ref}
+
+
+def test_nothing_is_made_before_kubelet_asks_where_that_is_switched_off(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig()
+    rig.eager_seconds = 0.0
+    rig.start()
+    ref = rig.claim(DEVICE, expected=True)
+    assert rig.daemon is not None
+    assert rig.daemon.claims.claim_watch is None
+    rig.prepared(ref)
+    assert acted(rig, "ahead") == 0
+
+
+# -- two that want the same
+
+
+def test_a_prepare_during_the_creation_waits_for_it_and_makes_nothing_itself(rig: Rig) -> None:
+    rig.machine.inject(Fault(function=CREATE_GI, action="hang"))
+    ref = rig.claim(DEVICE, expected=True)
+    wait_for("the call", lambda: creations_begun(rig))
+    answers: list[list[str]] = []
+    asking = threading.Thread(target=lambda: answers.append(rig.prepared(ref)))
+    asking.start()
+    rig.machine.clear_faults()
+    asking.join(PATIENCE)
+    assert len(answers) == 1
+    assert creations(rig) == 1
+
+
+@pytest.mark.parametrize("how", ["unprepare", "delete", "deallocate"])
+def test_an_end_during_the_creation_undoes_it(rig: Rig, how: str) -> None:
+    rig.machine.inject(Fault(function=CREATE_GI, action="hang"))
+    ref = rig.claim(DEVICE, expected=True)
+    wait_for("the call", lambda: creations_begun(rig))
+    asking = threading.Thread(target=lambda: rig.unprepare(ref))
+    if how == "unprepare":
+        asking.start()
+    else:
+        rig.set_status(ref, reservedFor=None)
+        rig.delete_claim(ref) if how == "delete" else rig.set_status(ref, allocation=None)
+    rig.machine.clear_faults()
+    if how == "unprepare":
+        asking.join(PATIENCE)
+    wait_for("its end", lambda: given_back(rig, ref))
+
+
+def creations_begun(rig: Rig) -> bool:
+    """True if a GPU instance is recorded as to be made; the call hangs then."""
+    return any(e.state is State.INTENT for e in rig.journal())
+
+
+def test_what_kubelet_asks_for_goes_first(rig: Rig) -> None:
+    assert rig.daemon is not None
+    unit = rig.daemon.gpus.hardware.named("gpu-0")
+    with unit.lock:
+        late = rig.claim(DEVICE, expected=True)
+        on_other_gpu = ahead(rig, ELSEWHERE)
+        asked = rig.claim(BESIDE)
+        asking = threading.Thread(target=lambda: rig.prepared(asked))
+        asking.start()
+        wait_for("the call", lambda: unit.lock._waiting)
+        assert [e.claim for e in rig.journal()] == [on_other_gpu]
+    asking.join(PATIENCE)
+    wait_for("the slice", lambda: made_ahead(rig, late))
+    order = [e.claim for e in rig.journal()]
+    assert order.index(asked) < order.index(late)
+
+
+def test_a_slice_that_is_needed_no_more_leaves_its_place_to_a_prepare(rig: Rig) -> None:
+    """Even where the watch has told nothing of its claim."""
+    ref = ahead(rig, DEVICE)
+    assert rig.daemon is not None
+    assert rig.daemon.claims.claim_watch is not None
+    rig.daemon.claims.claim_watch.stop()
+    rig.set_status(ref, reservedFor=None)
+    rig.set_status(ref, allocation=None)
+    rig.prepared(rig.claim(OVERLAPPING))
+
+
+# -- given back
+
+
+@pytest.mark.parametrize("how", ["delete", "deallocate", "unreserve", "elsewhere", "unlabel"])
+def test_a_slice_whose_pod_does_not_come_is_given_back(rig: Rig, how: str) -> None:
+    ref = ahead(rig, DEVICE)
+    if how == "unlabel":  # which is no end while the claim is as it was
+        labels = {node_label(DRIVER): None}
+        rig.api.patch(
+            RESOURCE_CLAIMS, ref.name, {"metadata": {"labels": labels}}, namespace="default"
+        )
+        ahead(rig, ELSEWHERE)
+        assert made_ahead(rig, ref)
+        return
+    rig.set_status(ref, reservedFor=None)
+    if how == "delete":
+        rig.delete_claim(ref)
+    elif how != "unreserve":
+        rig.set_status(ref, allocation=None)
+    if how == "elsewhere":
+        given = [{"request": "r0", "driver": DRIVER, "pool": "elsewhere", "device": DEVICE}]
+        rig.allocate(ref, given, reserved=True)
+    wait_for("its end", lambda: given_back(rig, ref))
+    assert acted(rig, "returned") == 1
+
+
+def test_a_claim_that_gets_another_device_gets_that_made(rig: Rig) -> None:
+    ref = ahead(rig, DEVICE)
+    rig.set_status(ref, reservedFor=None)
+    rig.set_status(ref, allocation=None)
+    given = [{"request": "r0", "driver": DRIVER, "pool": rig.node, "device": ELSEWHERE}]
+    rig.allocate(ref, given, reserved=True)
+    wait_for("the other", lambda: {e.device for e in rig.journal()} == {ELSEWHERE})
+    rig.prepared(ref)
+    assert [gpu for gpu, *_ in rig.slices()] == [1]
+
+
+def test_a_slice_waits_for_its_pod_for_a_time_and_is_not_made_once_more(
+    make_rig: Callable[..., Rig],
+) -> None:
+    rig = make_rig()
+    rig.eager_seconds = 0.5
+    rig.start()
+    ref = rig.claim(DEVICE, expected=True)
+    wait_for("its end", lambda: acted(rig, "returned") == 1)
+    rig.set_status(ref, reservedFor=[{"resource": "pods", "name": "p", "uid": "u"}])
+    wait_for("another", lambda: acted(rig, "returned") == 1 and rig.clean())
+    assert creations(rig) == 1
+    rig.prepared(ref)
+
+
+def test_a_slice_that_was_made_ahead_outlives_a_restart_and_is_given_back_after_it(
+    rig: Rig,
+) -> None:
+    ref = ahead(rig, DEVICE)
+    rig.restart()
+    assert made_ahead(rig, ref)
+    assert creations(rig) == 1
+    rig.stop()
+    rig.set_status(ref, reservedFor=None)
+    rig.set_status(ref, allocation=None)
+    rig.start()
+    assert rig.clean()
+
+
+# -- what fails
+
+
+@pytest.mark.parametrize("function", [CREATE_GI, CREATE_CI])
+def test_a_failure_is_counted_and_prepare_tries_again(rig: Rig, function: str) -> None:
+    rig.machine.inject(Fault(function=function, action="return", code=999))
+    ref = rig.claim(DEVICE, expected=True)
+    wait_for("the failure", lambda: acted(rig, "refused") == 1)
+    assert rig.clean()
+    rig.prepared(ref)
+    assert acted(rig, "met") == 0
+
+
+def test_whoever_makes_claims_and_deletes_them_has_few_slices_made(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(allowance, "FORGIVEN_SECONDS", 3600.0)
+    rig.api.create(NAMESPACES, {"metadata": {"name": "hostile"}})
+    for _ in range(allowance.MOST_OF_NAMESPACE):
+        ref = ahead(rig, DEVICE, namespace="hostile")
+        rig.set_status(ref, reservedFor=None)
+        rig.delete_claim(ref)
+        wait_for("its end", lambda ref=ref: given_back(rig, ref))  # type: ignore[misc]
+    made = creations(rig)
+    refused = rig.claim(DEVICE, namespace="hostile", expected=True)
+    ahead(rig, BESIDE)
+    assert creations(rig) == made + 1
+    rig.prepared(refused)
+
+
+def test_the_record_says_that_kubelet_was_not_told(rig: Rig) -> None:
+    ref = ahead(rig, DEVICE)
+    [entry] = rig.journal()
+    assert (entry.claim, entry.state, entry.ahead) == (ref, State.CI_CREATED, True)
+    assert rig.specs() == []
