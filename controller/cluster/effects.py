@@ -22,12 +22,14 @@ class Effects:
     ``room``: the nodes where something that did not fit may fit now, and ``room_anywhere`` where
     that may be any node. ``classes``: the generated DeviceClasses may be out of date,
     and ``templates``: those of limits may lack. ``nodes`` are those that kube-scheduler may judge
-    differently now; what is gone is named by UID.
+    differently now, ``failures`` those that tell anew which Prepares failed; what is gone is named
+    by UID.
     """
 
     pods: set[ObjectKey] = field(default_factory=set)
     claims: set[ObjectKey] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
+    failures: set[str] = field(default_factory=set)
     gone_pods: set[str] = field(default_factory=set)
     gone_claims: set[str] = field(default_factory=set)
     taken_back: list[TakenBack] = field(default_factory=list)

@@ -84,6 +84,8 @@ class KnownNodes:
             return frozenset()
         before = self.inventories.get(inventory.node)
         self.inventories[inventory.node] = inventory
+        if inventory.failed_claims != (before.failed_claims if before else ()):
+            self._effects.failures.add(inventory.node)
         if inventory.resumed and (before is None or before.resumed != inventory.resumed):
             return self._fleet.claims_on(inventory.node)
         return frozenset(f.claim.uid for f in inventory.failed_claims)

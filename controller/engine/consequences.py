@@ -11,6 +11,7 @@ from controller.lifecycle.lost_nodes import LostNodes
 from controller.lifecycle.prepare_retries import PrepareRetries
 from controller.lifecycle.templatesync import TemplateSync
 from controller.queue.exclusions import Exclusions
+from controller.queue.failed_gpus import FailedGpus
 from controller.queue.fairness import WaitingLine
 from controller.reporting.report import Reporter
 from controller.serving.agenda import Agenda
@@ -32,6 +33,7 @@ class Consequences:
         placing: Placing,
         line: WaitingLine,
         exclusions: Exclusions,
+        failed_gpus: FailedGpus,
         allocations: AllocationWrites,
         prepare_retries: PrepareRetries,
         lost_nodes: LostNodes,
@@ -46,6 +48,7 @@ class Consequences:
         self._placing = placing
         self._line = line
         self._exclusions = exclusions
+        self._failed_gpus = failed_gpus
         self._allocations = allocations
         self._prepare_retries = prepare_retries
         self._lost_nodes = lost_nodes
@@ -66,6 +69,8 @@ class Consequences:
             self._refuse(taken)
         for node in effects.nodes:
             self._exclusions.ease(node)
+        for node in effects.failures:
+            self._failed_gpus.note(node)
         for uid in effects.gone_pods:
             self._forget_pod(uid)
         for uid in effects.gone_claims:
@@ -102,6 +107,7 @@ class Consequences:
         self._reporter.forget(claim_uid=uid)
         self._allocations.forget_claim(uid)
         self._prepare_retries.forget_claim(uid)
+        self._failed_gpus.forget_claim(uid)
         self._line.forget_claim(uid)
 
     def _classes_changed(self) -> None:

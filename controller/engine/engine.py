@@ -63,6 +63,7 @@ class Engine:
         self._pods = parts.pods
         self._claims = parts.claims
         self._decisions = parts.decisions
+        self._failed_gpus = parts.failed_gpus
         self._asking = parts.asking
         self._line = parts.line
         self._retries = parts.retries
@@ -80,6 +81,7 @@ class Engine:
         self._asking.take_answers()
         for pod in self._line.expire():
             self._agenda.add_pod(pod.key)
+        self._failed_gpus.expire()
         while self._consequences.take():
             pass
 
@@ -106,7 +108,7 @@ class Engine:
     def next_due(self) -> float | None:
         """The monotonic time of the next piece of work, None when only an answer brings any."""
         times = [self._classes.due, self._templates.due, self._reporter.due]
-        times += [self._line.due, self._asking.due]
+        times += [self._line.due, self._asking.due, self._failed_gpus.due]
         if not self._in_flight.full:
             times += [self._agenda.claims.next_due(), self._agenda.pods.next_due()]
             times += [self._now()] if self._decisions.are_ongoing else []

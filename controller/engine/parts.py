@@ -19,6 +19,7 @@ from controller.lifecycle.partial_allocations import PartialAllocations
 from controller.lifecycle.prepare_retries import PrepareRetries
 from controller.lifecycle.templatesync import TemplateSync
 from controller.queue.exclusions import Exclusions
+from controller.queue.failed_gpus import FailedGpus
 from controller.queue.fairness import WaitingLine
 from controller.reporting.observer import ControllerObserver
 from controller.reporting.report import Reporter
@@ -50,6 +51,7 @@ class Parts:
     pods: PodService
     claims: EndedClaims
     decisions: Decisions
+    failed_gpus: FailedGpus
     asking: Asking
     line: WaitingLine
     retries: Retries
@@ -75,6 +77,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
     in_flight = InFlight(outbox, wake)
     allocator = Allocator(cluster.fleet, cluster.hosts)
     exclusions = Exclusions(now)
+    failed_gpus = FailedGpus(cluster, now=now)
     classes = ClassSync(cluster, writer, reporter, now)
     templates = TemplateSync(cluster, writer, now)
     allocations = AllocationWrites(cluster, writer, reporter, in_flight, gate=gate)
@@ -143,6 +146,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         placing=placing,
         line=line,
         exclusions=exclusions,
+        failed_gpus=failed_gpus,
         allocations=allocations,
         prepare_retries=prepare_retries,
         lost_nodes=lost_nodes,
@@ -158,6 +162,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         pods=pods,
         claims=EndedClaims(agenda, in_flight, ender=ender, failed_prepares=failed_prepares),
         decisions=decisions,
+        failed_gpus=failed_gpus,
         asking=asking,
         line=line,
         retries=retries,

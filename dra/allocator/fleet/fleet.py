@@ -39,6 +39,7 @@ class Fleet:
         self._profiles: dict[str, frozenset[str]] = {}
         self._allocations: dict[str, Holder] = {}
         self._by_node: dict[str, set[str]] = {}
+        self._left_out: dict[tuple[str, str], str] = {}
 
     def set_inventory(self, inventory: Inventory) -> bool:
         """Take a node's inventory; True when that may have made room."""
@@ -71,6 +72,21 @@ class Fleet:
         self._instances.pop(node, None)
         self._profiles.pop(node, None)
         return False
+
+    def leave_out(self, node: str, gpu: str, why: str) -> None:
+        """Give out nothing of ``gpu-<minor>`` of a node for the reason ``why``; "" ends that."""
+        if why:
+            self._left_out[node, gpu] = why
+        else:
+            self._left_out.pop((node, gpu), None)
+        known = self.nodes.get(node)
+        state = known.gpu(gpu) if known is not None else None
+        if known is None or state is None:
+            return
+        self._leave(state)
+        state.blocked = self._why_blocked(state.gpu, state.inventory)
+        self._enter([state])
+        self._group_anew(known)
 
     def hold(self, ref: ClaimRef, allocation: Allocation) -> None:
         """Count what a claim holds; an earlier allocation of the same claim is replaced."""
@@ -180,8 +196,11 @@ class Fleet:
             geometry_index=self.geometry_indexes.of(gpu.geometry)
             if sliceable and gpu.geometry
             else None,
-            blocked=why_blocked(gpu, inventory),
+            blocked=self._why_blocked(gpu, inventory),
         )
+
+    def _why_blocked(self, gpu: Gpu, inventory: Inventory) -> str:
+        return why_blocked(gpu, inventory) or self._left_out.get((inventory.node, gpu.name), "")
 
     def _holds(self, allocation: Allocation) -> tuple[str, frozenset[str]]:
         """The node, and the names of the devices that nobody else may have."""
