@@ -61,7 +61,7 @@ class Api:
 
     def __init__(self, server: str, token: str, *, certificate: Path) -> None:
         self._server = server
-        self._headers = {"Authorization": f"Bearer {token}", "User-Agent": "hack-cluster"}
+        self.headers = {"Authorization": f"Bearer {token}", "User-Agent": "hack-cluster"}
         self._certificate = certificate
 
     def request(
@@ -76,7 +76,7 @@ class Api:
         request = urllib.request.Request(
             self._server + path,
             method=method,
-            headers=self._headers | {"Content-Type": content},
+            headers=self.headers | {"Content-Type": content},
             data=None if body is None else json.dumps(body, separators=(",", ":")).encode(),
         )
         context = ssl.create_default_context(cafile=self._certificate)
@@ -125,7 +125,7 @@ class Api:
         """
         query = {"watch": "true", "resourceVersion": since, "timeoutSeconds": str(seconds)}
         path = f"{collection(kind, namespace=namespace)}?{urllib.parse.urlencode(query)}"
-        request = urllib.request.Request(self._server + path, headers=self._headers)
+        request = urllib.request.Request(self._server + path, headers=self.headers)
         context = ssl.create_default_context(cafile=self._certificate)
         with urllib.request.urlopen(request, timeout=seconds + 15, context=context) as stream:
             for line in stream:

@@ -281,7 +281,7 @@ def test_parameters_that_were_stored_with_white_space_are_named(served: Api) -> 
     request = urllib.request.Request(
         f"{served._server}{collection('ResourceClaim')}",
         data=json.dumps(made, indent=2).encode(),
-        headers={**served._headers, "Content-Type": "application/json"},
+        headers={**served.headers, "Content-Type": "application/json"},
     )
     context = ssl.create_default_context(cafile=served._certificate)
     urllib.request.urlopen(request, context=context).close()
