@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from cli.linting.claims import CheckSelector, check_claim, check_class, claim_spec
+from cli.linting.claims import CheckSelector, SelectsOthers, check_claim, check_class, claim_spec
 from cli.linting.documents import Document, Level, Remark, read_documents
 from cli.linting.pods import check_pod, pod_spec
 from cli.shell.evaluating import evaluator, missing_module
@@ -17,6 +17,7 @@ from cli.shell.exits import CliError, Exit
 from cli.shell.output import Output
 from dra.cel.kinds import Kinds
 from dra.cel.questions import SelectorError
+from dra.gpu.names import DEFAULT_DRIVER
 
 _SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -76,16 +77,18 @@ def _files(names: list[str]) -> Iterator[tuple[str, str]]:
 
 
 def _check(documents: list[Document]) -> Iterator[Remark]:
-    with _selector_check() as check:
-        yield from _check_with(documents, check)
+    with _selector_checks() as (check, selects_others):
+        yield from _check_with(documents, check, selects_others)
 
 
-def _check_with(documents: list[Document], check: CheckSelector) -> Iterator[Remark]:
+def _check_with(
+    documents: list[Document], check: CheckSelector, selects_others: SelectsOthers
+) -> Iterator[Remark]:
     classes = {d.name: d for d in documents if d.kind == "DeviceClass"}
     claims = {(d.kind, d.key): spec for d in documents if (spec := claim_spec(d)) is not None}
     pods = [pod for d in documents if (pod := pod_spec(d)) is not None]
     for document in classes.values():
-        yield from check_class(document, check)
+        yield from check_class(document, check, selects_others)
     for spec in claims.values():
         yield from check_claim(spec, classes, check)
     named: set[tuple[str, tuple[str, str]]] = set()
@@ -99,10 +102,10 @@ def _check_with(documents: list[Document], check: CheckSelector) -> Iterator[Rem
 
 
 @contextmanager
-def _selector_check() -> Iterator[CheckSelector]:
-    """The compiler of CEL expressions, where it is installed."""
+def _selector_checks() -> Iterator[tuple[CheckSelector, SelectsOthers]]:
+    """The compiler and the evaluator of CEL expressions, where they are installed."""
     if missing_module():
-        yield lambda _: ""
+        yield lambda _: "", lambda _: False
         return
     with evaluator() as asked:
         kinds = Kinds(asked)
@@ -114,7 +117,13 @@ def _selector_check() -> Iterator[CheckSelector]:
                 return str(error)
             return ""
 
-        yield check
+        def selects_others(expressions: tuple[str, ...]) -> bool:
+            try:
+                return kinds.selects_others(expressions, DEFAULT_DRIVER)
+            except SelectorError:  # said by ``check``
+                return False
+
+        yield check, selects_others
 
 
 def _show(remark: Remark, out: Output) -> None:

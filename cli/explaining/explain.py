@@ -111,7 +111,7 @@ class Explainer:
             return Conclusion(Progress.WAITING, (finding(missing.reason, missing.message),))
         if claims.ours:
             return None
-        text = "none of its claims asks for devices of this driver"
+        text = "none of its claims asks for devices of this driver" + self._shared(made)
         return Conclusion(Progress.WAITING, (finding(Why.NOT_OURS, text),))
 
     def _allocated(
@@ -135,7 +135,8 @@ class Explainer:
         claims = self._read([known])
         obstacles = self._faults(claims)
         if obstacles or not claims.wants:
-            ours = obstacles or [finding(Why.NOT_OURS, "it asks for no device of this driver")]
+            text = "it asks for no device of this driver" + self._shared([known])
+            ours = obstacles or [finding(Why.NOT_OURS, text)]
             return Conclusion(Progress.WAITING, tuple(ours))
         consumer = finding(Why.NO_CONSUMER, "no pod refers to it")
         answers: Mapping[str, NodeAnswer] = {}
@@ -156,6 +157,12 @@ class Explainer:
 
     def _read(self, made: list[KnownClaim]) -> ReadClaims:
         return read_claims(made, self._reader, driver=self._facts.driver)
+
+    def _shared(self, made: list[KnownClaim]) -> str:
+        """Remark on a class that others may serve too; empty without one."""
+        name = next(filter(None, (self._reader.shared_class(k.claim) for k in made)), "")
+        text = f" alone: kube-scheduler serves DeviceClass {name!r}, which selects others' too"
+        return text if name else ""
 
     def _faults(self, claims: ReadClaims) -> list[Finding]:
         return [

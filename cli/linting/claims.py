@@ -12,7 +12,7 @@ from api.errors import InvalidObjectError
 from cli.linting.documents import Document, Level, Path, Remark
 from cli.linting.fields import entries, mapping, text
 from dra.claims.allocation import MAX_RESULTS
-from dra.claims.classes import GPU_CLASS
+from dra.claims.classes import GPU_CLASS, names_driver
 from dra.gpu.names import DEFAULT_DRIVER
 
 ANY_SLICE = "mig.dra.dev"
@@ -24,6 +24,9 @@ _COMPUTE_SLICES = 7
 
 CheckSelector = Callable[[str], str]
 """Fault of a CEL expression; empty when it compiles, or cannot be checked here."""
+
+SelectsOthers = Callable[[tuple[str, ...]], bool]
+"""True if all expressions select a device of another driver; False where that cannot be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +82,20 @@ def check_claim(
             )
 
 
-def check_class(document: Document, check: CheckSelector) -> Iterator[Remark]:
+def check_class(
+    document: Document, check: CheckSelector, selects_others: SelectsOthers
+) -> Iterator[Remark]:
     """A DeviceClass: its selectors and its configuration."""
     spec = mapping(document.obj, "spec")
-    yield from _selectors(document, ("spec", "selectors"), spec, check)
+    at = ("spec", "selectors")
+    yield from _selectors(document, at, spec, check)
+    texts = [text(mapping(s, "cel"), "expression") for _, s in entries(spec, "selectors")]
+    if any(names_driver(t, DEFAULT_DRIVER) for t in texts) and selects_others(tuple(texts)):
+        message = (
+            "it selects devices of other drivers too: kube-scheduler serves its claims, and this "
+            f"driver leaves them alone; have it select device.driver == '{DEFAULT_DRIVER}' alone"
+        )
+        yield document.remark(Level.WARNING, at, message)
     for index, entry in entries(spec, "config"):
         yield from check_config(document, ("spec", "config", index), entry)
 

@@ -137,7 +137,13 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         reporter=reporter,
     )
     ender = Ender(
-        cluster, reader, writer, writes=writes, at_creation=finalizer_at_creation, now=now
+        cluster,
+        reader,
+        writer,
+        writes=writes,
+        at_creation=finalizer_at_creation,
+        ask=asking.ask_for_all,
+        now=now,
     )
     consequences = Consequences(
         cluster,

@@ -11,6 +11,7 @@ from functools import partial
 from controller.cluster.cluster import Cluster
 from controller.lifecycle.claimwrites import ClaimWrites
 from controller.writing.writer import Writer
+from dra.cel.kinds import Question, UnansweredError
 from dra.claims.claims import Claim
 from dra.claims.reader import Reader
 from dra.claims.reading import KnownClaim
@@ -20,6 +21,9 @@ _log = logging.getLogger(__name__)
 
 OWNED_GRACE_SECONDS = 5.0
 """Time for which an unused claim of a pod that has ended may wait to be deleted with it."""
+
+UNKNOWN_SECONDS = 1.0
+"""Pause before a claim is looked at again of whose class it is not known yet whose it is."""
 
 
 class Step(Enum):
@@ -67,7 +71,8 @@ def next_step(claim: Claim, facts: Facts, *, finalizer: str, at_creation: bool) 
 class Ender:
     """Takes the next step for claims that may have ended.
 
-    ``at_creation``: see ``next_step``. ``now`` gives monotonic seconds.
+    ``at_creation``: see ``next_step``. ``ask`` has a question answered on which it depends whose a
+    class is. ``now`` gives monotonic seconds.
     """
 
     def __init__(  # noqa: PLR0913 - its collaborators
@@ -78,8 +83,10 @@ class Ender:
         *,
         writes: ClaimWrites,
         at_creation: bool,
+        ask: Callable[[Question], None],
         now: Callable[[], float],
     ) -> None:
+        self._ask = ask
         self._cluster = cluster
         self._reader = reader
         self._writer = writer
@@ -103,7 +110,11 @@ class Ender:
         )
         # Whether a write was made is known once the next one is: here, that of the finalizer.
         stays = self._at_creation and not cluster.fleet.counts(claim.ref.uid)
-        step = next_step(claim, facts, finalizer=cluster.finalizer, at_creation=stays)
+        try:
+            step = next_step(claim, facts, finalizer=cluster.finalizer, at_creation=stays)
+        except UnansweredError as error:
+            self._ask(error.question)
+            return self._now() + UNKNOWN_SECONDS
         fields = {"claim": str(claim.ref)}
         if step is not Step.DEALLOCATE:
             self._unused_since.pop(key, None)

@@ -9,7 +9,7 @@ from controller.queue.fairness import WaitingLine
 from controller.serving.agenda import Agenda
 from controller.serving.evaluations import TOLD_SECONDS, ClaimSelectors, Evaluations
 from controller.serving.waiting import Waiting
-from dra.cel.kinds import UnansweredError
+from dra.cel.kinds import Question, UnansweredError
 from dra.claims.reader import Reader
 from dra.pods.pods import Pod
 
@@ -56,6 +56,14 @@ class Asking:
         else:
             self._line.leaves(pod.uid)
             self._waiting.wait(pod, obstacle, [claim.ref for claim in known])
+
+    def ask_for_all(self, question: Question) -> None:
+        """Have a question about a class answered, for whoever asks next.
+
+        Without evaluations there is none: the kinds answer by themselves.
+        """
+        if self._evaluations is not None:
+            self._evaluations.ask_for_all(question)
 
     def take_answers(self) -> None:
         """Have the pods looked at that have all the answers which they waited for."""

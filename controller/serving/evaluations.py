@@ -43,6 +43,9 @@ TOLD_SECONDS = 5.0
 REFUSED_SECONDS = 60.0
 """Pause before more is asked for a pod whose selectors have taken too much."""
 
+_NOBODY: ObjectKey = ("", "")
+"""Asker of what is asked for no pod."""
+
 _REFUSED = 10_000
 _RETRY_SECONDS = 1.0
 
@@ -114,11 +117,19 @@ class Evaluations:
             found += open_
         waiting = self._waiting.setdefault(pod.key, _Waiting(self._now()))
         for question in found or [lacking]:
-            waiting.keys.add(question.key)
-            self._askers.setdefault(question.key, set()).add(pod.key)
-            self._enqueue(pod.key[0], question)
+            self._await(pod.key, question)
         self._go_on()
         return _LONG if self._now() >= waiting.since + TOLD_SECONDS else None
+
+    def ask_for_all(self, question: Question) -> None:
+        """Have a question about a class answered: no pod waits for it, and any may profit."""
+        self._await(_NOBODY, question)
+        self._go_on()
+
+    def _await(self, asker: ObjectKey, question: Question) -> None:
+        self._waiting.setdefault(asker, _Waiting(self._now())).keys.add(question.key)
+        self._askers.setdefault(question.key, set()).add(asker)
+        self._enqueue(asker[0], question)
 
     def _enqueue(self, namespace: str, question: Question) -> None:
         """Also where another namespace has asked the same: it may have to wait for longer."""
@@ -170,7 +181,8 @@ class Evaluations:
             waiting.keys.discard(question.key)
             if not waiting.keys:
                 del self._waiting[pod]
-                yield pod
+                if pod != _NOBODY:
+                    yield pod
 
     def _go_on(self) -> None:
         """Have the next question answered, unless one is under way."""
@@ -182,7 +194,7 @@ class Evaluations:
             if not queue:
                 del self._queues[namespace]
             askers = self._askers.get(question.key, ())
-            if not any(pod in self._cluster.pods for pod in askers):
+            if not any(pod == _NOBODY or pod in self._cluster.pods for pod in askers):
                 [*self._answered(question)]  # nobody waits for it any more
                 continue
             self._under_way = True

@@ -70,7 +70,7 @@ def examine(pod: Pod, known: Surroundings, reader: Reader) -> Examined:
         found = pose_problem(pod, claims, known.hosts)
         return _faulty(found) if isinstance(found, Fault) else Examined(found, None, foreign)
     if known.finalizer in pod.gates and not claims.ours:
-        return _faulty(_unasked(present, known))
+        return _faulty(_unasked(present, known, reader))
     hindrance = None
     if claims.ours and not pod.node:
         hindrance = find_obstacle(pod, known.hosts.volumes) or foreign
@@ -105,16 +105,21 @@ def _claims_of(pod: Pod, known: Surroundings) -> list[KnownClaim] | None:
     return present if len(present) == len(found) else None
 
 
-def _unasked(present: list[KnownClaim], known: Surroundings) -> Fault:
+def _unasked(present: list[KnownClaim], known: Surroundings, reader: Reader) -> Fault:
     """None of a pod's claims is ours, and nobody else lifts its gate, or says that it is there."""
     ref = present[0].claim.ref
     names = [c.class_name for k in present for r in k.claim.requests for c in r.choices]
     missing = next((name for name in names if name not in known.classes), None)
-    why = (
-        "they ask for devices of other drivers: remove the gate"
-        if missing is None
-        else f"DeviceClass {missing!r} does not exist: create it, or name another"
-    )
+    shared = next(filter(None, (reader.shared_class(k.claim) for k in present)), "")
+    if missing is not None:
+        why = f"DeviceClass {missing!r} does not exist: create it, or name another"
+    elif shared:
+        why = (
+            f"DeviceClass {shared!r} selects devices of other drivers too, and so kube-scheduler "
+            f"serves it: name another, or have it select device.driver == '{known.driver}' alone"
+        )
+    else:
+        why = "they ask for devices of other drivers: remove the gate"
     message = (
         f"scheduling gate {known.finalizer} is lifted once claims of this driver are allocated, "
         f"and the pod has none; {why}"

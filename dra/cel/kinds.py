@@ -21,6 +21,7 @@ from dra.cel.questions import (
     SelectorError,
     shortened,
 )
+from dra.cel.strangers import made_up, reads_others
 from dra.common.cache import BoundedCache
 from dra.gpu.devices import gpu_attributes, gpu_capacity, slice_attributes, slice_capacity
 from dra.gpu.geometry import Geometry, Profile
@@ -37,6 +38,9 @@ _OVERHEAD = 500
 
 _GPUS = 100_000
 """GPUs that are numbered; a cluster has fewer."""
+
+_CLASSES = 2048
+"""Selectors of classes of which it is remembered whether they select other drivers' devices."""
 
 _AT_ONCE = 128
 """GPUs in one question: some ten milliseconds."""
@@ -97,22 +101,25 @@ _OfKind = tuple[Expressions, GpuKind]
 class Question:
     """Question to be answered before a decision can be made: a job for the evaluator.
 
-    Of one expression alone, of a kind, or of ``gpus`` of a kind. ``key`` is equal for equal
-    questions.
+    Of one expression alone, of a kind, of ``gpus`` of a kind, or of devices of other drivers than
+    ``driver``. ``key`` is equal for equal questions.
     """
 
     expressions: tuple[str, ...]
     kind: GpuKind | None = None
     gpus: tuple[GpuIdentity, ...] = ()
+    driver: str = ""
 
     @property
     def key(self) -> Hashable:
         """Identity of the question among others."""
-        return self.expressions, self.kind, self.gpus
+        return self.expressions, self.kind, self.gpus, self.driver
 
     @property
     def job(self) -> Job:
         """The question as a job for an evaluator."""
+        if self.driver:
+            return Job(self.expressions, made_up(self.expressions, self.driver))
         return Job(self.expressions, self.kind.devices if self.kind else (), self.gpus)
 
 
@@ -142,6 +149,7 @@ class Kinds:
             _BYTES, weigh=_table_weight
         )
         self._numbers: dict[tuple[GpuKind, GpuIdentity], int] = {}
+        self._others: BoundedCache[tuple[Expressions, str], bool] = BoundedCache(_CLASSES)
 
     def of(self, gpu: Gpu, inventory: Inventory) -> GpuKind:
         """The kind of ``gpu``."""
@@ -176,6 +184,23 @@ class Kinds:
         facts = self._facts_of(expression)
         if facts.error:
             raise (CostlySelectorError if facts.costly else SelectorError)(facts.error)
+
+    def selects_others(self, expressions: Expressions, driver: str) -> bool:
+        """True if ``expressions`` select devices of other drivers than ``driver``, as far as tried.
+
+        One that fails on such a device does not select it.
+
+        Raises:
+            SelectorError: an expression does not compile.
+        """
+        found = self._others.find((expressions, driver))
+        if found is not None:
+            return found
+        if not expressions or reads_others(expressions, driver):
+            self._others.put((expressions, driver), True)
+        else:
+            self._ask(Question(expressions, driver=driver))
+        return self.selects_others(expressions, driver)
 
     def tells_gpus_apart(self, expressions: Expressions) -> bool:
         """True if one of them may select differently on GPUs of one kind."""
@@ -259,7 +284,10 @@ class Kinds:
     def learn(self, question: Question, answer: Answer) -> None:
         """Take the answer to a question."""
         expressions, kind = question.expressions, question.kind
-        if kind is None:
+        if question.driver:
+            chosen = any(selected.devices for selected in answer.selected)
+            self._others.put((expressions, question.driver), chosen)
+        elif kind is None:
             self._facts.put(expressions[0], answer)
         elif not question.gpus:
             match = self._read(kind, answer, 0)
@@ -288,7 +316,7 @@ class Kinds:
         return found
 
     def _ask(self, question: Question) -> None:
-        if question.kind is not None:
+        if question.kind is not None or question.driver:
             for expression in question.expressions:
                 self.check(expression)
         if self._evaluator is None:

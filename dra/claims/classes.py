@@ -22,10 +22,10 @@ ROUND_SIZES = (5, 10, 20, 40, 80, 160)
 
 @dataclass(frozen=True, slots=True)
 class DeviceClass:
-    """A DeviceClass. ``ours``: it selects devices of our driver."""
+    """A DeviceClass. ``names_us``: a selector names our driver, be it to rule it out."""
 
     name: str
-    ours: bool
+    names_us: bool
     selectors: tuple[str, ...]
     config: tuple[Mapping[str, Any], ...]
     extended_resource: str
@@ -45,16 +45,20 @@ def _taken_annotation(driver: str) -> str:
 
 
 def read_class(obj: Mapping[str, Any], driver: str) -> DeviceClass:
-    """The class in ``obj``; ours when a selector names our driver or we generated it."""
+    """The class in ``obj``, as far as its text tells."""
     selectors = class_selectors(obj)
-    named = re.compile(rf"(?<![\w.-]){re.escape(driver)}(?![\w.-])")
     return DeviceClass(
         name=obj["metadata"]["name"],
-        ours=is_generated(obj, driver) or any(named.search(s) for s in selectors),
+        names_us=any(names_driver(s, driver) for s in selectors),
         selectors=selectors,
         config=class_config(obj),
         extended_resource=at(obj, "spec", "extendedResourceName", default=""),
     )
+
+
+def names_driver(expression: str, driver: str) -> bool:
+    """True if the text of a selector has the name of ``driver`` in it."""
+    return re.search(rf"(?<![\w.-]){re.escape(driver)}(?![\w.-])", expression) is not None
 
 
 def looks_ours(name: str) -> bool:

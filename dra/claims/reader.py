@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import msgspec
 
 from api.config import PlacementConfig
+from dra.cel.kinds import UnansweredError
 from dra.cel.questions import CostlySelectorError, SelectorError, shortened
 from dra.claims.claims import ALL, Claim, Request
 from dra.claims.classes import DeviceClass, looks_ours
@@ -23,17 +24,29 @@ _SPECS_BYTES = 16 * 2**20
 
 
 class Checker(Protocol):
-    """Checker that tells whether an expression compiles."""
+    """Judge of selectors before devices are looked at."""
 
     def check(self, expression: str) -> None:
         """Raise SelectorError unless ``expression`` compiles to a boolean."""
+
+    def selects_others(self, expressions: tuple[str, ...], driver: str) -> bool:
+        """True if all ``expressions`` select a device of a driver other than ``driver``.
+
+        Raises:
+            SelectorError: an expression does not compile.
+        """
 
 
 class Reader:
     """Turns claims into wants. ``classes`` may change between calls. Not thread-safe.
 
+    A class is ours if its selectors name our driver and select no other driver's devices: the
+    requests of any other may be served by kube-scheduler, and are left to it. A class that does not
+    compile is ours if it names us, so that somebody says so.
+
     What equal claims want is worked out once, as long as the classes stay as they are. What
-    ``selectors`` raises besides SelectorError goes through, and nothing is remembered then.
+    ``selectors`` raises besides SelectorError goes through, and nothing is remembered then: whose a
+    claim is may not be known yet.
     """
 
     def __init__(self, driver: str, selectors: Checker, classes: Mapping[str, DeviceClass]) -> None:
@@ -55,12 +68,21 @@ class Reader:
         """True if a claim is our business, be it only to say what is wrong."""
         return self._ownership(claim) is not None
 
-    def expressions(self, claim: Claim) -> list[tuple[str, ...]]:
-        """Expressions to be evaluated for ``claim``: the selectors of each request.
+    def shared_class(self, claim: Claim) -> str:
+        """The first class of ``claim`` that selects devices of others besides ours, or empty."""
+        named = (self._classes.get(r.class_name) for r in _exact_requests(claim))
+        return next((c.name for c in named if c and c.names_us and not self._is_ours(c)), "")
 
-        Empty for claims that are none of our business or that cannot be served anyhow.
+    def expressions(self, claim: Claim) -> list[tuple[str, ...]]:
+        """Expressions to be evaluated for ``claim``, once it is known whose it is.
+
+        They are the selectors of each request; none for claims that are none of our business or
+        that cannot be served anyhow.
         """
-        if self._ownership(claim) is not True:
+        try:
+            if self._ownership(claim) is not True:
+                return []
+        except UnansweredError:
             return []
         return [self._expressions(choice) for choice in _exact_requests(claim)]
 
@@ -112,12 +134,13 @@ class Reader:
         """True when every class is ours, None when none is."""
         names = [c.class_name for r in claim.requests for c in r.choices if c.class_name]
         missing = [n for n in names if n not in self._classes]
-        foreign = [n for n in names if n in self._classes and not self._classes[n].ours]
-        ours = [n for n in names if n in self._classes and self._classes[n].ours]
+        known = {n: self._is_ours(self._classes[n]) for n in names if n in self._classes}
+        foreign = [n for n in names if known.get(n) is False]
+        ours = [n for n in names if known.get(n)]
         if not ours and (foreign or not any(looks_ours(n) for n in missing)):
             return None
         if missing:
-            offered = sorted(c.name for c in self._classes.values() if c.ours)
+            offered = sorted(c.name for c in self._classes.values() if self._is_ours(c))
             return Obstacle(
                 Reason.NO_SUCH_CLASS,
                 f"DeviceClass {missing[0]!r} does not exist; "
@@ -130,6 +153,14 @@ class Reader:
                 f"(class {foreign[0]!r}): it is left alone; put them into separate claims",
             )
         return True
+
+    def _is_ours(self, known: DeviceClass) -> bool:
+        try:
+            return known.names_us and not self._selectors.selects_others(
+                known.selectors, self._driver
+            )
+        except SelectorError:
+            return True
 
     def _want(self, request: Request, placement: PlacementConfig) -> Want:
         return Want(

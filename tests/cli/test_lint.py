@@ -127,7 +127,17 @@ def test_a_mistake_is_told_with_its_line(
     assert any(says in r["message"] and r["line"] == line for r in errors), errors
 
 
+CLASS = """\
+apiVersion: resource.k8s.io/v1
+kind: DeviceClass
+metadata: {name: mine}
+spec:
+  selectors:
+  - cel: {expression: "device.driver == 'mig.dra.dev'"}
+"""
 WARNINGS = [
+    (CLASS.replace("==", "!="), "selects devices of other drivers too"),
+    (CLASS.replace("dev'", "dev' || true"), "selects devices of other drivers too"),
     (POD.replace("claims: [{name: gpu}]", "{}") + TEMPLATE, "no container uses claim 'gpu'"),
     (POD.replace("claims: [{name: gpu}]", 'limits: {nvidia.com/mig-1g.5gb: "1"}'), "extended"),
     (POD.replace("Name: t", "Name: other") + TEMPLATE, "no pod in these files names it"),
@@ -141,6 +151,13 @@ def test_what_works_otherwise_than_it_seems_is_a_warning(
     ran = lint(capsys, tmp_path, text)
     assert (ran.code, says in ran.out) == (0, True)
     assert lint(capsys, tmp_path, text, "--strict").code == 1
+
+
+def test_a_class_of_ours_or_of_others_alone_is_left_alone(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert lint(capsys, tmp_path, CLASS, "--strict").code == 0
+    assert lint(capsys, tmp_path, CLASS.replace("mig.dra", "gpu.x"), "--strict").code == 0
 
 
 def test_replicas_that_share_one_claim_are_told_so(

@@ -6,6 +6,7 @@ import pytest
 
 from api import config
 from dra.cel.cel import Selectors
+from dra.cel.kinds import Kinds
 from dra.claims.claims import read_claim
 from dra.claims.classes import generated_classes, read_class
 from dra.claims.reader import Reader
@@ -57,7 +58,7 @@ def test_a_pod_that_a_kubelet_made_is_left_alone() -> None:
 def wants(name: str) -> ClaimWants:
     """What a claim of a template asks for, as the controller reads it."""
     classes = [read_class(c, DRIVER) for c in generated_classes(DRIVER, ["1g.5gb", "3g.20gb"])]
-    reader = Reader(DRIVER, Selectors(), {c.name: c for c in classes})
+    reader = Reader(DRIVER, Kinds(Selectors()), {c.name: c for c in classes})
     metadata = {"namespace": "default", "name": "c", "uid": "u"}
     spec = template(name, "default", driver=DRIVER)["spec"]["spec"]
     found = reader.read(read_claim({"metadata": metadata, "spec": spec}))

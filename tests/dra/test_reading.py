@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dra.cel.cel import Selectors
+from dra.cel.kinds import Kinds
 from dra.claims.claims import Claim, read_claim
 from dra.claims.classes import generated_classes, read_class
 from dra.claims.reader import Reader
@@ -21,7 +22,7 @@ class Listening(Reader):
     def __init__(self) -> None:
         bodies = generated_classes(DRIVER, ["1g.5gb"])
         classes = {c["metadata"]["name"]: read_class(c, DRIVER) for c in bodies}
-        super().__init__(DRIVER, Selectors(), classes)
+        super().__init__(DRIVER, Kinds(Selectors()), classes)
         self.heard: list[str] = []
 
     def read(self, claim: Claim) -> ClaimWants | Obstacle | None:

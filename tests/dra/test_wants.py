@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from dra.cel.cel import Selectors
+from dra.cel.kinds import Kinds, UnansweredError
 from dra.claims.claims import read_claim
 from dra.claims.classes import (
     generated_classes,
@@ -50,7 +51,7 @@ def opaque(driver: str = DRIVER, **placement: Any) -> Obj:
 def read(obj: Obj, *more: Obj) -> ClaimWants | Obstacle | None:
     classes = {c["metadata"]["name"]: read_class(c, DRIVER) for c in [*CLASSES, *more]}
     known = versioned(obj)
-    return Reader(DRIVER, Selectors(), classes).read(read_claim(known))
+    return Reader(DRIVER, Kinds(Selectors()), classes).read(read_claim(known))
 
 
 def wanted(obj: Obj, *more: Obj) -> ClaimWants:
@@ -82,6 +83,87 @@ def test_claims_for_others_are_none_of_our_business(name: str) -> None:
 
 def test_a_class_that_names_our_driver_is_ours() -> None:
     assert wanted(claim("c", request("r", "handmade"))).wants
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "device.driver != '{}'",
+        "!(device.driver == '{}')",
+        "device.driver != 'gpu.nvidia.com' && '{}' != ''",
+        "device.driver.startsWith('mig')",
+        "device.driver.startsWith('{}')",
+        "device.driver.endsWith('{}')",
+        "device.driver.contains('{}')",
+        "device.driver.matches('{}')",
+        "device.driver.size() == 11 && '{}' != ''",
+        "device.driver in ['{}', 'gpu.nvidia.com']",
+        'device.driver == "{}" || device.driver == "gpu.nvidia.com"',
+        "device.driver == 'gpu.nvidia.com' && device.driver != '{}'",
+        "device.driver == '{}' || device.attributes['gpu.nvidia.com'].type == 'mig'",
+        "device.driver == '{}' || has(device.attributes['gpu.nvidia.com'].type)",
+        "device.driver == '{}' || 'gpu.nvidia.com' in device.attributes",
+        "device.driver == '{}' || 'type' in device.attributes['gpu.nvidia.com']",
+        "!has(device.attributes['{}'].type)",
+        "!('{}' in device.attributes)",
+        "true // {}",
+        "true",
+    ],
+)
+def test_a_class_that_selects_devices_of_others_is_left_to_them(expression: str) -> None:
+    made = device_class("theirs", expression.format(DRIVER))
+    assert read(claim("c", request("r", "theirs")), made) is None
+    narrowed = claim("c", request("r", "theirs", f"device.driver == '{DRIVER}'"))
+    assert read(narrowed, made) is None, "its class says whose a request is"
+    mixed = claim("c", request("r", "theirs"), request("s", "mig-1g.5gb"))
+    assert refused(mixed, made).reason is Reason.MIXED
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        "device.attributes['{}'].type == 'mig'",
+        "has(device.attributes['{}'].type)",
+        "'type' in device.attributes['{}']",
+        "'{}' in device.attributes && device.attributes['{}'].profile.startsWith('1g')",
+        "device.driver == '{}' && device.attributes['resource.kubernetes.io'].pcieRoot != ''",
+        "device.driver == '{}' && device.attributes['{}'].productName != 'gpu.nvidia.com'",
+        "device.capacity['{}'].memory.compareTo(quantity('1Gi')) > 0",
+        "['{}'].exists(name, name == device.driver)",
+        "device.driver == '{}' && false",
+    ],
+)
+def test_a_class_that_selects_our_devices_alone_is_ours(expression: str) -> None:
+    made = device_class("handmade", expression.replace("{}", DRIVER))
+    assert wanted(claim("c", request("r", "handmade")), made).wants
+
+
+def test_all_selectors_of_a_class_together_say_whose_it_is() -> None:
+    made = device_class("handmade", f"device.driver == '{DRIVER}'")
+    made["spec"]["selectors"].append({"cel": {"expression": "device.driver != 'gpu.nvidia.com'"}})
+    assert wanted(claim("c", request("r", "handmade")), made).wants
+
+
+def test_a_class_without_selectors_is_not_ours_whatever_its_label() -> None:
+    made = device_class("any", "true")
+    made["metadata"]["labels"] = {generated_label(DRIVER): "true"}
+    assert read(claim("c", request("r", "any")), made) is None
+    made["spec"] = {}
+    assert read(claim("c", request("r", "any")), made) is None
+
+
+def test_whose_a_claim_is_may_not_be_known_yet() -> None:
+    classes = {c["metadata"]["name"]: read_class(c, DRIVER) for c in CLASSES}
+    kinds = Kinds()
+    reader = Reader(DRIVER, kinds, classes)
+    asked = read_claim(versioned(claim("c", request("r", "handmade"))))
+    for _ in ("does it compile?", "does it select others?"):
+        with pytest.raises(UnansweredError) as unknown:
+            reader.concerns(asked)
+        assert reader.expressions(asked) == []
+        question = unknown.value.question
+        kinds.learn(question, Selectors().answer(question.job))
+    assert reader.concerns(asked)
 
 
 def test_a_class_called_like_a_generated_one_is_missed_and_the_existing_ones_named() -> None:
@@ -145,7 +227,7 @@ def test_constraints_are_understood_and_unknown_ones_refused() -> None:
 def test_claims_that_are_alike_want_the_same_and_are_bound_each_for_itself() -> None:
     apart = {"distinctAttribute": "mig.dra.dev/parentUUID"}
     classes = {c["metadata"]["name"]: read_class(c, DRIVER) for c in CLASSES}
-    reader = Reader(DRIVER, Selectors(), classes)
+    reader = Reader(DRIVER, Kinds(Selectors()), classes)
     first, second = (
         reader.read(read_claim(versioned(c)))
         for c in (claim(name, request("r"), constraints=[apart]) for name in ("c", "d"))
@@ -161,7 +243,7 @@ def test_claims_that_are_alike_want_the_same_and_are_bound_each_for_itself() -> 
 
 def test_what_a_claim_wants_changes_with_its_class() -> None:
     classes = {c["metadata"]["name"]: read_class(c, DRIVER) for c in CLASSES}
-    reader = Reader(DRIVER, Selectors(), classes)
+    reader = Reader(DRIVER, Kinds(Selectors()), classes)
     wanted = claim("c", request("r", "handmade"))
 
     def read_again() -> ClaimWants | Obstacle | None:
