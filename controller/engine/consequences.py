@@ -8,6 +8,7 @@ from controller.lifecycle.allocation_writes import AllocationWrites
 from controller.lifecycle.classsync import ClassSync
 from controller.lifecycle.hindered import Hindered
 from controller.lifecycle.lost_nodes import LostNodes
+from controller.lifecycle.nominations import Nominations
 from controller.lifecycle.prepare_retries import PrepareRetries
 from controller.lifecycle.templatesync import TemplateSync
 from controller.queue.exclusions import Exclusions
@@ -38,6 +39,7 @@ class Consequences:
         prepare_retries: PrepareRetries,
         lost_nodes: LostNodes,
         hindered: Hindered,
+        nominations: Nominations,
         classes: ClassSync,
         templates: TemplateSync,
         reporter: Reporter,
@@ -53,6 +55,7 @@ class Consequences:
         self._prepare_retries = prepare_retries
         self._lost_nodes = lost_nodes
         self._hindered = hindered
+        self._nominations = nominations
         self._classes = classes
         self._templates = templates
         self._reporter = reporter
@@ -100,6 +103,7 @@ class Consequences:
         self._prepare_retries.forget(uid)
         self._lost_nodes.forget(uid)
         self._hindered.forget(uid)
+        self._nominations.forget(uid)
         self._reporter.forget(pod_uid=uid, gone=True)
         self._line.leaves(uid)
 

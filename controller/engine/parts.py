@@ -15,6 +15,7 @@ from controller.lifecycle.failed_prepare import FailedPrepares
 from controller.lifecycle.giving_up import GivingUp
 from controller.lifecycle.hindered import Hindered
 from controller.lifecycle.lost_nodes import LostNodes
+from controller.lifecycle.nominations import Nominations
 from controller.lifecycle.partial_allocations import PartialAllocations
 from controller.lifecycle.prepare_retries import PrepareRetries
 from controller.lifecycle.templatesync import TemplateSync
@@ -104,6 +105,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
     hindered = Hindered(
         cluster, giving_up, lambda pod: examine(pod, cluster, reader).hindrance, now=now
     )
+    nominations = Nominations(cluster, writer, in_flight, answers.to_pod, now=now)
     prepare_retries = PrepareRetries(cluster, writer, in_flight=in_flight, now=now)
     partial_allocations = PartialAllocations(
         cluster, reader, writer, writes=writes, allocator=allocator
@@ -129,6 +131,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         prepare_retries=prepare_retries,
         lost_nodes=lost_nodes,
         hindered=hindered,
+        nominations=nominations,
         line=line,
         placing=placing,
         waiting=waiting,
@@ -157,6 +160,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         prepare_retries=prepare_retries,
         lost_nodes=lost_nodes,
         hindered=hindered,
+        nominations=nominations,
         classes=classes,
         templates=templates,
         reporter=reporter,

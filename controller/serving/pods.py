@@ -9,6 +9,7 @@ from controller.lifecycle.allocation_writes import AllocationWrites
 from controller.lifecycle.failed_prepare import FailedPrepares
 from controller.lifecycle.hindered import Hindered
 from controller.lifecycle.lost_nodes import LostNodes
+from controller.lifecycle.nominations import Nominations
 from controller.lifecycle.prepare_retries import PrepareRetries
 from controller.queue.fairness import WaitingLine
 from controller.reporting.report import Reporter
@@ -43,6 +44,7 @@ class PodService:
         prepare_retries: PrepareRetries,
         lost_nodes: LostNodes,
         hindered: Hindered,
+        nominations: Nominations,
         line: WaitingLine,
         placing: Placing,
         waiting: Waiting,
@@ -59,6 +61,7 @@ class PodService:
         self._prepare_retries = prepare_retries
         self._lost_nodes = lost_nodes
         self._hindered = hindered
+        self._nominations = nominations
         self._line = line
         self._placing = placing
         self._waiting = waiting
@@ -112,6 +115,8 @@ class PodService:
             self._reporter.served(pod)
             if found.ours and self._allocations.is_gated(pod):
                 self._allocations.lift_gate(pod, partial(self._answers.to_pod, pod.key))
+            elif found.ours and (again := self._nominations.look_at(pod)) is not None:
+                self._agenda.add_pod(pod.key, at=again)
 
     def _rests(self, pod: Pod, examined: Examined, problem: Problem) -> bool:
         """Have ``pod`` wait if what it had was of no use to it; True when it does."""

@@ -35,6 +35,8 @@ from dra.pods.pods import Pod
 
 _log = logging.getLogger(__name__)
 
+_NOMINATED = "/status/nominatedNodeName"
+
 
 class WriteApi(PatchApi, Protocol):
     """The requests that a writer makes; KubeApi has them."""
@@ -205,23 +207,32 @@ class Writer:
         self._check()
         index = pod.gates.index(gate)
         path = f"/spec/schedulingGates/{index}"
+        steps = [_is(f"{path}/name", gate), {"op": "remove", "path": path}]
+        return self._patch_pod(pod, steps)
+
+    def nominate(self, pod: Pod, node: str) -> Obj:
+        """Say of a pod that room is to be made for it on ``node``.
+
+        Raises:
+            ConflictError: it is bound or nominated already, or the pod is another.
+        """
+        self._check()
         steps = [
-            {"op": "test", "path": "/metadata/uid", "value": pod.uid},
-            {"op": "test", "path": f"{path}/name", "value": gate},
-            {"op": "remove", "path": path},
+            _is("/spec/nodeName", None),
+            _is(_NOMINATED, None),
+            {"op": "add", "path": _NOMINATED, "value": node},
         ]
-        namespace, name = pod.key
-        try:
-            return self._api.patch(
-                PODS,
-                name,
-                steps,
-                namespace=namespace,
-                content="json",
-                field_manager=self._manager,
-            )
-        except InvalidError as error:  # what a JSON patch is answered whose test fails
-            raise ConflictError(f"pod {pod} has changed: {error.message}") from error
+        return self._patch_pod(pod, steps, subresource="status")
+
+    def take_back_nomination(self, pod: Pod, node: str) -> Obj:
+        """Say no more that ``pod`` is nominated for ``node``.
+
+        Raises:
+            ConflictError: it is not, or the pod is another.
+        """
+        self._check()
+        steps = [_is(_NOMINATED, node), {"op": "remove", "path": _NOMINATED}]
+        return self._patch_pod(pod, steps, subresource="status")
 
     def request_prepare(self, pod: Pod, mark: str) -> Obj:
         """Have kubelet ask at once for what a pod still lacks; ``mark`` says on what occasion.
@@ -279,6 +290,20 @@ class Writer:
         if not self._leads():
             raise NotLeadingError
 
+    def _patch_pod(self, pod: Pod, steps: list[Obj], *, subresource: str = "") -> Obj:
+        try:
+            return self._api.patch(
+                PODS,
+                pod.key[1],
+                [_is("/metadata/uid", pod.uid), *steps],
+                namespace=pod.key[0],
+                subresource=subresource,
+                content="json",
+                field_manager=self._manager,
+            )
+        except InvalidError as error:  # what a JSON patch is answered whose test fails
+            raise ConflictError(f"pod {pod} has changed: {error.message}") from error
+
     def _set_finalizers(self, claim: Claim, finalizers: list[str], **metadata: Obj) -> Obj:
         if len(claim.finalizers) > MOST_FINALIZERS:
             raise RefusedError(
@@ -331,3 +356,8 @@ class Writer:
             subresource=subresource,
             field_manager=self._manager,
         )
+
+
+def _is(path: str, value: str | None) -> Obj:
+    """Step of a JSON patch that fails unless a field has this value; None: unless it is missing."""
+    return {"op": "test", "path": path, "value": value}

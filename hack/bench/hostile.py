@@ -93,9 +93,7 @@ def _ports(count: int) -> list[Obj]:
 
 
 def _urgent(count: int) -> list[Obj]:
-    gates = [{"name": objects.FINALIZER}]
-    priority = "system-cluster-critical"
-    return _pods("urgent", count, cpu="2", priorityClassName=priority, schedulingGates=gates)
+    return _pods("urgent", count, cpu="2", priorityClassName="system-cluster-critical")
 
 
 def _volume(api: Api, _nodes: list[str]) -> None:

@@ -184,16 +184,18 @@ def test_a_host_port_is_taken_once_a_node(site: Site) -> None:
     site.check_writes()
 
 
-def test_a_pod_of_high_priority_gets_a_slice_where_others_fill_the_cpu(site: Site) -> None:
+@pytest.mark.parametrize("gates", [[{"name": FINALIZER}], []], ids=["gated", "ungated"])
+def test_a_pod_of_high_priority_gets_a_slice_where_others_fill_the_cpu(
+    site: Site, gates: list[Obj]
+) -> None:
     """Their nodes are the only ones: kube-scheduler ends some of them.
 
-    The pods are gated: of one that it has refused for its cpu before it is allocated kube-scheduler
-    thinks anew when any pod ends, or after five minutes, whatever becomes of its claim.
+    Those that are not gated it has refused for their cpu before they are allocated, and would try
+    anew after five minutes.
     """
     for name in NODES:
         site.workload.create(pod(f"filler-{name}", SLEEPING, cpu="4", nodeName=name))
-    gates = [{"name": FINALIZER}]
     priority = "system-cluster-critical"
     site.start(2, "urgent", cpu="2", priorityClassName=priority, schedulingGates=gates)
-    assert len(site.nodes()) == 2
+    assert len(site.nodes(timeout=30)) == 2
     site.check_writes()

@@ -79,7 +79,7 @@ class FakeApi:
             raise ObjectNotFoundError(f"{name} not found", status=404)
         obj = copy.deepcopy(found)
         if content == "json":
-            _remove_gates(obj, body)
+            _take_steps(obj, body)
         elif content == "strategic":
             _set_conditions(obj, body["status"]["conditions"])
         else:
@@ -162,10 +162,20 @@ def own_allocation(obj: Obj, manager: str) -> None:
     obj["metadata"]["managedFields"] = [entry] if allocated else []
 
 
-def _remove_gates(obj: Obj, steps: list[Obj]) -> None:
+def _take_steps(obj: Obj, steps: list[Obj]) -> None:
+    """Apply a JSON patch; what is tested and missing counts as null, as for the API server."""
     for step in steps:
+        where: Any = obj
+        *parents, last = step["path"].split("/")[1:]
+        for name in parents:
+            where = where[int(name)] if isinstance(where, list) else where.setdefault(name, {})
+        key: Any = int(last) if isinstance(where, list) else last
         if step["op"] == "remove":
-            del obj["spec"]["schedulingGates"][int(step["path"].rpartition("/")[2])]
+            del where[key]
+        elif step["op"] == "add":
+            where[key] = step["value"]
+        elif (where[key] if isinstance(where, list) else where.get(key)) != step["value"]:
+            raise InvalidError(f"testing value {step['path']} failed", status=422)
 
 
 def _set_conditions(obj: Obj, entries: list[Obj]) -> None:

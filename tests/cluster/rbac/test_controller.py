@@ -303,17 +303,45 @@ def test_the_controller_sets_our_condition_and_changes_nothing_else_of_a_status(
         {"phase": "Failed"},
         {"reason": "Evicted"},
         {"message": "x"},
-        {"nominatedNodeName": "node-a"},
         {"podIPs": [{"ip": "10.0.0.1"}], "podIP": "10.0.0.1"},
         {"conditions": [{"type": "Ready", "status": "True"}]},
     ):
         answer = refusal(controller, "PATCH", where, **patched(status))
-        assert (answer[0], "ClaimsAllocated only" in answer[1]) == (403, True), status
+        assert (answer[0], "ClaimsAllocated and nominatedNodeName only" in answer[1]) == (
+            403,
+            True,
+        ), status
     ours = {"type": f"{DRIVER}/ClaimsAllocated", "status": "False", "reason": "WaitingForSlice"}
     written = controller.request("PATCH", where, **patched({"conditions": [ours]}))
     found = {c["type"]: c["status"] for c in written["status"]["conditions"]}
     assert found == {"PodScheduled": "False", ours["type"]: "False"}
     admin.delete("Pod", "waits", grace=0)
+
+
+def test_the_controller_nominates_nodes_for_pods_with_claims_only(
+    controller: Api, admin: Api
+) -> None:
+    claims = {"gpu": {"resourceClaimTemplateName": "none"}}
+    waits: dict[str, Any] = {"schedulingGates": [{"name": "other.example/gate"}]}
+    containers = {"main": ["true"]}
+    admin.create(pod("asks", containers, claims=claims, **waits))
+    admin.create(pod("plain", containers, **waits))
+
+    def nominate(api: Api, name: str, node: str | None) -> tuple[int, str]:
+        body = {"status": {"nominatedNodeName": node}}
+        return refusal(api, "PATCH", f"{PODS}/{name}/status", body=body, content=MERGE)
+
+    status, text = nominate(controller, "plain", "node-a")
+    assert (status, "nominate nodes only for pods with claims" in text) == (403, True), text
+    api, where = controller, f"{PODS}/asks/status"
+    for node in ("node-a", None):
+        body = {"status": {"nominatedNodeName": node}}
+        found = api.request("PATCH", where, body=body, content=MERGE)
+        assert found["status"].get("nominatedNodeName") == node
+    admin.patch("Pod", "asks", {"status": {"nominatedNodeName": "b"}}, subresource="status")
+    assert nominate(controller, "asks", "node-a")[0] == 403, "of another it is not replaced"
+    for name in ("asks", "plain"):
+        admin.delete("Pod", name, grace=0)
 
 
 def test_the_controller_keeps_its_own_lease_only(controller: Api) -> None:
