@@ -21,6 +21,7 @@ from dra.common.resources import (
     Obj,
     Resource,
 )
+from dra.gangs.podgroups import KINDS
 from dra.kube.mirror.reflector import Change
 
 _log = logging.getLogger(__name__)
@@ -32,6 +33,10 @@ OPTIONAL = (*VOLUMES, NAMESPACES, RESOURCE_CLAIM_TEMPLATES)
 """Mirrored where that is allowed; of templates those that the controller made."""
 
 
+POD_GROUPS = tuple(tuple(map(kind.at_version, kind.versions)) for kind in KINDS)
+"""The versions of each kind: the first is mirrored that is served, if that is allowed."""
+
+
 def apply(cluster: Cluster, changes: list[tuple[Resource, Change | None]]) -> None:
     """Take changes, in their order; an object that cannot be understood is left out.
 
@@ -40,6 +45,7 @@ def apply(cluster: Cluster, changes: list[tuple[Resource, Change | None]]) -> No
     for resource, change in changes:
         if change is None:
             cluster.volumes.note_listed(resource)
+            cluster.gangs.note_listed(resource)
             continue
         try:
             if change.rewound and resource == RESOURCE_CLAIMS and change.new is not None:
@@ -63,6 +69,14 @@ def _key(obj: Obj) -> tuple[str, str]:
     return obj["metadata"]["namespace"], obj["metadata"]["name"]
 
 
+def _set_group(resource: Resource) -> Callable[[Cluster, Obj], None]:
+    return lambda cluster, obj: cluster.gangs.set_group(resource, obj)
+
+
+def _remove_group(resource: Resource) -> Callable[[Cluster, Obj], None]:
+    return lambda cluster, obj: cluster.gangs.remove_group(resource, _key(obj))
+
+
 _SETTERS: dict[Resource, Callable[[Cluster, Obj], None]] = {
     NODES: Cluster.set_node,
     MIG_NODES: Cluster.set_mignode,
@@ -74,6 +88,7 @@ _SETTERS: dict[Resource, Callable[[Cluster, Obj], None]] = {
     STORAGE_CLASSES: lambda cluster, obj: cluster.volumes.set_class(obj),
     NAMESPACES: Cluster.set_namespace,
     RESOURCE_CLAIM_TEMPLATES: lambda cluster, obj: cluster.templates.set(obj),
+    **{resource: _set_group(resource) for of_kind in POD_GROUPS for resource in of_kind},
 }
 _REMOVERS: dict[Resource, Callable[[Cluster, Obj], None]] = {
     NODES: lambda cluster, obj: cluster.remove_node(_name(obj)),
@@ -86,4 +101,5 @@ _REMOVERS: dict[Resource, Callable[[Cluster, Obj], None]] = {
     STORAGE_CLASSES: lambda cluster, obj: cluster.volumes.remove_class(_name(obj)),
     NAMESPACES: lambda cluster, obj: cluster.remove_namespace(_name(obj)),
     RESOURCE_CLAIM_TEMPLATES: lambda cluster, obj: cluster.templates.remove(_key(obj)),
+    **{resource: _remove_group(resource) for of_kind in POD_GROUPS for resource in of_kind},
 }

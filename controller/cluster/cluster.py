@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from controller.cluster.effects import Effects
 from controller.cluster.known_claims import KnownClaims
+from controller.cluster.known_gangs import KnownGangs
 from controller.cluster.known_nodes import KnownNodes
 from controller.cluster.known_pods import KnownPods
 from controller.cluster.known_templates import KnownTemplates
@@ -60,6 +61,11 @@ class Cluster:
     def claims(self) -> dict[ObjectKey, KnownClaim]:
         """Every known claim; not to be changed."""
         return self._claims.by_key
+
+    @property
+    def gangs(self) -> KnownGangs:
+        """Pods that belong together."""
+        return self._pods.gangs
 
     def take_effects(self) -> Effects:
         """Effects of the changes since the last call."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from dra.common.resources import ObjectKey
+from dra.gangs.membership import GangKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,7 @@ class Effects:
     failures: set[str] = field(default_factory=set)
     gone_pods: set[str] = field(default_factory=set)
     gone_claims: set[str] = field(default_factory=set)
+    gone_gangs: set[GangKey] = field(default_factory=set)
     taken_back: list[TakenBack] = field(default_factory=list)
     room: set[str] = field(default_factory=set)
     room_anywhere: bool = False

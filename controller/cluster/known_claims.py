@@ -21,7 +21,7 @@ class KnownClaims:
     def __init__(self, fleet: Fleet, finalizer: str, effects: Effects, sharing: Sharing) -> None:
         self.by_key: dict[ObjectKey, KnownClaim] = {}
         self._fleet = fleet
-        self._finalizer = finalizer
+        self.finalizer = finalizer
         self._effects = effects
         self._sharing = sharing
         self._trimmer = Trimmer(RESOURCE_CLAIMS, fleet.driver)
@@ -130,7 +130,7 @@ class KnownClaims:
         others = before is not None and before.by_others(driver)
         if held is None or others or not held.of_driver(driver) or by_us or claim.deleting:
             return
-        if self._finalizer in claim.finalizers:
+        if self.finalizer in claim.finalizers:
             key = (claim.ref.namespace, claim.ref.name)
             self._effects.taken_back.append(TakenBack(key, held.node))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from controller.cluster.effects import Effects
 from controller.cluster.known_claims import KnownClaims
+from controller.cluster.known_gangs import KnownGangs
 from controller.cluster.spec_cache import Sharing
 from controller.cluster.watchers import Watchers
 from dra.common.resources import Obj, ObjectKey
@@ -29,6 +30,7 @@ class KnownPods:
         self._effects = effects
         self._sharing = sharing
         self._of_claim: dict[ObjectKey, set[ObjectKey]] = {}
+        self.gangs = KnownGangs(self.by_key, claims.finalizer, effects)
 
     def set(self, obj: Obj) -> None:
         """A pod was added or changed."""
@@ -40,6 +42,7 @@ class KnownPods:
         self.by_key[pod.key] = pod
         self._link(pod.key, before.claim_keys if before else (), pod.claim_keys)
         self._watchers.change(before, pod)
+        self.gangs.change(pod.key, pod)
         self._charge(pod, was=before)
         self._effects.pods.add(pod.key)
         if before is not None and before.live and not pod.live:
@@ -52,6 +55,7 @@ class KnownPods:
             return
         self._link(key, pod.claim_keys, ())
         self._watchers.change(pod, None)
+        self.gangs.change(key, None)
         self._place(pod, "", was=pod)
         self._effects.claims.update(pod.claim_keys)
         self._effects.gone_pods.add(pod.uid)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -26,6 +27,8 @@ from dra.common.resources import (
     Obj,
     Resource,
 )
+from dra.gangs.membership import ANNOTATIONS
+from dra.gangs.podgroups import KINDS, trim_pod_group
 from dra.gpu.names import prepare_retry
 
 _IDENTITY = ("name", "namespace", "uid", "resourceVersion")
@@ -38,8 +41,11 @@ _CLAIM_METADATA = (
     *("name", "namespace", "uid", "resourceVersion", "finalizers"),
     *("creationTimestamp", "deletionTimestamp", "ownerReferences"),
 )
-_POD_SPEC = ("overhead", "resources", "affinity", "priority", "nodeName")
-"""Of every pod: what it takes of its node, and whom it shuns."""
+_POD_SPEC = (
+    *("overhead", "resources", "affinity", "priority", "nodeName"),
+    *("schedulingGroup", "workloadRef"),
+)
+"""Of every pod: what it takes of its node, whom it shuns, and with which it belongs together."""
 _OWN_POD_SPEC = (
     *_POD_SPEC,
     *("nodeSelector", "tolerations", "topologySpreadConstraints", "preemptionPolicy"),
@@ -54,6 +60,15 @@ _VOLUME_CLAIM = ("claimName",)
 _SHARED_BYTES = 32 * 2**20
 _LABELS_BYTES = 2 * 2**20
 """Few: what tells the pods of one owner apart is often in their labels, and then none are equal."""
+
+_POD_GROUPS: dict[Resource, Callable[[Obj], Obj]] = {
+    kind.at_version(version): partial(trim_pod_group, kind)
+    for kind in KINDS
+    for version in kind.versions
+}
+
+_NAME_LENGTH = 254
+"""One more than a name may have: what is longer names nothing."""
 
 REQUEST_BYTES = 64 * 2**10
 """The requests and constraints of a claim that is read; usual ones have some hundred bytes."""
@@ -85,6 +100,7 @@ class Trimmer:
             RESOURCE_CLAIMS: self._claim,
             DEVICE_CLASSES: self._class,
             **TRIMMERS,
+            **_POD_GROUPS,
         }.get(resource, lambda obj: obj)
 
     def __call__(self, obj: Obj) -> Obj:
@@ -113,9 +129,10 @@ class Trimmer:
         if own := [c for c in status.get("conditions") or () if "/" in c["type"]]:
             said["conditions"] = own
         metadata = _named(obj["metadata"], _POD_METADATA)
-        annotations = obj["metadata"].get("annotations") or {}
-        if asked := annotations.get(prepare_retry(self._driver)):
-            metadata["annotations"] = {prepare_retry(self._driver): asked}
+        read = (prepare_retry(self._driver), *ANNOTATIONS)
+        if notes := _picked(obj["metadata"].get("annotations") or {}, read):
+            cut = {key: text[:_NAME_LENGTH] for key, text in notes.items()}
+            metadata["annotations"] = self._shared(cut)
         if labels := metadata.pop("labels", None):
             known = msgspec.json.encode(labels)
             metadata["labels"] = self._labels.get(known, lambda: _interned(labels))
@@ -187,7 +204,8 @@ class Trimmer:
 
 def remembering(resource: Resource) -> Callable[[Obj], Obj]:
     """Part that the mirror holds, to know what has changed: others are in the index already."""
-    return identity if resource in (NODES, MIG_NODES, *TRIMMERS) else lambda obj: obj
+    by_name = (NODES, MIG_NODES, *TRIMMERS, *_POD_GROUPS)
+    return identity if resource in by_name else lambda obj: obj
 
 
 def _container(container: Obj) -> Obj:

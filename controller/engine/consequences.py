@@ -16,6 +16,7 @@ from controller.queue.failed_gpus import FailedGpus
 from controller.queue.fairness import WaitingLine
 from controller.reporting.report import Reporter
 from controller.serving.agenda import Agenda
+from controller.serving.gangs.service import Gangs
 from controller.serving.placing import Placing
 from dra.allocator.allocate import Allocator
 from dra.claims.reasons import Obstacle, Reason
@@ -32,6 +33,7 @@ class Consequences:
         allocator: Allocator,
         *,
         placing: Placing,
+        gangs: Gangs,
         line: WaitingLine,
         exclusions: Exclusions,
         failed_gpus: FailedGpus,
@@ -48,6 +50,7 @@ class Consequences:
         self._agenda = agenda
         self._allocator = allocator
         self._placing = placing
+        self._gangs = gangs
         self._line = line
         self._exclusions = exclusions
         self._failed_gpus = failed_gpus
@@ -78,6 +81,7 @@ class Consequences:
             self._forget_pod(uid)
         for uid in effects.gone_claims:
             self._forget_claim(uid)
+        self._gangs.forget(effects.gone_gangs)
         for key in effects.claims:
             self._allocations.notice(key)
             self._agenda.add_claim(key)

@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 
-from controller.cluster.changes import MIRRORED, OPTIONAL, apply
+from controller.cluster.changes import MIRRORED, OPTIONAL, POD_GROUPS, apply
 from controller.cluster.cluster import Cluster
 from controller.cluster.trimming import Trimmer, remembering
 from controller.engine.inbox import Inbox
 from dra.claims.classes import generated_label
 from dra.common.resources import RESOURCE_CLAIM_TEMPLATES, Resource
+from dra.kube.client.served import first_served
 from dra.kube.client.transport import KubeApi
 from dra.kube.mirror.reflector import Change, Reflector
 from dra.kube.timing import Clock
@@ -38,6 +39,7 @@ class Mirrors:
     @contextmanager
     def running(self, inbox: Inbox) -> Iterator[None]:
         """Mirror into ``inbox`` for as long as the context is entered."""
+        groups = (first_served(self._api, of_kind) for of_kind in POD_GROUPS)
         made = [
             Reflector(
                 self._api,
@@ -48,7 +50,7 @@ class Mirrors:
                 keep=Trimmer(resource, self._driver),
                 remember=remembering(resource),
             )
-            for resource in (*MIRRORED, *OPTIONAL)
+            for resource in (*MIRRORED, *OPTIONAL, *filter(None, groups))
         ]
         try:
             for mirror in made:
@@ -97,15 +99,15 @@ class Mirrors:
         return [
             m.resource
             for m in self._running
-            if not m.synced and not (m.resource in OPTIONAL and m.denied)
+            if not m.synced and not (m.resource not in MIRRORED and m.denied)
         ]
 
     def _tell_denied(self) -> None:
         denied = ", ".join(str(m.resource) for m in self._running if not m.synced)
         if denied:
             _log.warning(
-                "where pods fit is not known in full: kube-scheduler's refusals tell what these "
-                "would; let the controller list and watch them, as the chart does",
+                "where pods fit, and which belong together, is not known in full: let the "
+                "controller list and watch these, as the chart does",
                 extra={"missing": denied},
             )
 

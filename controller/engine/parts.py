@@ -30,6 +30,10 @@ from controller.serving.asking import Asking
 from controller.serving.decisions import Decisions
 from controller.serving.ended_claims import EndedClaims
 from controller.serving.evaluations import Evaluations
+from controller.serving.gangs.counts import GangCounts
+from controller.serving.gangs.halves import HalfGangs
+from controller.serving.gangs.service import Gangs
+from controller.serving.gangs.writes import GangWrites
 from controller.serving.placing import Placing
 from controller.serving.pods import PodService
 from controller.serving.retries import Retries
@@ -121,6 +125,20 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         observer=observer,
         now=now,
     )
+    counts = GangCounts(cluster, reader)
+    halves = HalfGangs(cluster, counts, giving_up, now=now)
+    gang_writes = GangWrites(
+        cluster,
+        agenda,
+        counts,
+        allocations=allocations,
+        line=line,
+        answers=answers,
+        now=now,
+    )
+    gangs = Gangs(
+        cluster, agenda, counts, placing=placing, writes=gang_writes, halves=halves, now=now
+    )
     pods = PodService(
         cluster,
         reader,
@@ -132,7 +150,10 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         lost_nodes=lost_nodes,
         hindered=hindered,
         nominations=nominations,
+        halves=halves,
         line=line,
+        gangs=gangs,
+        gang_writes=gang_writes,
         placing=placing,
         waiting=waiting,
         asking=asking,
@@ -153,6 +174,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         agenda,
         allocator,
         placing=placing,
+        gangs=gangs,
         line=line,
         exclusions=exclusions,
         failed_gpus=failed_gpus,

@@ -75,10 +75,16 @@ class AllocationWrites:
         self._lifted: set[str] = set()
 
     def make(
-        self, pod: Pod, decision: Decision, claims: tuple[ClaimWants, ...], done: Done
+        self,
+        pod: Pod,
+        decision: Decision,
+        claims: tuple[ClaimWants, ...],
+        done: Done,
+        *,
+        lifts: bool = True,
     ) -> None:
-        """Write ``decision``, which is all that ``pod`` lacks, and lift its gate."""
-        lifting = self.is_gated(pod)
+        """Write ``decision``, all that ``pod`` lacks, and lift its gate if that is to be done."""
+        lifting = lifts and self.is_gated(pod)
         self._send(pod, [_Write(wants, decision) for wants in claims], done, lifting=lifting)
 
     def repeat(self, pod: Pod, done: Done) -> bool:

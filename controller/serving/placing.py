@@ -54,12 +54,13 @@ class Placing:
         self._exclusions = exclusions
         self._observer = observer
         self._decisions = decisions
-        self._room = Room()
-        self._failures = KnownFailures(self._room, now)
+        self.room = Room()
+        """Room that was made lately; not to be changed."""
+        self._failures = KnownFailures(self.room, now)
 
     def make_room(self, nodes: AbstractSet[str], *, anywhere: bool) -> None:
         """Something may fit now on ``nodes``, or ``anywhere``."""
-        self._room.make(nodes, anywhere=anywhere)
+        self.room.make(nodes, anywhere=anywhere)
         self._decisions.room_made()
 
     def place(self, pod: Pod, problem: Problem) -> Decision | Refused | None:
@@ -69,22 +70,29 @@ class Placing:
             SelectorError: a selector does not compile.
             UnansweredError: a selector is still to be evaluated.
         """
-        excluded = self._exclusions.excluded(pod.template)
-        excluded.pop(pod.nominated, None)  # kube-scheduler makes room there
-        problem = replace(problem, excluded=excluded) if excluded else problem
+        problem = self.without_excluded(problem)
         found = self._decide(pod, problem)
         return Refused(found, self._group(pod, problem)) if isinstance(found, Obstacle) else found
 
-    def _decide(self, pod: Pod, problem: Problem) -> Decision | Obstacle | None:
+    def without_excluded(self, problem: Problem) -> Problem:
+        """``problem`` without the nodes that are left out for its pod for a while."""
+        excluded = self._exclusions.excluded(problem.pod.template)
+        excluded.pop(problem.pod.nominated, None)  # kube-scheduler makes room there
+        return replace(problem, excluded=excluded) if excluded else problem
+
+    def allocator_for(self, pod: Pod) -> Allocator:
+        """Allocator on the fleet as ``pod`` may have it: what is held back for others is taken."""
         yielding = self._line.yielding_to(pod)
-        allocator = self._allocator
-        if yielding:
-            allocator = allocator.on(self._cluster.fleet.without(yielding))
+        fleet = self._cluster.fleet
+        return self._allocator.on(fleet.without(yielding)) if yielding else self._allocator
+
+    def _decide(self, pod: Pod, problem: Problem) -> Decision | Obstacle | None:
+        yielding, allocator = self._line.yielding_to(pod), self.allocator_for(pod)
         obstacle = self._failures.resting(problem) or self._failures.find(
             problem, yielding, partial(allocator.could_serve, with_room_made(problem, allocator))
         )
         if obstacle is None:
-            made = self._decisions.decide([*self._attempts(problem)], allocator)
+            made = self._decisions.decide([*self.attempts(problem)], allocator)
             if made is None:
                 return None
             outcome = made.outcome
@@ -106,7 +114,7 @@ class Placing:
             self._line.leaves(pod.uid)
         return obstacle
 
-    def _attempts(self, problem: Problem) -> Iterator[Problem]:
+    def attempts(self, problem: Problem) -> Iterator[Problem]:
         """``problem``, first without nodes that kube-scheduler is likely to refuse for its pod."""
         nodes = self._cluster.hosts.facts
         for last in self._exclusions.tried_last(problem.pod.template, nodes):

@@ -16,6 +16,9 @@ from controller.reporting.report import Reporter
 from controller.serving.agenda import Agenda
 from controller.serving.answers import Answers
 from controller.serving.asking import Asking
+from controller.serving.gangs.halves import HalfGangs
+from controller.serving.gangs.service import Gangs
+from controller.serving.gangs.writes import GangWrites
 from controller.serving.placing import Placing, Refused
 from controller.serving.waiting import Waiting
 from controller.writing.in_flight import InFlight
@@ -45,7 +48,10 @@ class PodService:
         lost_nodes: LostNodes,
         hindered: Hindered,
         nominations: Nominations,
+        halves: HalfGangs,
         line: WaitingLine,
+        gangs: Gangs,
+        gang_writes: GangWrites,
         placing: Placing,
         waiting: Waiting,
         asking: Asking,
@@ -62,7 +68,10 @@ class PodService:
         self._lost_nodes = lost_nodes
         self._hindered = hindered
         self._nominations = nominations
+        self._halves = halves
         self._line = line
+        self._gangs = gangs
+        self._gang_writes = gang_writes
         self._placing = placing
         self._waiting = waiting
         self._asking = asking
@@ -94,6 +103,8 @@ class PodService:
             return True
         if (again := self._lost_nodes.look_at(pod)) is not None:
             self._agenda.add_pod(pod.key, at=again)
+        if (again := self._halves.look_at(pod)) is not None:
+            self._agenda.add_pod(pod.key, at=again)
         return self._in_flight.is_about(pod.claim_keys)
 
     def _examine(self, pod: Pod) -> None:
@@ -113,9 +124,10 @@ class PodService:
             self._waiting.wait(pod, found.obstacle, [found.claim])
         elif isinstance(found, Satisfied):
             self._reporter.served(pod)
-            if found.ours and self._allocations.is_gated(pod):
+            gated = found.ours and self._allocations.is_gated(pod)
+            if gated and not self._gang_writes.holds_gate(pod):
                 self._allocations.lift_gate(pod, partial(self._answers.to_pod, pod.key))
-            elif found.ours and (again := self._nominations.look_at(pod)) is not None:
+            elif found.ours and not gated and (again := self._nominations.look_at(pod)) is not None:
                 self._agenda.add_pod(pod.key, at=again)
 
     def _rests(self, pod: Pod, examined: Examined, problem: Problem) -> bool:
@@ -129,6 +141,13 @@ class PodService:
         return True
 
     def _allocate(self, pod: Pod, problem: Problem) -> None:
+        gang = self._gangs.find(pod)
+        if gang is not None:
+            self._line.leaves(pod.uid)
+            refused = self._gangs.place(pod, gang)
+            if refused is not None:
+                self._waiting.wait(pod, refused.obstacle, _refs(problem), group=refused.group)
+            return
         found = self._placing.place(pod, problem)
         if isinstance(found, Refused):
             self._waiting.wait(pod, found.obstacle, _refs(problem), group=found.group)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 
 from dra.allocator.allocate import Allocator
 from dra.allocator.problem import Decision, Problem
 from dra.claims.reasons import Obstacle, Reason
+from dra.common.resources import ObjectKey
 from dra.gangs.membership import GangKey
 from dra.pods.pods import Pod
 
@@ -82,6 +83,21 @@ def about_absent(gang: GangKey, count: Count) -> Obstacle:
     return Obstacle(Reason.WAITING_FOR_GANG, text)
 
 
+def about_hindered(
+    gang: GangKey, count: Count, able: int, others: Mapping[ObjectKey, Obstacle | None]
+) -> Obstacle:
+    """Obstacle of a gang of which too few pods can be served, whatever is free.
+
+    ``others`` are those that cannot, with the obstacle to each.
+    """
+    text = f"{gang} needs slices for {count.need} pods at once, and {able} of its pods can have any"
+    known = ((key, obstacle) for key, obstacle in others.items() if obstacle is not None)
+    key, why = next(known, (None, None))
+    if key is not None and why is not None:
+        text = f"{text}; pod {'/'.join(key)}: {why.message}"
+    return Obstacle(Reason.WAITING_FOR_GANG, _cut(text))
+
+
 def about_room(gang: GangKey, count: Count, outcome: GangOutcome) -> Obstacle:
     """Obstacle of a gang for which there is no room."""
     fitting = len(outcome.placed)
@@ -92,7 +108,11 @@ def about_room(gang: GangKey, count: Count, outcome: GangOutcome) -> Obstacle:
     why = outcome.obstacle
     beside = " beside these" if fitting else ""
     text = f"{text}; pod {outcome.failed.pod} does not fit{beside}: {why.message}"
-    return Obstacle(why.reason, text if len(text) <= _LIMIT else text[: _LIMIT - 3] + "...")
+    return Obstacle(why.reason, _cut(text))
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _LIMIT else text[: _LIMIT - 3] + "..."
 
 
 def _are(number: int) -> str:

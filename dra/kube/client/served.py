@@ -1,9 +1,10 @@
-"""Check that the API server serves everything that the driver needs."""
+"""Checks of what the API server serves: all that the driver needs, and what it makes use of."""
 
 import contextlib
 import logging
+from collections.abc import Sequence
 
-from dra.common.resources import RESOURCE_CLAIMS
+from dra.common.resources import RESOURCE_CLAIMS, Resource
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import KubeError, NotServedError, ObjectNotFoundError
 
@@ -33,6 +34,24 @@ def check_served(api: KubeApi) -> None:
             f"{group}/{wanted}: upgrade Kubernetes to 1.34 or newer, where it is on by default, or "
             f"take it out of what --runtime-config turns off"
         )
+
+
+def first_served(api: KubeApi, resources: Sequence[Resource]) -> Resource | None:
+    """The first of ``resources`` that the server serves; None where it serves none of them.
+
+    A server that does not answer is taken to serve the first: whoever lists it will see.
+    """
+    for resource in resources:
+        try:
+            found = api.read(f"/apis/{resource.group}/{resource.version}")["resources"]
+        except ObjectNotFoundError:
+            continue
+        except KubeError as error:
+            _log.warning("cannot tell whether the server serves %s: %s", resource, error)
+            return resources[0]
+        if any(each["name"] == resource.plural for each in found):
+            return resource
+    return None
 
 
 def _named(api: KubeApi) -> str:

@@ -1,0 +1,154 @@
+"""Gangs of the mirrored cluster: their pods, and what is said of how many are needed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+
+from controller.cluster.effects import Effects
+from dra.common.resources import Obj, ObjectKey, Resource
+from dra.gangs.membership import GangKey, GroupRef, Membership, read_membership
+from dra.gangs.minimum import PodGroups, Unclear, find_minimum
+from dra.gangs.podgroups import kind_of, read_pod_group
+from dra.pods.pods import Pod
+
+
+@dataclass(slots=True)
+class Gang:
+    """Pods that belong together, but those that failed or are being deleted.
+
+    ``gated`` are those of ``members`` that others hold back. ``version`` grows with each change.
+    """
+
+    membership: Membership
+    members: dict[ObjectKey, None] = field(default_factory=dict)
+    gated: set[ObjectKey] = field(default_factory=set)
+    stated: Counter[str | None] = field(default_factory=Counter)
+    version: int = 0
+
+    @property
+    def key(self) -> GangKey:
+        """Its identity."""
+        return self.membership.gang
+
+    @property
+    def present(self) -> int:
+        """The number of pods that may be served or are."""
+        return len(self.members) - len(self.gated)
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A pod's part in a gang."""
+
+    membership: Membership
+    gated: bool
+
+
+class KnownGangs:
+    """Gangs by pod. ``gate`` is our scheduling gate. Not thread-safe."""
+
+    def __init__(self, pods: Mapping[ObjectKey, Pod], gate: str, effects: Effects) -> None:
+        self._pods = pods
+        self._gate = gate
+        self._effects = effects
+        self._groups = PodGroups()
+        self._gangs: dict[GangKey, Gang] = {}
+        self._parts: dict[ObjectKey, _Part] = {}
+        self._of_group: dict[GroupRef, set[GangKey]] = {}
+
+    def find(self, pod: ObjectKey) -> Gang | None:
+        """The gang of a pod; None of one that is served by itself."""
+        part = self._parts.get(pod)
+        return self._gangs[part.membership.gang] if part is not None else None
+
+    def minimum(self, gang: Gang) -> int | Unclear:
+        """The number of pods of ``gang`` that are allocated together, at the least."""
+        return find_minimum(gang.membership, gang.stated.keys(), self._groups)
+
+    def change(self, key: ObjectKey, pod: Pod | None) -> None:
+        """A pod is there, or there no more."""
+        before, after = self._parts.get(key), _part_of(pod, self._gate)
+        if before == after:
+            return
+        if before is not None:
+            self._leave(key, before)
+        if after is not None:
+            self._join(key, after)
+
+    def note_listed(self, resource: Resource) -> None:
+        """All objects of a resource are known from now on."""
+        kind = kind_of(resource)
+        if kind is not None and kind not in self._groups.kinds:
+            self._groups.kinds.add(kind)
+            self._wake_those(lambda ref: ref.kind == kind)
+
+    def set_group(self, resource: Resource, obj: Obj) -> None:
+        """An object that says how large gangs are was added or changed."""
+        kind = kind_of(resource)
+        if kind is not None:
+            group = read_pod_group(kind, obj)
+            if self._groups.set(group):
+                self._wake_those(lambda ref: ref[:3] == (kind, group.namespace, group.name))
+
+    def remove_group(self, resource: Resource, key: ObjectKey) -> None:
+        """Such an object is gone."""
+        kind = kind_of(resource)
+        if kind is not None:
+            self._groups.remove(kind, *key)
+
+    def _join(self, key: ObjectKey, part: _Part) -> None:
+        membership = part.membership
+        gang = self._gangs.setdefault(membership.gang, Gang(membership))
+        self._parts[key] = part
+        gang.members[key] = None
+        gang.stated[membership.stated] += 1
+        if part.gated:
+            gang.gated.add(key)
+        if membership.group is not None:
+            self._of_group.setdefault(membership.group, set()).add(gang.key)
+        self._changed(gang)
+
+    def _leave(self, key: ObjectKey, part: _Part) -> None:
+        gang = self._gangs[part.membership.gang]
+        del self._parts[key], gang.members[key]
+        gang.gated.discard(key)
+        stated = part.membership.stated
+        gang.stated[stated] -= 1
+        if not gang.stated[stated]:
+            del gang.stated[stated]
+        self._changed(gang)
+        if gang.members:
+            return
+        del self._gangs[gang.key]
+        self._effects.gone_gangs.add(gang.key)
+        if (group := gang.membership.group) is not None:
+            self._of_group[group].discard(gang.key)
+            if not self._of_group[group]:
+                del self._of_group[group]
+
+    def _changed(self, gang: Gang) -> None:
+        """One that waits is looked at, which looks at all of them."""
+        gang.version += 1
+        self._effects.pods.update(islice(filter(self._waits, gang.members), 1))
+
+    def _wake_those(self, concerns: Callable[[GroupRef], bool]) -> None:
+        for ref, keys in self._of_group.items():
+            for gang in map(self._gangs.__getitem__, keys) if concerns(ref) else ():
+                gang.version += 1
+                self._effects.pods.update(filter(self._waits, gang.members))
+
+    def _waits(self, key: ObjectKey) -> bool:
+        pod = self._pods.get(key)
+        return pod is not None and pod.pending and not pod.node and bool(pod.claims)
+
+
+def _part_of(pod: Pod | None, gate: str) -> _Part | None:
+    if pod is None or pod.deleting or pod.phase == "Failed":
+        return None
+    membership = read_membership(pod.obj)
+    if membership is None:
+        return None
+    return _Part(membership, gated=any(other != gate for other in pod.gates))

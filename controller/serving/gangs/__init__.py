@@ -1,0 +1,1 @@
+"""Service of gangs: pods that are allocated all or none."""

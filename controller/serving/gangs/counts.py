@@ -1,0 +1,94 @@
+"""Counts of a gang's pods: those that have their slices, and those that can be given some."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from controller.cluster.cluster import Cluster
+from controller.cluster.known_gangs import Gang
+from controller.queue.line import urgency
+from dra.allocator.pod_problem import examine
+from dra.allocator.problem import Problem
+from dra.claims.reader import Reader
+from dra.claims.reasons import Obstacle
+from dra.common.resources import ObjectKey
+from dra.gangs.minimum import MOST_PODS, Unclear
+from dra.gangs.outcome import Count
+from dra.pods.pods import Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Lacking:
+    """Pods of a gang that lack slices: the problems of those that can be served, and the others.
+
+    ``others`` have the obstacle to each, None where something is not created yet.
+    """
+
+    problems: tuple[Problem, ...]
+    others: dict[ObjectKey, Obstacle | None]
+
+
+class GangCounts:
+    """Counts what the cluster shows now. What is being written counts as had."""
+
+    def __init__(self, cluster: Cluster, reader: Reader) -> None:
+        self._cluster = cluster
+        self._reader = reader
+
+    def count(self, gang: Gang, minimum: int, *, written: bool = False) -> Count:
+        """The pods of ``gang``; no more than ``minimum`` are counted as served.
+
+        ``written``: those that have theirs for certain.
+        """
+        served = 0
+        for pod in self._pods(gang):
+            served += not self.lacks(pod, written=written)
+            if served >= minimum:
+                break
+        return Count(minimum, gang.present, served)
+
+    def is_half(self, gang: Gang) -> bool:
+        """True if fewer pods of ``gang`` than it needs have their slices for certain.
+
+        Not where it is unclear how many it needs: that may have been clear before.
+        """
+        minimum = self._cluster.gangs.minimum(gang)
+        if isinstance(minimum, Unclear) or minimum <= 1:
+            return False
+        return self.count(gang, minimum, written=True).need > 0
+
+    def lacks(self, pod: Pod, *, written: bool = False) -> bool:
+        """True if a claim of ``pod`` is still to be allocated by us; not of one that has ended."""
+        if not pod.live:
+            return False
+        if None in pod.claims.values():
+            return True
+        for key in pod.claim_keys:
+            known = self._cluster.claims.get(key)
+            if known is None:
+                return True
+            claim = known.claim
+            had = claim.allocation is not None
+            had = had or (not written and self._cluster.fleet.counts(claim.ref.uid))
+            if not had and self._reader.concerns(claim):
+                return True
+        return False
+
+    def lacking(self, gang: Gang) -> Lacking:
+        """The pods that lack something, the most urgent first."""
+        problems: list[Problem] = []
+        others: dict[ObjectKey, Obstacle | None] = {}
+        for pod in sorted(filter(self.lacks, self._pods(gang)), key=urgency):
+            if not pod.pending or pod.key in gang.gated:
+                continue
+            examined = examine(pod, self._cluster, self._reader)
+            if not isinstance(examined.found, Problem):
+                others[pod.key] = examined.hindrance
+            elif len(problems) < MOST_PODS:
+                problems.append(examined.found)
+        return Lacking(tuple(problems), others)
+
+    def _pods(self, gang: Gang) -> Iterator[Pod]:
+        for key in gang.members:
+            yield self._cluster.pods[key]

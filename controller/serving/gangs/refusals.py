@@ -1,0 +1,100 @@
+"""Refusals of gangs, and whether they still stand: a gang is not decided for each of its pods."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+from controller.cluster.known_gangs import Gang
+from controller.serving.agenda import Agenda
+from controller.serving.placing import Placing
+from dra.allocator.problem import Problem
+from dra.claims.reasons import Obstacle
+from dra.common.resources import ObjectKey
+from dra.gangs.membership import GangKey
+from dra.pods.pods import Pod
+
+REST = 10
+"""Rest after a decision for which there was no room, as a multiple of the time that it took."""
+
+DETAILS_SECONDS = 60.0
+"""Time after which a gang is decided anew although nothing has happened that may help it."""
+
+
+@dataclass(slots=True)
+class Refusal:
+    """An obstacle of a gang, and what it depends on.
+
+    ``failed`` is the pod that found no room, up to the version ``room``; one look tells of all
+    gangs of a ``group``. ``hindered`` are pods that could not be served whatever is free.
+    """
+
+    obstacle: Obstacle
+    failed: Problem | None = None
+    room: int = 0
+    group: Hashable | None = None
+    hindered: set[ObjectKey] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class _Kept:
+    refusal: Refusal
+    version: int
+    at: float
+    until: float
+
+
+class Refusals:
+    """The last refusal of each gang. ``now`` gives monotonic seconds. Not thread-safe."""
+
+    def __init__(self, agenda: Agenda, placing: Placing, *, now: Callable[[], float]) -> None:
+        self._agenda = agenda
+        self._placing = placing
+        self._now = now
+        self._kept: dict[GangKey, _Kept] = {}
+
+    def keep(self, gang: Gang, refusal: Refusal, pod: Pod, *, seconds: float) -> None:
+        """``gang`` was refused when ``pod`` was looked at, which took ``seconds``.
+
+        Its other pods are told where that is news, and have to wait for room like ``pod``.
+        """
+        before, now = self._kept.get(gang.key), self._now()
+        self._kept[gang.key] = _Kept(refusal, gang.version, now, now + REST * seconds)
+        reason = refusal.obstacle.reason
+        is_new = before is None or before.refusal.obstacle.reason is not reason
+        for key in gang.members:
+            if key != pod.key and (is_new or not self._agenda.pods.waits(key)):
+                self._agenda.add_pod(key)
+
+    def find(self, pod: Pod, gang: Gang, minimum: int) -> Refusal | None:
+        """The refusal that still stands when ``pod`` is looked at; None where there is none."""
+        kept = self._kept.get(gang.key)
+        if kept is None or kept.version != gang.version:
+            return None
+        refusal, now = kept.refusal, self._now()
+        if refusal.hindered:
+            refusal.hindered.discard(pod.key)
+            if gang.present - len(refusal.hindered) >= minimum:
+                return None
+        if now < kept.until:
+            self._agenda.add_pod(pod.key, at=kept.until)
+            return refusal
+        if now >= kept.at + DETAILS_SECONDS or self._has_room(refusal):
+            return None
+        return refusal
+
+    def forget(self, gang: GangKey) -> None:
+        """The gang has what it needs, or is gone."""
+        self._kept.pop(gang, None)
+
+    def _has_room(self, refusal: Refusal) -> bool:
+        """True if room was made that may be of use."""
+        failed, room = refusal.failed, self._placing.room
+        if failed is None:
+            return False
+        nodes = room.since(refusal.room)
+        allocator = self._placing.allocator_for(failed.pod)
+        if nodes is None or any(allocator.could_serve(failed, node) for node in nodes):
+            return True
+        refusal.room = room.version
+        return False
