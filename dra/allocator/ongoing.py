@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 
 from dra.allocator.admin_access import decide_view, looks_only
 from dra.allocator.fleet.gpustate import GpuState
@@ -45,6 +46,8 @@ class OngoingDecision:
         self._work = self._decide()
         self._places: Places
         self._search: Search | None = None
+        self._end = inf
+        """Number of steps of the budget after which a part ends."""
 
     @property
     def steps(self) -> int:
@@ -59,9 +62,9 @@ class OngoingDecision:
         self._places = places
         if self._search is not None:
             self._search.fleet = places.fleet
-        end = None if steps is None else self._budget.used + steps
+        self._end = inf if steps is None else self._budget.used + steps
         try:
-            while end is None or self._budget.used < end:
+            while self._budget.used < self._end:
                 next(self._work)
         except StopIteration as found:
             outcome: Outcome = found.value
@@ -75,7 +78,7 @@ class OngoingDecision:
         problem, budget = self.problem, self._budget
         if looks_only(problem):
             return Outcome(decide_view(problem, self._places))
-        rooms = Rooms(self._places.fleet)
+        rooms: Rooms | None = None
         tried = set()
         for claims in choices(problem.claims):
             if budget.is_used_up:
@@ -83,17 +86,17 @@ class OngoingDecision:
             chosen = problem if claims is problem.claims else replace(problem, claims=claims)
             search = self._search = Search(chosen, self._places.fleet, budget)
             budget.used += 1
-            if chosen is not problem:
-                if search.asks_for in tried:
-                    continue
-                tried.add(search.asks_for)
             request = search.single
             if request is not None and search.nodes.policy == "none":
                 decision = yield from self._decide_single(request, search)
+            elif chosen is problem:
+                decision = yield from self._decide_jointly(search)
+            elif search.asks_for in tried:
+                continue
             else:
-                decision = yield from self._decide_jointly(
-                    search, rooms if chosen is not problem else None
-                )
+                tried.add(search.asks_for)
+                rooms = rooms or Rooms(self._places.fleet)
+                decision = yield from self._decide_jointly(search, rooms)
             if decision is not None:
                 return Outcome(decision)
             yield
@@ -145,6 +148,7 @@ class OngoingDecision:
                 yield from node.gpus
 
     def _decide_jointly(self, search: Search, rooms: Rooms | None = None) -> Part:
+        budget = self._budget
         for groups in self._tiers(search, rooms):
             ranked: list[_Entry] = []
             for names in groups:
@@ -157,12 +161,13 @@ class OngoingDecision:
                     if found is not None:
                         at = names.index(first)
                         ranked.append((found.cost, first, at, names, found))
-                self._budget.used += 1
-                if self._budget.is_used_up or (ranked and self._budget.is_enough):
+                budget.used += 1
+                if budget.is_used_up or (ranked and budget.is_enough):
                     break
-                yield
+                if budget.used >= self._end:
+                    yield
             decision = self._first(search, ranked)
-            if decision is not None or self._budget.is_used_up:
+            if decision is not None or budget.is_used_up:
                 return decision
         return None
 

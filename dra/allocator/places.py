@@ -37,7 +37,7 @@ class Places:
             return Misfit(MisfitReason.NO_NODE, "no such Node")
         if pod.node:
             return None if pod.node == node else _BOUND
-        if not all(matches_selector(p, facts.labels, node) for p in problem.pins):
+        if problem.pins and not all(matches_selector(p, facts.labels, node) for p in problem.pins):
             return Misfit(MisfitReason.ELSEWHERE, "claims of the pod are allocated elsewhere")
         if node in problem.excluded:
             return Misfit(MisfitReason.LEFT_OUT, problem.excluded[node])

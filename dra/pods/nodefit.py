@@ -90,13 +90,15 @@ def find_misfit(
     barred = _barred(pod, node) or find_deselection(pod, node)
     if barred is not None:
         return barred
-    short = [
-        name
-        for name, wanted in pod.requests.items()
-        if wanted > 0
-        and wanted > node.allocatable.get(name, 0) - used.get(name, 0)
-        and not _is_delegated(name, node, delegated)
-    ]
+    short = []
+    allocatable = node.allocatable
+    for name, wanted in pod.requests.items():
+        if (
+            wanted > allocatable.get(name, 0) - used.get(name, 0)
+            and wanted > 0
+            and not _is_delegated(name, node, delegated)
+        ):
+            short.append(name)
     if short:
         return Misfit(MisfitReason.RESOURCES, f"insufficient {', '.join(sorted(short))}")
     return None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Sequence
 
 from dra.allocator.explain.answers import AnswerReason, Detail, GpuAnswer, NodeAnswer
@@ -12,6 +11,7 @@ from dra.allocator.fleet.view import NodeGpus
 from dra.allocator.search.search import Search
 from dra.cel.kinds import Kinds
 
+_NEVER_OR_NOW = (AnswerReason.NO_SUCH_DEVICE, AnswerReason.FITS)
 _NO_GPU = NodeAnswer(AnswerReason.NO_SUCH_DEVICE, "no GPU")
 
 
@@ -50,7 +50,7 @@ class NodeAnswers:
             return self._told(node)
         known = self._nodes.get(node.fingerprint)
         if known is None:
-            fingerprints = frozenset([state.fingerprint for state in node.gpus])
+            fingerprints = frozenset(node.gpu_fingerprints)
             known = self._alike.get(fingerprints)
             if known is None:
                 known = self._alike[fingerprints] = self._told(node)
@@ -101,8 +101,6 @@ class NodeAnswers:
 
 def _lacking(gpus: Sequence[GpuAnswer]) -> NodeAnswer:
     """The commonest reason among the GPUs that could give what is missing at another time."""
-    able = Counter(
-        g.reason for g in gpus if g.reason not in (AnswerReason.NO_SUCH_DEVICE, AnswerReason.FITS)
-    )
-    reason = able.most_common(1)[0][0] if able else AnswerReason.NO_SUCH_DEVICE
+    able = [g.reason for g in gpus if g.reason not in _NEVER_OR_NOW]
+    reason = max(dict.fromkeys(able), key=able.count, default=AnswerReason.NO_SUCH_DEVICE)
     return NodeAnswer(reason, "", tuple(gpus))

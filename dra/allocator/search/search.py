@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Sequence
 from functools import cached_property
+from operator import attrgetter
 from typing import NamedTuple
 
 from dra.allocator.fleet.gpustate import GpuState
@@ -17,12 +18,14 @@ from dra.allocator.search.constraint_values import ConstraintRules, Vector
 from dra.allocator.search.constraints import Allowed, Constrained, WantType
 from dra.allocator.search.options import Option, nothing, slice_options, whole_options
 from dra.allocator.search.pricing import Pricing, segmented
-from dra.cel.kinds import Match, Offer
+from dra.cel.kinds import GpuKind, Match, Offer
 from dra.claims.allocation import MAX_RESULTS
 from dra.gpu.devices import PARENT, PCIE_ROOT
 
 _NODE, _GPU = 10, 5
 """Steps to look at a node, and at each of its GPUs."""
+
+_FINGERPRINT = attrgetter("fingerprint")
 
 
 class Solution(NamedTuple):
@@ -45,7 +48,9 @@ class Search:
         self.nodes = preference(problem.claims)
         self._options: dict[tuple[object, ...], list[Option]] = {}
         self._solutions: dict[tuple[object, ...], Solution | None] = {}
+        self._by_giving: dict[tuple[Hashable, ...], Solution | None] = {}
         self._gives: dict[Hashable, bool] = {}
+        self._matches: dict[tuple[int, GpuKind], Match] = {}
         self._budget = budget or Budget()
 
     @cached_property
@@ -77,6 +82,10 @@ class Search:
     def target(self) -> Vector:
         """Number of wanted devices of each type."""
         return tuple(sum(request.want.count for request in group) for group in self.wants)
+
+    @cached_property
+    def _everything(self) -> bool:
+        return any(kind.everything for kind in self.types)
 
     @cached_property
     def _policies(self) -> list[Policy]:
@@ -142,7 +151,14 @@ class Search:
 
     def match(self, state: GpuState, index: int) -> Match:
         """Offers of a GPU that would serve the wants of type ``index``. Raises SelectorError."""
-        return self.fleet.kinds.match(self.types[index].expressions, state.kind, state.gpu)
+        expressions = self.types[index].expressions
+        if index in self.telling:
+            return self.fleet.kinds.match(expressions, state.kind, state.gpu)
+        known = self._matches.get((index, state.kind))
+        if known is None:
+            known = self.fleet.kinds.match_kind(expressions, state.kind)
+            self._matches[index, state.kind] = known
+        return known
 
     def groups(self, fingerprints: Collection[Hashable] | None = None) -> list[Sequence[str]]:
         """The nodes that serve it alike, in name order; of ``fingerprints`` only, if given."""
@@ -182,31 +198,39 @@ class Search:
 
     def solution(self, gpus: Sequence[GpuState]) -> Solution | None:
         """The cheapest way to serve the target on the GPUs of one node, None also if too hard."""
-        useful = self._useful(gpus)
+        if not self.by_fingerprint or self._everything:
+            return self._of_useful(self._useful(gpus))
+        # Some hundred nodes are looked at for a decision: no loop in Python for those alike.
+        fingerprints = tuple(map(_FINGERPRINT, gpus))
+        if not all(map(self._gives.__contains__, fingerprints)):
+            self._useful(gpus)
+        giving = tuple(filter(self._gives.get, fingerprints))
+        if giving not in self._by_giving:
+            self._by_giving[giving] = self._of_useful(self._useful(gpus))
+        return self._by_giving[giving]
+
+    def _of_useful(self, useful: Sequence[GpuState]) -> Solution | None:
         if not useful:
             return None
-        key = (
-            tuple(state.fingerprint for state in useful),
-            self._tells(useful) if not self.by_fingerprint else (),
-        )
+        fingerprints = tuple(map(_FINGERPRINT, useful))
+        key = fingerprints if self.by_fingerprint else (*fingerprints, self._tells(useful))
         if key not in self._solutions:
             self._solutions[key] = self._try(useful)
         return self._solutions[key]
 
     def _useful(self, gpus: Sequence[GpuState]) -> Sequence[GpuState]:
         """Those that could give something, and of equals no more than there are devices to give."""
-        if any(kind.everything for kind in self.types):
+        if self._everything:
             return gpus
         most = len(gpus) if self._shared else sum(self.target)
         useful: list[GpuState] = []
         counts: dict[Hashable, int] = {}
         for state in gpus:
             look = self._look(state)
-            gives = self._gives.get(look)
-            if gives is None:
+            if look not in self._gives:
                 rooms = (self.has_room(state, i) for i in self.indices)
-                gives = self._gives[look] = all(rooms) if self._together else any(rooms)
-            if gives and counts.get(look, 0) < most:
+                self._gives[look] = all(rooms) if self._together else any(rooms)
+            if self._gives[look] and counts.get(look, 0) < most:
                 counts[look] = counts.get(look, 0) + 1
                 useful.append(state)
         return useful
