@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 
 from cli.linting.claims import CheckSelector, SelectsOthers, check_claim, check_class, claim_spec
 from cli.linting.documents import Document, Level, Remark, read_documents
+from cli.linting.limits import check_limits
 from cli.linting.pods import check_pod, pod_spec
 from cli.shell.evaluating import evaluator, missing_module
-from cli.shell.exits import CliError, Exit
+from cli.shell.exits import Exit
+from cli.shell.files import read_files
 from cli.shell.output import Output
 from dra.cel.kinds import Kinds
 from dra.cel.questions import SelectorError
 from dra.gpu.names import DEFAULT_DRIVER
-
-_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 def run(out: Output, arguments: argparse.Namespace) -> int:
     """Look at all files together, so that pods find the claims that they name."""
     documents: list[Document] = []
     remarks: list[Remark] = []
-    for file, content in _files(arguments.file):
+    for file, content in read_files(arguments.file):
         for found in read_documents(file, content):
             if isinstance(found, Document):
                 documents.append(found)
@@ -36,17 +34,7 @@ def run(out: Output, arguments: argparse.Namespace) -> int:
     remarks.sort(key=lambda r: (r.file, r.line, r.field))
     counts = Counter(r.level for r in remarks)
     if out.is_json:
-        content_of = [
-            {
-                "level": r.level.value,
-                "file": r.file,
-                "line": r.line,
-                "object": r.subject,
-                "field": r.field,
-                "message": r.message,
-            }
-            for r in remarks
-        ]
+        content_of = [r.as_json for r in remarks]
         summary = {level.value: counts[level] for level in Level}
         out.json("LintReport", {"remarks": content_of, "summary": summary})
     else:
@@ -59,21 +47,6 @@ def run(out: Output, arguments: argparse.Namespace) -> int:
         out.line(f"{len(documents)} objects: {', '.join(shown) or out.good('nothing to remark')}")
     bad = counts[Level.ERROR] + (counts[Level.WARNING] if arguments.strict else 0)
     return Exit.FINDING if bad else Exit.OK
-
-
-def _files(names: list[str]) -> Iterator[tuple[str, str]]:
-    """Names and contents; a directory stands for the manifests below it, ``-`` for the input."""
-    for name in names:
-        try:
-            if name == "-":
-                yield "-", sys.stdin.read()
-                continue
-            path = Path(name)
-            below = sorted(p for p in path.rglob("*") if p.suffix in _SUFFIXES)
-            for file in below if path.is_dir() else [path]:
-                yield str(file), file.read_text()
-        except (OSError, UnicodeDecodeError) as error:
-            raise CliError(Exit.NOT_FOUND, f"{name} cannot be read: {error}") from error
 
 
 def _check(documents: list[Document]) -> Iterator[Remark]:
@@ -95,6 +68,7 @@ def _check_with(
     for pod in pods:
         named.update(pod.references())
         yield from check_pod(pod, claims)
+        yield from check_limits(pod)
     for (kind, key), spec in claims.items():
         if pods and (kind, key) not in named:
             message = "no pod in these files names it: claims are allocated for pods"

@@ -34,6 +34,24 @@ class Remark:
     field: str
     message: str
 
+    @property
+    def as_json(self) -> dict[str, Any]:
+        """The remark as ``-o json`` prints it."""
+        return {
+            "level": self.level.value,
+            "file": self.file,
+            "line": self.line,
+            "object": self.subject,
+            "field": self.field,
+            "message": self.message,
+        }
+
+    @property
+    def shown(self) -> str:
+        """File, line, level, object, field and message, in one line."""
+        about = "".join(f"{part}: " for part in (self.subject, self.field) if part)
+        return f"{self.file}:{self.line}: {self.level.value}: {about}{self.message}"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Document:

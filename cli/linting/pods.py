@@ -12,7 +12,6 @@ from cli.linting.fields import entries, mapping, text
 from dra.gpu.names import DEFAULT_DRIVER, finalizer
 
 GATE = finalizer(DEFAULT_DRIVER)
-_EXTENDED = "nvidia.com/mig-"
 _TEMPLATES: Mapping[str, Path] = {
     "Pod": ("spec",),
     "PodTemplate": ("template", "spec"),
@@ -32,6 +31,14 @@ class PodSpec:
     document: Document
     at: Path
     spec: dict[str, Any]
+
+    @property
+    def whole(self) -> dict[str, Any]:
+        """The pod, or the template of pods, that it is of: ``metadata`` and ``spec``."""
+        holder: Any = self.document.obj
+        for step in self.at[:-1]:
+            holder = holder[step]
+        return {"metadata": mapping(holder, "metadata"), "spec": self.spec}
 
     def references(self) -> Iterator[tuple[str, tuple[str, str]]]:
         """Kind and key of the claims and templates that it names."""
@@ -94,14 +101,6 @@ def _containers(pod: PodSpec, offered: Mapping[str, ClaimSpec | None]) -> Iterat
                     message = f"spec.resourceClaims has no {name!r}; there are: {have}"
                     yield document.remark(Level.ERROR, where, message)
                 yield from _request(document, where, entry, offered.get(name))
-            for resource in mapping(container, "resources", "limits"):
-                if resource.startswith(_EXTENDED):
-                    yield document.remark(
-                        Level.WARNING,
-                        (*path, "limits", resource),
-                        "an extended resource is served only on nodes that kube-scheduler "
-                        "allocates (--allocator=scheduler); a resource claim is served everywhere",
-                    )
     for name in sorted(set(offered) - used):
         index = list(offered).index(name)
         yield document.remark(

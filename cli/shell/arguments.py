@@ -30,6 +30,7 @@ def parser() -> argparse.ArgumentParser:
     _profiles(commands)
     _doctor(commands)
     _lint(commands)
+    _convert(commands)
     _drain(commands)
     _resume(commands)
     _release(commands)
@@ -145,6 +146,16 @@ def _lint(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
     command.add_argument("file", nargs="+", help="files, directories, or - for the standard input")
     command.add_argument("--strict", action="store_true", help="warnings are errors")
     command.add_argument("--hints", action="store_true", help="also what could be better")
+
+
+def _convert(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = _command(
+        commands,
+        "convert",
+        "Print manifests of other systems with claims instead of their limits, without a cluster.",
+        examples="  kubectl mig convert pod.yaml\n  helm template . | kubectl mig convert -\n",
+    )
+    command.add_argument("file", nargs="+", help="files, directories, or - for the standard input")
 
 
 def _drain(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

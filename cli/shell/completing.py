@@ -65,7 +65,7 @@ def _candidates(before: Sequence[str], last: str, names: Names) -> list[str] | N
         return _values(pending, before, names)
     if last.startswith("-"):
         return [f"{flag}\t{a.help}" for flag, a in options.items() if a.help != argparse.SUPPRESS]
-    if before[0] == "lint":
+    if before[0] in ("convert", "lint"):
         return None
     given = list(_positionals(before[1:], options))
     return _objects(before[0], given, _where(before), names)

@@ -28,7 +28,7 @@ from dra.kube import errors
 from dra.kube.client.http import HttpClient
 from dra.kube.client.transport import KubeApi
 
-_OFFLINE = frozenset({"lint"})
+_OFFLINE = frozenset({"convert", "lint"})
 _COMPLETION_SECONDS = 3.0
 _RESOURCES: Mapping[str, Resource] = {
     "node": MIG_NODES,

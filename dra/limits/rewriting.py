@@ -8,7 +8,9 @@ each slice is a claim of its own, because a container names a claim only once.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
+from typing import Any
 
 from dra.common.resources import Obj, at
 from dra.limits.asks import asks, preferences, served
@@ -47,6 +49,25 @@ def rewriting(pod: Obj) -> list[Obj]:
     for (path, container, _), wanted, start in zip(places, asked, starts, strict=True):
         steps += _of_container(path, container, wanted, start) if wanted else []
     return steps
+
+
+def rewritten(pod: Obj) -> Obj:
+    """The pod with that patch applied; ``pod`` itself stays."""
+    made = copy.deepcopy(pod)
+    for step in rewriting(pod):
+        *steps, last = (
+            each.replace("~1", "/").replace("~0", "~") for each in step["path"][1:].split("/")
+        )
+        holder: Any = made
+        for each in steps:
+            holder = holder[int(each)] if isinstance(holder, list) else holder[each]
+        if step["op"] == "remove":
+            del holder[last]
+        elif last == "-":
+            holder.append(copy.deepcopy(step["value"]))
+        else:
+            holder[last] = copy.deepcopy(step["value"])
+    return made
 
 
 def entry_name(template: str, number: int) -> str:

@@ -41,7 +41,7 @@ def test_every_exit_code_is_explained() -> None:
 
 def test_every_command_is_in_the_table() -> None:
     commands = next(a.choices for a in parser()._actions if isinstance(a.choices, dict))
-    looking = {"map", "explain", "profiles", "doctor", "lint"}
+    looking = {"map", "explain", "profiles", "doctor", "lint", "convert"}
     assert set(commands) == {*looking, "drain", "resume", "release", "bundle"}
     assert not {c for c in commands if f"`{c}" not in PAGE}
 
@@ -55,6 +55,7 @@ def test_every_command_is_in_the_table() -> None:
         ["explain", "runner"],
         ["doctor"],
         ["lint", __file__],
+        ["convert", __file__],
         ["drain", "node-a"],
         ["resume", "node-a"],
         ["release", "c", "wanted"],

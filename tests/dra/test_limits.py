@@ -11,7 +11,7 @@ from dra.claims.claims import read_claim
 from dra.claims.classes import generated_classes, read_class
 from dra.claims.reader import Reader
 from dra.claims.wants import ClaimWants
-from dra.limits.rewriting import MIRROR, rewriting
+from dra.limits.rewriting import MIRROR, rewriting, rewritten
 from dra.limits.templates import is_template_name, template, template_name
 from tests.dra.limitcases import CASES, Case, expected, patched, pod_of, seen
 
@@ -98,3 +98,10 @@ def test_other_names_are_no_templates_of_ours(name: str) -> None:
     assert not is_template_name(name)
     with pytest.raises(ValueError, match="no template for limits"):
         template(name, "default", driver=DRIVER)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_the_patch_is_applied_as_the_api_server_does(case: Case) -> None:
+    pod = pod_of(case)
+    assert rewritten(pod) == patched(pod, rewriting(pod))
+    assert pod == pod_of(case)

@@ -1,0 +1,76 @@
+"""``kubectl mig convert``: manifests of other systems, as they are written here."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from typing import Any
+
+import yaml
+
+from cli.linting.documents import Document, Level, Remark, read_documents
+from cli.linting.limits import remarks_of
+from cli.linting.pods import PodSpec, pod_spec
+from cli.shell.exits import Exit
+from cli.shell.files import read_files
+from cli.shell.output import Output
+from dra.common.resources import Obj, ObjectKey
+from dra.gpu.names import DEFAULT_DRIVER
+from dra.limits.others import Translation, translate
+from dra.limits.rewriting import rewritten
+from dra.limits.templates import template
+
+
+def run(out: Output, arguments: argparse.Namespace) -> int:
+    """Print every object: those that ask by limits with claims, all others as they are."""
+    objects: list[Obj] = []
+    remarks: list[Remark] = []
+    templates: dict[ObjectKey, None] = {}
+    for file, content in read_files(arguments.file):
+        for found in read_documents(file, content):
+            if isinstance(found, Remark):
+                remarks.append(found)
+                continue
+            pod = pod_spec(found)
+            if pod is None:
+                objects.append(found.obj)
+                continue
+            translation = translate(pod.whole)
+            remarks += remarks_of(pod, translation)
+            if not translation.refused:
+                templates.update(dict.fromkeys(_convert(found, pod, translation)))
+            objects.append(found.obj)
+    made = [_template(*key) for key in templates]
+    _print(out, [*made, *objects], remarks)
+    return Exit.FINDING if any(r.level is Level.ERROR for r in remarks) else Exit.OK
+
+
+def _convert(document: Document, pod: PodSpec, translation: Translation) -> Iterator[ObjectKey]:
+    """Put what a pod becomes into its document; yields the templates that it needs."""
+    before, after = translation.pod, rewritten(translation.pod)
+    holder: Any = document.obj
+    for step in pod.at[:-1]:
+        holder = holder[step]
+    holder.update({key: value for key, value in after.items() if value or key in holder})
+    known = len(before["spec"].get("resourceClaims") or ())
+    for entry in (after["spec"].get("resourceClaims") or ())[known:]:
+        yield document.key[0], entry["resourceClaimTemplateName"]
+
+
+def _template(namespace: str, name: str) -> Obj:
+    """A template that its reader owns: without the label of those that the controller keeps."""
+    made = template(name, namespace, driver=DEFAULT_DRIVER)
+    metadata = {"name": name, "namespace": namespace} if namespace else {"name": name}
+    return {**made, "metadata": metadata}
+
+
+def _print(out: Output, objects: list[Obj], remarks: list[Remark]) -> None:
+    if out.is_json:
+        out.json("Conversion", {"objects": objects, "remarks": [r.as_json for r in remarks]})
+        return
+    for remark in remarks:
+        out.line(f"# {remark.shown}")
+    for number, each in enumerate(objects):
+        if number:
+            out.line("---")
+        out.line(yaml.safe_dump(each, sort_keys=False))

@@ -1,0 +1,221 @@
+"""``kubectl mig convert`` prints manifests of other systems as they are written here."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cli.shell.program import main
+from dra.common.resources import Obj
+
+DEPLOYMENT = """
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: d, namespace: team}
+spec:
+  template:
+    metadata:
+      labels: {app: d}
+      annotations: {hami.io/gpu-scheduler-policy: spread}
+    spec:
+      containers:
+      - name: main
+        image: busybox
+        resources:
+          limits: {nvidia.com/gpu: 2, nvidia.com/gpumem: 8000, nvidia.com/gpucores: 30}
+---
+apiVersion: v1
+kind: Service
+metadata: {name: s}
+"""
+
+
+def pod(limits: str, spec: str = "", metadata: str = "") -> str:
+    return f"""
+apiVersion: v1
+kind: Pod
+metadata: {{name: p{metadata}}}
+spec:
+  {spec or "restartPolicy: Never"}
+  containers:
+  - name: main
+    image: busybox
+    resources: {{limits: {{{limits}}}}}
+"""
+
+
+def convert(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, *arguments: str
+) -> tuple[int, str]:
+    file = tmp_path / "f.yaml"
+    file.write_text(text)
+    code = main(["convert", str(file), "--kubeconfig", "/nowhere", *arguments])
+    return code, capsys.readouterr().out
+
+
+def objects(text: str) -> list[Obj]:
+    return [*yaml.safe_load_all(text)]
+
+
+def test_a_workload_comes_out_with_claims_and_the_templates_that_it_needs(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code, out = convert(capsys, tmp_path, DEPLOYMENT)
+    template, deployment, service = objects(out)
+    assert code == 0
+    assert template["kind"] == "ResourceClaimTemplate"
+    assert template["metadata"] == {
+        "name": "nvidia.com-gpumem-8000-gpu-spread",
+        "namespace": "team",
+    }
+    made = deployment["spec"]["template"]
+    entries = [
+        {
+            "name": f"gpumem-8000-gpu-spread-{n}",
+            "resourceClaimTemplateName": "nvidia.com-gpumem-8000-gpu-spread",
+        }
+        for n in (0, 1)
+    ]
+    assert made["spec"]["resourceClaims"] == entries
+    (container,) = made["spec"]["containers"]
+    assert container["resources"] == {
+        "limits": {},
+        "claims": [{"name": each["name"]} for each in entries],
+    }
+    assert made["metadata"]["labels"] == {"app": "d"}
+    assert service == {"apiVersion": "v1", "kind": "Service", "metadata": {"name": "s"}}
+
+
+def test_lint_finds_nothing_in_what_it_prints(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    _, out = convert(capsys, tmp_path, DEPLOYMENT)
+    (tmp_path / "made.yaml").write_text(out)
+    assert main(["lint", "--strict", str(tmp_path / "made.yaml")]) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "template"),
+    [
+        (pod("nvidia.com/mig-1g.5gb: 1"), "nvidia.com-mig-1g.5gb"),
+        (pod("instaslice.redhat.com/mig-1g.5gb+me: 1"), "nvidia.com-mig-1g.5gb.me"),
+        (pod("mig.das.com/2g.10gb: 1"), "nvidia.com-mig-2g.10gb"),
+        (pod("nvidia.com/gpumem: 3000"), "nvidia.com-gpumem-3000"),
+        (
+            pod("volcano.sh/vgpu-number: 1, volcano.sh/vgpu-memory: 3k, volcano.sh/vgpu-cores: 50"),
+            "nvidia.com-gpumem-3000",
+        ),
+    ],
+)
+def test_each_system_has_its_words(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, template: str
+) -> None:
+    code, out = convert(capsys, tmp_path, text)
+    made, converted = objects(out)
+    assert (code, made["metadata"]["name"]) == (0, template)
+    (container,) = converted["spec"]["containers"]
+    assert container["resources"]["limits"] == {}
+    assert len(container["resources"]["claims"]) == 1
+
+
+def test_what_only_serves_another_system_goes(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    text = pod(
+        "mig.das.com/1g.5gb: 1, instaslice.redhat.com/accelerator-memory-quota: 5",
+        "schedulerName: das-scheduler\n  runtimeClassName: nvidia-legacy\n"
+        "  schedulingGates: [{name: instaslice.redhat.com/accelerator}, {name: mine}]",
+        ", finalizers: [instaslice.redhat.com/accelerator]",
+    )
+    _, out = convert(capsys, tmp_path, text)
+    made = objects(out)[1]
+    assert made["metadata"] == {"name": "p"}
+    assert made["spec"].keys() == {"schedulingGates", "containers", "resourceClaims"}
+    assert made["spec"]["schedulingGates"] == [{"name": "mine"}]
+
+
+REFUSED = {
+    "nvidia.com/gpu: 1, nvidia.com/gpumem-percentage: 50": "is no size of a slice: say",
+    "volcano.sh/vgpu-number: 1, volcano.sh/vgpu-memory-percentage: 50": "no size of a slice",
+    "nvidia.com/gpu: 1, nvidia.com/gpucores: 50": "cores without nvidia.com/gpumem",
+    "nvidia.com/mig-1g.5gb.shared: 1": "not shared by time-slicing",
+    "nvidia.com/mig-1g.5gb: 70": "allowed are 1 to 64",
+    "nvidia.com/mig-1c.3g.20gb: 1": "compute instances that share a GPU instance are not made",
+    "nvidia.com/gpumem: 0": "a whole number of MiB",
+    "nvidia.com/gpu-10gb: 1": "MPS partitions of nos",
+}
+
+
+@pytest.mark.parametrize(("limits", "says"), REFUSED.items())
+def test_what_has_no_counterpart_stays_and_says_why(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, limits: str, says: str
+) -> None:
+    code, out = convert(capsys, tmp_path, pod(limits))
+    assert code == 1
+    (made,) = objects(out)
+    assert made == yaml.safe_load(pod(limits))
+    (line,) = (each for each in out.splitlines() if each.startswith("#"))
+    assert "f.yaml:10: error: Pod p: spec.containers[0].resources.limits." in line
+    name = line.partition(".limits.")[2].partition(": ")[0]
+    assert name in limits, "as it stands in the file"
+    assert says in line
+    assert main(["lint", str(tmp_path / "f.yaml")]) == 1
+    assert says in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("annotation", "says"),
+    [
+        ("nvidia.com/vgpu-mode: hami-core", "limits by a library (hami-core)"),
+        ("volcano.sh/vgpu-mode: hami-core", "limits by a library (hami-core)"),
+        ("nvidia.com/use-gputype: A100", "a selector on attribute productName"),
+        ("nvidia.com/nouse-gpuuuid: GPU-1", "a selector on attribute parentUUID"),
+    ],
+)
+def test_annotations_that_choose_what_limits_cannot_are_refused(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, annotation: str, says: str
+) -> None:
+    text = pod("nvidia.com/gpumem: 3000", metadata=f", annotations: {{{annotation}}}")
+    code, out = convert(capsys, tmp_path, text, "-o", "json")
+    found: dict[str, Any] = json.loads(out)
+    assert (code, found["kind"]) == (1, "Conversion")
+    (remark,) = found["remarks"]
+    assert remark["field"].startswith("metadata.annotations.")
+    assert says in remark["message"]
+    assert found["objects"] == objects(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (pod("nvidia.com/gpu: 1"), "a whole GPU stays with the device plugin"),
+        (pod("volcano.sh/vgpu-memory: 3000"), "gpuMemoryFactor"),
+        (
+            pod(
+                "nvidia.com/gpumem: 3000",
+                metadata=", annotations: {hami.io/gpu-scheduler-policy: topology-aware}",
+            ),
+            "'topology-aware' counts as nothing here: allowed are binpack and spread",
+        ),
+    ],
+)
+def test_what_changes_its_meaning_is_said(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, says: str
+) -> None:
+    code, out = convert(capsys, tmp_path, text)
+    assert code == 0
+    assert f"# {tmp_path}/f.yaml:" in out
+    assert says in out
+
+
+def test_a_pod_that_asks_for_nothing_stays_as_it_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    text = pod("cpu: 1", "schedulerName: hami-scheduler")
+    code, out = convert(capsys, tmp_path, text)
+    assert (code, objects(out)) == (0, objects(text))
+    assert "#" not in out
