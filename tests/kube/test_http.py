@@ -15,6 +15,7 @@ from dra.common.resources import (
 )
 from dra.kube.client.http import HttpClient
 from dra.kube.client.transport import KubeApi
+from dra.kube.connect.plain import open_plain
 from dra.kube.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -185,3 +186,30 @@ def test_closing_ends_the_wait_for_a_throttling_server(stub: Stub, api: KubeApi)
     patient.close()
     caller.join(PATIENCE)
     assert [error.status for error in errors] == [429]
+
+
+def test_a_server_below_a_path_is_asked_there(stub: Stub, tmp_path: Path) -> None:
+    stub.calls.append(reply(thing("n")))
+    config = stub.kubeconfig(tmp_path / "k", cluster={"server": f"{stub.url}/k8s/clusters/c-1/"})
+    KubeApi.connect(config, user_agent="t").get(NODES, "n")
+    assert stub.requests[0].path == "/k8s/clusters/c-1/api/v1/nodes/n"
+
+
+def test_a_client_that_was_closed_connects_anew(stub: Stub, tmp_path: Path) -> None:
+    stub.calls += [reply(thing("n")), reply(thing("n"))]
+    connection = open_plain(stub.kubeconfig(tmp_path / "k"), {}, pool_size=1)
+    assert connection is not None
+    client = HttpClient(connection, user_agent="t", timeout_seconds=30.0)
+    client.call("GET", "/api")
+    server = connection.pool.connection_from_url(stub.url)
+    client.close()
+    assert server.pool is None
+    assert client.call("GET", "/api") == thing("n")
+
+
+def test_a_proxy_sees_the_whole_url(stub: Stub, tmp_path: Path) -> None:
+    stub.calls.append(reply(thing("n")))
+    cluster = {"server": "http://kubernetes.invalid", "proxy-url": stub.url}
+    config = stub.kubeconfig(tmp_path / "k", cluster=cluster)
+    KubeApi.connect(config, user_agent="t").get(NODES, "n")
+    assert stub.requests[0].headers["host"] == "kubernetes.invalid"

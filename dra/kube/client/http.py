@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 import msgspec
 import urllib3
@@ -30,6 +30,7 @@ takes less than 2 MiB of the 8 MiB that a thread's stack has.
 
 
 T = TypeVar("T")
+_Pool = urllib3.PoolManager | urllib3.HTTPConnectionPool
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,11 +73,15 @@ class HttpClient:
         self._clock = clock or SystemClock()
         self._observe = observe
         self._closed = threading.Event()
+        self._server: urllib3.HTTPConnectionPool | None = None
         sys.setrecursionlimit(max(sys.getrecursionlimit(), _RECURSION))
 
     def close(self) -> None:
         """Close idle connections and end waits for a throttling server."""
         self._closed.set()
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
         self._connection.close()
 
     def call(
@@ -170,9 +175,7 @@ class HttpClient:
         stream: bool = False,
     ) -> urllib3.BaseHTTPResponse:
         given = {key: value for key, value in (query or {}).items() if value}
-        url = self._connection.host + path
-        if given:
-            url += "?" + urlencode(given)
+        target = f"{path}?{urlencode(given)}" if given else path
         headers = {"Accept": "application/json", "User-Agent": self._user_agent}
         headers |= self._connection.credentials()
         if body is not None:
@@ -180,7 +183,8 @@ class HttpClient:
         encoded = None if body is None else msgspec.json.encode(body)
 
         def request() -> urllib3.BaseHTTPResponse:
-            return self._connection.pool.urlopen(
+            pool, url = self._route(target)
+            return pool.urlopen(
                 method,
                 url,
                 body=encoded,
@@ -208,6 +212,20 @@ class HttpClient:
             return response
         finally:
             self._observe(Exchange(method, path, status, self._clock.monotonic() - began))
+
+    def _route(self, target: str) -> tuple[_Pool, str]:
+        """The pool of connections to send a request over, and the URL to give it.
+
+        The server's own pool, which is asked for once: a manager of pools parses URLs at each
+        request, which costs as much as sending it. A proxy's manager has to see the whole URL.
+        """
+        manager, host = self._connection.pool, self._connection.host
+        if type(manager) is not urllib3.PoolManager:
+            return manager, host + target
+        pool = self._server
+        if pool is None:
+            pool = self._server = manager.connection_from_url(host)
+        return pool, urlsplit(host).path + target
 
 
 def _allow_silence(response: urllib3.BaseHTTPResponse, seconds: float) -> None:
