@@ -6,7 +6,6 @@ The node program writes its journal and its names of GPUs so, too: whatever a re
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
 TEMPORARY_SUFFIX = ".tmp"
@@ -28,13 +27,14 @@ def write_whole(path: Path, data: bytes, *, mode: int = 0o644, synced: bool = Fa
     Whoever reads finds the old or the new, however the process ends. When the power fails it may be
     the old one again, or without ``synced`` what the file system makes of it.
     The temporary name begins with the file's own and ends in ``.tmp``, which no CDI runtime reads.
+    One process writes to a path, and one thread of it at a time.
 
     Raises:
         OSError: nothing of ``path`` has changed.
     """
-    descriptor, name = tempfile.mkstemp(
-        prefix=f"{path.name}.", suffix=TEMPORARY_SUFFIX, dir=path.parent
-    )
+    name = f"{path}.{os.getpid()}{TEMPORARY_SUFFIX}"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
+    descriptor = os.open(name, flags, mode)
     try:
         with os.fdopen(descriptor, "wb") as file:
             file.write(data)

@@ -20,7 +20,7 @@ from pathlib import Path
 from cdi.files import TEMPORARY_SUFFIX, sync_directory, write_durably, write_whole
 from kubeletplugin.errors import HostError
 from kubeletplugin.journal.entries import Entry, State
-from kubeletplugin.journal.journalfile import Contents, EntryKey, decode, encode
+from kubeletplugin.journal.journalfile import Contents, Encoder, EntryKey, decode
 
 __all__ = ["Entry", "Journal", "State", "previous"]
 _log = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ class Journal:
         self._lock = threading.Lock()
         self._on_change = on_change
         self.failure = ""
+        self._encoder = Encoder()
         self._contents, self.problems = _load(path)
         self._durable = True
         self._entries: dict[EntryKey, Entry] = {e.key: e for e in self._contents.entries}
@@ -187,7 +188,7 @@ class Journal:
             generation=self._contents.generation + 1,
             entries=tuple(entries.values()),
         )
-        data = encode(contents)
+        data = self._encoder.encode(contents)
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             if self._durable:

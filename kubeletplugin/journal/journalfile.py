@@ -85,16 +85,39 @@ _UNSURE = {
 }
 
 
+class Encoder:
+    """Encodes journals, one after the other; entries that stay are not encoded again.
+
+    For one thread at a time.
+    """
+
+    def __init__(self) -> None:
+        self._texts: dict[EntryKey, tuple[Entry, str]] = {}
+
+    def encode(self, contents: Contents) -> bytes:
+        """The file's bytes."""
+        self._texts = {e.key: (e, self._text(e)) for e in contents.entries}
+        entries = ",".join(
+            [*(text for _, text in self._texts.values()), *map(_canonical, contents.unread)]
+        )
+        rest = {
+            "generation": contents.generation,
+            "rebuild": contents.rebuild,
+            "version": VERSION,
+        }
+        # As all of it would be encoded at once: the keys are in their order.
+        text = f'{{"entries":[{entries}],{_canonical(rest)[1:]}'
+        return f'{text[:-1]},"checksum":"{_digest(text)}"}}'.encode()
+
+    def _text(self, entry: Entry) -> str:
+        before, text = self._texts.get(entry.key, (None, ""))
+        # The same object, as entries that are equal may differ in what a newer version wrote.
+        return text if before is entry else _canonical(_record(entry))
+
+
 def encode(contents: Contents) -> bytes:
     """The file's bytes."""
-    body = {
-        "version": VERSION,
-        "generation": contents.generation,
-        "rebuild": contents.rebuild,
-        "entries": [*(_record(e) for e in contents.entries), *contents.unread],
-    }
-    text = _canonical(body)
-    return f'{text[:-1]},"checksum":"{_digest(text)}"}}'.encode()
+    return Encoder().encode(contents)
 
 
 def decode(data: bytes) -> Contents:

@@ -21,7 +21,18 @@ from tests.waiting import PATIENCE
 HARMLESS = {
     *("close", "fdopen", "fsdecode", "fsencode", "fspath", "fstat", "getpid", "getppid", "lstat"),
     *("environ", "listdir", "major", "minor", "path", "readlink", "scandir", "stat", "strerror"),
-    *("statvfs", "stat_result", "sep", "kill", "uname", "urandom", "access", "W_OK", "X_OK"),
+    *(
+        "read",
+        "statvfs",
+        "stat_result",
+        "sep",
+        "kill",
+        "uname",
+        "urandom",
+        "access",
+        "W_OK",
+        "X_OK",
+    ),
 }
 """Names of ``os`` that change no file; what ``fdopen`` is given was counted when opened."""
 

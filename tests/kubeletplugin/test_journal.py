@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.errors import HostError
 from kubeletplugin.journal.journal import Entry, Journal, State, previous
+from kubeletplugin.journal.journalfile import Contents, Encoder, decode, encode
 
 
 def entry(uid: str = "u1", device: str = "gpu-0-mig-1g5gb-19-4", **changes: object) -> Entry:
@@ -178,3 +180,13 @@ def test_a_listener_may_ask_the_journal(tmp_path: Path) -> None:
     journal.retry()
     journal.remove(entry("u2"))
     assert seen == [(1, ""), (1, ""), (1, ""), (1, ""), (1, "cannot write"), (1, ""), (0, "")]
+
+
+def test_entries_that_stay_are_encoded_once_and_others_anew() -> None:
+    encoder = Encoder()
+    stays, changes = entry("u1", extra={"newer": 1}), entry("u2", extra={"newer": 1})
+    encoder.encode(Contents(generation=1, entries=(stays, changes)))
+    for now in (replace(changes, extra={"newer": 2}), changes.at(State.PREPARED)):
+        contents = Contents(2, (stays, now), unread=({"uid": "u3"},), rebuild=True)
+        assert encoder.encode(contents) == encode(contents)
+        assert decode(encode(contents)) == contents

@@ -6,7 +6,10 @@ up. Sources: /proc/driver/nvidia/capabilities/gpu<minor>/mig/gi<id>[/ci<id>]/acc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
 
 from kubeletplugin.errors import HostError
 from kubeletplugin.host.roots import Roots
@@ -80,29 +83,34 @@ def _major(roots: Roots) -> int:
     return major
 
 
-def character_majors(roots: Roots) -> dict[str, int]:
+def character_majors(roots: Roots) -> Mapping[str, int]:
     """Driver name to major number of character devices; whole words, as in /proc/devices.
 
     Raises:
         HostError: /proc/devices cannot be read.
     """
-    path = roots.on_host(_DEVICES)
     try:
-        text = path.read_text()
+        text = roots.read(_DEVICES)
     except OSError as error:
+        path = roots.on_host(_DEVICES)
         raise HostError(f"cannot read {path}: {error.strerror or error}") from error
+    return _majors(text)
+
+
+@lru_cache(maxsize=1)
+def _majors(text: str) -> Mapping[str, int]:
     majors: dict[str, int] = {}
     for line in text.partition("Block devices:")[0].splitlines():
         number, _, name = line.strip().partition(" ")
         if number.isdigit() and name:
             majors.setdefault(name.strip(), int(number))
-    return majors
+    return MappingProxyType(majors)
 
 
 def _read_access(roots: Roots, relative: str, major: int) -> Capability:
     path = roots.on_host(relative)
     try:
-        text = path.read_text()
+        text = roots.read(relative)
     except OSError as error:
         raise HostError(
             f"cannot read MIG capability {path}: {error.strerror or error}; "

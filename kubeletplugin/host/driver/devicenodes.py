@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from cdi.spec import DeviceNode, Edits
@@ -110,7 +110,7 @@ def node_edits(nodes: Iterable[DeviceNode]) -> Edits:
     return Edits(nodes=found, gids=tuple(gid for gid in gids if gid))
 
 
-def _gpu_major(majors: dict[str, int]) -> int | None:
+def _gpu_major(majors: Mapping[str, int]) -> int | None:
     return next((majors[name] for name in _GPU_MAJORS if name in majors), None)
 
 
@@ -134,7 +134,7 @@ def _status(roots: Roots, path: str) -> os.stat_result | None:
 def _parameters(roots: Roots) -> tuple[int, int]:
     """Mode and group that the driver gives to nodes that are made later, by its parameters."""
     try:
-        text = roots.on_host(_PARAMETERS).read_text()
+        text = roots.read(_PARAMETERS)
     except OSError:
         return _WORLD, 0
     fields = dict(line.split(": ", 1) for line in text.splitlines() if ": " in line)

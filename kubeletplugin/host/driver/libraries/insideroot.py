@@ -6,7 +6,8 @@ program sees the host; it has to be followed as a program whose ``/`` is that ro
 
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath
+import os
+from pathlib import Path
 
 _MOST_LINKS = 40
 """Limit of Linux on the links followed in one path."""
@@ -14,17 +15,21 @@ _MOST_LINKS = 40
 
 def inside(root: Path, path: str) -> Path:
     """Path to which ``path`` of ``root`` leads, links followed; it may be absent. Never raises."""
+    return Path(_inside(str(root), path))
+
+
+def _inside(root: str, path: str) -> str:
     at = root
     left = _parts(path)
     links = 0
     while left:
         part = left.pop()
         if part == "..":
-            at = at if at == root else at.parent
+            at = at if at == root else os.path.dirname(at)  # noqa: PTH120
             continue
-        step = at / part
+        step = f"{at.rstrip('/')}/{part}"
         try:
-            target = str(step.readlink())
+            target = os.readlink(step)  # noqa: PTH115
         except OSError:
             at = step
             continue
@@ -39,4 +44,4 @@ def inside(root: Path, path: str) -> Path:
 
 def _parts(path: str) -> list[str]:
     """The names in a path, the last one first."""
-    return [part for part in reversed(PurePosixPath(path).parts) if part != "/"]
+    return [part for part in reversed(path.split("/")) if part not in {"", "."}]
