@@ -128,11 +128,28 @@ class Geometry:
         object.__setattr__(self, "_by_id", {p.id: p for p in self.profiles})
         object.__setattr__(self, "_by_name", {p.name: p for p in self.profiles})
 
+    def __hash__(self) -> int:
+        """Hash of the profiles, computed once: they are deep, and looked up for every GPU."""
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash(self.profiles)
+
     @cached_property
     def memory_slices(self) -> int:
         """Memory slices of the GPU: the furthest end of any placement."""
         ends = (q.start + q.size for p in self.profiles for q in p.placements)
         return max(ends, default=0)
+
+    @cached_property
+    def largest_first(self) -> tuple[Profile, ...]:
+        """The profiles, those with most memory first, then those with most compute."""
+        return tuple(
+            sorted(
+                self.profiles, key=lambda p: (p.memory_mib, p.compute_slices, -p.id), reverse=True
+            )
+        )
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -202,10 +219,7 @@ class Geometry:
 
     def largest_placeable(self, usage: Usage) -> Profile | None:
         """The profile with the most memory, then compute, that could be made now."""
-        largest = sorted(
-            self.profiles, key=lambda p: (p.memory_mib, p.compute_slices, -p.id), reverse=True
-        )
-        fitting = (p for p in largest if any(self.fits(usage, p, place) for place in p.placements))
+        fitting = (p for p in self.largest_first if self.free_placements(usage, p))
         return next(fitting, None)
 
 

@@ -44,12 +44,13 @@ class ClaimTasks:
                         raise DeadlineError("there was no time left to begin; it is tried again")
                     running = (name, self._start(uid, name, work))
             under_way, future = running
-            done, _ = wait_futures([future], timeout=max(0.0, left))
-            if not done:
+            try:
+                future.exception(timeout=max(0.0, left))
+            except TimeoutError:
                 raise DeadlineError(
                     f"{under_way} is still under way, probably because the GPU or the API server "
                     "answers slowly; it goes on, and a repeated call joins it"
-                )
+                ) from None
             if under_way == name:
                 result: T = future.result()
                 return result

@@ -54,6 +54,7 @@ class Hardware:
         self._on_lock_wait = on_lock_wait
         self._mutex = threading.Lock()
         self._units: dict[str, GpuUnit] = {}
+        self._ordered: tuple[GpuUnit, ...] = ()
         self._withheld: dict[str, Conflict] = {}
         watch = EntryWatch(roots, minor_of=self._minor, generation=lambda: session.generation)
         self.identity = Identity(session, watch, boot_id=self.boot_id)
@@ -61,8 +62,7 @@ class Hardware:
 
     def units(self) -> tuple[GpuUnit, ...]:
         """All GPUs by number."""
-        with self._mutex:
-            return tuple(sorted(self._units.values(), key=lambda u: u.known.number))
+        return self._ordered
 
     def unit(self, uuid: str) -> GpuUnit | None:
         """The GPU with this UUID, if the node has it now."""
@@ -110,6 +110,8 @@ class Hardware:
             self._units = unread | {
                 c.uuid: known.get(c.uuid) or self._new_unit(numbers[c.uuid], c) for c in found.cards
             }
+            ordered = sorted(self._units.values(), key=lambda u: u.known.number)
+            self._ordered = tuple(ordered)
             for card in found.cards:
                 unit = self._units[card.uuid]
                 unit.set_card(_still_known(unit.known.card, card))

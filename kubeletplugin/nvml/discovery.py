@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pynvml
@@ -97,7 +97,16 @@ def discover(session: Session, addresses: Collection[str] | None = None) -> Disc
             problems.append(str(error))
     if uncounted is not None and not cards:
         raise uncounted
-    return Discovery(driver, cuda, tuple(cards), tuple(problems))
+    return Discovery(driver, cuda, _sharing_geometries(cards), tuple(problems))
+
+
+def _sharing_geometries(cards: Iterable[Card]) -> tuple[Card, ...]:
+    """The cards; those with equal geometries have the same object, which need not be compared."""
+    known: dict[Geometry, Geometry] = {}
+    return tuple(
+        card if (g := card.geometry) is None else replace(card, geometry=known.setdefault(g, g))
+        for card in cards
+    )
 
 
 def architecture_name(number: int | None) -> str:

@@ -25,7 +25,7 @@ def release_once_joined(tasks: ClaimTasks, release: threading.Event) -> None:
     _, under_way = tasks._running["u"]
 
     def wait() -> None:
-        wait_for("somebody who joins", lambda: under_way._waiters)
+        wait_for("somebody who joins", lambda: under_way._condition._waiters)  # type: ignore[attr-defined]
         release.set()
 
     threading.Thread(target=wait).start()

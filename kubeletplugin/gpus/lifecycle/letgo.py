@@ -73,6 +73,8 @@ class LettingGo:
         units, request = self._hardware.units(), self._request()
         if not units:
             return self.rests and not request.why_node()
+        if request.pause is None and request.drain is None:
+            return any(u.known.let_go for u in units)
         return any(
             not request.why(u.name)
             if u.known.let_go

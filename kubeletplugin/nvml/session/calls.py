@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
 
 from kubeletplugin.nvml.errors import HangError
@@ -38,7 +38,6 @@ class _Call:
     began: float
     until: float
     waited: float = 0.0
-    since: datetime = field(default_factory=lambda: datetime.now(UTC))
     abandoned: bool = False
     wake: threading.Event = field(default_factory=threading.Event)
     future: Future[Any] = field(default_factory=Future)
@@ -71,7 +70,7 @@ class CallPool:
         with self._lock:
             if operation.abandoned:
                 raise AbandonedError(operation.name)
-            operation.name, operation.began, operation.since = name, began, datetime.now(UTC)
+            operation.name, operation.began = name, began
             operation.until = began + self._seconds * factor
             early = operation.until < operation.waited
         if early:
@@ -104,7 +103,7 @@ class CallPool:
         with self._lock:
             calls = [c for c in self._running if c.gpu == gpu and now - c.began >= self._seconds]
             oldest = self._abandoned.get(gpu) or min(calls, key=lambda c: c.began, default=None)
-        return _words(oldest) if oldest else ""
+        return self._words(oldest) if oldest else ""
 
     def overdue(self) -> bool:
         """True if any call has not come back in its time."""
@@ -115,7 +114,7 @@ class CallPool:
     def inside(self) -> tuple[str, ...]:
         """The calls that are inside NVML now, in words; also those that nobody waits for."""
         with self._lock:
-            return tuple(sorted(f"{c.name} since {_time(c)}" for c in self._running))
+            return tuple(sorted(f"{c.name} since {self._since(c)}" for c in self._running))
 
     def _elsewhere(self, name: str, work: Callable[[], T], *, gpu: str, factor: float) -> T:
         began = self._clock()
@@ -123,7 +122,7 @@ class CallPool:
         with self._lock:
             hanging = self._abandoned.get(gpu)
             if hanging is not None:
-                raise _error(hanging)
+                raise self._error(hanging)
             self._running.add(call)
             thread = self._idle.pop() if self._idle else None
         if thread is None:
@@ -141,7 +140,7 @@ class CallPool:
                 if is_running and left <= 0:
                     call.abandoned = True
                     self._abandoned.setdefault(call.gpu, call)
-                    raise _error(call)
+                    raise self._error(call)
             if not is_running:
                 return call.future.result()
             call.wake.wait(left)
@@ -177,14 +176,13 @@ class CallPool:
                     self._abandoned[call.gpu] = overdue[0]
             self._idle.append(mine)
 
+    def _since(self, call: _Call) -> str:
+        began = datetime.now(UTC) - timedelta(seconds=self._clock() - call.began)
+        return f"{began:%H:%M:%S} UTC"
 
-def _time(call: _Call) -> str:
-    return f"{call.since:%H:%M:%S} UTC"
+    def _words(self, call: _Call) -> str:
+        return f"NVML call {call.name} hangs since {self._since(call)}"
 
-
-def _words(call: _Call) -> str:
-    return f"NVML call {call.name} hangs since {_time(call)}"
-
-
-def _error(call: _Call) -> HangError:
-    return HangError(call.name, gpu=call.gpu, detail=f"{_words(call)}; reboot the node if it stays")
+    def _error(self, call: _Call) -> HangError:
+        detail = f"{self._words(call)}; reboot the node if it stays"
+        return HangError(call.name, gpu=call.gpu, detail=detail)

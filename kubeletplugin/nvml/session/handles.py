@@ -24,7 +24,10 @@ class Device:
 
 
 class Handles:
-    """Handles by UUID; ``generation`` counts initialisations of NVML. Thread-safe."""
+    """Handles by UUID; ``generation`` counts initialisations of NVML. Thread-safe.
+
+    Values that are read are never changed, only replaced, so that reading takes no lock.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -46,14 +49,12 @@ class Handles:
 
     def get(self, uuid: str, generation: int) -> Device | None:
         """The GPU's handle of this generation, if there is one."""
-        with self._lock:
-            found = self._kept.get(uuid)
-            return found[1] if found is not None and found[0] == generation else None
+        found = self._kept.get(uuid)
+        return found[1] if found is not None and found[0] == generation else None
 
     def address(self, uuid: str) -> str:
         """The PCI address at which the GPU was last seen; empty if none is known."""
-        with self._lock:
-            return self._addresses.get(uuid, "")
+        return self._addresses.get(uuid, "")
 
     def forget(self, uuid: str) -> None:
         """Drop a GPU's handle: the next is taken and verified anew."""
@@ -62,6 +63,5 @@ class Handles:
 
     def owner(self, handle: Any) -> str:
         """The UUID of the GPU whose handle this object is or was; empty for any other object."""
-        with self._lock:
-            found = self._owners.get(id(handle))
-            return found[1] if found is not None and found[0] is handle else ""
+        found = self._owners.get(id(handle))
+        return found[1] if found is not None and found[0] is handle else ""

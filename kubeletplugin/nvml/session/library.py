@@ -39,6 +39,7 @@ _CHANGES = frozenset(
     }
 )
 _CHANGE_FACTOR = 6.0
+_SUCCESS = code_name(pynvml.NVML_SUCCESS)
 T = TypeVar("T")
 
 
@@ -198,7 +199,7 @@ class Library:
     def _run(self, function: Callable[..., T], *arguments: Any, gpu: str = "") -> T:
         name = function.__name__
         factor = _CHANGE_FACTOR if name in _CHANGES else 1.0
-        began, code = time.monotonic(), code_name(pynvml.NVML_SUCCESS)
+        began, code = time.monotonic(), _SUCCESS
         try:
             return self._calls.run(name, lambda: function(*arguments), gpu=gpu, factor=factor)
         except pynvml.NVMLError as error:

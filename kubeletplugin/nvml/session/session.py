@@ -173,10 +173,13 @@ class Session(Library):
 
     def _fresh(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """Arguments with the current handles of those GPUs whose earlier ones are among them."""
-        return tuple(self._renewed(argument) for argument in arguments)
+        for argument in arguments:
+            if isinstance(argument, _OF_A_GENERATION) and self._renewed(argument) is not argument:
+                return tuple(map(self._renewed, arguments))
+        return arguments
 
     def _renewed(self, argument: Any) -> Any:
-        uuid = self._handles.owner(argument) if isinstance(argument, _OF_A_GENERATION) else ""
+        uuid = self._handles.owner(argument)
         if not uuid:
             return argument
         kept = self._handles.get(uuid, self._generation)
