@@ -82,10 +82,12 @@ class Reporter:
         return self._conditions.write_if_due()
 
     def allocated(self, pod: Pod, claim: Obj, message: str, *, profiles: Iterable[str]) -> None:
-        """A claim of the pod was allocated: its devices' profiles, "" for a whole GPU."""
+        """A claim of the pod was allocated: its devices' profiles, "" for a whole GPU.
+
+        The pod's event tells of it; of the claim its status says the same, without an event.
+        """
         self._observer.allocated(claim, profiles)
-        for regarding in (_typed(claim, RESOURCE_CLAIMS), _typed(pod.obj, PODS)):
-            self._sink.emit(regarding, Reason.ALLOCATED.value, message)
+        self._sink.emit(_typed(pod.obj, PODS), Reason.ALLOCATED.value, message)
 
     def on_claim(self, claim: Obj, obstacle: Obstacle, *, warning: bool = True) -> None:
         """Something about one claim, said once until something else is."""

@@ -75,7 +75,7 @@ def test_an_old_state_that_arrives_late_is_ignored() -> None:
     del late["status"]  # the answer to the finalizer, which the watch brings last
     bench.cluster.set_claim(late)
     bench.run()
-    assert bench.recorder.reasons("c") == ["Allocated"]
+    assert bench.recorder.reasons("p") == ["Allocated"]
     assert bench.cluster.claims["default", "c"].claim.allocation is not None
 
 

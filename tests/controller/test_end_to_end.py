@@ -31,13 +31,13 @@ def test_a_claim_is_allocated_once_its_pod_is_made(served: Site) -> None:
     for number in range(8):
         name = f"c{number}"
         served.claim(name)
-        served.pod(name, name)
+        served.pod(f"pod-{name}", name)
         wait_for("allocation", lambda n=name: served.allocation(n))  # type: ignore[misc]
     assert len(set(served.held())) == 8
     wait_for(
         "event",
         lambda: any(
-            e["reason"] == "Allocated" and e["involvedObject"]["name"] == "c0"
+            e["reason"] == "Allocated" and e["involvedObject"]["name"] == "pod-c0"
             for e in served.api.list(EVENTS, namespace="default").items
         ),
     )

@@ -34,7 +34,7 @@ def test_a_waiting_pod_gets_its_slice_finalizer_first() -> None:
     assert allocation["allocationTimestamp"] == "2026-01-01T00:00:00Z"
     (result,) = allocation["devices"]["results"]
     assert result["pool"] == "node-a-pool"
-    assert bench.recorder.reasons("c") == ["Allocated"]
+    assert bench.recorder.reasons("c") == []
     assert bench.recorder.reasons("p") == ["Allocated"]
 
 

@@ -75,7 +75,8 @@ class Api:
         response = verb(request, target)
         if response.watch is None:
             written = self.registry.store.version != before
-            self.debug.count(_verb(request, target), target, written=written)
+            agent = request.headers.get("user-agent", "")
+            self.debug.count(_verb(request, target), target, written=written, agent=agent)
         return response
 
     def _handle_other(self, request: Request) -> Response:
@@ -123,8 +124,7 @@ class Api:
         if path == "/debug/writes" and request.method == "GET":
             return Response(200, _encode(self.debug.report(self.registry.store.version)))
         if path == "/debug/writes" and request.method == "DELETE":
-            self.debug.writes.clear()
-            self.debug.requests.clear()
+            self.debug.forget()
             return Response(200, b"{}")
         if path == "/debug/faults" and request.method == "POST":
             self.debug.faults.append(Fault.parse(bodies.parse(request)))

@@ -56,14 +56,22 @@ class Debug:
     def __init__(self) -> None:
         self.writes: Counter[str] = Counter()
         self.requests: Counter[str] = Counter()
+        self.writers: dict[str, Counter[str]] = {}
         self.faults: list[Fault] = []
 
-    def count(self, verb: str, target: Target, *, written: bool) -> None:
-        """Counts a served request, and whether it changed something."""
+    def count(self, verb: str, target: Target, *, written: bool, agent: str) -> None:
+        """Counts a served request of a user agent, and whether it changed something."""
         name = "/".join(filter(None, (target.resource.qualified, target.subresource)))
         self.requests[f"{verb} {name}"] += 1
         if written:
             self.writes[f"{verb} {name}"] += 1
+            self.writers.setdefault(agent, Counter())[f"{verb} {name}"] += 1
+
+    def forget(self) -> None:
+        """Begins to count anew."""
+        self.writes.clear()
+        self.requests.clear()
+        self.writers.clear()
 
     def fault_for(self, request: Request) -> Fault | None:
         """The fault that this request runs into, used up by one."""
@@ -82,5 +90,6 @@ class Debug:
             "total": self.writes.total(),
             "writes": dict(sorted(self.writes.items())),
             "requests": dict(sorted(self.requests.items())),
+            "writers": {agent: dict(sorted(c.items())) for agent, c in self.writers.items()},
             "faults": len(self.faults),
         }

@@ -1,0 +1,75 @@
+"""Writes to the API server that one pod with a slice costs in its life, by whoever makes them."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from dra.common.resources import MIG_NODES, PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Obj
+from dra.kube.client.transport import KubeApi
+from sim.cluster.cluster import ClusterShape, running_cluster
+from tests.waiting import wait_for
+
+CONTROLLER, NODE_PROGRAM = "mig-dra-controller", "mig.dra.dev/kubelet-plugin"
+WRITES = {
+    f"{CONTROLLER}: patch resourceclaims.resource.k8s.io": 2,  # finalizer and node; finalizer off
+    f"{CONTROLLER}: patch resourceclaims.resource.k8s.io/status": 1,  # the allocation
+    f"{CONTROLLER}: create events": 1,  # tells the pod what it got
+    f"{NODE_PROGRAM}: patch resourceclaims.resource.k8s.io/status": 2,  # devices on and off
+    f"{NODE_PROGRAM}: update mignodes.mig.dra.dev/status": 2,  # the slice made and removed
+}
+MOST = 8
+OF_NO_POD = ("leases", "deviceclasses")
+"""Written whether there are pods or not: at intervals, and after the start."""
+
+
+def template() -> Obj:
+    request = {"name": "r", "exactly": {"deviceClassName": "mig-1g.5gb"}}
+    return {
+        "metadata": {"name": "slice", "namespace": "default"},
+        "spec": {"spec": {"devices": {"requests": [request]}}},
+    }
+
+
+def pod() -> Obj:
+    container = {"name": "c", "image": "i", "resources": {"claims": [{"name": "gpu"}]}}
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "slice"}]
+    return {
+        "metadata": {"name": "p", "namespace": "default"},
+        "spec": {"containers": [container], "resourceClaims": claims},
+    }
+
+
+def writes(api: KubeApi) -> Counter[str]:
+    """Writes of the driver's programs so far."""
+    found: Counter[str] = Counter()
+    for agent, counted in api.read("/debug/writes")["writers"].items():
+        if agent in {CONTROLLER, NODE_PROGRAM}:
+            found.update({f"{agent}: {what}": count for what, count in counted.items()})
+    return Counter({w: n for w, n in found.items() if not any(o in w for o in OF_NO_POD)})
+
+
+def instances(api: KubeApi) -> int:
+    [node] = api.list(MIG_NODES).items
+    return sum(len(gpu.get("instances", ())) for gpu in node["status"]["gpus"])
+
+
+def devices(api: KubeApi) -> list[Obj]:
+    claims = api.list(RESOURCE_CLAIMS).items
+    return [d for c in claims for d in c.get("status", {}).get("devices", ())]
+
+
+def test_a_pods_life_costs_at_most_eight_writes_of_both_programs() -> None:
+    with running_cluster(ClusterShape(nodes=1, gpus=("A100-SXM4-40GB",))) as cluster:
+        api = cluster.api
+        api.create(RESOURCE_CLAIM_TEMPLATES, template())
+        before = writes(api)
+        api.create(PODS, pod())
+        wait_for("the slice in the claim's status", lambda: devices(api))
+        wait_for("the slice in the MigNode", lambda: instances(api) == 1)
+        api.delete(PODS, "p", namespace="default")
+        wait_for("the claim to be gone", lambda: not api.list(RESOURCE_CLAIMS).items)
+        wait_for("an empty MigNode", lambda: instances(api) == 0)
+        wait_for("the event", lambda: writes(api)[f"{CONTROLLER}: create events"])
+        made = writes(api) - before
+    assert made == WRITES
+    assert made.total() <= MOST
