@@ -20,6 +20,7 @@ KIND: Final = "MigDeviceConfig"
 PlacementPolicy = Literal["sws", "best-fit", "first-fit", "mfi", "spread"]
 NodePolicy = Literal["none", "binpack", "spread"]
 NodeResource = Literal["gpu-memory", "cpu", "memory"]
+OnFailure = Literal["wait", "evict"]
 
 
 class NodesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -54,6 +55,19 @@ class PlacementConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     nodes: NodesConfig = NO_PREFERENCE
 
 
+class PreparationConfig(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True
+):
+    """Making of the slices on the node.
+
+    ``on_failure`` says what becomes of a bound pod whose slice its node cannot make, or has failed
+    to make several times: ``wait`` leaves it where it is (the default), ``evict`` has the
+    controller evict it, where the administrator lets it, so that its owner makes another.
+    """
+
+    on_failure: OnFailure = "wait"
+
+
 class MigDeviceConfig(
     msgspec.Struct,
     frozen=True,
@@ -66,6 +80,7 @@ class MigDeviceConfig(
     api_version: Literal["mig.dra.dev/v1alpha1"]
     kind: Literal["MigDeviceConfig"]
     placement: PlacementConfig = PlacementConfig()
+    preparation: PreparationConfig = PreparationConfig()
 
 
 DEFAULT = MigDeviceConfig(api_version=API_VERSION, kind=KIND)
@@ -110,6 +125,17 @@ def decode_placement(parameters: object) -> dict[str, Any]:
     said = decode(parameters).placement
     named = parameters.get("placement", {}) if isinstance(parameters, dict) else {}
     return {name: getattr(said, name) for name in named}
+
+
+def decode_on_failure(parameters: object) -> OnFailure | None:
+    """``preparation.onFailure`` if ``parameters`` name it; None if they do not.
+
+    Raises:
+        InvalidObjectError: as ``decode``.
+    """
+    said = decode(parameters).preparation
+    named = parameters.get("preparation", {}) if isinstance(parameters, dict) else {}
+    return said.on_failure if "onFailure" in named else None
 
 
 def encode(config: MigDeviceConfig) -> dict[str, Any]:

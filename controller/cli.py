@@ -72,6 +72,12 @@ EVENT_LIMITS = EventLimits(at_once=5, pause_seconds=0.1, delay_seconds=0.5)
     "its slice before kubelet asks for it.",
 )
 @click.option(
+    "--evict-failed",
+    is_flag=True,
+    help="Evict pods that are bound where their slice cannot be made, if their label or the "
+    "configuration of their class or claim asks for it.",
+)
+@click.option(
     "--metrics-address",
     default="",
     metavar="HOST:PORT",
@@ -96,6 +102,7 @@ def main(  # noqa: PLR0913 - one parameter per flag
     identity: str,
     finalizer_at_creation: bool,
     eager_creation: bool,
+    evict_failed: bool,
     metrics_address: str,
     log_level: str,
     log_format: str,
@@ -129,6 +136,7 @@ def main(  # noqa: PLR0913 - one parameter per flag
             driver_name,
             finalizer_at_creation=finalizer_at_creation,
             eager_creation=eager_creation,
+            evict_failed=evict_failed,
         ),
         registry=registry,
         probes=probes,

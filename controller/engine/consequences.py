@@ -6,6 +6,7 @@ from controller.cluster.cluster import Cluster
 from controller.cluster.effects import Effects, TakenBack
 from controller.lifecycle.allocation_writes import AllocationWrites
 from controller.lifecycle.classsync import ClassSync
+from controller.lifecycle.evictions import Evictions
 from controller.lifecycle.hindered import Hindered
 from controller.lifecycle.lost_nodes import LostNodes
 from controller.lifecycle.nominations import Nominations
@@ -39,6 +40,7 @@ class Consequences:
         failed_gpus: FailedGpus,
         allocations: AllocationWrites,
         prepare_retries: PrepareRetries,
+        evictions: Evictions,
         lost_nodes: LostNodes,
         hindered: Hindered,
         nominations: Nominations,
@@ -56,6 +58,7 @@ class Consequences:
         self._failed_gpus = failed_gpus
         self._allocations = allocations
         self._prepare_retries = prepare_retries
+        self._evictions = evictions
         self._lost_nodes = lost_nodes
         self._hindered = hindered
         self._nominations = nominations
@@ -105,6 +108,7 @@ class Consequences:
         self._exclusions.forget(uid)
         self._allocations.forget_pod(uid)
         self._prepare_retries.forget(uid)
+        self._evictions.forget(uid)
         self._lost_nodes.forget(uid)
         self._hindered.forget(uid)
         self._nominations.forget(uid)

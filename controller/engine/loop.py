@@ -45,11 +45,13 @@ class Names:
 
     ``finalizer_at_creation``: the API server puts the finalizer on every claim of ours.
     ``eager_creation``: claims name their node in a label, so that it makes their slices at once.
+    ``evict_failed``: pods may be evicted whose slice cannot be made.
     """
 
     driver: str
     finalizer_at_creation: bool = False
     eager_creation: bool = True
+    evict_failed: bool = False
 
     @property
     def finalizer(self) -> str:
@@ -201,6 +203,7 @@ class Controller:
             now=self._clock.now,
             leads=lambda: self._leads() and not stop.is_set(),
             labels_nodes=self._names.eager_creation,
+            evicts=self._names.evict_failed,
         )
 
     def _fence(self, inbox: Inbox, cluster: Cluster, *, writer: Writer, outbox: Outbox) -> Fence:

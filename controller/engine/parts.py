@@ -11,6 +11,7 @@ from controller.lifecycle.allocation_writes import AllocationWrites
 from controller.lifecycle.claimwrites import ClaimWrites
 from controller.lifecycle.classsync import ClassSync
 from controller.lifecycle.cleanup import Ender
+from controller.lifecycle.evictions import Evictions
 from controller.lifecycle.failed_prepare import FailedPrepares
 from controller.lifecycle.giving_up import GivingUp
 from controller.lifecycle.hindered import Hindered
@@ -111,6 +112,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
     )
     nominations = Nominations(cluster, writer, in_flight, answers.to_pod, now=now)
     prepare_retries = PrepareRetries(cluster, writer, in_flight=in_flight, now=now)
+    evictions = Evictions(cluster, writer, reporter, in_flight=in_flight, now=now)
     partial_allocations = PartialAllocations(
         cluster, reader, writer, writes=writes, allocator=allocator
     )
@@ -147,6 +149,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         allocations=allocations,
         failed_prepares=failed_prepares,
         prepare_retries=prepare_retries,
+        evictions=evictions,
         lost_nodes=lost_nodes,
         hindered=hindered,
         nominations=nominations,
@@ -180,6 +183,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         failed_gpus=failed_gpus,
         allocations=allocations,
         prepare_retries=prepare_retries,
+        evictions=evictions,
         lost_nodes=lost_nodes,
         hindered=hindered,
         nominations=nominations,

@@ -118,6 +118,15 @@ class Reporter:
         for regarding in (_typed(pod.obj, PODS), _typed(claim, RESOURCE_CLAIMS)):
             self._sink.emit(regarding, obstacle.reason.value, obstacle.message, warning=True)
 
+    def evicted(self, pod: Pod, obstacle: Obstacle) -> None:
+        """A pod was evicted, or was to be and is not yet; said once until something else is."""
+        if not self._is_news(("evicted", pod.uid), obstacle):
+            return
+        fields = {"pod": str(pod), "reason": obstacle.reason.value, "detail": obstacle.message}
+        _log.warning("pod cannot start where it is", extra=fields)
+        reason, message = obstacle.reason.value, obstacle.message
+        self._sink.emit(_typed(pod.obj, PODS), reason, message, warning=True)
+
     def class_conflict(self, device_class: Obj) -> None:
         """A class that we would generate exists and is somebody else's."""
         name = device_class["metadata"]["name"]
@@ -191,6 +200,7 @@ class Reporter:
         if gone:
             self._conditions.forget(pod_uid)
             self._said.pop(("stranded", pod_uid), None)
+            self._said.pop(("evicted", pod_uid), None)
 
 
 def _typed(obj: Obj, resource: Resource) -> Obj:

@@ -6,6 +6,7 @@ from functools import partial
 
 from controller.cluster.cluster import Cluster
 from controller.lifecycle.allocation_writes import AllocationWrites
+from controller.lifecycle.evictions import Evictions
 from controller.lifecycle.failed_prepare import FailedPrepares
 from controller.lifecycle.hindered import Hindered
 from controller.lifecycle.lost_nodes import LostNodes
@@ -45,6 +46,7 @@ class PodService:
         allocations: AllocationWrites,
         failed_prepares: FailedPrepares,
         prepare_retries: PrepareRetries,
+        evictions: Evictions,
         lost_nodes: LostNodes,
         hindered: Hindered,
         nominations: Nominations,
@@ -65,6 +67,7 @@ class PodService:
         self._allocations = allocations
         self._failed_prepares = failed_prepares
         self._prepare_retries = prepare_retries
+        self._evictions = evictions
         self._lost_nodes = lost_nodes
         self._hindered = hindered
         self._nominations = nominations
@@ -84,8 +87,9 @@ class PodService:
         self._agenda.pods.leave(key)
         if pod is None:
             return False
-        if (again := self._prepare_retries.look_at(pod)) is not None:
-            self._agenda.add_pod(key, at=again)
+        for again in (self._prepare_retries.look_at(pod), self._evictions.look_at(pod)):
+            if again is not None:
+                self._agenda.add_pod(key, at=again)
         if self._in_flight.is_about(pod.claim_keys):
             self._agenda.hold_up_pod(key)
         elif not self._begins_write(pod):

@@ -52,6 +52,11 @@ class WriteApi(PatchApi, Protocol):
     ) -> Obj:
         """Server-side apply."""
 
+    def create(
+        self, resource: Resource, body: Obj, *, subresource: str = "", field_manager: str = ""
+    ) -> Obj:
+        """Create an object, or a subresource of the object that ``body`` names."""
+
 
 class NotLeadingError(Exception):
     """Nothing is written any more: another controller may lead."""
@@ -66,7 +71,7 @@ class Writer:
 
     Every method raises KubeError when the server refuses, and NotLeadingError. ``unanswered`` are
     its allocations that may still be made. With ``labels_nodes`` claims name in a label the node
-    that they are allocated to (``dra.claims.node_label``).
+    that they are allocated to (``dra.claims.node_label``). ``evicts``: it may evict pods.
     """
 
     def __init__(  # noqa: PLR0913 - what it writes, and when
@@ -78,6 +83,7 @@ class Writer:
         now: Callable[[], datetime],
         leads: Callable[[], bool],
         labels_nodes: bool = True,
+        evicts: bool = False,
     ) -> None:
         self._api = api
         self._driver = driver
@@ -86,6 +92,7 @@ class Writer:
         self._now = now
         self._leads = leads
         self._labels_nodes = labels_nodes
+        self.evicts = evicts
         self.unanswered = Unanswered()
 
     def add_finalizer(self, claim: Claim, *, node: str) -> Obj:
@@ -250,6 +257,22 @@ class Writer:
             namespace=pod.key[0],
             field_manager=self._manager,
         )
+
+    def evict(self, pod: Pod) -> Obj:
+        """Evict a pod by the Eviction API.
+
+        Raises:
+            UnavailableError: a PodDisruptionBudget forbids it now (429), or no answer.
+        """
+        self._check()
+        namespace, name = pod.key
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": name, "namespace": namespace},
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        }
+        return self._api.create(PODS, body, subresource="eviction", field_manager=self._manager)
 
     def set_condition(
         self, pod: Pod, condition: str, *, status: str, reason: str, message: str

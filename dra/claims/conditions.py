@@ -3,13 +3,13 @@
 The Ready condition in ``status.devices`` of a claim is written by the node and read by the
 controller, which writes the other one.
 
-``Ready`` is True with the reason ``Prepared``, or False with ``PrepareFailedPermanently`` or a
-:class:`dra.gpu.reasons.GpuReason`.
+``Ready`` is True with the reason ``Prepared``, or False with ``PrepareFailedPermanently``,
+``PrepareFailing`` or a :class:`dra.gpu.reasons.GpuReason`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from dra.common.resources import at
@@ -18,6 +18,9 @@ READY = "Ready"
 PREPARED = "Prepared"
 PREPARE_FAILED = "PrepareFailedPermanently"
 """The node cannot prepare the device, and will not be able to before somebody does something."""
+
+PREPARE_FAILING = "PrepareFailing"
+"""The node has failed several times to prepare the device, and goes on trying."""
 
 
 def claims_allocated(driver: str) -> str:
@@ -28,10 +31,13 @@ def claims_allocated(driver: str) -> str:
     return f"{driver}/ClaimsAllocated"
 
 
-def failed_prepare(claim: Mapping[str, Any], *, driver: str) -> str:
-    """Reason why a claim's node can never prepare it, in words; empty if the node did not say so.
+def failed_prepare(
+    claim: Mapping[str, Any], *, driver: str, reasons: Container[str] = (PREPARE_FAILED,)
+) -> str:
+    """Message of a claim's node that it cannot prepare it for one of ``reasons``; else empty.
 
-    ``claim`` is the object as JSON. Only devices that are allocated to it now count.
+    Without ``reasons`` the node never can. ``claim`` is the object as JSON. Only devices that are
+    allocated to it now count.
     """
     results = at(claim, "status", "allocation", "devices", "results")
     held = {(r["driver"], r["pool"], r["device"]) for r in results}
@@ -39,6 +45,6 @@ def failed_prepare(claim: Mapping[str, Any], *, driver: str) -> str:
         if device["driver"] != driver or (driver, device["pool"], device["device"]) not in held:
             continue
         for condition in at(device, "conditions"):
-            if condition["type"] == READY and condition.get("reason") == PREPARE_FAILED:
+            if condition["type"] == READY and condition.get("reason") in reasons:
                 return str(condition.get("message") or "the node gave no reason")
     return ""

@@ -35,6 +35,8 @@ class Reason(StrEnum):
     TAKEN_BACK = "AllocationTakenBack"
     REFUSED = "AllocationRefused"
     PREPARE_FAILED = PREPARE_FAILED
+    EVICTED = "PodEvicted"
+    NOT_EVICTED = "PodNotEvicted"
     CLASS_CONFLICT = "DeviceClassConflict"
     EXTENDED_RESOURCE_TAKEN = "ExtendedResourceTaken"
 

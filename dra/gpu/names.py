@@ -17,6 +17,14 @@ _MIG_DEVICE = re.compile(
 _GPU_DEVICE = re.compile(r"gpu-(?P<minor>\d{1,5})")
 
 
+def on_failure(driver: str) -> str:
+    """The label of a pod that says what becomes of it where its slice cannot be made.
+
+    ``evict`` or ``wait``; it stands above the configuration of claims and classes.
+    """
+    return f"{driver}/on-failure"
+
+
 def prepare_retry(driver: str) -> str:
     """The annotation of a pod by which kubelet is made to ask again for what was not prepared.
 

@@ -30,6 +30,7 @@ _COLLECTIONS = {
     ("coordination.k8s.io/v1", "Lease"): (
         "/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases"
     ),
+    ("apps/v1", "ReplicaSet"): "/apis/apps/v1/namespaces/{namespace}/replicasets",
     ("mig.dra.dev/v1alpha1", "MigNode"): "/apis/mig.dra.dev/v1alpha1/mignodes",
     ("resource.k8s.io/v1", "DeviceClass"): "/apis/resource.k8s.io/v1/deviceclasses",
     ("resource.k8s.io/v1", "ResourceSlice"): "/apis/resource.k8s.io/v1/resourceslices",

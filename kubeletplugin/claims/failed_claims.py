@@ -30,6 +30,7 @@ class FailedClaims:
         self._clock = clock or SystemClock()
         self._lock = threading.Lock()
         self._failed: dict[str, tuple[FailedClaim, float]] = {}
+        self._in_a_row: dict[str, int] = {}
         self._is_cut_short = self._is_registered = False
         self._resumed = ""
 
@@ -45,12 +46,17 @@ class FailedClaims:
         with self._lock:
             kept = {u: f for u, f in self._failed.items() if now < f[1] + LISTED_SECONDS}
             self._failed = kept
+            self._in_a_row = {u: n for u, n in self._in_a_row.items() if u in kept}
             return tuple(failed for failed, _ in [*kept.values()][-_MOST:])
 
-    def failed(self, ref: ClaimRef, error: PluginError) -> None:
-        """Kubelet was told ``error``."""
-        if not isinstance(error, ClaimError):
-            self._list(ref, passing=error.passing or isinstance(error, ClaimUnreadableError))
+    def failed(self, ref: ClaimRef, error: PluginError) -> int:
+        """Kubelet was told ``error``; returns how often in a row it was told one."""
+        if isinstance(error, ClaimError):
+            return 0
+        with self._lock:
+            count = self._in_a_row[ref.uid] = self._in_a_row.get(ref.uid, 0) + 1
+        self._list(ref, passing=error.passing or isinstance(error, ClaimUnreadableError))
+        return count
 
     def made(self, ref: ClaimRef) -> None:
         """The claim is prepared; if kubelet got an error meanwhile, it would get devices now."""
@@ -63,6 +69,7 @@ class FailedClaims:
         """Kubelet has the devices of the claim, or wants it no more."""
         with self._lock:
             known = self._failed.pop(ref.uid, None)
+            self._in_a_row.pop(ref.uid, None)
         if known is not None:
             self._on_change()
 

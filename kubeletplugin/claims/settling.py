@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dra.claims.conditions import PREPARE_FAILING
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.failed_claims import FailedClaims
@@ -11,6 +12,9 @@ from kubeletplugin.journal.entries import HELD
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.publishing.claimstatus import ClaimStatuses
 from kubeletplugin.telemetry.reports import Reports
+
+SEVERAL = 3
+"""Failures in a row after which a claim's status tells of them."""
 
 
 class Settling:
@@ -40,10 +44,17 @@ class Settling:
             for entry in self._journal.of_claim(ref.uid):
                 self._monitor.clear_denial(entry.gpu)
             return
-        self._failed_claims.failed(ref, error)
+        failures = self._failed_claims.failed(ref, error)
         if gpu := denied_gpu(error):
             self._monitor.take_denial(gpu, str(error))
         held = any(e.state in HELD for e in self._journal.of_claim(ref.uid))
         if is_permanent(error, held=held):
             self._statuses.show_failure(ref, str(error), pool=self._pool)
             self._reports.report_claim(ref, NodeReason.PREPARE_FAILED, str(error), warning=True)
+        elif failures >= SEVERAL and not held:
+            self._statuses.show_failure(
+                ref,
+                f"{failures} times in a row: {error}",
+                pool=self._pool,
+                reason=PREPARE_FAILING,
+            )

@@ -31,9 +31,11 @@ def prepared_device(driver: str, entry: Entry, problem: DeviceProblem | None) ->
     }
 
 
-def failed_devices(driver: str, claim: Claim, *, pool: str, message: str) -> list[Obj]:
-    """The devices that a claim was given in ``pool``, as impossible to prepare."""
-    condition = _condition("False", PREPARE_FAILED, message)
+def failed_devices(
+    driver: str, claim: Claim, *, pool: str, message: str, reason: str = PREPARE_FAILED
+) -> list[Obj]:
+    """The devices that a claim was given in ``pool``, as not prepared for ``reason``."""
+    condition = _condition("False", reason, message)
     ours = claim.allocation.of_driver(driver) if claim.allocation else ()
     return [
         {"driver": driver, "pool": d.pool, "device": d.device, "conditions": [condition]}

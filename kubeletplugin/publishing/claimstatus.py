@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from dra.claims.claims import Claim, read_claim
+from dra.claims.conditions import PREPARE_FAILED
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client.transport import KubeApi
@@ -89,12 +90,14 @@ class ClaimStatuses:
             ref, lambda _: [prepared_device(self._driver, e, self._problem(e)) for e in read()]
         )
 
-    def show_failure(self, ref: ClaimRef, message: str, *, pool: str) -> None:
-        """Show the devices that the claim was given in ``pool`` as impossible to prepare."""
+    def show_failure(
+        self, ref: ClaimRef, message: str, *, pool: str, reason: str = PREPARE_FAILED
+    ) -> None:
+        """Show the devices that the claim was given in ``pool`` as not prepared for ``reason``."""
         self._want(
             ref,
             lambda claim: failed_devices(
-                self._driver, read_claim(claim), pool=pool, message=message
+                self._driver, read_claim(claim), pool=pool, message=message, reason=reason
             ),
         )
 

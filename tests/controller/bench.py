@@ -36,6 +36,7 @@ class FakeApi:
     def __init__(self) -> None:
         self.objects: dict[tuple[str, str], Obj] = {}
         self.writes: list[str] = []
+        self.evicted: list[Obj] = []
         self.refuse: Callable[[str], KubeError | None] = lambda _: None
         self.lost: Callable[[str], KubeError | None] = lambda _: None
 
@@ -95,6 +96,16 @@ class FakeApi:
         if error := self.lost(what):
             raise error
         return stored
+
+    def create(
+        self, resource: Resource, body: Obj, *, subresource: str = "", field_manager: str = ""
+    ) -> Obj:
+        """Take note of an eviction; nothing else is created."""
+        assert (resource, subresource) == (PODS, "eviction")
+        if error := self.refuse("pods/eviction"):
+            raise error
+        self.evicted.append(body)
+        return body
 
     def apply(
         self,
@@ -208,6 +219,7 @@ class Bench:
         api: FakeApi | None = None,
         finalizer_at_creation: bool = False,
         eager_creation: bool = True,
+        evict_failed: bool = False,
         evaluator: Evaluator | None = None,
         asking: Outbox | None = None,
     ) -> None:
@@ -235,6 +247,7 @@ class Bench:
             now=lambda: datetime.fromtimestamp(1767225600 + self.time - 1000, UTC),
             leads=lambda: self.leads,
             labels_nodes=eager_creation,
+            evicts=evict_failed,
         )
         self.engine = Engine(
             self.cluster,

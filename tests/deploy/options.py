@@ -48,6 +48,7 @@ BY_VALUE: dict[str, dict[str, Given]] = {
         "--driver-name": ("driverName", "a.example", "a.example"),
         "--finalizer-at-creation": ("finalizerAtCreation.enabled", False, False),
         "--eager-creation": ("eagerCreation.enabled", False, False),
+        "--evict-failed": ("evictFailed.enabled", True, True),
         "--metrics-address": ("metrics.port", 9400, ":9400"),
         "--log-level": ("logLevel", "debug", "debug"),
         "--log-format": ("logFormat", "json", "json"),

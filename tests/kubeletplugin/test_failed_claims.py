@@ -8,10 +8,12 @@ import pytest
 
 from api.kubelet.pluginregistration.v1 import api_pb2 as registration
 from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_grpc
+from dra.claims.conditions import PREPARE_FAILING
 from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.failed_claims import LISTED_SECONDS, FailedClaims
 from kubeletplugin.claims.prepare.lookup import ClaimUnreadableError
+from kubeletplugin.claims.settling import SEVERAL
 from kubeletplugin.errors import BusyError, ClaimError, DeadlineError, HardwareError, PluginError
 from kubeletplugin.journal.entries import State
 from kubeletplugin.journal.journal import Journal
@@ -130,6 +132,31 @@ def test_the_mignode_lists_a_claim_from_its_failure_to_its_success(rig: Rig) -> 
     rig.machine.clear_faults()
     assert not rig.prepare(ref).error
     wait_for("success", lambda: not status(rig).get("failedClaims"))
+
+
+@pytest.mark.usefixtures("short_patience")
+def test_the_claim_tells_of_several_failures_in_a_row_until_it_is_prepared(rig: Rig) -> None:
+    ref = rig.claim("gpu-0-mig-1g5gb-19-0")
+    rig.machine.inject(Fault(function=CREATION, action="return", code=999, times=0))
+    for _ in range(SEVERAL - 1):
+        assert rig.prepare(ref).error
+    assert rig.claim_status(ref) == []
+    assert rig.prepare(ref).error
+    (device,) = rig.claim_status(ref)
+    (condition,) = device["conditions"]
+    assert (condition["status"], condition["reason"]) == ("False", PREPARE_FAILING)
+    assert condition["message"].startswith("3 times in a row: ")
+    rig.machine.clear_faults()
+    assert not rig.prepare(ref).error
+    (device,) = rig.claim_status(ref)
+    assert device["conditions"][0]["status"] == "True"
+
+
+def test_a_success_ends_a_row_of_failures(listed: Listed) -> None:
+    error = BusyError("held")
+    assert [listed.claims.failed(REF, error) for _ in range(2)] == [1, 2]
+    listed.claims.forget(REF)
+    assert listed.claims.failed(REF, error) == 1
 
 
 def register(rig: Rig) -> None:
