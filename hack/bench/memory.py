@@ -64,8 +64,10 @@ class _Handler(BaseHTTPRequestHandler):
         url = urlsplit(self.path)
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
         resource = self.server.by_path.get(url.path)
-        if resource is None:
+        if url.path == f"/apis/{RESOURCE_CLAIMS.group}":
             self._answer({"versions": [{"version": RESOURCE_CLAIMS.version}]})
+        elif resource is None:  # nor any other API than that of the objects above
+            self._answer({"kind": "Status", "code": 404, "reason": "NotFound"}, status=404)
         elif "watch" in query:
             self._watch(resource)
         else:
@@ -109,9 +111,9 @@ class _Handler(BaseHTTPRequestHandler):
             self.server.changed.set()
         threading.Event().wait()
 
-    def _answer(self, body: dict[str, Any]) -> None:
+    def _answer(self, body: dict[str, Any], *, status: int = 200) -> None:
         encoded = _encode(body)
-        self.send_response(200)
+        self.send_response(status)
         self.send_header("Content-Length", str(len(encoded)))
         self.end_headers()
         self.wfile.write(encoded)
