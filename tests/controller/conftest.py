@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
 from dra.allocator.scoring import geometry_index
 from dra.allocator.scoring.moves import MoveTable
-from tests.controller.site import Site
+from tests.controller.site import Ground, Site
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -22,11 +23,25 @@ def tables() -> Iterator[None]:
         yield
 
 
+@pytest.fixture(scope="session")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    running = Ground(tmp_path_factory.mktemp("ground"))
+    yield running
+    running.close()
+
+
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    running = Site(tmp_path)
-    try:
-        yield running
-    finally:
-        running.close()
-        sys.stderr.write(running.logs())  # shown for tests that fail
+def site(ground: Ground, tmp_path: Path) -> Iterator[Site]:
+    """It starts with an empty API server."""
+    with closing(Site(ground, tmp_path)) as site:
+        yield site
+    ground.wipe()
+    sys.stderr.write(site.logs())  # shown for tests that fail
+
+
+@pytest.fixture
+def own_site(tmp_path: Path) -> Iterator[Site]:
+    """It has an API server of its own, which has counted nothing yet and may be killed."""
+    with closing(Ground(tmp_path)) as ground, closing(Site(ground, tmp_path)) as site:
+        yield site
+    sys.stderr.write(site.logs())

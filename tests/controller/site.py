@@ -28,17 +28,17 @@ from dra.gpu.inventory import Gpu
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ObjectNotFoundError
 from tests.controller.objects import claim, mignode, node, pod
+from tests.sim.standins import KINDS, wipe
 from tests.waiting import PATIENCE, wait_for
 
 NAMESPACE = "mig-dra-driver"
 CRD = Path(__file__).parents[2] / "api/crds/mignodes.yaml"
 
 
-class Site:
-    """An API server with nodes, and controllers beside it."""
+class Ground:
+    """A running API server with our definition and namespace, and a claim controller."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
         self.kubeconfig = folder / "kubeconfig"
         command = [sys.executable, "-m", "sim", "apiserver", "--kubeconfig-out"]
         self.server = subprocess.Popen([*command, str(self.kubeconfig)], stdout=subprocess.DEVNULL)
@@ -49,10 +49,31 @@ class Site:
             NAMESPACES,
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
         )
-        self.controllers: list[subprocess.Popen[bytes]] = []
         command = [sys.executable, "-m", "sim", "kcm", "--kubeconfig", str(self.kubeconfig)]
         with (folder / "kcm.log").open("wb") as log:
             self.kcm = subprocess.Popen(command, stderr=log)
+
+    def wipe(self) -> None:
+        """Leave nothing of a test."""
+        # Claims first: of those that are gone nobody writes that their pods are.
+        wipe(self.api, [RESOURCE_CLAIMS, *KINDS, MIG_NODES, LEASES])
+
+    def close(self) -> None:
+        for process in (self.kcm, self.server):
+            process.kill()
+            process.wait()
+        self.api.close()
+
+
+class Site:
+    """Nodes in an API server, and controllers beside it."""
+
+    def __init__(self, ground: Ground, folder: Path) -> None:
+        self.folder = folder
+        self.kubeconfig = ground.kubeconfig
+        self.server = ground.server
+        self.api = ground.api
+        self.controllers: list[subprocess.Popen[bytes]] = []
 
     def add_node(self, name: str, *gpus: Gpu) -> None:
         body = node(name)
@@ -139,7 +160,6 @@ class Site:
         )
 
     def close(self) -> None:
-        for process in [*self.controllers, self.kcm, self.server]:
+        for process in self.controllers:
             process.kill()
             process.wait()
-        self.api.close()

@@ -19,6 +19,10 @@ from tests.waiting import PATIENCE, wait_for
 
 @pytest.fixture
 def served(site: Site) -> Site:
+    return serve(site)
+
+
+def serve(site: Site) -> Site:
     """Two nodes with one A100 each and one controller without election."""
     for name in ("node-a", "node-b"):
         site.add_node(name)
@@ -132,7 +136,8 @@ def test_a_gate_is_lifted_once_the_claim_is_allocated(served: Site) -> None:
     assert served.allocation("c")
 
 
-def test_at_rest_and_after_a_restart_nothing_is_written(served: Site) -> None:
+def test_at_rest_and_after_a_restart_nothing_is_written(own_site: Site) -> None:
+    served = serve(own_site)
     for number in range(3):
         served.claim(f"c{number}")
         served.pod(f"p{number}", f"c{number}")

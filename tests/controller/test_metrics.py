@@ -107,7 +107,8 @@ def test_a_claim_that_waits_no_longer_does_not_show(end: str) -> None:
     assert waiting(watched.scrape()) == 0
 
 
-def test_a_running_controller_is_scraped_and_probed(site: Site) -> None:
+def test_a_running_controller_is_scraped_and_probed(own_site: Site) -> None:
+    site = own_site
     site.add_node("node-a")
     site.start("--metrics-address", "127.0.0.1:0")
     logs = [site.folder / "controller-0.log"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from dra.common.resources import (
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Obj,
+    Resource,
 )
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ConflictError, ObjectNotFoundError
@@ -24,6 +25,16 @@ from tests.sim.apiserver.running import running_server
 
 DRIVER = "mig.dra.dev"
 CLASS = "mig-1g.5gb"
+KINDS = (
+    EVENTS,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_CLAIM_TEMPLATES,
+    RESOURCE_SLICES,
+    NODES,
+    DEVICE_CLASSES,
+)
+"""What tests make, in the order in which it is removed."""
 
 
 @contextmanager
@@ -34,17 +45,9 @@ def api_server(directory: Path) -> Iterator[KubeApi]:
         api.close()
 
 
-def wipe(api: KubeApi) -> None:
+def wipe(api: KubeApi, resources: Sequence[Resource] = KINDS) -> None:
     """Leave nothing of a test; finalizers do not hold anything."""
-    for resource in (
-        EVENTS,
-        PODS,
-        RESOURCE_CLAIMS,
-        RESOURCE_CLAIM_TEMPLATES,
-        RESOURCE_SLICES,
-        NODES,
-        DEVICE_CLASSES,
-    ):
+    for resource in resources:
         for obj in api.list(resource).items:
             name, namespace = obj["metadata"]["name"], obj["metadata"].get("namespace", "")
             try:
