@@ -66,7 +66,7 @@ class Roots:
         Raises:
             OSError: it cannot be read.
         """
-        descriptor = os.open(self.on_host(path), os.O_RDONLY | os.O_CLOEXEC)
+        descriptor = os.open(f"{self.host}/{path}", os.O_RDONLY | os.O_CLOEXEC)
         try:
             content = b"".join(iter(lambda: os.read(descriptor, _CHUNK), b""))
         finally:

@@ -78,9 +78,9 @@ class EntryWatch:
         """Mark the directories of an entry's instances."""
         for _, path in self._places(entry):
             try:
-                mode = stat.S_IMODE(path.stat().st_mode)
+                mode = stat.S_IMODE(os.stat(path).st_mode)  # noqa: PTH116
                 if not mode & stat.S_ISVTX:
-                    path.chmod(mode | stat.S_ISVTX)
+                    Path(path).chmod(mode | stat.S_ISVTX)
             except OSError as error:
                 _log.debug("%s cannot be marked: %s", path, error)
 
@@ -111,33 +111,35 @@ class EntryWatch:
             self._held_in = self._generation()
             self.keep_only(())
 
-    def _places(self, entry: Entry) -> Iterator[tuple[str, Path]]:
+    def _places(self, entry: Entry) -> Iterator[tuple[str, str]]:
+        """Directories of an entry's instances, by name; as text, as all are looked at often."""
         minor = None if entry.gi_id is None else self._minor_of(entry.gpu)
         if minor is None:
             return
-        folder = self._roots.on_host(f"{_CAPABILITIES}/gpu{minor}/mig")
-        yield f"gi{entry.gi_id}", folder / f"gi{entry.gi_id}"
-        if (compute := _compute_name(entry, folder / f"gi{entry.gi_id}")) is not None:
-            yield f"gi{entry.gi_id}/{compute}", folder / f"gi{entry.gi_id}" / compute
+        name = f"gi{entry.gi_id}"
+        folder = f"{self._roots.host}{_CAPABILITIES}/gpu{minor}/mig/{name}"
+        yield name, folder
+        if (compute := _compute_name(entry, folder)) is not None:
+            yield f"{name}/{compute}", f"{folder}/{compute}"
 
-    def _tell(self, entry: Entry, name: str, path: Path) -> Continuity:
+    def _tell(self, entry: Entry, name: str, path: str) -> Continuity:
         with self._lock:
             descriptor = self._held.get(entry.key, {}).get(name)
             if descriptor is not None:
                 return still_there(descriptor)
         try:
-            mode = path.stat().st_mode
+            mode = os.stat(path).st_mode  # noqa: PTH116
         except OSError:
             return Continuity.UNKNOWN
         return Continuity.SAME if mode & stat.S_ISVTX else Continuity.UNKNOWN
 
 
-def _compute_name(entry: Entry, folder: Path) -> str | None:
+def _compute_name(entry: Entry, folder: str) -> str | None:
     """The name of the compute instance's directory, by its id or as the only one there is."""
     if entry.ci_id is not None:
         return f"ci{entry.ci_id}"
     try:
-        names = [p.name for p in folder.iterdir() if p.name.startswith("ci")]
+        names = [name for name in os.listdir(folder) if name.startswith("ci")]  # noqa: PTH208
     except OSError:
         return None
     return names[0] if len(names) == 1 else None

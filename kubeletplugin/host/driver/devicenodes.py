@@ -13,7 +13,7 @@ from pathlib import Path
 from cdi.spec import DeviceNode, Edits
 from kubeletplugin.errors import HostError
 from kubeletplugin.host.driver.caps import Capability, character_majors
-from kubeletplugin.host.driver.libraries.insideroot import inside
+from kubeletplugin.host.driver.libraries.insideroot import followed
 from kubeletplugin.host.roots import Roots
 
 UVM = "nvidia-uvm"
@@ -22,6 +22,7 @@ _GPU_MAJORS = ("nvidia", "nvidia-frontend")
 _CONTROL_MINOR = 255
 _MODESET_MINOR = 254
 _PARAMETERS = "/proc/driver/nvidia/params"
+_ROOT = Path("/")
 _WORLD = stat.S_IROTH | stat.S_IWOTH
 
 
@@ -116,16 +117,16 @@ def _gpu_major(majors: Mapping[str, int]) -> int | None:
 
 def _below_driver(roots: Roots) -> bool:
     """True if the nodes hang under the driver's root and not under the host's."""
-    return roots.driver_root != Path("/") and (roots.driver_seen / "dev").is_dir()
+    return roots.driver_root != _ROOT and (roots.driver_seen / "dev").is_dir()
 
 
-def _seen(roots: Roots, path: str) -> Path:
-    return inside(roots.driver_seen if _below_driver(roots) else roots.host, path)
+def _seen(roots: Roots, path: str) -> str:
+    return followed(str(roots.driver_seen if _below_driver(roots) else roots.host), path)
 
 
 def _status(roots: Roots, path: str) -> os.stat_result | None:
     try:
-        status = _seen(roots, path).stat()
+        status = os.stat(_seen(roots, path))  # noqa: PTH116 - there is no Path
     except OSError:
         return None
     return status if stat.S_ISCHR(status.st_mode) else None

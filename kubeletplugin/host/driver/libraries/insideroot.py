@@ -15,10 +15,11 @@ _MOST_LINKS = 40
 
 def inside(root: Path, path: str) -> Path:
     """Path to which ``path`` of ``root`` leads, links followed; it may be absent. Never raises."""
-    return Path(_inside(str(root), path))
+    return Path(followed(str(root), path))
 
 
-def _inside(root: str, path: str) -> str:
+def followed(root: str, path: str) -> str:
+    """The same as text, for what is looked at for each claim."""
     at = root
     left = _parts(path)
     links = 0
