@@ -12,6 +12,9 @@ In "own finalizer" the controller does that, as on Kubernetes before 1.36. The r
 before" is what the control plane itself can do: the claims are allocated before their pods are
 made, so nobody who allocates them can be faster.
 
+A rate says little where the machine does other work besides. So each row also has the effort of
+its bursts for each pod: CPU time, and writes that the API server took.
+
 The rate limit of kube-scheduler towards the API server (``--kube-api-qps``, 50 by default) is
 raised for all rows alike, because it would be all that is measured.
 """
@@ -27,6 +30,7 @@ from statistics import median, quantiles
 import click
 
 from hack.bench.control.bindings import Bindings, Burst
+from hack.bench.control.effort import Effort
 from hack.bench.control.site import Site, running
 from hack.bench.fleets.fleet import geometry
 from hack.bench.fleets.scenarios import MIXES, sizes
@@ -36,6 +40,8 @@ SECONDS = 60.0
 """Bound on a burst, and duration of the steady part; seconds."""
 ENOUGH_SECONDS = 30.0
 """No further burst begins after bursts of this length together: they tell the rate well enough."""
+PER_POD = ("own CPU ms", "all CPU ms", "writes")
+"""For each pod of a burst: CPU time of our controller, and of it and the control plane."""
 WARM_UP_PODS = 100
 WARM_UP_SECONDS = 20.0
 
@@ -54,11 +60,22 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Bursts, and the seconds that pods one at a time took."""
+    """Bursts and the effort for them, and the seconds that pods one at a time took."""
 
     who: str
     bursts: list[Burst]
     times: list[float]
+    effort: Effort
+
+    @property
+    def per_pod(self) -> tuple[float, float, float]:
+        """CPU ms of the controller, and of it and the control plane, and writes, for each pod."""
+        pods, effort = sum(b.pods for b in self.bursts), self.effort
+        return (
+            1000 * effort.controller / pods,
+            1000 * (effort.controller + effort.control_plane) / pods,
+            effort.writes / pods,
+        )
 
     @property
     def rate(self) -> float:
@@ -98,7 +115,7 @@ def main(  # noqa: PLR0913 - one parameter per option
         return
     shape = geometry(product)
     mix = dict(zip(sizes(shape), MIXES["uniform"], strict=True))
-    header = ("nodes", "bound", "pods/s", "x slowest", "p50 ms", "p90 ms")
+    header = ("nodes", "bound", "pods/s", "x slowest", "p50 ms", "p90 ms", *PER_POD)
     click.echo(f"{'allocated by':<20}" + "".join(f"{h:>12}" for h in header))
     for nodes in sizes_ or (30, 100, 300):
         load = Load(nodes, pods, bursts, single, mix, templates)
@@ -143,12 +160,15 @@ def _measured(
         bindings.clear()
         bursts: list[Burst] = []
         times: list[float] = []
+        effort = Effort()
         while len(bursts) < load.bursts and sum(b.seconds for b in bursts) < ENOUGH_SECONDS:
             times += bindings.singly(load.single, gated=gated, limit_seconds=SECONDS)
             bindings.clear()
+            before = site.effort()
             bursts.append(bindings.burst(load.pods, gated=gated, limit_seconds=SECONDS))
+            effort += site.effort() - before
             bindings.clear()
-    return Row(who, bursts, times)
+    return Row(who, bursts, times, effort)
 
 
 def _text(row: Row, nodes: int, slowest: float) -> str:
@@ -157,6 +177,7 @@ def _text(row: Row, nodes: int, slowest: float) -> str:
     return (
         f"{row.who:<20}{nodes:>12}{row.bound:>12}{rate:>12.1f}"
         f"{rate / slowest if slowest else float('nan'):>12.1f}{cuts[4]:>12.1f}{cuts[8]:>12.1f}"
+        + "".join(f"{figure:>12.1f}" for figure in row.per_pod)
     )
 
 

@@ -32,6 +32,7 @@ from dra.kube.errors import KubeError
 from dra.kube.timing import rfc3339
 from hack.bench.control import objects
 from hack.bench.control.bindings import CREATORS
+from hack.bench.control.effort import Effort, count_writes
 from hack.bench.fleets.slices import partitionable
 from hack.cluster.binaries import Binaries
 from hack.cluster.driver.chart import NAMESPACE, REPOSITORY
@@ -51,6 +52,7 @@ class Site:
 
     def __init__(self, control_plane: ControlPlane, shape: Geometry, *, nodes: int) -> None:
         self._control_plane = control_plane
+        self._controller: Process | None = None
         kubeconfig = str(control_plane.kubeconfig(credentials.ADMIN))
         self.api = KubeApi.connect(kubeconfig, user_agent="bench", timeout_seconds=60)
         self._inventories = [objects.inventory(f"node-{n:04}", shape) for n in range(nodes)]
@@ -95,12 +97,14 @@ class Site:
         command = [sys.executable, "-m", "controller", "--kubeconfig", kubeconfig, *flags]
         process = Process("controller", command, logs=self._logs)
         process.start()
+        self._controller = process
         try:
             profiles = self._inventories[0].gpus[0].geometry
             classes = {class_name(p.name) for p in profiles.profiles} if profiles else set()
             wait_for("classes", lambda: classes <= self._classes(), timeout=60)
             yield process
         finally:
+            self._controller = None
             process.stop()
         _each(lambda b: self.api.delete(MIG_NODES, b["metadata"]["name"]), bodies)
 
@@ -130,6 +134,14 @@ class Site:
             {"status": {"allocation": allocation}},
             namespace="default",
             subresource="status",
+        )
+
+    def effort(self) -> Effort:
+        """Effort until now."""
+        return Effort(
+            0.0 if self._controller is None else self._controller.cpu_seconds,
+            self._control_plane.cpu_seconds(),
+            count_writes(self.api),
         )
 
     def _told(self) -> bool:

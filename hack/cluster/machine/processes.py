@@ -8,13 +8,13 @@ import os
 import signal
 import socket
 import subprocess
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hack.cluster.errors import ClusterError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
-    from pathlib import Path
 
 _PR_SET_PDEATHSIG = 1
 _LIBC = ctypes.CDLL(None)
@@ -87,6 +87,12 @@ class Process:
     def pid(self) -> int:
         """The process id of the running program."""
         return self._started().pid
+
+    @property
+    def cpu_seconds(self) -> float:
+        """CPU time that the running program has used, without that of its children."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def assert_running(self) -> None:
         """Raises ClusterError with the end of the log if the program ended by itself."""

@@ -144,6 +144,10 @@ class ControlPlane:
         finally:
             scheduler.start()
 
+    def cpu_seconds(self) -> float:
+        """CPU time that its processes have used, all together."""
+        return sum(process.cpu_seconds for process in self._processes)
+
     def assert_running(self) -> None:
         """Raises ClusterError with its last words if a part ended."""
         for process in self._processes:
