@@ -86,7 +86,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
     failed_gpus = FailedGpus(cluster, now=now)
     classes = ClassSync(cluster, writer, reporter, now)
     templates = TemplateSync(cluster, writer, now)
-    allocations = AllocationWrites(cluster, writer, reporter, in_flight, gate=gate)
+    allocations = AllocationWrites(cluster, writer, reporter, in_flight, gate=gate, now=now)
     line = WaitingLine(cluster, allocator, reporter, now=now)
     agenda = Agenda(cluster, gate=gate, now=now)
     retries = Retries(cluster, reporter, line=line, agenda=agenda)

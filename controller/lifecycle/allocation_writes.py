@@ -20,9 +20,15 @@ from dra.claims.claims import Claim, read_claim
 from dra.claims.wants import ClaimWants
 from dra.common.resources import Obj, ObjectKey
 from dra.kube.errors import ConflictError, KubeError, UnavailableError
+from dra.kube.events.eventlimits import Allowance
 from dra.pods.pods import Pod
 
 _log = logging.getLogger(__name__)
+
+LABELS_AT_ONCE = 20
+LABEL_PAUSE_SECONDS = 0.1
+"""Pace of the writes that only name the node in a label. While pods come faster than that, what the
+API server does is worth more to those that wait than a slice which is made a little earlier."""
 
 Done = Callable[[Exception | None], None]
 """Called when all was answered: with what went wrong, or None."""
@@ -55,9 +61,9 @@ class _Write:
 
 
 class AllocationWrites:
-    """Decision that is being written, or may have been."""
+    """Decision that is being written, or may have been. ``now`` gives monotonic seconds."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - its collaborators
         self,
         cluster: Cluster,
         writer: Writer,
@@ -65,9 +71,12 @@ class AllocationWrites:
         in_flight: InFlight,
         *,
         gate: str,
+        now: Callable[[], float],
     ) -> None:
         self._cluster = cluster
         self._writer = writer
+        self._now = now
+        self._labels = Allowance(burst=LABELS_AT_ONCE, refill_seconds=LABEL_PAUSE_SECONDS)
         self._reporter = reporter
         self._in_flight = in_flight
         self._gate = gate
@@ -135,15 +144,21 @@ class AllocationWrites:
 
         # A pod whose gate is being lifted has all it wants: its claims must not move meanwhile.
         claims = [w.key for w in writes] if writes else pod.claim_keys
+        finalizer = self._cluster.finalizer
+        late = [w for w in writes if finalizer in w.claim.finalizers]  # no write brings the label
+        labelled = [w for w in late if self._labels.take("", self._now())]
         self._in_flight.start(
-            claims, lambda: self._requests(pod, writes, lifting=lifting), answered
+            claims, lambda: self._requests(pod, writes, labelled, lifting=lifting), answered
         )
 
-    def _requests(self, pod: Pod, writes: list[_Write], *, lifting: bool) -> Iterator[Obj]:
+    def _requests(
+        self, pod: Pod, writes: list[_Write], labelled: list[_Write], *, lifting: bool
+    ) -> Iterator[Obj]:
         """Make the requests; in a thread of its own, on values that nobody changes.
 
         Yields the claims as stored.
         """
+        last: dict[str, Obj] = {}
         for write in writes:
             claim = write.claim
             node = write.decision.node
@@ -160,9 +175,11 @@ class AllocationWrites:
                 pod=pod,
             )
             yield stored
-            yield self._labelled(stored, node)
+            last[claim.ref.uid] = stored
         if lifting:
             self._writer.lift_gate(pod, self._gate)
+        for write in labelled:
+            yield self._labelled(last[write.claim.ref.uid], write.decision.node)
 
     def _labelled(self, stored: Obj, node: str) -> Obj:
         """The claim with the label of its node, without which its slice is made a little later."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from controller.lifecycle.allocation_writes import LABEL_PAUSE_SECONDS, LABELS_AT_ONCE
 from dra.claims.node_label import label_of, node_label
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.kube.errors import KubeError, UnavailableError
@@ -35,6 +36,37 @@ def test_where_the_finalizer_was_there_it_follows_the_allocation_at_once() -> No
     bench.run()
     assert bench.api.get(RESOURCE_CLAIMS, "c")["metadata"]["labels"] == {LABEL: "node-a"}
     assert bench.api.writes == [STATUS, CLAIM]
+
+
+def with_finalizers(bench: Bench, *names: str) -> None:
+    """Pods whose claims had their finalizer when they were made."""
+    for name in names:
+        body = claim(name)
+        body["metadata"]["finalizers"] = [FINALIZER]
+        bench.claim(body)
+        bench.pod(pod(f"p-{name}", name))
+    bench.run()
+
+
+def test_in_a_burst_few_get_one_as_the_write_would_keep_others_waiting() -> None:
+    bench = Bench(*(f"node-{n}" for n in range(20)), finalizer_at_creation=True)
+    names = [f"c{number:03}" for number in range(100)]
+    with_finalizers(bench, *names)
+    assert all(bench.devices(name) for name in names)
+    assert bench.api.writes.count(CLAIM) == LABELS_AT_ONCE
+    bench.run(seconds=3.5 * LABEL_PAUSE_SECONDS)
+    with_finalizers(bench, *(f"later-{number}" for number in range(10)))
+    assert bench.api.writes.count(CLAIM) == LABELS_AT_ONCE + 3
+
+
+def test_the_gate_is_lifted_before_it_is_written() -> None:
+    bench = Bench("node-a", finalizer_at_creation=True)
+    body = claim("c")
+    body["metadata"]["finalizers"] = [FINALIZER]
+    bench.claim(body)
+    bench.pod(pod("p", "c", schedulingGates=[{"name": FINALIZER}]))
+    bench.run()
+    assert bench.api.writes == [STATUS, POD, CLAIM]
 
 
 def test_none_is_written_without_eager_creation() -> None:
