@@ -60,17 +60,17 @@ class Load:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """Bursts and the effort for them, and the seconds that pods one at a time took."""
+    """Bursts, and the seconds that pods one at a time took."""
 
     who: str
     bursts: list[Burst]
     times: list[float]
-    effort: Effort
 
     @property
     def per_pod(self) -> tuple[float, float, float]:
         """CPU ms of the controller, and of it and the control plane, and writes, for each pod."""
-        pods, effort = sum(b.pods for b in self.bursts), self.effort
+        pods = sum(b.pods for b in self.bursts)
+        effort = sum((b.effort for b in self.bursts), Effort())
         return (
             1000 * effort.controller / pods,
             1000 * (effort.controller + effort.control_plane) / pods,
@@ -154,21 +154,23 @@ def _measured(
     made: Callable[[str], object] = lambda _: None,
 ) -> Row:
     with Bindings(
-        site.api, load.mix, templates=load.templates, seed=load.nodes, made=made
+        site.api,
+        load.mix,
+        templates=load.templates,
+        seed=load.nodes,
+        made=made,
+        effort=site.effort,
     ) as bindings:
         bindings.burst(WARM_UP_PODS, gated=gated, limit_seconds=WARM_UP_SECONDS)
         bindings.clear()
         bursts: list[Burst] = []
         times: list[float] = []
-        effort = Effort()
         while len(bursts) < load.bursts and sum(b.seconds for b in bursts) < ENOUGH_SECONDS:
             times += bindings.singly(load.single, gated=gated, limit_seconds=SECONDS)
             bindings.clear()
-            before = site.effort()
             bursts.append(bindings.burst(load.pods, gated=gated, limit_seconds=SECONDS))
-            effort += site.effort() - before
             bindings.clear()
-    return Row(who, bursts, times, effort)
+    return Row(who, bursts, times)
 
 
 def _text(row: Row, nodes: int, slowest: float) -> str:

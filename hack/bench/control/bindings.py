@@ -15,6 +15,7 @@ from dra.common.resources import PODS, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS
 from dra.kube.client.transport import KubeApi
 from dra.kube.mirror.reflector import Change, Reflector
 from hack.bench.control import objects
+from hack.bench.control.effort import Effort
 
 CREATORS = 4
 """Threads that create and delete objects."""
@@ -22,11 +23,15 @@ CREATORS = 4
 
 @dataclass(frozen=True, slots=True)
 class Burst:
-    """``bound`` of ``pods`` were bound within ``seconds`` from the first creation to the last."""
+    """``bound`` of ``pods`` were bound within ``seconds`` from the first creation to the last.
+
+    ``effort`` is what was done until then.
+    """
 
     pods: int
     bound: int
     seconds: float
+    effort: Effort
 
     @property
     def rate(self) -> float:
@@ -39,10 +44,10 @@ class Bindings:
 
     ``profiles`` is what claims draw from, each with its weight. With ``templates`` the claims are
     made from templates, by kube-controller-manager; without, they are there before their pods, and
-    ``made`` is called with the name of each.
+    ``made`` is called with the name of each. ``effort`` gives what was done so far.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what is made, and who is told
         self,
         api: KubeApi,
         profiles: dict[str, float],
@@ -50,7 +55,9 @@ class Bindings:
         templates: bool,
         seed: int,
         made: Callable[[str], object] = lambda _: None,
+        effort: Callable[[], Effort] = Effort,
     ) -> None:
+        self._effort = effort
         self._api = api
         self._profiles = profiles
         self._templates = templates
@@ -88,6 +95,7 @@ class Bindings:
     def burst(self, count: int, *, gated: bool, limit_seconds: float) -> Burst:
         """Make ``count`` pods at once and wait until all are bound, or the time is over."""
         pods = self._prepare(count, gated=gated)
+        before = self._effort()
         started = time.monotonic()
         self._each(lambda pod: self._api.create(PODS, pod), pods)
         names = [pod["metadata"]["name"] for pod in pods]
@@ -99,7 +107,7 @@ class Bindings:
             bound = [self._bound[name] for name in names if name in self._bound]
         # Of an unfinished burst the whole time counts, that of the pods still waiting included.
         last = max(bound) if len(bound) == count else time.monotonic()
-        return Burst(count, len(bound), last - started)
+        return Burst(count, len(bound), last - started, self._effort() - before)
 
     def singly(self, count: int, *, gated: bool, limit_seconds: float) -> list[float]:
         """Seconds from the creation of a pod to its binding, one pod after the other."""
