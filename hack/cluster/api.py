@@ -23,6 +23,7 @@ _COLLECTIONS = {
     ("v1", "Pod"): "/api/v1/namespaces/{namespace}/pods",
     ("v1", "PersistentVolume"): "/api/v1/persistentvolumes",
     ("v1", "PersistentVolumeClaim"): "/api/v1/namespaces/{namespace}/persistentvolumeclaims",
+    ("v1", "ConfigMap"): "/api/v1/namespaces/{namespace}/configmaps",
     ("v1", "Event"): "/api/v1/namespaces/{namespace}/events",
     ("apiextensions.k8s.io/v1", "CustomResourceDefinition"): (
         "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"

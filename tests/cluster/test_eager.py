@@ -1,0 +1,91 @@
+"""A slice that is made before a real kubelet asks for it, so that Prepare makes none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dra.claims.node_label import node_label
+from dra.common.resources import Obj
+from hack.cluster.api import Api
+from hack.cluster.nodes import pod
+from hack.cluster.waiting import wait_for
+from kubeletplugin.journal.journalfile import decode
+from tests.cluster.harness.agreement import Agreement
+from tests.cluster.harness.daemons import DRIVER, Driver
+from tests.cluster.harness.workload import SLEEPING, Workload
+
+CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
+MISSING: Obj = {"volumes": [{"name": "v", "configMap": {"name": "comes-later"}}]}
+"""Kubelet asks for a pod's claims once the volumes that its containers mount are there: ``SyncPod``
+in pkg/kubelet/kubelet.go waits for them before it calls the runtime's, which begins with claims."""
+
+
+def waiting_pod(name: str, workload: Workload, where: dict[str, Any]) -> Obj:
+    """A pod on the real node for which kubelet does not ask yet; its claim."""
+    claims = {"gpu": workload.template(name, device_class="mig-2g.10gb")}
+    body = pod(name, SLEEPING, claims=claims, **where, **MISSING)
+    for container in body["spec"]["containers"]:
+        container["volumeMounts"] = [{"name": "v", "mountPath": "/v"}]
+    workload.create(body)
+    workload.wait_for_node(name)
+    return workload.wait_for_allocation(name)
+
+
+def wait_for_slice(claim: Obj, agreement: Agreement, driver: Driver, node: str) -> None:
+    """Until the slice of a claim is there, recorded as made before kubelet asked."""
+    path, uid = driver.state(node) / "journal.json", claim["metadata"]["uid"]
+
+    def made() -> bool:
+        entries = [e for e in decode(path.read_bytes()).entries if e.claim.uid == uid]
+        assert all(e.ahead for e in entries), "kubelet was told of it"
+        return any(e.ci_id is not None for e in entries)
+
+    wait_for("slice", made, context=driver.tails)
+    assert [each for each in agreement.slices().values() if each is not None]
+
+
+def creations(agreement: Agreement) -> int:
+    return sum(call.function.startswith(CREATE) for call in agreement.machine.mutations())
+
+
+@pytest.mark.timeout(240)
+def test_prepare_makes_nothing_of_what_was_made_before(
+    *,
+    agreement: Agreement,
+    api: Api,
+    driver: Driver,
+    workload: Workload,
+    where: dict[str, Any],
+) -> None:
+    node = where["nodeSelector"]["kubernetes.io/hostname"]
+    claim = waiting_pod("early", workload, where)
+    wait_for_slice(claim, agreement, driver, node)
+    labels = api.get("ResourceClaim", claim["metadata"]["name"])["metadata"]["labels"]
+    assert labels[node_label(DRIVER)] == node
+    before = creations(agreement)
+
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "comes-later"}}
+    api.create(body)
+    workload.wait_for_phase("early", "Running", timeout=120)
+    api.delete("ConfigMap", "comes-later")
+    assert creations(agreement) == before
+    assert len(agreement.settle(context=workload.describe)) == 1
+
+
+@pytest.mark.timeout(240)
+def test_the_slice_of_a_pod_that_is_deleted_before_kubelet_asks_is_given_back(
+    *,
+    agreement: Agreement,
+    api: Api,
+    driver: Driver,
+    workload: Workload,
+    where: dict[str, Any],
+) -> None:
+    node = where["nodeSelector"]["kubernetes.io/hostname"]
+    claim = waiting_pod("given-up", workload, where)
+    wait_for_slice(claim, agreement, driver, node)
+    api.delete("Pod", "given-up")
+    workload.wait_for_end(claim, timeout=60)
+    assert agreement.settle(context=workload.describe) == {}
