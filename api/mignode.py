@@ -77,6 +77,14 @@ class InstanceField(_Struct, frozen=True):
     unhealthy: str = ""
 
 
+class IdleField(_Struct, frozen=True):
+    """A GPU instance that nobody holds, kept for claims of a namespace; it takes no room."""
+
+    placement: PlacementField
+    namespace: str
+    profile_id: int | None = None
+
+
 class MigModeField(_Struct, frozen=True):
     """MIG mode now and after the next reset (nvmlDeviceGetMigMode). Both are always written."""
 
@@ -100,6 +108,7 @@ class GpuField(_Struct, frozen=True):
     multiprocessors: int = 0
     geometry: str = ""
     instances: list[InstanceField] = msgspec.field(default_factory=list)
+    idle: list[IdleField] = msgspec.field(default_factory=list)
     reason: str = ""
     message: str = ""
 

@@ -151,6 +151,13 @@ class _Program(click.Group):
     " allocated here, waits for its pod; 0 makes none.",
 )
 @click.option(
+    "--idle-seconds",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    help="Seconds that the GPU instance of a released slice is kept for the next claim of its"
+    " namespace that is placed there, unless somebody needs its room otherwise.",
+)
+@click.option(
     "--ignore-xids",
     default="",
     metavar="LIST|all",
@@ -203,6 +210,7 @@ def main(  # noqa: PLR0913 - the flags
     nvml_timeout: float,
     forgotten_after: float,
     eager_seconds: float,
+    idle_seconds: float,
     ignore_xids: str,
     fatal_xids: str,
     metrics_address: str,
@@ -244,6 +252,7 @@ def main(  # noqa: PLR0913 - the flags
         nvml_seconds=nvml_timeout,
         forgotten_seconds=forgotten_after,
         eager_seconds=eager_seconds,
+        idle_seconds=idle_seconds,
         xids=xids,
         library_directories=library_directories,
         cdi_hook=cdi_hook,

@@ -60,6 +60,18 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
+class IdleInstance:
+    """A GPU instance that nobody holds, kept for the next claim of ``namespace``.
+
+    It takes no room: it is destroyed for whoever needs its memory slices otherwise.
+    """
+
+    placement: Placement
+    profile_id: int | None
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True)
 class Gpu:
     """One GPU of a node.
 
@@ -84,6 +96,7 @@ class Gpu:
     instances: tuple[Instance, ...] = ()
     unavailable: str = ""
     reason: str = ""
+    idle: tuple[IdleInstance, ...] = ()
 
     @property
     def name(self) -> str:

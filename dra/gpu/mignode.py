@@ -13,6 +13,7 @@ from dra.gpu.inventory import (
     Drain,
     FailedClaim,
     Gpu,
+    IdleInstance,
     Instance,
     InstanceState,
     Inventory,
@@ -206,6 +207,14 @@ def _gpu_out(gpu: Gpu, names: dict[Geometry, str]) -> wire.GpuField:
         instances=[_instance_out(i) for i in gpu.instances],
         reason=gpu.reason,
         message=gpu.unavailable,
+        idle=[
+            wire.IdleField(
+                placement=wire.PlacementField(start=i.placement.start, size=i.placement.size),
+                profile_id=i.profile_id,
+                namespace=i.namespace,
+            )
+            for i in gpu.idle
+        ],
     )
 
 
@@ -264,6 +273,10 @@ def _gpu_in(field: wire.GpuField, geometries: dict[str, Geometry]) -> Gpu:
         instances=tuple(_instance_in(i) for i in field.instances),
         unavailable=field.message,
         reason=field.reason,
+        idle=tuple(
+            IdleInstance(Placement(i.placement.start, i.placement.size), i.profile_id, i.namespace)
+            for i in field.idle
+        ),
     )
 
 

@@ -17,6 +17,7 @@ from dra.kube.loop import Loop
 from dra.kube.timing import Backoff, Clock, SystemClock
 from kubeletplugin.claims.claim_fate import ClaimFate
 from kubeletplugin.claims.claim_tasks import ClaimTasks
+from kubeletplugin.claims.prepare.idle_slices import IdleSlices
 from kubeletplugin.claims.upkeep import Upkeep
 from kubeletplugin.journal.entries import HELD, LEAVING
 from kubeletplugin.journal.journal import Journal
@@ -61,6 +62,7 @@ class Janitor:
         fate: Callable[[ClaimRef], ClaimFate],
         reports: Reports,
         forgotten_seconds: float,
+        idle: IdleSlices,
         observer: NodeObserver | None = None,
         beat: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
@@ -76,6 +78,7 @@ class Janitor:
         self._fate = fate
         self._reports = reports
         self._forgotten_seconds = forgotten_seconds
+        self._idle = idle
         self._clock = clock or SystemClock()
         self._next_claims = self._next_check = self._clock.monotonic()
         self._removals: dict[str, _Removal] = {}
@@ -110,7 +113,10 @@ class Janitor:
         if check:
             self._next_check = now + CHECK_SECONDS
             self._upkeep.rebuild()
-        claims = dict.fromkeys(e.claim for e in self._journal.entries())
+        entries = self._journal.entries()
+        due = self._idle.due(entries)
+        busy = {e.claim.uid for e in entries if not e.idle}
+        claims = dict.fromkeys(e.claim for e in entries if e.claim.uid in busy | due)
         uids = {ref.uid for ref in claims}
         self._removals = {u: r for u, r in self._removals.items() if u in uids}
         for uid in self._ended.keys() - uids:
@@ -121,6 +127,11 @@ class Janitor:
             self._beat()
             if self._tasks.idle(ref.uid):
                 self._claim(ref, now, ask=ask, check=check, at_once=everything)
+
+    def give_up_idle(self) -> None:
+        """Remove what is kept for other claims, of which nobody would know who ends it."""
+        for ref in dict.fromkeys(e.claim for e in self._journal.entries() if e.idle):
+            self._upkeep.retry_removal(ref)
 
     def _turn(self) -> float:
         if not self._readiness.is_ready:

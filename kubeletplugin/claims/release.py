@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.prepare.rollback import Rollback
 from kubeletplugin.claims.recovery.rebuild import Rebuild
 from kubeletplugin.claims.recovery.recovery import Recovery
 from kubeletplugin.errors import HardwareError, StartingError
-from kubeletplugin.journal.journal import Journal
+from kubeletplugin.journal.journal import Entry, Journal
 from kubeletplugin.publishing.claimstatus import ClaimStatuses
 from kubeletplugin.telemetry.readiness import Readiness
 
@@ -17,7 +19,10 @@ _PATIENCE = 8.0
 
 
 class Release:
-    """Takes claims off the node. Thread-safe; nothing else works on the claim (see ClaimTasks)."""
+    """Takes claims off the node. Thread-safe; nothing else works on the claim (see ClaimTasks).
+
+    ``keep`` says of which entries the GPU instance stays for another claim.
+    """
 
     def __init__(  # noqa: PLR0913 - all that may know of a claim
         self,
@@ -28,6 +33,7 @@ class Release:
         recovery: Recovery,
         rebuild: Rebuild,
         statuses: ClaimStatuses,
+        keep: Callable[[Entry], bool],
     ) -> None:
         self._journal = journal
         self._rollback = rollback
@@ -35,6 +41,7 @@ class Release:
         self._recovery = recovery
         self._rebuild = rebuild
         self._statuses = statuses
+        self._keep = keep
 
     def release(self, ref: ClaimRef) -> None:
         """Take everything of a claim off the node; what is left is withheld and goes later.
@@ -53,7 +60,7 @@ class Release:
                 "the API server or a GPU does not answer; it is tried again"
             )
         known = self._journal.of_claim(ref.uid)
-        left = self._rollback.remove_all(ref.uid, patience=_PATIENCE)
+        left = self._rollback.remove_all(ref.uid, patience=_PATIENCE, keep=self._keep)
         if left.failed:
             raise HardwareError(str(left))
         if known:

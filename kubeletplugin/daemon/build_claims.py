@@ -16,6 +16,7 @@ from kubeletplugin.claims.failed_claims import FailedClaims
 from kubeletplugin.claims.janitor import Janitor
 from kubeletplugin.claims.node import Node
 from kubeletplugin.claims.nodeneeds import NodeNeeds
+from kubeletplugin.claims.prepare.idle_slices import IdleSlices
 from kubeletplugin.claims.prepare.lookup import read_devices, read_expected_devices
 from kubeletplugin.claims.prepare.occupancy import Occupancy
 from kubeletplugin.claims.prepare.prepare import Preparer
@@ -107,6 +108,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         pool=options.pool,
         observer=observer,
     )
+    idle = IdleSlices(hardware, seconds=options.idle_seconds, leaves=gpus.letting_go.leaves)
     release = Release(
         journal,
         prepare.rollback,
@@ -114,6 +116,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         recovery=recovery,
         rebuild=rebuild,
         statuses=statuses,
+        keep=idle.keeps,
     )
     node = Node(
         readiness=readiness,
@@ -148,6 +151,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         fate=fate,
         reports=reports,
         forgotten_seconds=options.forgotten_seconds,
+        idle=idle,
         observer=observer,
         beat=common.telemetry.liveness.janitor.beat,
     )

@@ -131,6 +131,7 @@ class Daemon:
         self.kubelet.service.stop(_DRAIN_SECONDS)
         self.claims.tasks.wait_idle(_DRAIN_SECONDS)
         self.claims.janitor.stop()
+        self.claims.janitor.give_up_idle()
         self.gpus.node_watch.stop()
         self.gpus.monitor.stop()
         self.gpus.loop.stop()

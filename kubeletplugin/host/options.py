@@ -23,7 +23,7 @@ class Options:
     ``nvml_seconds`` is the deadline of an NVML call that changes nothing, ``xids`` says which XIDs
     count, ``forgotten_seconds`` how long kubelet may take to unprepare a claim that has ended.
     ``eager_seconds`` is how long a slice that was made before kubelet asked waits for its pod; 0
-    makes none.
+    makes none. ``idle_seconds`` is how long the GPU instance of a released slice is kept.
     ``library_directories`` are below the driver's root, ``cdi_hook`` is ``auto``, ``never`` or a
     path of the host.
     ``pause_labels`` are the keys, with wildcards, of labels that ask GPU clients to pause.
@@ -40,6 +40,7 @@ class Options:
     nvml_seconds: float = 10.0
     forgotten_seconds: float = 120.0
     eager_seconds: float = 120.0
+    idle_seconds: float = 0.0
     pause_labels: tuple[str, ...] = DEPLOY_LABELS
     xids: XidRules = field(default_factory=XidRules)
     library_directories: tuple[str, ...] = LIBRARY_DIRECTORIES

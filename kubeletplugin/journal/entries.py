@@ -61,10 +61,10 @@ class Entry:
     mean nothing in another. ``note`` says why the entry is in its state. An ``adopted`` entry was
     rebuilt from what was found, without a record. A ``view`` looks at a whole GPU and holds nothing
     of it (adminAccess). ``ahead``: made before kubelet asked for it, which has not asked yet.
-    ``wiped``: lost to a GPU reset or driver reload, together with everything
-    else on the GPU. ``quarantined`` says why the record could not be understood, and is empty for
-    all others. ``extra`` holds the fields that a newer version wrote besides; for a quarantined
-    entry, the whole record.
+    ``idle``: its GPU instance alone is left, kept for another claim of the namespace. ``wiped``:
+    lost to a GPU reset or driver reload, together with everything else on the GPU. ``quarantined``
+    says why the record could not be understood, and is empty for all others. ``extra`` holds the
+    fields that a newer version wrote besides; for a quarantined entry, the whole record.
     """
 
     claim: ClaimRef
@@ -86,6 +86,7 @@ class Entry:
     wiped: bool = False
     view: bool = False
     ahead: bool = False
+    idle: bool = False
     quarantined: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
@@ -96,8 +97,12 @@ class Entry:
 
     def at(self, state: State, *, note: str = "", **changes: Any) -> Entry:
         """This entry in another state; what was quarantined is understood from now on."""
-        changes = {"wiped": False, "ahead": self.ahead and state in ARRIVING} | changes
-        return replace(self, state=state, note=note, quarantined="", **changes)
+        kept = {
+            "wiped": False,
+            "ahead": self.ahead and state in ARRIVING,
+            "idle": self.idle and state is State.CI_DESTROYED,
+        }
+        return replace(self, state=state, note=note, quarantined="", **kept | changes)
 
     def holder(self) -> str:
         """Holder of the placement, in words for an error."""

@@ -64,6 +64,7 @@ class _Fields(msgspec.Struct, rename="camel"):
     wiped: bool = False
     view: bool = False
     ahead: bool = False
+    idle: bool = False
 
 
 _KNOWN = frozenset(f.encode_name for f in msgspec.structs.fields(_Fields))
@@ -207,6 +208,7 @@ def _entry(fields: _Fields, raw: Record) -> Entry:
         wiped=fields.wiped,
         view=fields.view,
         ahead=fields.ahead and _STATES[fields.state] in ARRIVING,
+        idle=fields.idle and _STATES[fields.state] is State.CI_DESTROYED,
         extra=dict(raw),
     )
 
@@ -237,6 +239,7 @@ def _record(entry: Entry) -> Record:
         wiped=entry.wiped,
         view=entry.view,
         ahead=entry.ahead,
+        idle=entry.idle,
     )
     newer = {k: v for k, v in entry.extra.items() if k not in _KNOWN}
     known: Record = msgspec.to_builtins(fields)

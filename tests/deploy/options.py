@@ -78,6 +78,7 @@ BY_VALUE: dict[str, dict[str, Given]] = {
         "--nvml-timeout": ("kubeletPlugin.nvmlTimeout", 30, 30.0),
         "--forgotten-after": ("kubeletPlugin.forgottenAfter", 300, 300.0),
         "--eager-seconds": ("eagerCreation.seconds", 300, 300.0),
+        "--idle-seconds": ("kubeletPlugin.idleSeconds", 60, 60.0),
         "--ignore-xids": ("kubeletPlugin.ignoreXids", [31, 94], "31,94"),
         "--fatal-xids": ("kubeletPlugin.fatalXids", [63], "63"),
         "--metrics-address": ("metrics.port", 9400, ":9400"),

@@ -88,11 +88,13 @@ class AnyOrder(Mishaps):
         assert inventory is not None
         by_uuid = {g.uuid: g for g in inventory.gpus}
         for gpu in self.machine.state().gpus:
-            shown = by_uuid[gpu.uuid].instances
+            shown = by_uuid[gpu.uuid]
             for gi in gpu.gpu_instances:
-                here = [i for i in shown if i.placement == Placement(gi.start, gi.size)]
-                assert len(here) == 1, f"{gi} is published as {here}"
-                is_foreign = here[0].state is InstanceState.FOREIGN
+                place = Placement(gi.start, gi.size)
+                here = [i for i in shown.instances if i.placement == place]
+                idle = [i for i in shown.idle if i.placement == place]
+                assert len(here) + len(idle) == 1, f"{gi} is published as {here} and {idle}"
+                is_foreign = bool(here) and here[0].state is InstanceState.FOREIGN
                 assert is_foreign == (gi.key in self.foreign), f"{gi} is published as {here}"
 
     # -- when the faults stop
@@ -116,6 +118,7 @@ class AnyOrder(Mishaps):
                 claim.tried = False
             if claim.told:
                 left[claim.ref] = claim.devices
+        self.plant.give_up_idle()
         self.plant.publish()
         with self.recorder.outside():
             check_settled(self.site, left, self.foreign)
@@ -155,6 +158,7 @@ class AnyOrder(Mishaps):
                     self.delete_claim(claim)
             self._collect()
             self.plant.tend()
+            self.plant.give_up_idle()
             with self.recorder.outside():
                 check_settled(self.site, {}, self.foreign)
         finally:

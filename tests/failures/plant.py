@@ -45,16 +45,22 @@ A100 = "A100-SXM4-40GB"
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """The node's folder: hardware, host, state, CDI specs, and the API's objects."""
+    """The node's folder: hardware, host, state, CDI specs, and the API's objects.
+
+    ``idle_seconds`` is the program's option.
+    """
 
     root: Path
+    idle_seconds: float = 0.0
 
     @classmethod
-    def create(cls, root: Path, *, gpus: int = 2, variant: str = "") -> Site:
+    def create(
+        cls, root: Path, *, gpus: int = 2, variant: str = "", idle_seconds: float = 0.0
+    ) -> Site:
         """A node that has just been put up; its driver behaves in one of the OTHERS' ways."""
         variants = OTHERS[variant] if variant else Variants()
         Machine.create(root / "hw", [GpuSpec(A100) for _ in range(gpus)], variants=variants)
-        site = cls(root)
+        site = cls(root, idle_seconds)
         site.api().create(NODES, {"metadata": {"name": NODE}})
         return site
 
@@ -139,7 +145,14 @@ class Plant:
     def _build(self) -> Daemon:
         with self.recorder.outside():
             sim.nvml.install(self.site.machine.directory)
-        options = Options(NODE, DRIVER, None, AllocatorKind.CONTROLLER, self.site.roots)
+        options = Options(
+            NODE,
+            DRIVER,
+            None,
+            AllocatorKind.CONTROLLER,
+            self.site.roots,
+            idle_seconds=self.site.idle_seconds,
+        )
         daemon = Daemon(options, _RecordedApi(self).api, Telemetry())
         # Sent from a thread of their own, and a courtesy: kept here.
         daemon.common.events.emit = self._emit  # type: ignore[method-assign]
@@ -229,6 +242,10 @@ class Plant:
         for _ in range(2):  # what is given back is made after it
             self.daemon.claims.eager._turn()
             self.daemon.claims.tasks.wait_idle(within)
+
+    def give_up_idle(self) -> None:
+        """Remove what is kept for other claims, as at an orderly end."""
+        self.run(self.daemon.claims.janitor.give_up_idle)
 
     def inventory(self) -> Inventory | None:
         """What would be published."""

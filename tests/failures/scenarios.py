@@ -19,6 +19,7 @@ from tests.failures.steps import KilledError, Step, StepRecorder, hooked
 
 TARGET = ("gpu-0-mig-1g5gb-19-4",)
 TWO_GPUS = ("gpu-0-mig-2g10gb-14-2", "gpu-1-mig-1g5gb-19-0")
+IN_THE_WAY = ("gpu-0-mig-1g5gb-19-3", "gpu-1-mig-2g10gb-14-0")
 NEIGHBOUR = ("gpu-0-mig-1g5gb-19-0",)
 FOREIGN = ("1g.5gb", 5)
 _NEW = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{64}")
@@ -46,7 +47,9 @@ class Scenario:
     """``setup`` leads to the moment before ``act``; it ends with the process that it started in.
 
     ``wanted`` is whether kubelet wants the claim prepared when it asks again. ``neighbour_waits``:
-    the neighbour's slice went with a reboot and is there again once kubelet asks for it.
+    the neighbour's slice went with a reboot and is there again once kubelet asks for it. With
+    ``keeps`` GPU instances of released slices are kept. ``prelude`` is what the process that is
+    interrupted does before.
     """
 
     devices: tuple[str, ...]
@@ -55,6 +58,8 @@ class Scenario:
     wanted: bool = True
     starts: bool = True
     neighbour_waits: bool = False
+    keeps: bool = False
+    prelude: Callable[[Scene, Plant], None] = lambda scene, plant: None
 
 
 @contextmanager
@@ -127,6 +132,21 @@ def _half_ahead(scene: Scene) -> None:
     _end_half_way(scene, _make_ahead)
 
 
+def _kept(*devices: str) -> Callable[[Scene, Plant], None]:
+    """The GPU instances of a claim that was released are there: this process keeps them."""
+
+    def prelude(scene: Scene, plant: Plant) -> None:
+        former = scene.site.claim("former", devices)
+        assert not plant.prepare(former).error
+        assert not plant.unprepare(former).error
+        plant.publish()
+        scene.site.delete_claim(former)
+        known = plant.daemon.common.journal.of_claim(former.uid)
+        assert [e.device for e in known if e.idle] == list(devices)
+
+    return prelude
+
+
 def _make_ahead(scene: Scene, plant: Plant) -> None:
     plant.make_ahead(scene.target, scene.devices)
     plant.publish()
@@ -170,13 +190,23 @@ SCENARIOS: Mapping[str, Scenario] = {
         TWO_GPUS, _ahead, _give_back, wanted=False
     ),
     "recover a slice that is half made ahead": Scenario(TARGET, _half_ahead, _start, starts=False),
+    "keep the GPU instances of two slices": Scenario(
+        TWO_GPUS, _both, _unprepare, wanted=False, keeps=True
+    ),
+    "use again two GPU instances that were kept": Scenario(
+        TWO_GPUS, _only_neighbour, _prepare, prelude=_kept(*TWO_GPUS), keeps=True
+    ),
+    "replace two GPU instances that were kept": Scenario(
+        TWO_GPUS, _only_neighbour, _prepare, prelude=_kept(*IN_THE_WAY), keeps=True
+    ),
 }
 
 
 def set_scene(root: str, name: str, variant: str = "") -> Scene:
     """Build the node, of one of the drivers' OTHERS, and bring it to the moment before."""
     scenario = SCENARIOS[name]
-    site = Site.create(Path(root), variant=variant)
+    idle_seconds = 3600.0 if scenario.keeps else 0.0
+    site = Site.create(Path(root), variant=variant, idle_seconds=idle_seconds)
     _make_foreign(site)
     target, neighbour = site.claim("target", scenario.devices), site.claim("neighbour", NEIGHBOUR)
     scene = Scene(site, target, scenario.devices, neighbour, frozenset())
@@ -221,6 +251,7 @@ def _act(scene: Scene, name: str, recorder: StepRecorder, kill_after: int | None
     with _plant(scene, recorder) as plant:
         if scenario.starts:
             plant.start()
+            scenario.prelude(scene, plant)
         recorder.arm(kill_after=kill_after)
         scenario.act(scene, plant)
         return recorder.disarm()
@@ -251,6 +282,7 @@ def recover(scene: Scene, name: str, kept: str, *, every_way: bool) -> None:
                 assert not plant.prepare(scene.neighbour).error
             plant.publish()
             plant.tend()
+            plant.give_up_idle()
             left: dict[ClaimRef, tuple[str, ...]] = {scene.neighbour: NEIGHBOUR}
             if way is _kubelet_prepares:
                 left[scene.target] = scene.devices

@@ -71,16 +71,20 @@ class Counter:
 class Story(RuleBasedStateMachine):
     """A node with three GPUs, a kubelet, users, an administrator and bad luck.
 
-    ``variant`` is in which of the OTHERS' ways its driver behaves.
+    ``variant`` is in which of the OTHERS' ways its driver behaves, ``idle_seconds`` the program's
+    option.
     """
 
     variant = ""
+    idle_seconds = 0.0
 
     def __init__(self) -> None:
         super().__init__()
         logging.disable(logging.CRITICAL)
         self.folder = Path(tempfile.mkdtemp(prefix="any-", dir=MEMORY))
-        self.site = Site.create(self.folder / "n", gpus=GPUS, variant=self.variant)
+        self.site = Site.create(
+            self.folder / "n", gpus=GPUS, variant=self.variant, idle_seconds=self.idle_seconds
+        )
         self.machine = self.site.machine
         self.recorder = StepRecorder(in_process=True)
         self._hooks = hooked(self.recorder)

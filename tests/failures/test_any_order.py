@@ -31,11 +31,13 @@ def run(seed: int, *, stories: int, length: int, machine: type[AnyOrder] = AnyOr
 
 
 @pytest.mark.timeout(7200)
-def test_in_any_order_everything_holds_after_every_step() -> None:
+@pytest.mark.parametrize("idle_seconds", [0.0, 3600.0], ids=["nothing idle", "idle for an hour"])
+def test_in_any_order_everything_holds_after_every_step(idle_seconds: float) -> None:
+    machine = type("AnyOrder", (AnyOrder,), {"idle_seconds": idle_seconds})
     before, seed = Counter.steps, SEED
     while Counter.steps - before < STEPS:
         print(f"{Counter.steps - before} steps; seed {seed}")  # noqa: T201
-        run(seed, stories=40 if SOAK else 12, length=50 if SOAK else 30)
+        run(seed, stories=40 if SOAK else 12, length=50 if SOAK else 30, machine=machine)
         seed += 1
     print(f"{Counter.steps - before} steps in all, seeds {SEED} to {seed - 1}")  # noqa: T201
 

@@ -46,6 +46,26 @@ KINDS = {
         ("file", "replace"),
         ("api", "PUT"),
     },
+    "keep": {
+        ("nvml", "nvmlComputeInstanceDestroy"),
+        ("file", "fsync"),
+        ("file", "replace"),
+        ("file", "unlink"),
+        ("api", "PUT"),
+    },
+    "use": {
+        ("nvml", "nvmlGpuInstanceCreateComputeInstance"),
+        ("file", "fsync"),
+        ("file", "replace"),
+        ("api", "PUT"),
+    },
+    "replace": {
+        ("nvml", "nvmlGpuInstanceDestroy"),
+        ("nvml", "nvmlDeviceCreateGpuInstanceWithPlacement"),
+        ("file", "fsync"),
+        ("file", "replace"),
+        ("api", "PUT"),
+    },
     "meet": {("file", "fsync"), ("file", "replace"), ("api", "PATCH")},
     "give": {
         ("nvml", "nvmlComputeInstanceDestroy"),

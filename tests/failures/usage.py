@@ -88,6 +88,17 @@ class Usage(Story):
             ahead = [e for e in entries(self.site) if e.ahead]
             assert not ahead or not self.well, f"nothing is wrong, and it is kept: {ahead}"
 
+    @precondition(lambda self: self.idle_seconds and not self.hung)
+    @rule()
+    def nobody_comes_for_what_is_idle(self) -> None:
+        self.plant.tend()  # it has seen what is there
+        self.recorder.skipped += 2 * self.idle_seconds
+        self._collect()
+        self.plant.tend()
+        with self.recorder.outside():
+            idle = [e for e in entries(self.site) if e.idle]
+            assert not idle or not self.well, f"nothing is wrong, and it is kept: {idle}"
+
     @rule(claim=claims)
     def prepare_twice(self, claim: Known) -> None:
         first = self.plant.prepare(claim.ref, within=self.within(claim))
@@ -129,7 +140,8 @@ class Usage(Story):
         with self.recorder.outside():
             left = {e.device: e for e in entries(self.site) if e.claim.uid == claim.ref.uid}
             assert all(e.state in LEAVING for e in left.values()), left
-            assert not left or not self.well, f"nothing is wrong, and it is left: {left}"
+            stuck = [e for e in left.values() if not e.idle]
+            assert not stuck or not self.well, f"nothing is wrong, and it is left: {stuck}"
             present = {g.key for _, g in own_instances(self.site, self.foreign)}
             stays = {k for d, k in claim.keys.items() if d not in left}
             assert not present & stays, "success, and the slice is there"

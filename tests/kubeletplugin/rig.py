@@ -77,6 +77,7 @@ class Rig:
         self.driver_root = Path("/")
         self.allocator = AllocatorKind.CONTROLLER
         self.eager_seconds = 600.0
+        self.idle_seconds = 0.0
         self.daemon: Daemon | None = None
         self.telemetry = Telemetry()
         self._stop = threading.Event()
@@ -113,6 +114,7 @@ class Rig:
             self.allocator,
             self.roots,
             eager_seconds=self.eager_seconds,
+            idle_seconds=self.idle_seconds,
         )
         self._stop = threading.Event()
         self.telemetry = Telemetry()

@@ -45,9 +45,10 @@ class Occupancy:
     def make_room(self, unit: GpuUnit, entry: Entry, placement: Placement) -> Entry | None:
         """Remove leftovers of ours in the way.
 
-        Returns the leftover whose GPU instance cannot be destroyed but has the very shape that is
-        wanted and no compute instance, left by a claim of the same namespace: it is to be used
-        again. A driver was seen to refuse such a GPU instance (IN_USE) with no process left.
+        Returns the leftover whose GPU instance has the very shape that is wanted and no compute
+        instance, left by a claim of the same namespace, and is kept for that or cannot be
+        destroyed: it is to be used again. A driver was seen to refuse to destroy one (IN_USE) with
+        no process left.
 
         Raises:
             BusyError: somebody holds the placement; ``passing`` if it is on its way out.
@@ -65,13 +66,16 @@ class Occupancy:
                     "it is free once that claim is unprepared",
                     passing=other.ahead,
                 )
+            same = (other.profile_id, other.placement) == (entry.profile_id, placement)
+            akin = other.claim.namespace == entry.claim.namespace
+            if other.idle and same and akin and self._removal.is_bare(other):
+                reusable = other
+                continue
             try:
                 self._removal.remove(other)
             except NvmlError as error:
-                same = (other.profile_id, other.placement) == (entry.profile_id, placement)
                 left = self._journal.get(other)  # as this attempt has left it
                 bare = same and left is not None and self._removal.is_bare(left)
-                akin = other.claim.namespace == entry.claim.namespace
                 if bare and akin:
                     reusable = left
                     continue

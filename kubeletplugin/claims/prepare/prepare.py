@@ -106,7 +106,7 @@ class Preparer:
         Raises:
             PluginError: nothing new is left on the hardware unless the message says so.
         """
-        if any(not e.ahead for e in self._journal.of_claim(ref.uid)):
+        if not all(e.ahead or e.idle for e in self._journal.of_claim(ref.uid)):
             return True
         entries = self._entries(ref, self._read_expected)
         try:

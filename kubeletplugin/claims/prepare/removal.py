@@ -26,10 +26,11 @@ class Removal:
         self._identity = identity
         self._without_compute_instance: set[tuple[str, str]] = set()
 
-    def remove(self, entry: Entry, before: Entry | None = None) -> str:
+    def remove(self, entry: Entry, before: Entry | None = None, *, keep: bool = False) -> str:
         """Destroy what is left of an entry's slice and forget the entry; the GPU's lock is held.
 
-        The entry becomes again what it was ``before``, if that is given.
+        The entry becomes again what it was ``before``, if that is given. With ``keep`` the GPU
+        instance stays, and the entry says that it is idle.
         Nothing left is fine, and so is what may be another's in its place: it is left alone, and
         the answer says in words what it is.
 
@@ -37,6 +38,8 @@ class Removal:
             NvmlError: something is left, InUseError if processes hold it.
             HostError: the journal cannot be written; the entry stays.
         """
+        if keep and entry.idle:
+            return ""
         has_no_compute_instance = entry.key in self._without_compute_instance
         seen = self._identity.find_own_instance(
             entry, has_no_compute_instance=has_no_compute_instance
@@ -47,6 +50,11 @@ class Removal:
                 self._mark(entry, entry.at(State.DESTROYING, gi_id=gi_id, ci_id=None))
             destroy_compute_instances(self._session, entry.gpu, gi_id)
             self._without_compute_instance.add(entry.key)
+            if keep:
+                idle = entry.at(State.CI_DESTROYED, gi_id=gi_id, ci_id=None, mig_uuid="", idle=True)
+                self._journal.put(idle)
+                self._without_compute_instance.discard(entry.key)
+                return ""
             if entry.state is not State.CI_DESTROYED:
                 bare = entry.at(State.CI_DESTROYED, gi_id=gi_id, ci_id=None, mig_uuid="")
                 self._note(bare)

@@ -27,6 +27,7 @@ from kubeletplugin.telemetry.logfields import device
 from kubeletplugin.telemetry.reports import Reports
 
 _log = logging.getLogger(__name__)
+_Keep = Callable[[Entry], bool]
 _LONGEST_DELAY = 1.0
 _LEAST_PATIENCE = 0.1
 
@@ -72,12 +73,18 @@ class Rollback:
         self._clock = clock or SystemClock()
 
     def remove_all(
-        self, uid: str, *, patience: float = 0.0, otherwise: State = State.LEFTOVER
+        self,
+        uid: str,
+        *,
+        patience: float = 0.0,
+        otherwise: State = State.LEFTOVER,
+        keep: _Keep = lambda _: False,
     ) -> Remainder:
         """Remove all devices of a claim, and its CDI spec.
 
         What passes is tried again for ``patience`` seconds. What is left then is put into the state
-        ``otherwise``, or in that which tells more.
+        ``otherwise``, or in that which tells more. ``keep`` says of which entries the GPU instance
+        stays, idle.
         """
         left = Remainder()
         try:
@@ -86,7 +93,7 @@ class Rollback:
             self._journal.forget_unread(uid)
         except PluginError as error:
             left.failed.append(str(error))
-        self._entries(self._journal.of_claim(uid), left, patience, otherwise)
+        self._entries(self._journal.of_claim(uid), left, patience, otherwise, keep=keep)
         return left
 
     def remove_unfinished(
@@ -124,22 +131,24 @@ class Rollback:
                     _log.debug("processes of %s: %s", entry.device, error)
         return tuple(sorted(found))
 
-    def _entries(
+    def _entries(  # noqa: PLR0913 - what becomes of them
         self,
         entries: Iterable[Entry],
         left: Remainder,
         patience: float,
         otherwise: State,
         before: Mapping[EntryKey, Entry] | None = None,
+        *,
+        keep: _Keep = lambda _: False,
     ) -> None:
         end = self._clock.monotonic() + max(patience, _LEAST_PATIENCE)
         for entry in entries:
             try:
-                self._entry(entry, end, (before or {}).get(entry.key))
+                self._entry(entry, end, (before or {}).get(entry.key), keep)
             except (PluginError, NvmlError) as error:
                 self._keep(entry, error, left, otherwise)
 
-    def _entry(self, entry: Entry, end: float, before: Entry | None) -> None:
+    def _entry(self, entry: Entry, end: float, before: Entry | None, keep: _Keep) -> None:
         if entry.placement is None or entry.boot_id != self._hardware.boot_id:
             self._journal.remove(entry)  # there is nothing on the hardware
             return
@@ -148,13 +157,15 @@ class Rollback:
             why = "; ".join(self._hardware.problems)
             raise _AbsentError(f"GPU {entry.gpu} is not in this node now{': ' if why else ''}{why}")
         patiently(
-            lambda: self._remove(unit, entry, end, before),
+            lambda: self._remove(unit, entry, end, before=before, keep=keep),
             end=end,
             longest=_LONGEST_DELAY,
             clock=self._clock,
         )
 
-    def _remove(self, unit: GpuUnit, entry: Entry, end: float, before: Entry | None) -> None:
+    def _remove(
+        self, unit: GpuUnit, entry: Entry, end: float, *, before: Entry | None, keep: _Keep
+    ) -> None:
         if not unit.lock.enter(max(_LEAST_PATIENCE, end - self._clock.monotonic())):
             raise HardwareError(
                 f"{unit.name} is busy with another claim; "
@@ -167,7 +178,9 @@ class Rollback:
             if gpu.let_go:
                 raise HardwareError(f"{gpu.name} is {gpu.let_go}")
             current = self._journal.get(entry)
-            if current is not None and (other := self._removal.remove(current, before)):
+            if current is None:
+                return
+            if other := self._removal.remove(current, before, keep=keep(current)):
                 _log.warning("%s", other)
                 self._reports.report_node(NodeReason.FOREIGN, other, warning=True)
         finally:
@@ -182,7 +195,7 @@ class Rollback:
         current = self._journal.get(entry)
         if current is None:
             return
-        kept = current.at(_kept_as(current, error, otherwise), note=str(error))
+        kept = current.at(_kept_as(current, error, otherwise), note=str(error), idle=False)
         if kept == current:
             left.withheld.append(text)
             return

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from dra.gpu.geometry import Geometry
-from dra.gpu.inventory import Gpu, Instance, InstanceState
+from dra.gpu.inventory import Gpu, IdleInstance, Instance, InstanceState
 from dra.gpu.reasons import GpuReason
 from kubeletplugin.gpus.known_gpu import KnownGpu
 from kubeletplugin.journal.entries import LEAVING, Entry, State
@@ -58,6 +58,11 @@ def describe(
             owners=owners,
             looked=not failure[0] and card.reason != GpuReason.NVML_ERROR,
         ),
+        idle=tuple(
+            IdleInstance(e.placement, e.profile_id, e.claim.namespace)
+            for e in owners.values()
+            if e.idle and e.placement is not None
+        ),
         unavailable=problem,
         reason=reason,
     )
@@ -71,10 +76,12 @@ def _instances(
     owners: Mapping[int, Entry],
     looked: bool,
 ) -> tuple[Instance, ...]:
-    absent = {e.key: e for e in entries if e.placement is not None}
+    absent = {e.key: e for e in entries if e.placement is not None and not e.idle}
     instances: list[Instance] = []
     for gi in present:
         entry = owners.get(gi.id)
+        if entry is not None and entry.idle:
+            continue  # its room is free for whoever needs it
         if entry is not None and absent.pop(entry.key, None) is not None:
             whole = entry.ahead and entry.ci_id is not None
             # As it will be called once kubelet has asked for it: nothing is written then.

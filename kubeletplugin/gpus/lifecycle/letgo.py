@@ -123,6 +123,10 @@ class LettingGo:
     def _request(self) -> LetGoRequest:
         return LetGoRequest(self._node_name, self._pause(), self._drain())
 
+    def leaves(self, gpu: str) -> bool:
+        """True if a GPU, by name, is asked to be let go of."""
+        return bool(self._request().why(gpu))
+
     def unseen(self) -> str:
         """The reason of GPUs of which nothing is known but what the MigNode said before.
 
