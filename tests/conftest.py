@@ -27,6 +27,12 @@ settings.load_profile("tests")
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Two more than there are cores: a third of the tests' time is spent waiting for processes."""
+    return len(os.sched_getaffinity(0)) + 2
+
+
 LONGEST = (
     "sim/cluster/test_demo.py",
     "sim/cluster/test_up.py",
