@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -20,6 +21,8 @@ from hack.bench.control.fullcluster import FullCluster
 from hack.bench.fleets.fleet import NAMES, Fleet, geometry
 from hack.bench.fleets.scenarios import MIXES, fill, queue
 from hack.bench.fleets.slices import partitionable
+from hack.bench.hostile import __main__ as hostile
+from hack.bench.hostile.ground import free_small, half_full
 
 TABLE = MoveTable(geometry("A100-SXM4-80GB"))
 
@@ -122,3 +125,20 @@ def test_the_slices_of_the_cluster_benchmark_are_within_the_limits() -> None:
     assert len(counters["sharedCounters"]) <= 8
     assert all(0 < len(s["devices"]) <= 64 for s in rest)
     assert {s["pool"]["resourceSliceCount"] for s in (counters, *rest)} == {len(slices)}
+
+
+def test_hostile_loads_run_on_the_embedded_server() -> None:
+    arguments = ["--embedded", "--nodes", "2", "--only", "pair", "--only", "four"]
+    result = CliRunner().invoke(hostile.main, arguments, catch_exceptions=False)
+    assert result.exit_code == 0
+    assert result.output.count("    now:    found in") == 2
+    assert "NOT FOUND" not in result.output
+
+
+def test_at_least_half_of_every_gpu_is_taken_on_hostile_grounds() -> None:
+    shape = geometry(hostile.PRODUCT)
+    gpus = half_full("node", shape, random.Random(1)).gpus
+    assert all(4 <= sum(i.placement.size for i in g.instances) < 8 for g in gpus)
+    assert [g.pcie_root for g in gpus[::2]] == [g.pcie_root for g in gpus[1::2]]
+    assert all(0 <= free_small(g) <= 4 for g in gpus)
+    assert any(free_small(g) == 4 for g in gpus)

@@ -1,4 +1,4 @@
-"""Pods that need more than room, on a real control plane: ``python -m hack.bench.hostile``.
+"""Pods that need more than room, on a real control plane.
 
 A row for each need: how many pods there were, how many were bound and after how long, and how often
 the controller wrote the status of a claim for each: once where it knows what kube-scheduler takes.
@@ -9,7 +9,6 @@ nodes. The simulator's scheduler judges none of these needs, so the binaries are
 
 from __future__ import annotations
 
-import os
 import sys
 import tempfile
 import time
@@ -28,7 +27,7 @@ from dra.gpu.names import class_name
 from hack.bench.control import objects
 from hack.bench.fleets.fleet import geometry
 from hack.cluster.api import Api, ApiError
-from hack.cluster.binaries import CONTROL_PLANE, find_binaries
+from hack.cluster.binaries import Binaries
 from hack.cluster.driver.chart import NAMESPACE, REPOSITORY
 from hack.cluster.errors import ClusterError
 from hack.cluster.machine.processes import Process
@@ -196,14 +195,14 @@ def _row(control_plane: ControlPlane, need: Need, names: list[str], *, pods: int
     return f"{need.name:<20}{pods:>5}{served:>7}{took:>9.1f}{made:>8}{made / pods:>9.2f}"
 
 
-@click.command(help=__doc__)
-@click.option("--nodes", default=40, show_default=True)
-@click.option("--pods", default=20, show_default=True)
-def main(nodes: int, pods: int) -> None:
-    """Print one table."""
-    binaries = find_binaries(os.environ, home=Path.home())
-    if reason := binaries.missing(CONTROL_PLANE):
-        raise click.ClickException(reason)
+def run(binaries: Binaries, missing: str, *, nodes: int, pods: int) -> None:
+    """Print one table; ``missing`` says why there can be none.
+
+    Raises:
+        ClickException: binaries are missing.
+    """
+    if missing:
+        raise click.ClickException(missing)
     with tempfile.TemporaryDirectory(prefix="mighostile", dir="/tmp") as folder:
         users = (credentials.MIG_CONTROLLER,)
         with (
@@ -213,7 +212,3 @@ def main(nodes: int, pods: int) -> None:
             print(f"{'need':<20} pods  bound  seconds  writes  per pod")
             for need in NEEDS:
                 print(_row(control_plane, need, names, pods=pods), flush=True)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,89 @@
+"""Loads of hostile and of merely ordinary tenants: ``python -m hack.bench.hostile``.
+
+A row for each load: what is wanted, and what was seen, by those who ask for a small slice beside it
+or of the controller's memory. ``--before`` runs the controller of another checkout as well, on a
+new cluster, and gives it a column.
+
+It runs on a real control plane where there are binaries (``KUBEBUILDER_ASSETS``), else, or with
+``--embedded``, on the simulator's API server. Everything shares the machine, so compare columns
+of one run. ``--needs`` gives a second table: pods that need more than room, which only a real
+kube-scheduler judges (``hack.bench.hostile.needs``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+
+from hack.bench.fleets.fleet import geometry
+from hack.bench.hostile import needs
+from hack.bench.hostile.ground import Plane, embedded, prepared, real
+from hack.bench.hostile.loads import LOADS, Load, Size
+from hack.cluster.binaries import CONTROL_PLANE, find_binaries
+from hack.cluster.driver.chart import REPOSITORY
+from hack.cluster.errors import ClusterError
+
+PRODUCT = "A100-SXM4-80GB"
+Planes = Callable[[], contextlib.AbstractContextManager[Plane]]
+
+
+@click.command()
+@click.option("--nodes", default=100, show_default=True, help="Nodes of eight half-full GPUs.")
+@click.option("--waiting", default=500, show_default=True, help="Pods that wait in vain.")
+@click.option("--of-others", default=60, show_default=True, help="Claims of another driver.")
+@click.option("--only", multiple=True, help="Beginning of a row's name; repeatable.")
+@click.option("--embedded", "is_embedded", is_flag=True, help="Without binaries.")
+@click.option("--before", type=click.Path(exists=True, path_type=Path), help="Another checkout.")
+@click.option("--needs", "with_needs", is_flag=True, help="Pods that need more than room.")
+def main(  # noqa: PLR0913 - one parameter per option
+    *,
+    nodes: int,
+    waiting: int,
+    of_others: int,
+    only: tuple[str, ...],
+    is_embedded: bool,
+    before: Path | None,
+    with_needs: bool,
+) -> None:
+    """Print what each load comes to."""
+    binaries = find_binaries(os.environ, home=Path.home())
+    missing = binaries.missing(CONTROL_PLANE)
+    if with_needs:
+        needs.run(binaries, missing, nodes=min(nodes, 40), pods=20)
+        return
+    if missing and not is_embedded:
+        click.echo(f"embedded API server: {missing}")
+    planes: Planes = embedded if is_embedded or missing else lambda: real(binaries)
+    rows = [load for load in LOADS if not only or load.name.startswith(only)]
+    size = Size(waiting, of_others)
+    seen = _seen(planes, rows, size, nodes=nodes, checkout=REPOSITORY)
+    earlier = _seen(planes, rows, size, nodes=nodes, checkout=before) if before else {}
+    for load in rows:
+        click.echo(f"{load.name}: wanted {load.wanted}")
+        if earlier:
+            click.echo(f"    before: {earlier[load.name]}")
+        click.echo(f"    now:    {seen[load.name]}")
+
+
+def _seen(
+    planes: Planes, rows: list[Load], size: Size, *, nodes: int, checkout: Path
+) -> dict[str, str]:
+    """Figures by row; a cluster of its own for each, as one may end the controller."""
+    shape, seen = geometry(PRODUCT), {}
+    for load in rows:
+        with planes() as plane, prepared(plane, shape, nodes=nodes, checkout=checkout) as ground:
+            try:
+                seen[load.name] = load.run(ground, size)
+            except (ClusterError, OSError) as error:
+                state = "runs" if ground.is_alive else "HAS ENDED"
+                seen[load.name] = f"{error} (the controller {state})"
+        click.echo(f"# {checkout}: {load.name}: {seen[load.name]}", err=True)
+    return seen
+
+
+if __name__ == "__main__":
+    main()
