@@ -83,7 +83,7 @@ class HealthMonitor:
         for watch in self._watches.values():
             watch.stop()
         for watch in self._watches.values():
-            watch.join(2.0)
+            watch.join(3.0)
 
     def notify(self) -> None:
         """Look soon, as something may have changed."""

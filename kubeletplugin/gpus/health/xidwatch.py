@@ -12,7 +12,8 @@ from kubeletplugin.nvml.events import GpuEvents, Xid
 from kubeletplugin.nvml.session.session import Session
 
 _log = logging.getLogger(__name__)
-_WAIT_SECONDS = 0.5
+_WAIT_SECONDS = 2.0
+"""One wait; after it the watch may end. Short ones cost a node at rest most of its CPU."""
 _AGAIN_SECONDS = 5.0
 
 

@@ -16,7 +16,7 @@ from kubeletplugin.gpus.hardware import Hardware
 _log = logging.getLogger(__name__)
 FIRST_SECONDS = 30.0
 _LONGEST_SECONDS = 600.0
-_DRAIN_SECONDS = 2.0
+_DRAIN_SECONDS = 3.0
 """Longest wait for running calls of other GPUs, during which new calls wait too."""
 
 
