@@ -1,4 +1,4 @@
-"""Writes of a decision: finalizers, allocations, and the pod's gate last.
+"""Writes of decisions that are under way, and what their answers say was written.
 
 A write whose answer got lost may have been made: its allocation counts until the claim's next state
 is known, and the same is written again, so that either is right.
@@ -7,19 +7,19 @@ is known, and the same is written again, so that either is right.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 
 from controller.cluster.cluster import Cluster
 from controller.reporting.report import Reporter
+from controller.writing.allocation_requests import AllocationRequests, AllocationWrite
 from controller.writing.in_flight import InFlight, WriteAnswer
 from controller.writing.writer import Writer
-from dra.allocator.problem import Decision, Pick
-from dra.claims.allocation import Allocation
-from dra.claims.claims import Claim, read_claim
+from dra.allocator.problem import Decision
+from dra.claims.claims import Claim
 from dra.claims.wants import ClaimWants
 from dra.common.resources import Obj, ObjectKey
-from dra.kube.errors import ConflictError, KubeError, UnavailableError
+from dra.kube.errors import ConflictError, UnavailableError
 from dra.kube.events.eventlimits import Allowance
 from dra.pods.pods import Pod
 
@@ -32,32 +32,6 @@ API server does is worth more to those that wait than a slice which is made a li
 
 Done = Callable[[Exception | None], None]
 """Called when all was answered: with what went wrong, or None."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Write:
-    """One claim's part of a decision; ``uncertain``: it may have been written already."""
-
-    wants: ClaimWants
-    decision: Decision
-    uncertain: bool = False
-
-    @property
-    def claim(self) -> Claim:
-        """The claim in the state that is written to."""
-        return self.wants.claim
-
-    @property
-    def key(self) -> ObjectKey:
-        return self.claim.ref.namespace, self.claim.ref.name
-
-    @property
-    def picks(self) -> tuple[Pick, ...]:
-        return self.decision.of(self.claim.ref)
-
-    def allocation(self, driver: str) -> Allocation:
-        """As the claim will have it, without its configuration."""
-        return self.decision.allocation(self.claim.ref, driver)
 
 
 class AllocationWrites:
@@ -80,7 +54,8 @@ class AllocationWrites:
         self._reporter = reporter
         self._in_flight = in_flight
         self._gate = gate
-        self._unknown: dict[str, _Write] = {}
+        self._requests = AllocationRequests(writer, finalizer=cluster.finalizer, gate=gate)
+        self._unknown: dict[str, AllocationWrite] = {}
         self._lifted: set[str] = set()
 
     def make(
@@ -94,7 +69,9 @@ class AllocationWrites:
     ) -> None:
         """Write ``decision``, all that ``pod`` lacks, and lift its gate if that is to be done."""
         lifting = lifts and self.is_gated(pod)
-        self._send(pod, [_Write(wants, decision) for wants in claims], done, lifting=lifting)
+        self._send(
+            pod, [AllocationWrite(wants, decision) for wants in claims], done, lifting=lifting
+        )
 
     def repeat(self, pod: Pod, done: Done) -> bool:
         """Write again what may have been written for ``pod``; False when there is no such thing."""
@@ -131,7 +108,7 @@ class AllocationWrites:
         """Let the scheduler have ``pod``."""
         self._send(pod, [], done, lifting=True)
 
-    def _send(self, pod: Pod, writes: list[_Write], done: Done, *, lifting: bool) -> None:
+    def _send(self, pod: Pod, writes: list[AllocationWrite], done: Done, *, lifting: bool) -> None:
         for write in writes:
             self._cluster.begin_write(write.claim.ref, write.allocation(self._cluster.driver))
 
@@ -148,57 +125,20 @@ class AllocationWrites:
         late = [w for w in writes if finalizer in w.claim.finalizers]  # no write brings the label
         labelled = [w for w in late if self._labels.take("", self._now())]
         self._in_flight.start(
-            claims, lambda: self._requests(pod, writes, labelled, lifting=lifting), answered
+            claims,
+            lambda: self._requests.make(pod, writes, labelled, lifting=lifting),
+            answered,
         )
 
-    def _requests(
-        self, pod: Pod, writes: list[_Write], labelled: list[_Write], *, lifting: bool
-    ) -> Iterator[Obj]:
-        """Make the requests; in a thread of its own, on values that nobody changes.
-
-        Yields the claims as stored.
-        """
-        last: dict[str, Obj] = {}
-        for write in writes:
-            claim = write.claim
-            node = write.decision.node
-            if self._cluster.finalizer not in claim.finalizers:
-                stored = self._writer.add_finalizer(claim, node=node)
-                yield stored
-                claim = read_claim(stored)
-            stored = self._writer.allocate(
-                claim,
-                write.picks,
-                node=node,
-                pool=write.decision.pool,
-                config=write.wants.config(p.request for p in write.picks),
-                pod=pod,
-            )
-            yield stored
-            last[claim.ref.uid] = stored
-        if lifting:
-            self._writer.lift_gate(pod, self._gate)
-        for write in labelled:
-            yield self._labelled(last[write.claim.ref.uid], write.decision.node)
-
-    def _labelled(self, stored: Obj, node: str) -> Obj:
-        """The claim with the label of its node, without which its slice is made a little later."""
-        try:
-            return self._writer.label(stored, node=node)
-        except KubeError as error:
-            _log.debug("not labelled: %s", error)
-            return stored
-
-    def _take(self, pod: Pod, writes: list[_Write], answer: WriteAnswer) -> None:
+    def _take(self, pod: Pod, writes: list[AllocationWrite], answer: WriteAnswer) -> None:
         """Account for what was stored; the first claim without an allocation is what failed."""
-        stored: dict[str, Obj] = {}
-        for obj in answer.written:
+        stored: dict[str, Obj] = {obj["metadata"]["uid"]: obj for obj in answer.written}
+        for obj in stored.values():  # the last state of each is all that there is to know
             self._cluster.confirm_claim(obj)
-            stored[obj["metadata"]["uid"]] = obj
         tried = True
         for write in writes:
             last = stored.get(write.claim.ref.uid)
-            claim = self._cluster.read_claim(last) if last is not None else write.claim
+            claim = write.claim if last is None else self._as_stored(write.key, last)
             if last is not None and claim.allocation is not None:
                 self._written(pod, last, write)
             elif write.uncertain or (
@@ -217,7 +157,13 @@ class AllocationWrites:
                 tried = False
             self._cluster.end_write(write.claim.ref)
 
-    def _written(self, pod: Pod, obj: Obj, write: _Write) -> None:
+    def _as_stored(self, key: ObjectKey, obj: Obj) -> Claim:
+        known = self._cluster.claims.get(key)
+        if known is not None and known.claim.resource_version == obj["metadata"]["resourceVersion"]:
+            return known.claim
+        return self._cluster.read_claim(obj)
+
+    def _written(self, pod: Pod, obj: Obj, write: AllocationWrite) -> None:
         decision = write.decision
         for pick in write.picks:
             if pick.profile:
