@@ -21,6 +21,7 @@ PlacementPolicy = Literal["sws", "best-fit", "first-fit", "mfi", "spread"]
 NodePolicy = Literal["none", "binpack", "spread"]
 NodeResource = Literal["gpu-memory", "cpu", "memory"]
 OnFailure = Literal["wait", "evict"]
+BindWhen = Literal["allocated", "made"]
 
 
 class NodesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -63,9 +64,12 @@ class PreparationConfig(
     ``on_failure`` says what becomes of a bound pod whose slice its node cannot make, or has failed
     to make several times: ``wait`` leaves it where it is (the default), ``evict`` has the
     controller evict it, where the administrator lets it, so that its owner makes another.
+    ``bind_when`` says when the scheduling gate is lifted from a pod that has ours: when its claims
+    are ``allocated`` (the default), or when their slices are ``made``.
     """
 
     on_failure: OnFailure = "wait"
+    bind_when: BindWhen = "allocated"
 
 
 class MigDeviceConfig(
@@ -133,9 +137,22 @@ def decode_on_failure(parameters: object) -> OnFailure | None:
     Raises:
         InvalidObjectError: as ``decode``.
     """
-    said = decode(parameters).preparation
-    named = parameters.get("preparation", {}) if isinstance(parameters, dict) else {}
-    return said.on_failure if "onFailure" in named else None
+    return decode(parameters).preparation.on_failure if _names(parameters, "onFailure") else None
+
+
+def decode_bind_when(parameters: object) -> BindWhen | None:
+    """``preparation.bindWhen`` if ``parameters`` name it; None if they do not.
+
+    Raises:
+        InvalidObjectError: as ``decode``.
+    """
+    return decode(parameters).preparation.bind_when if _names(parameters, "bindWhen") else None
+
+
+def _names(parameters: object, field: str) -> bool:
+    """True if ``parameters`` name a field of ``preparation``."""
+    found = parameters.get("preparation") if isinstance(parameters, dict) else None
+    return isinstance(found, dict) and field in found
 
 
 def encode(config: MigDeviceConfig) -> dict[str, Any]:

@@ -106,6 +106,11 @@ class Cluster:
         """Inventory of a node, whoever allocates its GPUs; None without a MigNode of ours."""
         return self._nodes.inventories.get(node)
 
+    @property
+    def awaited(self) -> set[str]:
+        """UIDs of the claims whose pods are looked at when their node shows slices of them."""
+        return self._nodes.awaited
+
     def remove_mignode(self, name: str) -> None:
         """A MigNode is gone."""
         self._nodes.remove_mignode(name)

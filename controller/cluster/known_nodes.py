@@ -20,11 +20,13 @@ _log = logging.getLogger(__name__)
 class KnownNodes:
     """Keeps ``hosts`` and ``fleet`` up to what Nodes and MigNodes say.
 
-    ``inventories`` are those of all nodes of the driver, whoever allocates their GPUs.
+    ``inventories`` are those of all nodes of the driver, whoever allocates their GPUs. ``awaited``
+    are the UIDs of claims for whose slices somebody waits.
     """
 
     def __init__(self, fleet: Fleet, hosts: Hosts, claims: KnownClaims, effects: Effects) -> None:
         self.inventories: dict[str, Inventory] = {}
+        self.awaited: set[str] = set()
         self._fleet = fleet
         self._hosts = hosts
         self._claims = claims
@@ -47,7 +49,8 @@ class KnownNodes:
     def set_mignode(self, obj: Obj) -> frozenset[str]:
         """A MigNode was added or changed; one that cannot be read is as good as gone.
 
-        Returns the UIDs of claims for which kubelet may now have to ask again.
+        Returns the UIDs of claims for which kubelet may now have to ask again, or whose slices may
+        be made now.
         """
         name = obj["metadata"]["name"]
         try:
@@ -66,7 +69,7 @@ class KnownNodes:
             self._claims.touch(self._fleet.claims_on(name))
         else:
             self._claims.touch(before - (after or frozenset()))
-        return self._asked_in_vain(inventory)
+        return self._asked_in_vain(inventory) | (self.awaited & (after or frozenset()))
 
     def remove_mignode(self, name: str) -> None:
         """A MigNode is gone."""

@@ -6,11 +6,12 @@ from controller.cluster.cluster import Cluster
 from controller.cluster.effects import Effects, TakenBack
 from controller.lifecycle.allocation_writes import AllocationWrites
 from controller.lifecycle.classsync import ClassSync
-from controller.lifecycle.evictions import Evictions
+from controller.lifecycle.failures.evictions import Evictions
+from controller.lifecycle.failures.made_first import MadeFirst
+from controller.lifecycle.failures.prepare_retries import PrepareRetries
 from controller.lifecycle.hindered import Hindered
 from controller.lifecycle.lost_nodes import LostNodes
 from controller.lifecycle.nominations import Nominations
-from controller.lifecycle.prepare_retries import PrepareRetries
 from controller.lifecycle.templatesync import TemplateSync
 from controller.queue.exclusions import Exclusions
 from controller.queue.failed_gpus import FailedGpus
@@ -41,6 +42,7 @@ class Consequences:
         allocations: AllocationWrites,
         prepare_retries: PrepareRetries,
         evictions: Evictions,
+        made_first: MadeFirst,
         lost_nodes: LostNodes,
         hindered: Hindered,
         nominations: Nominations,
@@ -59,6 +61,7 @@ class Consequences:
         self._allocations = allocations
         self._prepare_retries = prepare_retries
         self._evictions = evictions
+        self._made_first = made_first
         self._lost_nodes = lost_nodes
         self._hindered = hindered
         self._nominations = nominations
@@ -109,6 +112,7 @@ class Consequences:
         self._allocations.forget_pod(uid)
         self._prepare_retries.forget(uid)
         self._evictions.forget(uid)
+        self._made_first.forget(uid)
         self._lost_nodes.forget(uid)
         self._hindered.forget(uid)
         self._nominations.forget(uid)
@@ -120,6 +124,7 @@ class Consequences:
         self._allocations.forget_claim(uid)
         self._prepare_retries.forget_claim(uid)
         self._failed_gpus.forget_claim(uid)
+        self._made_first.forget_claim(uid)
         self._line.forget_claim(uid)
 
     def _classes_changed(self) -> None:

@@ -11,14 +11,15 @@ from controller.lifecycle.allocation_writes import AllocationWrites
 from controller.lifecycle.claimwrites import ClaimWrites
 from controller.lifecycle.classsync import ClassSync
 from controller.lifecycle.cleanup import Ender
-from controller.lifecycle.evictions import Evictions
-from controller.lifecycle.failed_prepare import FailedPrepares
+from controller.lifecycle.failures.evictions import Evictions
+from controller.lifecycle.failures.failed_prepare import FailedPrepares
+from controller.lifecycle.failures.made_first import MadeFirst
+from controller.lifecycle.failures.prepare_retries import PrepareRetries
 from controller.lifecycle.giving_up import GivingUp
 from controller.lifecycle.hindered import Hindered
 from controller.lifecycle.lost_nodes import LostNodes
 from controller.lifecycle.nominations import Nominations
 from controller.lifecycle.partial_allocations import PartialAllocations
-from controller.lifecycle.prepare_retries import PrepareRetries
 from controller.lifecycle.templatesync import TemplateSync
 from controller.queue.exclusions import Exclusions
 from controller.queue.failed_gpus import FailedGpus
@@ -113,6 +114,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
     nominations = Nominations(cluster, writer, in_flight, answers.to_pod, now=now)
     prepare_retries = PrepareRetries(cluster, writer, in_flight=in_flight, now=now)
     evictions = Evictions(cluster, writer, reporter, in_flight=in_flight, now=now)
+    made_first = MadeFirst(cluster, giving_up, failed_gpus, now=now)
     partial_allocations = PartialAllocations(
         cluster, reader, writer, writes=writes, allocator=allocator
     )
@@ -150,6 +152,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         failed_prepares=failed_prepares,
         prepare_retries=prepare_retries,
         evictions=evictions,
+        made_first=made_first,
         lost_nodes=lost_nodes,
         hindered=hindered,
         nominations=nominations,
@@ -184,6 +187,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         allocations=allocations,
         prepare_retries=prepare_retries,
         evictions=evictions,
+        made_first=made_first,
         lost_nodes=lost_nodes,
         hindered=hindered,
         nominations=nominations,

@@ -45,6 +45,10 @@ class FailedGpus:
         """The monotonic time at which the next GPU is let in again, None if none is out."""
         return min((f.until for f in self._failures.values() if f.is_out), default=None)
 
+    def remembers(self, node: str, gpu: str) -> bool:
+        """True if a slice could not be made on ``gpu-<minor>`` of a node, and not long ago."""
+        return (node, gpu) in self._failures
+
     def note(self, node: str) -> None:
         """A node says anew which Prepares failed there."""
         inventory = self._cluster.inventory(node)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller.lifecycle.cleanup import Ender
-from controller.lifecycle.failed_prepare import FailedPrepares
+from controller.lifecycle.failures.failed_prepare import FailedPrepares
 from controller.serving.agenda import Agenda
 from controller.writing.in_flight import InFlight
 from dra.common.resources import ObjectKey

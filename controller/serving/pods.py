@@ -6,12 +6,13 @@ from functools import partial
 
 from controller.cluster.cluster import Cluster
 from controller.lifecycle.allocation_writes import AllocationWrites
-from controller.lifecycle.evictions import Evictions
-from controller.lifecycle.failed_prepare import FailedPrepares
+from controller.lifecycle.failures.evictions import Evictions
+from controller.lifecycle.failures.failed_prepare import FailedPrepares
+from controller.lifecycle.failures.made_first import MadeFirst
+from controller.lifecycle.failures.prepare_retries import PrepareRetries
 from controller.lifecycle.hindered import Hindered
 from controller.lifecycle.lost_nodes import LostNodes
 from controller.lifecycle.nominations import Nominations
-from controller.lifecycle.prepare_retries import PrepareRetries
 from controller.queue.fairness import WaitingLine
 from controller.reporting.report import Reporter
 from controller.serving.agenda import Agenda
@@ -47,6 +48,7 @@ class PodService:
         failed_prepares: FailedPrepares,
         prepare_retries: PrepareRetries,
         evictions: Evictions,
+        made_first: MadeFirst,
         lost_nodes: LostNodes,
         hindered: Hindered,
         nominations: Nominations,
@@ -68,6 +70,7 @@ class PodService:
         self._failed_prepares = failed_prepares
         self._prepare_retries = prepare_retries
         self._evictions = evictions
+        self._made_first = made_first
         self._lost_nodes = lost_nodes
         self._hindered = hindered
         self._nominations = nominations
@@ -130,9 +133,17 @@ class PodService:
             self._reporter.served(pod)
             gated = found.ours and self._allocations.is_gated(pod)
             if gated and not self._gang_writes.holds_gate(pod):
-                self._allocations.lift_gate(pod, partial(self._answers.to_pod, pod.key))
+                self._lift_gate(pod)
             elif found.ours and not gated and (again := self._nominations.look_at(pod)) is not None:
                 self._agenda.add_pod(pod.key, at=again)
+
+    def _lift_gate(self, pod: Pod) -> None:
+        """Let kube-scheduler have ``pod``, unless it is to wait until its slices are made."""
+        again = self._made_first.holds(pod)
+        if again is None:
+            self._allocations.lift_gate(pod, partial(self._answers.to_pod, pod.key))
+        else:
+            self._agenda.add_pod(pod.key, at=again)
 
     def _rests(self, pod: Pod, examined: Examined, problem: Problem) -> bool:
         """Have ``pod`` wait if what it had was of no use to it; True when it does."""
@@ -156,7 +167,20 @@ class PodService:
         if isinstance(found, Refused):
             self._waiting.wait(pod, found.obstacle, _refs(problem), group=found.group)
         elif found is not None:
-            self._allocations.make(pod, found, problem.claims, partial(self._allocated, pod))
+            config = (
+                entry
+                for wants in problem.claims
+                for entry in wants.config(p.request for p in found.of(wants.claim.ref))
+            )
+            devices = [pick.device for pick in found.picks]
+            waits = self._made_first.is_doubtful(found.node, devices)
+            self._allocations.make(
+                pod,
+                found,
+                problem.claims,
+                partial(self._allocated, pod),
+                lifts=not (waits or self._made_first.is_wished(config)),
+            )
 
     def _allocated(self, pod: Pod, error: Exception | None) -> None:
         if error is None:

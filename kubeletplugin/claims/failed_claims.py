@@ -58,6 +58,11 @@ class FailedClaims:
         self._list(ref, passing=error.passing or isinstance(error, ClaimUnreadableError))
         return count
 
+    def not_made_ahead(self, ref: ClaimRef, error: PluginError) -> None:
+        """Slices that kubelet has not asked for could not be made because of ``error``."""
+        if not isinstance(error, ClaimError):
+            self._list(ref, passing=False)
+
     def made(self, ref: ClaimRef) -> None:
         """The claim is prepared; if kubelet got an error meanwhile, it would get devices now."""
         with self._lock:

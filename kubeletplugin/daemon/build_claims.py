@@ -164,6 +164,8 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         readiness=readiness,
         fate=fate,
         seconds=options.eager_seconds,
+        on_failure=failed.not_made_ahead,
+        on_end=failed.forget,
         observer=observer,
     )
     needs = NodeNeeds(

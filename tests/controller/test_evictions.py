@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from controller.lifecycle.evictions import FIRST_SECONDS
+from controller.lifecycle.failures.evictions import FIRST_SECONDS
 from dra.claims.conditions import PREPARE_FAILED, PREPARE_FAILING
 from dra.common.resources import PODS, Obj
 from dra.kube.errors import ForbiddenError, UnavailableError

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.lifecycle.prepare_retries import GAP_SECONDS
+from controller.lifecycle.failures.prepare_retries import GAP_SECONDS
 from dra.common.resources import PODS, Obj
 from dra.gpu.inventory import ClaimRef, FailedClaim, Gpu, Instance
 from dra.gpu.mignode import to_mignode

@@ -135,6 +135,26 @@ def test_the_mignode_lists_a_claim_from_its_failure_to_its_success(rig: Rig) -> 
 
 
 @pytest.mark.usefixtures("short_patience")
+def test_the_mignode_lists_what_could_not_be_made_ahead_until_it_is_placed_elsewhere(
+    rig: Rig,
+) -> None:
+    rig.machine.inject(Fault(function=CREATION, action="return", code=2, times=0))
+    ref = rig.claim("gpu-0-mig-1g5gb-19-0", expected=True)
+    wait_for("failure", lambda: status(rig).get("failedClaims"))
+    (failed,) = status(rig)["failedClaims"]
+    assert (failed["uid"], failed.get("passing", False)) == (ref.uid, False)
+    for taken in ("reservedFor", "allocation"):
+        rig.api.patch(
+            RESOURCE_CLAIMS,
+            ref.name,
+            {"status": {taken: None}},
+            namespace=ref.namespace,
+            subresource="status",
+        )
+    wait_for("end", lambda: not status(rig).get("failedClaims"))
+
+
+@pytest.mark.usefixtures("short_patience")
 def test_the_claim_tells_of_several_failures_in_a_row_until_it_is_prepared(rig: Rig) -> None:
     ref = rig.claim("gpu-0-mig-1g5gb-19-0")
     rig.machine.inject(Fault(function=CREATION, action="return", code=999, times=0))

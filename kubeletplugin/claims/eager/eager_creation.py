@@ -42,6 +42,8 @@ class EagerCreation:
     """One thread that decides, and a task of each claim that is worked on. Thread-safe.
 
     ``seconds`` is how long a slice waits for its pod. ``fate`` asks the API server for a claim.
+    ``on_failure`` hears what could not be made, in the claim's task, and ``on_end``, in the thread
+    that calls ``expect``, of claims of which nothing is expected here any more.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with
@@ -55,6 +57,8 @@ class EagerCreation:
         readiness: Readiness,
         fate: Callable[[ClaimRef], ClaimFate],
         seconds: float,
+        on_failure: Callable[[ClaimRef, PluginError], None] = lambda _ref, _error: None,
+        on_end: Callable[[ClaimRef], None] = lambda _: None,
         allowance: Allowance | None = None,
         observer: NodeObserver | None = None,
         clock: Clock | None = None,
@@ -67,6 +71,8 @@ class EagerCreation:
         self._readiness = readiness
         self._fate = fate
         self._seconds = seconds
+        self._on_failure = on_failure
+        self._on_end = on_end
         self._clock = clock or SystemClock()
         self._allowance = allowance or Allowance(self._clock)
         self._observer = observer or NodeObserver()
@@ -102,6 +108,8 @@ class EagerCreation:
             else:
                 self._expected.pop(ref.uid, None)
                 self._doubted[ref.uid] = ref
+        if not devices:
+            self._on_end(ref)
         self.thread.notify()
 
     def doubt(self, ref: ClaimRef) -> None:
@@ -188,6 +196,7 @@ class EagerCreation:
         try:
             done = self._preparer.make_ahead(ref)
         except PluginError as error:
+            self._on_failure(ref, error)
             self._observer.acted(Action.REFUSED)
             _log.info("not made ahead; Prepare tries", extra=about(ref, error=str(error)))
         except Exception:  # noqa: BLE001 - nobody waits for it; Prepare tells
