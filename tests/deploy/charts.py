@@ -38,7 +38,11 @@ VALUES: dict[str, Obj] = {
             "maxSurge": "10%",
             "image": {"tag": "v1"},
         },
-        "metrics": {"port": 9400, "podMonitor": {"enabled": True, "labels": {"release": "prom"}}},
+        "metrics": {
+            "port": 9400,
+            "podMonitor": {"enabled": True, "labels": {"release": "prom"}},
+            "objectives": {"enabled": True, "labels": {"release": "prom"}},
+        },
         "networkPolicy": {
             "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
         },
