@@ -78,6 +78,12 @@ EVENT_LIMITS = EventLimits(at_once=5, pause_seconds=0.1, delay_seconds=0.5)
     "configuration of their class or claim asks for it.",
 )
 @click.option(
+    "--node-labels",
+    is_flag=True,
+    help="Keep labels on nodes that tell of their GPUs, as NVIDIA's GPU feature discovery does, "
+    "where that does not run.",
+)
+@click.option(
     "--metrics-address",
     default="",
     metavar="HOST:PORT",
@@ -103,6 +109,7 @@ def main(  # noqa: PLR0913 - one parameter per flag
     finalizer_at_creation: bool,
     eager_creation: bool,
     evict_failed: bool,
+    node_labels: bool,
     metrics_address: str,
     log_level: str,
     log_format: str,
@@ -137,6 +144,7 @@ def main(  # noqa: PLR0913 - one parameter per flag
             finalizer_at_creation=finalizer_at_creation,
             eager_creation=eager_creation,
             evict_failed=evict_failed,
+            node_labels=node_labels,
         ),
         registry=registry,
         probes=probes,

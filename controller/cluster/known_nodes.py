@@ -38,6 +38,7 @@ class KnownNodes:
         if not self._hosts.set_node(facts):
             return False
         self._effects.nodes.add(facts.name)
+        self._effects.labels.add(facts.name)
         self._effects.room.add(facts.name)
         return True
 
@@ -76,6 +77,7 @@ class KnownNodes:
         touched, offered = self._claims_on(name), self._offered(name)
         self._fleet.drop_inventory(name)
         self.inventories.pop(name, None)
+        self._effects.labels.add(name)
         if self._offered(name) != offered:
             self._effects.classes = True
         self._claims.touch(touched)
@@ -87,6 +89,7 @@ class KnownNodes:
             return frozenset()
         before = self.inventories.get(inventory.node)
         self.inventories[inventory.node] = inventory
+        self._effects.labels.add(inventory.node)
         if inventory.failed_claims != (before.failed_claims if before else ()):
             self._effects.failures.add(inventory.node)
         if inventory.resumed and (before is None or before.resumed != inventory.resumed):

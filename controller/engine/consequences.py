@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from controller.cluster.cluster import Cluster
 from controller.cluster.effects import Effects, TakenBack
+from controller.keeping.classsync import ClassSync
+from controller.keeping.nodelabels import NodeLabels
+from controller.keeping.templatesync import TemplateSync
 from controller.lifecycle.allocation_writes import AllocationWrites
-from controller.lifecycle.classsync import ClassSync
 from controller.lifecycle.failures.evictions import Evictions
 from controller.lifecycle.failures.made_first import MadeFirst
 from controller.lifecycle.failures.prepare_retries import PrepareRetries
 from controller.lifecycle.hindered import Hindered
 from controller.lifecycle.lost_nodes import LostNodes
 from controller.lifecycle.nominations import Nominations
-from controller.lifecycle.templatesync import TemplateSync
 from controller.queue.exclusions import Exclusions
 from controller.queue.failed_gpus import FailedGpus
 from controller.queue.fairness import WaitingLine
@@ -48,6 +49,7 @@ class Consequences:
         nominations: Nominations,
         classes: ClassSync,
         templates: TemplateSync,
+        labels: NodeLabels,
         reporter: Reporter,
     ) -> None:
         self._cluster = cluster
@@ -67,6 +69,7 @@ class Consequences:
         self._nominations = nominations
         self._classes = classes
         self._templates = templates
+        self._labels = labels
         self._reporter = reporter
 
     def take(self) -> bool:
@@ -96,6 +99,7 @@ class Consequences:
         if effects.classes:
             self._classes_changed()
         self._templates.note(effects)
+        self._labels.note(effects)
         self._make_room(effects)
         return True
 

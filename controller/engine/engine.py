@@ -23,8 +23,9 @@ class Engine:
     """The controller's logic. Owned by one thread; ``now`` gives monotonic seconds.
 
     ``wake`` is called, by any thread, when ``absorb`` has an answer to take. With
-    ``finalizer_at_creation`` the API server puts our finalizer on claims, and it stays there.
-    ``evaluations`` are for a cluster whose kinds have no evaluator of their own.
+    ``finalizer_at_creation`` the API server puts our finalizer on claims, and it stays there. With
+    ``node_labels`` nodes get labels that tell of their GPUs. ``evaluations`` are for a cluster
+    whose kinds have no evaluator of their own.
     """
 
     def __init__(  # noqa: PLR0913 - what it works on and with
@@ -40,6 +41,7 @@ class Engine:
         observer: ControllerObserver | None = None,
         wake: Callable[[], None] = lambda: None,
         finalizer_at_creation: bool = False,
+        node_labels: bool = False,
         evaluations: Evaluations | None = None,
     ) -> None:
         parts = make_parts(
@@ -53,6 +55,7 @@ class Engine:
             observer=observer or ControllerObserver(),
             wake=wake,
             finalizer_at_creation=finalizer_at_creation,
+            node_labels=node_labels,
             evaluations=evaluations,
         )
         self._now = now
@@ -69,6 +72,7 @@ class Engine:
         self._retries = parts.retries
         self._classes = parts.classes
         self._templates = parts.templates
+        self._labels = parts.labels
 
     def absorb(self) -> None:
         """Turn answers and the effects of changes into work.
@@ -94,6 +98,7 @@ class Engine:
         if (
             self._classes.sync_if_due()
             or self._templates.write_if_due()
+            or self._labels.write_if_due()
             or self._reporter.write_if_due()
         ):
             return True
@@ -107,7 +112,7 @@ class Engine:
 
     def next_due(self) -> float | None:
         """The monotonic time of the next piece of work, None when only an answer brings any."""
-        times = [self._classes.due, self._templates.due, self._reporter.due]
+        times = [self._classes.due, self._templates.due, self._labels.due, self._reporter.due]
         times += [self._line.due, self._asking.due, self._failed_gpus.due]
         if not self._in_flight.full:
             times += [self._agenda.claims.next_due(), self._agenda.pods.next_due()]

@@ -41,15 +41,17 @@ _STUCK_SECONDS = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """The names under which the controller acts, and what it puts on claims.
+    """The names under which the controller acts, and what it puts on claims and nodes.
 
     ``finalizer_at_creation``: the API server puts the finalizer on every claim of ours.
+    ``node_labels``: nodes get labels that tell of their GPUs.
     ``eager_creation``: claims name their node in a label, so that it makes their slices at once.
     ``evict_failed``: pods may be evicted whose slice cannot be made.
     """
 
     driver: str
     finalizer_at_creation: bool = False
+    node_labels: bool = False
     eager_creation: bool = True
     evict_failed: bool = False
 
@@ -239,6 +241,7 @@ class Controller:
             ),
             gate=names.finalizer,
             finalizer_at_creation=names.finalizer_at_creation,
+            node_labels=names.node_labels,
             now=self._clock.monotonic,
             wake=inbox.wake,
             observer=self._observer,

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 
 from controller.cluster.cluster import Cluster
 from controller.engine.consequences import Consequences
+from controller.keeping.classsync import ClassSync
+from controller.keeping.nodelabels import NodeLabels
+from controller.keeping.templatesync import TemplateSync
 from controller.lifecycle.allocation_writes import AllocationWrites
 from controller.lifecycle.claimwrites import ClaimWrites
-from controller.lifecycle.classsync import ClassSync
 from controller.lifecycle.cleanup import Ender
 from controller.lifecycle.failures.evictions import Evictions
 from controller.lifecycle.failures.failed_prepare import FailedPrepares
@@ -20,7 +22,6 @@ from controller.lifecycle.hindered import Hindered
 from controller.lifecycle.lost_nodes import LostNodes
 from controller.lifecycle.nominations import Nominations
 from controller.lifecycle.partial_allocations import PartialAllocations
-from controller.lifecycle.templatesync import TemplateSync
 from controller.queue.exclusions import Exclusions
 from controller.queue.failed_gpus import FailedGpus
 from controller.queue.fairness import WaitingLine
@@ -64,6 +65,7 @@ class Parts:
     retries: Retries
     classes: ClassSync
     templates: TemplateSync
+    labels: NodeLabels
 
 
 def make_parts(  # noqa: PLR0913 - what they work on and with
@@ -78,6 +80,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
     observer: ControllerObserver,
     wake: Callable[[], None],
     finalizer_at_creation: bool,
+    node_labels: bool,
     evaluations: Evaluations | None,
 ) -> Parts:
     """The parts of an engine; for the arguments see there."""
@@ -87,6 +90,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
     failed_gpus = FailedGpus(cluster, now=now)
     classes = ClassSync(cluster, writer, reporter, now)
     templates = TemplateSync(cluster, writer, now)
+    labels = NodeLabels(cluster, writer, now, enabled=node_labels)
     allocations = AllocationWrites(cluster, writer, reporter, in_flight, gate=gate, now=now)
     line = WaitingLine(cluster, allocator, reporter, now=now)
     agenda = Agenda(cluster, gate=gate, now=now)
@@ -193,6 +197,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         nominations=nominations,
         classes=classes,
         templates=templates,
+        labels=labels,
         reporter=reporter,
     )
     return Parts(
@@ -208,4 +213,5 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         retries=retries,
         classes=classes,
         templates=templates,
+        labels=labels,
     )

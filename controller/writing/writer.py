@@ -20,6 +20,7 @@ from dra.claims.claims import Claim, field_manager
 from dra.claims.node_label import label_of, node_label
 from dra.common.resources import (
     DEVICE_CLASSES,
+    NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
@@ -308,6 +309,16 @@ class Writer:
         """Create a generated ResourceClaimTemplate; one that is there stays as it is."""
         self._check()
         return self._api.apply(RESOURCE_CLAIM_TEMPLATES, body, field_manager=self._manager)
+
+    def apply_node_labels(self, node: str, labels: Mapping[str, str]) -> Obj:
+        """Put labels on a Node, and take those off that were put there before and are not given.
+
+        Raises:
+            ConflictError: others own labels that have other values; its causes name them.
+        """
+        self._check()
+        body = {"metadata": {"name": node, "labels": dict(labels)}}
+        return self._api.apply(NODES, body, field_manager=f"{self._driver}/labels", force=False)
 
     def _check(self) -> None:
         if not self._leads():

@@ -218,6 +218,7 @@ class Bench:
         observer: ControllerObserver | None = None,
         api: FakeApi | None = None,
         finalizer_at_creation: bool = False,
+        node_labels: bool = False,
         eager_creation: bool = True,
         evict_failed: bool = False,
         evaluator: Evaluator | None = None,
@@ -264,6 +265,7 @@ class Bench:
             now=lambda: self.time,
             observer=observer,
             finalizer_at_creation=finalizer_at_creation,
+            node_labels=node_labels,
             evaluations=evaluations,
         )
         for name in nodes:

@@ -46,6 +46,7 @@ VALUES: dict[str, Obj] = {
         "networkPolicy": {
             "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
         },
+        "nodeLabels": {"enabled": True},
         "finalizerAtCreation": {"classes": ["team-slices", "other.example.com"]},
     },
     "webhook": {"webhook": {"enabled": True}, "driverName": "other.example.com"},

@@ -46,6 +46,7 @@ Given = tuple[str, Any, Any]
 BY_VALUE: dict[str, dict[str, Given]] = {
     "controller": {
         "--driver-name": ("driverName", "a.example", "a.example"),
+        "--node-labels": ("nodeLabels.enabled", True, True),
         "--finalizer-at-creation": ("finalizerAtCreation.enabled", False, False),
         "--eager-creation": ("eagerCreation.enabled", False, False),
         "--evict-failed": ("evictFailed.enabled", True, True),

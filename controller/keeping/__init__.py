@@ -1,0 +1,1 @@
+"""Objects that the controller keeps for others: classes, templates, labels of nodes."""

@@ -1,0 +1,118 @@
+"""Labels of a node for those who select nodes by GPU, as NVIDIA's GPU feature discovery has them.
+
+Names and values are those of its ``internal/lm`` (``nvml.go``, ``resource.go``; strategy mixed),
+with one difference: slices are made for claims, so ``nvidia.com/mig-<profile>.count`` is the number
+that the node could hold if its GPUs were empty, and does not change with what runs.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from dra.gpu.geometry import Geometry, Occupant, Profile
+from dra.gpu.inventory import Gpu, Inventory
+from dra.gpu.names import extended_resource_name
+
+DISCOVERED = "nvidia.com/gfd.timestamp"
+"""A label that GPU feature discovery writes, and nobody else."""
+
+_FORBIDDEN = re.compile(r"[^A-Za-z0-9._-]+")
+_LONGEST = 63
+
+
+def node_labels(inventory: Inventory) -> dict[str, str]:
+    """The labels of the node; none where it has no GPU.
+
+    Of several products the one that most GPUs are of gives its name, memory and family.
+    """
+    if not inventory.gpus:
+        return {}
+    capable = any(gpu.geometry is not None for gpu in inventory.gpus)
+    found = {"nvidia.com/mig.capable": str(capable).lower(), **_versions(inventory)}
+    if capable:
+        found["nvidia.com/mig.strategy"] = "mixed"
+    counts = Counter(gpu.product_name for gpu in inventory.gpus)
+    product = min(counts, key=lambda name: (-counts[name], name))
+    found.update(_of_gpu(next(g for g in inventory.gpus if g.product_name == product)))
+    found["nvidia.com/gpu.count"] = str(len(inventory.gpus))
+    found.update(_of_profiles(inventory))
+    return {key: value for key, value in found.items() if value}
+
+
+def _versions(inventory: Inventory) -> dict[str, str]:
+    driver, cuda = inventory.driver_version, inventory.cuda_driver_version
+    parts = [*driver.split("."), "", ""]
+    major, minor = (*cuda.split("."), "")[:2]
+    return {
+        "nvidia.com/cuda.driver-version.full": _value(driver),
+        "nvidia.com/cuda.driver-version.major": _value(parts[0]),
+        "nvidia.com/cuda.driver-version.minor": _value(parts[1]),
+        "nvidia.com/cuda.driver-version.revision": _value(parts[2]),
+        "nvidia.com/cuda.runtime-version.full": _value(cuda),
+        "nvidia.com/cuda.runtime-version.major": _value(major),
+        "nvidia.com/cuda.runtime-version.minor": _value(minor),
+    }
+
+
+def _of_gpu(gpu: Gpu) -> dict[str, str]:
+    major, _, minor = gpu.cuda_compute_capability.partition(".")
+    return {
+        "nvidia.com/gpu.product": _value(gpu.product_name),
+        "nvidia.com/gpu.memory": str(gpu.memory_mib) if gpu.memory_mib else "",
+        "nvidia.com/gpu.family": _value(gpu.architecture.lower()),
+        "nvidia.com/gpu.compute.major": _value(major),
+        "nvidia.com/gpu.compute.minor": _value(minor),
+    }
+
+
+def _of_profiles(inventory: Inventory) -> dict[str, str]:
+    """Labels of each profile that GPUs in MIG mode can be cut into."""
+    found: dict[str, str] = {}
+    counts: Counter[str] = Counter()
+    for gpu, geometry, profile in _offers(inventory):
+        prefix = extended_resource_name(profile.name)
+        counts[prefix] += _most(geometry, profile)
+        if f"{prefix}.count" not in found:
+            found |= {f"{prefix}.{key}": value for key, value in _of_profile(gpu, profile).items()}
+        found[f"{prefix}.count"] = str(counts[prefix])
+    return found
+
+
+def _offers(inventory: Inventory) -> Iterator[tuple[Gpu, Geometry, Profile]]:
+    for gpu in inventory.gpus:
+        if gpu.mig_enabled and gpu.geometry is not None:
+            for profile in gpu.geometry.profiles:
+                yield gpu, gpu.geometry, profile
+
+
+def _of_profile(gpu: Gpu, profile: Profile) -> dict[str, str]:
+    engines = profile.engines
+    return {
+        "product": _value(f"{gpu.product_name}-MIG-{profile.name}"),
+        "memory": str(profile.memory_mib),
+        "multiprocessors": str(profile.multiprocessors),
+        "slices.gi": str(profile.compute_slices),
+        "slices.ci": str(profile.compute_slices),
+        "engines.copy": str(engines.copy_engines),
+        "engines.decoder": str(engines.decoders),
+        "engines.encoder": str(engines.encoders),
+        "engines.jpeg": str(engines.jpeg_engines),
+        "engines.ofa": str(engines.ofa_engines),
+    }
+
+
+def _most(geometry: Geometry, profile: Profile) -> int:
+    """Most instances of a profile that an empty GPU takes, its engines and memory counted."""
+    taken: list[Occupant] = []
+    for placement in sorted(profile.placements):
+        free = not any(placement.overlaps(other.placement) for other in taken)
+        if free and geometry.fits(geometry.usage(taken), profile, placement):
+            taken.append(Occupant(placement, profile.id))
+    return len(taken)
+
+
+def _value(text: str) -> str:
+    """``text`` as the value of a label: GPU feature discovery puts hyphens for spaces."""
+    return _FORBIDDEN.sub("-", text)[:_LONGEST].strip("._-")

@@ -1,0 +1,147 @@
+"""Labels of nodes on a real API server, written with the rights that the chart gives."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controller.cluster.cluster import Cluster
+from controller.keeping.nodelabels import NodeLabels
+from controller.writing.writer import Writer
+from dra.cel.kinds import Kinds
+from dra.common.resources import Obj
+from dra.gpu.node_labels import DISCOVERED
+from dra.kube.client.transport import KubeApi
+from hack.cluster.api import Api, ApiError
+from hack.cluster.binaries import Binaries
+from hack.cluster.driver.installation import CONTROLLER, Installation
+from hack.cluster.plane import credentials
+from hack.cluster.plane.controlplane import ControlPlane, Setup
+from hack.cluster.waiting import wait_for
+from tests.cluster.rbac.requests import MERGE
+from tests.controller.objects import DRIVER, FINALIZER, mignode
+
+COUNT, MARK = "nvidia.com/mig-1g.5gb.count", f"{DRIVER}/labels"
+VALUES: Obj = {"nodeLabels": {"enabled": True}}
+
+
+class Site:
+    """A control plane with the chart, and what keeps labels there as its controller."""
+
+    def __init__(self, plane: ControlPlane, home: Path) -> None:
+        installation = Installation(plane, VALUES)
+        installation.apply()
+        self.admin = plane.api
+        self.controller = installation.acting(CONTROLLER)
+        kubeconfig = home / "controller.kubeconfig"
+        credentials.write_kubeconfig(
+            kubeconfig,
+            server=plane.server,
+            certificate=plane.certificate,
+            token=installation.token(CONTROLLER),
+        )
+        writer = Writer(
+            KubeApi.connect(str(kubeconfig), user_agent="test"),
+            driver=DRIVER,
+            finalizer=FINALIZER,
+            now=lambda: dt.datetime.now(dt.UTC),
+            leads=lambda: True,
+        )
+        self.cluster = Cluster(DRIVER, FINALIZER, Kinds(None))
+        self.keeper = NodeLabels(self.cluster, writer, lambda: 0.0, enabled=True)
+
+    def look(self, name: str) -> dict[str, str]:
+        """Have a node looked at as it is now; returns its labels after that."""
+        self.cluster.set_node(self.admin.get("Node", name))
+        self.keeper.note(self.cluster.take_effects())
+        while self.keeper.write_if_due():
+            pass
+        found: dict[str, str] = self.admin.get("Node", name)["metadata"]["labels"]
+        return found
+
+    def label(self, name: str, **labels: Any) -> None:
+        """Somebody else's labels; None takes one off."""
+        where = f"/api/v1/nodes/{name}?fieldManager=nfd-master"
+        self.admin.request("PATCH", where, body={"metadata": {"labels": labels}}, content=MERGE)
+
+
+@pytest.fixture(scope="module")
+def kept(binaries: Binaries, root: Path) -> Iterator[Site]:
+    home = root / "nl"
+    home.mkdir()
+    controllers = ("serviceaccount", "serviceaccount-token", "clusterrole-aggregation")
+    with ControlPlane(binaries, home, setup=Setup(scheduling=False, controllers=controllers)) as p:
+        for name in ("plain", "shared", "found"):
+            p.api.create(
+                {
+                    "apiVersion": "v1",
+                    "kind": "Node",
+                    "metadata": {"name": name, "labels": {"a": "b"}},
+                }
+            )
+        yield Site(p, home)
+
+
+def test_they_come_and_go_with_the_mignode(kept: Site) -> None:
+    before = kept.look("plain")
+    kept.cluster.set_mignode(mignode("plain"))
+    found = kept.look("plain")
+    assert (found[COUNT], found["nvidia.com/gpu.count"], found[MARK]) == ("7", "1", "")
+    assert before.items() <= found.items()
+    kept.cluster.remove_mignode("plain")
+    assert kept.look("plain") == before
+
+
+def test_a_label_of_somebody_else_stays_his_and_is_not_fought_for(kept: Site) -> None:
+    kept.label("shared", **{COUNT: "3"})
+    kept.cluster.set_mignode(mignode("shared"))
+    found = kept.look("shared")
+    assert (found[COUNT], found["nvidia.com/gpu.count"]) == ("3", "1")
+    kept.label("shared", **{"nvidia.com/gpu.count": "9"})
+    assert kept.look("shared")["nvidia.com/gpu.count"] == "9"
+    kept.cluster.remove_mignode("shared")
+    left = kept.look("shared")
+    assert {key: v for key, v in left.items() if key.startswith("nvidia.com/")} == {
+        COUNT: "3",
+        "nvidia.com/gpu.count": "9",
+    }
+
+
+def test_nothing_of_ours_stays_where_gpu_feature_discovery_comes(kept: Site) -> None:
+    kept.cluster.set_mignode(mignode("found"))
+    assert COUNT in kept.look("found")
+    kept.label("found", **{DISCOVERED: "1767225600", "nvidia.com/gpu.product": "theirs"})
+    left = kept.look("found")
+    assert left["nvidia.com/gpu.product"] == "theirs"
+    assert COUNT not in left
+    assert MARK not in left
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"metadata": {"labels": {"node-role.kubernetes.io/control-plane": ""}}},
+        {"metadata": {"labels": {"nvidia.com/gpu.deploy.device-plugin": "false"}}},
+        {"metadata": {"labels": {"nvidia.com/mig.config": "all-disabled"}}},
+        {"metadata": {"annotations": {"mine": "1"}}},
+        {"spec": {"unschedulable": True}},
+    ],
+)
+def test_the_controller_changes_nothing_else_of_a_node(kept: Site, change: Obj) -> None:
+    where = "/api/v1/nodes/plain?dryRun=All"
+    api: Api = kept.controller
+    allowed = {"metadata": {"labels": {"nvidia.com/gpu.product": "tried"}}}
+    assert api.request("PATCH", where, body=allowed, content=MERGE)
+
+    def refused() -> bool:
+        try:
+            api.request("PATCH", where, body=change, content=MERGE)
+        except ApiError as error:
+            return error.status == 403 and "the controller may change" in str(error)
+        return False  # the policy is not in force yet
+
+    wait_for("refusal", refused)
