@@ -41,6 +41,9 @@ _COLLECTIONS = {
     ("resource.k8s.io/v1", "ResourceClaimTemplate"): (
         "/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaimtemplates"
     ),
+    ("scheduling.k8s.io/v1alpha2", "PodGroup"): (
+        "/apis/scheduling.k8s.io/v1alpha2/namespaces/{namespace}/podgroups"
+    ),
 }
 
 

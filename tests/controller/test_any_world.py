@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dra.common.resources import Obj
+from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
 from tests.controller.world import GPUS, World, claims_of, held
 
 
@@ -24,6 +25,7 @@ def test_a_world_comes_to_rest_with_nothing_given_out_twice_leaked_or_forgotten(
         if name not in used:
             assert not held(obj), f"nobody uses {name}"
             assert at_creation or not obj["metadata"].get("finalizers"), f"nobody uses {name}"
+    _check_gangs(world, claims)
     waiting = set(_waiting(world, claims))
     _check_books(world, claims, waiting)
     cluster = world.bench.cluster
@@ -49,6 +51,25 @@ def _waiting(world: World, claims: dict[str, Obj]) -> list[str]:
         assert world.bench.recorder.reasons(name), f"{name} waits without a word"
         found.append(name)
     return found
+
+
+def _check_gangs(world: World, claims: dict[str, Obj]) -> None:
+    """No gang that lacks company has slices which it does not use."""
+    gangs: dict[str, list[Obj]] = {}
+    for _, pod in world.all("pods"):
+        gang = pod["metadata"]["labels"].get(NAME_LABEL)
+        if gang and pod["status"]["phase"] != "Failed":
+            gangs.setdefault(gang, []).append(pod)
+    for gang, pods in gangs.items():
+        has = [[bool(held(claims.get(c, {}))) for c in claims_of(p)] for p in pods]
+        served = sum(
+            p["status"]["phase"] == "Succeeded" or all(h) for p, h in zip(pods, has, strict=True)
+        )
+        if served >= int(pods[0]["metadata"]["labels"][COUNT_LABEL]):
+            continue
+        for pod, own in zip(pods, has, strict=True):
+            if pod["status"]["phase"] == "Pending":
+                assert not any(own), f"{gang} has slices for {pod['metadata']['name']} alone"
 
 
 def _check_books(world: World, claims: dict[str, Obj], waiting: set[str]) -> None:

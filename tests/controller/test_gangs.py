@@ -19,12 +19,19 @@ NODES = ("node-a", "node-b", "node-c")
 """Room for six slices of three compute slices: one gang of four, and half of another."""
 
 
-def create(bench: Bench, gang: str, *numbers: int, size: str = "4", **spec: Any) -> None:
+def create(
+    bench: Bench,
+    gang: str,
+    *numbers: int,
+    size: str = "4",
+    profile: str = "3g.20gb",
+    **spec: Any,
+) -> None:
     for number in numbers:
         name = f"{gang}-{number}"
         body = pod(name, name, **spec)
         body["metadata"]["labels"] = {NAME_LABEL: gang, COUNT_LABEL: size}
-        bench.claim(claim(name, request("r", "mig-3g.20gb")))
+        bench.claim(claim(name, request("r", f"mig-{profile}")))
         bench.pod(body)
 
 
@@ -142,6 +149,7 @@ def test_other_gates_keep_a_pod_from_being_counted() -> None:
     create(bench, "a", 3, schedulingGates=[{"name": "kueue.x-k8s.io/admission"}])
     bench.run()
     assert not held(bench, "a")
+    assert "there are 3" in told(bench, "a-0")
     body = dict(bench.api.objects["pods", "a-3"])
     body["spec"] = {**body["spec"], "schedulingGates": []}
     bench.pod(body)
@@ -243,8 +251,10 @@ def test_pods_that_have_ended_well_count() -> None:
         bind(bench, f"a-{number}")
         body = dict(bench.api.objects["pods", f"a-{number}"])
         bench.pod({**body, "status": {"phase": "Succeeded"}})
-    bench.run()
-    bench.delete_pod("a-3")
+        bench.change_claim(f"a-{number}", reservedFor=None)
+    bench.run(seconds=10.0)
+    assert held(bench, "a") == ["a-3"]
+    delete(bench, "a", 3)
     create(bench, "a", 4)
     bench.run()
     assert bench.devices("a-4")

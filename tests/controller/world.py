@@ -1,8 +1,9 @@
 """A cluster in which everything happens at random, with the parts of others played by a dictionary.
 
-Pods have one or two claims, shared or their own, some are gated or more urgent; kube-scheduler
-binds them or takes allocations back, nodes prepare slices and report them late, nodes come and go,
-and requests and answers are lost. Whatever happens, no slice is given to two claims.
+Pods have one or two claims, shared or their own; some are gated, more urgent, or of a gang;
+kube-scheduler binds them or takes allocations back, nodes prepare slices and report them late,
+nodes come and go, and requests and answers are lost. Whatever happens, no slice is given to two
+claims.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Callable
 from functools import partial
 
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, Resource
+from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
 from dra.gpu.geometry import Placement, Profile
 from dra.gpu.inventory import ClaimRef, Gpu, Instance, InstanceState
 from dra.gpu.names import MigDevice, parse_device
@@ -63,7 +65,7 @@ class World:
         """Have one thing happen."""
         often = [
             self._create,
-            self._create,
+            self._create_alone_or_gang,
             self._answer,
             self._answer,
             self._tell,
@@ -156,28 +158,44 @@ class World:
 
     # -- people
 
-    def _create(self) -> None:
+    def _create_alone_or_gang(self) -> None:
+        """A pod, or a gang: now and then without its last pod, or with one more than it needs."""
+        if self.draw.random() < 0.7:
+            self._create()
+            return
+        gang, size = f"g{next(self.numbers)}", self.draw.choice((2, 2, 3))
+        for _ in range(size + self.draw.choice((-1, 0, 0, 0, 1))):
+            self._create({NAME_LABEL: gang, COUNT_LABEL: str(size)})
+
+    def _create(self, labels: dict[str, str] | None = None) -> None:
         number = next(self.numbers)
-        names = {self._claim(number, n) for n in range(self.draw.choice((1, 1, 2)))}
+        several = range(self.draw.choice((1, 1, 2)))
+        names = {self._claim(number, n, alone=labels is not None) for n in several}
         spec: Obj = {"priority": 10} if self.draw.random() < 0.2 else {}
         if self.draw.random() < 0.3:
             spec["schedulingGates"] = [{"name": FINALIZER}]
         created = pod(f"p{number}", *sorted(names), cpu=self.draw.choice(("100m", "300m")), **spec)
         stamp = f"2026-01-01T00:{number // 60:02}:{number % 60:02}Z"
         created["metadata"]["creationTimestamp"] = stamp
+        created["metadata"]["labels"] = labels or {}
         self.api.put(PODS, {**created, "status": {"phase": "Pending"}})
 
-    def _claim(self, number: int, index: int) -> str:
-        """A claim for a new pod: one that others have, one of its own, or one that stays."""
+    def _claim(self, number: int, index: int, *, alone: bool) -> str:
+        """A claim for a new pod: one that others have, one of its own, or one that stays.
+
+        ``alone``: not one that others have, nor do others come to have it.
+        """
         shared = [
             n
             for n, o in self.all("resourceclaims")
-            if not {"deletionTimestamp", "ownerReferences"} & o["metadata"].keys()
+            if not {"deletionTimestamp", "ownerReferences", "labels"} & o["metadata"].keys()
         ]
-        if shared and self.draw.random() < 0.2:
+        if not alone and shared and self.draw.random() < 0.2:
             return self.draw.choice(shared)
         asked = [request("r", f"mig-{self.draw.choice(PROFILES)}"), request("s")]
         body = claim(f"c{number}-{index}", *asked[: self.draw.choice((1, 1, 1, 2))])
+        if alone:
+            body["metadata"]["labels"] = {"alone": "true"}
         if self.born:
             body["metadata"]["finalizers"] = [FINALIZER]
         if self.draw.random() < 0.4:

@@ -36,6 +36,7 @@ class Setup:
         controllers: what the controller manager runs, in the words of its --controllers.
         scheduling: whether there is a scheduler.
         gates: feature gates of all its programs.
+        apis: API versions that are served beside the usual, such as `scheduling.k8s.io/v1alpha2`.
         scheduler_flags: further flags of the scheduler, without their dashes.
         emulated: an older version of Kubernetes, such as `1.34`, whose API and gates are served;
             a binary emulates up to three versions back.
@@ -45,6 +46,7 @@ class Setup:
     controllers: tuple[str, ...] = ("*",)
     scheduling: bool = True
     gates: Mapping[str, bool] = field(default_factory=dict)
+    apis: tuple[str, ...] = ()
     scheduler_flags: Mapping[str, str] = field(default_factory=dict)
     emulated: str = ""
     auditing: bool = True
@@ -240,7 +242,12 @@ class ControlPlane:
             kubelet_client_certificate=str(self.kubelet_authority),
             kubelet_client_key=str(self._kubelet_client / "client.key"),
             **auditing,
+            **self._further_apis(),
         )
+
+    def _further_apis(self) -> dict[str, str]:
+        served = ",".join(f"{api}=true" for api in self.setup.apis)
+        return {"runtime_config": served} if served else {}
 
     def _controller_manager(self) -> Process:
         return self._process(

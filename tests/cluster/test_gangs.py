@@ -1,0 +1,109 @@
+"""Gangs on a real control plane: two groups of pods with room for one and a half.
+
+The API server has PodGroups, and kube-scheduler binds a gang's pods together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dra.common.resources import Obj
+from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
+from hack.cluster.binaries import Binaries
+from hack.cluster.nodes import pod
+from hack.cluster.plane.controlplane import Setup
+from hack.cluster.waiting import wait_for
+from tests.cluster.harness.workload import SLEEPING, node_of
+from tests.cluster.test_gates import GRACE, Site, site
+
+SIZE = 4
+ROOM = 6
+"""Of the seven slices of the one GPU, one is somebody else's."""
+
+GATES = {"GenericWorkload": True, "GangScheduling": True}
+APIS = ("scheduling.k8s.io/v1alpha2",)
+
+
+@pytest.fixture(scope="module")
+def running(binaries: Binaries, root: Path) -> Iterator[Site]:
+    with site(binaries, root / "gg", Setup(gates=GATES, apis=APIS)) as made:
+        yield made
+
+
+def create(running: Site, gang: str, *, by_object: bool) -> None:
+    """A gang's pods, each with a slice of its own."""
+    labels, spec = {NAME_LABEL: gang, COUNT_LABEL: str(SIZE)}, dict[str, Any](GRACE)
+    if by_object:
+        group: Obj = {
+            "apiVersion": APIS[0],
+            "kind": "PodGroup",
+            "metadata": {"name": gang},
+            "spec": {"schedulingPolicy": {"gang": {"minCount": SIZE}}},
+        }
+        running.workload.create(group)
+        labels, spec["schedulingGroup"] = {}, {"podGroupName": gang}
+    claims = {"gpu": running.workload.template(gang, device_class="mig-1g.5gb")}
+    for number in range(SIZE):
+        body = pod(f"{gang}-{number}", SLEEPING, claims=claims, **spec)
+        body["metadata"]["labels"] = labels
+        running.workload.create(body)
+
+
+def held(running: Site, gang: str) -> int:
+    """The number of its claims that are allocated."""
+    claims = running.api.list("ResourceClaim")
+    return sum(c["metadata"]["name"].startswith(f"{gang}-") and bool(node_of(c)) for c in claims)
+
+
+def told(running: Site, name: str) -> str:
+    """Why a pod's claims wait, as its condition says."""
+    conditions = running.api.get("Pod", name)["status"].get("conditions", [])
+    said = (c["message"] for c in conditions if c["type"] == "mig.dra.dev/ClaimsAllocated")
+    return str(next(said, ""))
+
+
+@pytest.mark.parametrize("by_object", [False, True], ids=["by label", "by PodGroup"])
+def test_one_gang_is_whole_and_the_other_waits_for_all(
+    running: Site,
+    by_object: bool,  # noqa: FBT001
+) -> None:
+    workload, first, second = running.workload, f"first-{by_object:d}", f"second-{by_object:d}"
+    single = {"gpu": workload.template("single", device_class="mig-1g.5gb")}
+    workload.run(f"single-{by_object:d}", claims=single, **GRACE)
+    create(running, first, by_object=by_object)
+    for number in range(SIZE):
+        workload.wait_for_phase(f"{first}-{number}", "Running")
+    create(running, second, by_object=by_object)
+    needs = f"{second} needs slices for {SIZE} pods at once, and {ROOM - SIZE} fit"
+    wait_for(
+        "reason that all are told",
+        lambda: all(needs in told(running, f"{second}-{n}") for n in range(SIZE)),
+        timeout=60,
+        context=lambda: f"{told(running, f'{second}-0')}\n{workload.describe()}",
+    )
+    assert (held(running, first), held(running, second)) == (SIZE, 0)
+    for number in range(SIZE):
+        running.api.delete("Pod", f"{first}-{number}")
+    for number in range(SIZE):
+        workload.wait_for_phase(f"{second}-{number}", "Running", timeout=120)
+    assert held(running, second) == SIZE
+    workload.clear()
+
+
+def test_gangs_that_come_together_never_have_half_each(running: Site) -> None:
+    seen: set[tuple[int, int]] = set()
+
+    def one_is_whole() -> bool:
+        pair = held(running, "one"), held(running, "two")
+        seen.add(pair)
+        return SIZE in pair
+
+    for gang in ("one", "two"):
+        create(running, gang, by_object=False)
+    wait_for("gang", one_is_whole, timeout=60, context=running.workload.describe)
+    assert not [pair for pair in seen if min(pair)]
+    running.workload.clear()
