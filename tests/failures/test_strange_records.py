@@ -27,7 +27,7 @@ VALUES: tuple[Any, ...] = (
     *([], [0, 0], [-1, 1], [4, -1], [2**40, 1], [0, 10**9], ["a", "b"], [[]], {}, {"a": []}),
 )
 """What a field may hold in a file of another version, or one that somebody has edited."""
-SOAK = bool(os.environ.get("MIG_SOAK"))
+ROUNDS = 3000 if os.environ.get("MIG_SOAK") else 60
 
 
 class Bench:
@@ -130,20 +130,13 @@ def test_a_record_with_a_value_that_a_later_reader_cannot_stand_is_set_apart(
     bench.lives()
 
 
-def told(fields: list[str]) -> list[tuple[str, object]]:
-    """In a soak each value in each field; otherwise each value once and each field."""
-    if SOAK:
-        return list(itertools.product(fields, VALUES))
-    mixed = random.Random(int(os.environ.get("MIG_SEED", "5"))).sample(VALUES, len(VALUES))
-    return list(zip(itertools.islice(itertools.cycle(fields), len(mixed)), mixed, strict=True))
-
-
 @pytest.mark.timeout(3600)
 def test_whatever_a_record_says_the_program_starts_and_serves_the_others(bench: Bench) -> None:
     fields = list(bench.record["entries"][0])
-    tried = told(fields)
-    assert {field for field, _ in tried} == set(fields)
-    for field, value in tried:
+    every = list(itertools.product(fields, VALUES))
+    rng = random.Random(int(os.environ.get("MIG_SEED", "5")))
+    # What does not differ in kind for a field is tried in a soak.
+    for field, value in rng.sample(every, min(ROUNDS, len(every))):
         bench.change(**{field: value})
         try:
             bench.lives()

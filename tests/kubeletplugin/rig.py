@@ -291,7 +291,7 @@ class Rig:
 
     def spec(self, ref: ClaimRef) -> Obj:
         path = self.roots.cdi / f"k8s.{DRIVER}-claim_{ref.uid}.yaml"
-        spec: Obj = yaml.safe_load(path.read_text())
+        spec: Obj = yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader)
         return spec
 
     def journal(self) -> tuple[Entry, ...]:

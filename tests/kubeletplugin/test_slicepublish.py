@@ -68,7 +68,7 @@ def test_at_rest_and_after_a_restart_nothing_is_written(scheduled: Rig) -> None:
     rig = scheduled
     ref = rig.claim("gpu-0-mig-1g5gb-19-4")
     rig.prepared(ref)
-    wait_for("the slice in the MigNode", lambda: rig.published_slices() != [])
+    wait_for("the MigNode", rig.published)
     rig.http.writes = []
     for _ in range(2):
         look_again(rig)

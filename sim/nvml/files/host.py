@@ -4,6 +4,7 @@ Device nodes are plain files: making real ones needs privileges, and the simulat
 none. Only the capability files of MIG instances change while the machine runs.
 """
 
+import functools
 import os
 import shutil
 from pathlib import Path
@@ -151,6 +152,7 @@ def _build_global_capabilities(proc: Path) -> None:
             _write_access(path, minor, mode=mode)
 
 
+@functools.cache
 def _mig_minors() -> str:
     lines = ["config 1", "monitor 2"]
     for gpu in range(MAX_GPUS):
