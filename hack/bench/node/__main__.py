@@ -23,7 +23,7 @@ import yaml
 
 from dra.common.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES
 from dra.kube.client.transport import KubeApi
-from hack.bench.node import library
+from hack.bench.node import ahead, library
 from hack.bench.node.figures import Row, percentile, ratios, rendered, worse
 from hack.bench.node.floor import Floor, measure
 from hack.bench.node.measures import Cycles, burst, cycles, rest, settle, smallest_slices
@@ -38,6 +38,8 @@ from sim.nvml.machine import GpuSpec, Machine
 _PRODUCT, _GPUS = "H100-80GB-HBM3", 8
 _CRD = Path(__file__).parents[3] / "api/crds/mignodes.yaml"
 _MIB = 1024
+_AHEAD = 20
+"""Claims of each row on slices that are there already."""
 
 
 @contextmanager
@@ -93,6 +95,8 @@ def main(  # noqa: PLR0913 - the flags
             rows = _calls(place, machine, api, count=count, more=more, pause=pause, seconds=seconds)
             for create_ms, gpus in BURSTS:
                 rows += _burst(replace(place, create_ms=create_ms), machine, api, gpus)
+            if chosen is not None:
+                rows += ahead.rows(place, machine, api, count=min(count, _AHEAD))
             api.close()
     table = rendered(rows)
     click.echo(f"{_machine()}\n\n{table}")

@@ -14,6 +14,7 @@ import grpc
 
 from api.kubelet.dra.v1 import api_pb2 as v1
 from api.kubelet.dra.v1 import api_pb2_grpc as v1_grpc
+from dra.claims.node_label import label_of, node_label
 from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import DEFAULT_DRIVER
@@ -49,9 +50,9 @@ class Place:
 
 
 class Plugin:
-    """The node program as a process of its own; enter to start it."""
+    """The node program as a process of its own, with further ``flags``; enter to start it."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, *flags: str) -> None:
         self._place = place
         environment = dict(os.environ)
         start = ["-m", "kubeletplugin"]
@@ -70,6 +71,7 @@ class Plugin:
                 *("--kubeconfig", str(place.kubeconfig), "--host-root", str(place.host_root)),
                 *("--driver-root", "/", "--kubelet-root", str(place.root / "kubelet")),
                 *("--cdi-root", str(place.root / "cdi"), "--log-level", "warning"),
+                *flags,
             ],
             logs=place.root,
             environment=environment,
@@ -117,9 +119,13 @@ class Claims:
         self._api = api
         self._made = 0
 
-    def make(self, devices: Sequence[str]) -> list[ClaimRef]:
-        """One allocated claim for each device; several may name the same."""
-        return [self._allocated(device) for device in devices]
+    def make(self, devices: Sequence[str], *, expected: bool = False) -> list[ClaimRef]:
+        """One allocated claim for each device; several may name the same.
+
+        With ``expected`` pods have reserved them and their labels name the node, as the controller
+        writes both: their slices are made at once.
+        """
+        return [self._allocated(device, expected=expected) for device in devices]
 
     def shown(self, ref: ClaimRef) -> bool:
         """True if the claim's status tells of its device."""
@@ -136,12 +142,16 @@ class Claims:
         for ref in refs:
             self._api.delete(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
 
-    def _allocated(self, device: str) -> ClaimRef:
+    def _allocated(self, device: str, *, expected: bool) -> ClaimRef:
         self._made += 1
         name = f"bench-{os.getpid()}-{self._made}"
         request = {"name": "r", "exactly": {"deviceClassName": DEFAULT_DRIVER}}
         body: Obj = {
-            "metadata": {"name": name, "namespace": "default"},
+            "metadata": {
+                "name": name,
+                "namespace": "default",
+                "labels": {node_label(DEFAULT_DRIVER): label_of(NODE)} if expected else {},
+            },
             "spec": {"devices": {"requests": [request]}},
         }
         made = self._api.create(RESOURCE_CLAIMS, body)
@@ -151,7 +161,9 @@ class Claims:
             "devices": {"results": [result]},
             "nodeSelector": {"nodeSelectorTerms": [{"matchFields": [field]}]},
         }
-        status = {"status": {"allocation": allocation}}
+        status: Obj = {"status": {"allocation": allocation}}
+        if expected:
+            status["status"]["reservedFor"] = [{"resource": "pods", "name": name, "uid": name}]
         self._api.patch(RESOURCE_CLAIMS, name, status, namespace="default", subresource="status")
         return ClaimRef("default", name, made["metadata"]["uid"])
 
