@@ -58,7 +58,10 @@ class GpuBench:
         self.watch = EntryWatch(roots, minor_of=lambda _: 0)
         self.identity = Identity(self.session, self.watch, boot_id=BOOT)
         self.removal = Removal(self.session, self.journal, self.identity)
-        self.occupancy = Occupancy(self.session, self.journal, self.removal, self.identity)
+        self.doubted: list[ClaimRef] = []
+        self.occupancy = Occupancy(
+            self.session, self.journal, self.removal, self.identity, doubt=self.doubted.append
+        )
         self.slices = Slices(
             self.session, self.journal, self.occupancy, self.removal, self.identity, boot_id=BOOT
         )

@@ -54,6 +54,12 @@ def test_what_another_claim_holds_stays(bench: Bench, state: State) -> None:
     assert bench.journal.entries() == (holder,)
 
 
+def test_of_what_was_made_ahead_it_is_asked_whether_it_is_still_needed(bench: Bench) -> None:
+    holder = bench.made("old", State.CI_CREATED, ahead=True)
+    assert bench.refused(bench.entry("new")).passing, "it may be given back in a moment"
+    assert bench.doubted == [holder.claim]
+
+
 @pytest.mark.parametrize("state", NOT_HELD)
 def test_what_another_claim_left_is_removed(bench: Bench, state: State) -> None:
     bench.made("old", state)
