@@ -14,7 +14,7 @@ from collections.abc import Callable
 import click
 from prometheus_client import CollectorRegistry
 
-from controller.engine.loop import Controller, Names
+from controller.engine.controller import Controller, Names
 from controller.reporting.metrics import ControllerMetrics
 from controller.writing.handover import Handover, NoHandover
 from dra.common.logs import configure

@@ -1,180 +1,58 @@
-"""Loop of a leading controller: mirrors the cluster, feeds changes to the engine, lets it work."""
+"""Loop of a leadership: feeds what the mirrors report to the engine, and lets it work."""
 
 from __future__ import annotations
 
 import gc
 import logging
-import secrets
 import threading
-from collections.abc import Callable
-from dataclasses import dataclass
 
 from controller.cluster.changes import apply
 from controller.cluster.cluster import Cluster
 from controller.engine.engine import Engine
 from controller.engine.fence import Fence
 from controller.engine.inbox import Inbox
-from controller.engine.mirrors import Mirrors
-from controller.reporting.observer import ControllerObserver
-from controller.reporting.podconditions import PodConditions
-from controller.reporting.report import Reporter
-from controller.serving.evaluations import Evaluations, evaluating
-from controller.writing.handover import Handover, NoHandover
-from controller.writing.in_flight import InFlight
-from controller.writing.outbox import Outbox, Senders
-from controller.writing.writer import NotLeadingError, Writer
-from dra.cel.kinds import Kinds
-from dra.claims.reader import Reader
-from dra.gpu.inventory import ClaimRef
-from dra.gpu.names import finalizer
-from dra.kube.client.transport import KubeApi
-from dra.kube.events.sink import EventSink
-from dra.kube.timing import Clock, rfc3339
-from dra.monitoring.probes import Probes, Pulse
+from dra.kube.timing import Clock
+from dra.monitoring.probes import Pulse
 
 _log = logging.getLogger(__name__)
 
 _IDLE_SECONDS = 60.0
-_STUCK_SECONDS = 600.0
-"""Far longer than any decision, and than any number of requests for one pod that fail."""
 
 
-@dataclass(frozen=True, slots=True)
-class Names:
-    """The names under which the controller acts, and what it puts on claims and nodes.
+class Loop:
+    """Runs in the thread that owns ``cluster``; ``pulse`` is told of every turn."""
 
-    ``finalizer_at_creation``: the API server puts the finalizer on every claim of ours.
-    ``node_labels``: nodes get labels that tell of their GPUs.
-    ``eager_creation``: claims name their node in a label, so that it makes their slices at once.
-    ``evict_failed``: pods may be evicted whose slice cannot be made.
-    """
-
-    driver: str
-    finalizer_at_creation: bool = False
-    node_labels: bool = False
-    eager_creation: bool = True
-    evict_failed: bool = False
-
-    @property
-    def finalizer(self) -> str:
-        """Our finalizer on claims, and the scheduling gate that we lift."""
-        return finalizer(self.driver)
-
-
-class Controller:
-    """One leadership at a time; ``run`` may be called again.
-
-    Live is who keeps working through its list, or need not; ready is who stands by or has mirrored
-    the cluster.
-    """
-
-    def __init__(  # noqa: PLR0913 - what it acts on, and who listens
+    def __init__(
         self,
-        api: KubeApi,
-        sink: EventSink,
-        names: Names,
+        cluster: Cluster,
+        inbox: Inbox,
+        stop: threading.Event,
         *,
+        pulse: Pulse,
         clock: Clock,
-        leads: Callable[[], bool] = lambda: True,
-        handover: Handover | None = None,
-        observer: ControllerObserver | None = None,
-        probes: Probes | None = None,
     ) -> None:
-        self._api = api
-        self._sink = sink
-        self._names = names
+        self._cluster = cluster
+        self._inbox = inbox
+        self._stop = stop
+        self._pulse = pulse
         self._clock = clock
-        self._leads = leads
-        self._handover = handover or NoHandover()
-        self._observer = observer or ControllerObserver()
-        self._mirrors = Mirrors(api, names.driver)
-        self._pulse = Pulse(_STUCK_SECONDS, clock=clock.monotonic)
-        if probes is not None:
-            probes.live.add("work", self._pulse)
-            probes.live.add("mirrors", lambda: self._mirrors.ended)
-            probes.ready.add("mirrors", lambda: self._mirrors.missing)
 
-    def run(self, stop: threading.Event) -> None:
-        """Allocate until ``stop`` is set."""
-        inbox = Inbox()
-        watcher = threading.Thread(target=_wake_at, args=(stop, inbox), daemon=True)
-        watcher.start()
-        self._observer.begins()
-        try:
-            with self._mirrors.running(inbox):
-                if self._lead_once(inbox, stop):
-                    self._handover.settle()
-        finally:
-            stop.set()
-            self._pulse.rest()
-            self._observer.begins()
-            watcher.join()
+    def run(self, engine: Engine, fence: Fence | None) -> None:
+        """Wait until ``fence`` stands, if there is one, then let ``engine`` work until stopped.
 
-    def _lead_once(self, inbox: Inbox, stop: threading.Event) -> bool:
-        """Lead once all is mirrored; returns whether nothing can arrive that was sent."""
-        names = self._names
-        cluster = Cluster(names.driver, names.finalizer, Kinds())
-        if not self._mirrors.fill(cluster, inbox, stop, self._clock):
-            return self._handover.settled  # as it was: nothing was written
-        return self._work(cluster, inbox, stop)
-
-    def _work(self, cluster: Cluster, inbox: Inbox, stop: threading.Event) -> bool:
-        """Lead until ``stop`` is set; returns whether nothing can arrive that was sent until then.
-
-        ``controller.writing.handover`` has the conditions.
+        Raises:
+            NotLeadingError: nothing may be written any more.
         """
-        senders, writer = Senders(), self._writer(stop)
-        fence: Fence | None = None
-        try:
-            apply(cluster, inbox.take())
-            if self._handover.settled:
-                _log.info("no fence: nothing is on its way that former leaders sent")
-            else:
-                fence = self._fence(inbox, cluster, writer=writer, outbox=senders)
-            self._serve(cluster, inbox, stop, fence=fence, writer=writer, outbox=senders)
-        except NotLeadingError:
-            _log.warning("no longer leading: nothing more is written")
-        finally:
-            stop.set()
-            senders.close()  # whoever leads next may rely on it that nothing more is sent
-        apply(cluster, inbox.take())
-        return _is_settled(fence, writer.unanswered.fitting(cluster.claims))
-
-    def _serve(  # noqa: PLR0913 - what it works on and with
-        self,
-        cluster: Cluster,
-        inbox: Inbox,
-        stop: threading.Event,
-        *,
-        fence: Fence | None,
-        writer: Writer,
-        outbox: Outbox,
-    ) -> None:
-        reader = Reader(self._names.driver, cluster.fleet.kinds, cluster.classes)
-        clock = self._clock.monotonic
-        with evaluating(cluster, wake=inbox.wake, now=clock) as evaluations:
-            engine = self._engine(inbox, cluster, reader, evaluations, writer=writer, outbox=outbox)
-            self._lead(engine, cluster, inbox, stop, fence=fence)
-
-    def _lead(
-        self,
-        engine: Engine,
-        cluster: Cluster,
-        inbox: Inbox,
-        stop: threading.Event,
-        *,
-        fence: Fence | None,
-    ) -> None:
-        while not (fence is None or fence.stands() or stop.is_set()):
-            self._turn(fence, cluster, inbox)
-        cluster.learn_demand()
+        while not (fence is None or fence.stands() or self._stop.is_set()):
+            self._turn(fence)
+        self._cluster.learn_demand()
         engine.absorb()
         _log.info(
             "ready",
             extra={
-                "mignodes": len(cluster.fleet.nodes),
-                "pods": len(cluster.pods),
-                "claims": len(cluster.claims),
+                "mignodes": len(self._cluster.fleet.nodes),
+                "pods": len(self._cluster.pods),
+                "claims": len(self._cluster.claims),
             },
         )
         # What is mirrored now stays for long: the collector need not look at it again and again,
@@ -182,86 +60,17 @@ class Controller:
         gc.unfreeze()
         gc.collect()
         gc.freeze()
-        while not stop.is_set():
-            self._turn(engine, cluster, inbox)
+        while not self._stop.is_set():
+            self._turn(engine)
 
-    def _turn(self, worker: Engine | Fence, cluster: Cluster, inbox: Inbox) -> None:
+    def _turn(self, worker: Engine | Fence) -> None:
         """Have a piece of work done, or wait for what brings some."""
         self._pulse.beat()
         if not worker.work():
             due = worker.next_due()
             wait = _IDLE_SECONDS if due is None else due - self._clock.monotonic()
-            changes = inbox.take(min(_IDLE_SECONDS, max(0.0, wait)))
+            changes = self._inbox.take(min(_IDLE_SECONDS, max(0.0, wait)))
         else:
-            changes = inbox.take()
-        apply(cluster, changes)
+            changes = self._inbox.take()
+        apply(self._cluster, changes)
         worker.absorb()
-
-    def _writer(self, stop: threading.Event) -> Writer:
-        return Writer(
-            self._api,
-            driver=self._names.driver,
-            finalizer=self._names.finalizer,
-            now=self._clock.now,
-            leads=lambda: self._leads() and not stop.is_set(),
-            labels_nodes=self._names.eager_creation,
-            evicts=self._names.evict_failed,
-        )
-
-    def _fence(self, inbox: Inbox, cluster: Cluster, *, writer: Writer, outbox: Outbox) -> Fence:
-        return Fence(
-            cluster,
-            writer,
-            InFlight(outbox, inbox.wake),
-            mark=f"{rfc3339(self._clock.now())} {secrets.token_hex(4)}",
-            now=self._clock.monotonic,
-        )
-
-    def _engine(  # noqa: PLR0913 - what it works on and with
-        self,
-        inbox: Inbox,
-        cluster: Cluster,
-        reader: Reader,
-        evaluations: Evaluations,
-        *,
-        writer: Writer,
-        outbox: Outbox,
-    ) -> Engine:
-        names = self._names
-        return Engine(
-            cluster,
-            reader,
-            writer=writer,
-            outbox=outbox,
-            reporter=Reporter(
-                self._sink,
-                PodConditions(writer, outbox, driver=names.driver, now=self._clock.monotonic),
-                self._clock.monotonic,
-                observer=self._observer,
-            ),
-            gate=names.finalizer,
-            finalizer_at_creation=names.finalizer_at_creation,
-            node_labels=names.node_labels,
-            now=self._clock.monotonic,
-            wake=inbox.wake,
-            observer=self._observer,
-            evaluations=evaluations,
-        )
-
-
-def _is_settled(fence: Fence | None, unanswered: list[ClaimRef]) -> bool:
-    """True if no allocation can be made any more; logs those that may be."""
-    if unanswered:
-        _log.warning(
-            "an allocation was not answered and may still be made: the next leader fences claims",
-            extra={"claims": ", ".join(map(str, unanswered))},
-        )
-    incomplete = fence is not None and not fence.has_no_gap()
-    if incomplete:
-        _log.warning("not every claim was fenced: the next leader fences claims")
-    return not unanswered and not incomplete
-
-
-def _wake_at(stop: threading.Event, inbox: Inbox) -> None:
-    stop.wait()
-    inbox.wake()

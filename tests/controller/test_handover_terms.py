@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from controller.engine.loop import Controller, Names
+from controller.engine.controller import Controller, Names
 from dra.common.resources import RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ForbiddenError, UnavailableError

@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 import pytest
 
-from controller.engine.loop import Controller, Names
+from controller.engine.controller import Controller, Names
 from dra.common.resources import (
     MIG_NODES,
     NAMESPACES,
