@@ -7,9 +7,12 @@ import pytest
 
 from dra.common.resources import PODS, Obj
 from dra.kube.client.transport import KubeApi
-from dra.kube.mirror.reflector import Change, Reflector
+from dra.kube.mirror.reflector import DOUBTFUL_SECONDS, Change, Reflector
+from tests.kube.clocks import FakeClock
 from tests.kube.mirrors import Seen, Start, bookmark, lists, summary, watched_versions
 from tests.kube.stub import (
+    Answer,
+    Handler,
     Stub,
     events,
     eventually,
@@ -213,3 +216,50 @@ def test_a_list_of_a_later_version_is_not_reported_anew(stub: Stub, start: Start
     start(changes.append, namespace="ns")
     eventually(lambda: watched_versions(stub) == ["20", "21"])
     assert [c.kind for c in changes] == ["added"]
+
+
+def silent(clock: FakeClock) -> Answer:
+    """A watch that ends after its time without an event."""
+
+    def answer(handler: Handler) -> None:
+        clock.at += DOUBTFUL_SECONDS
+        events()(handler)
+
+    return answer
+
+
+def test_a_watch_that_stays_silent_after_a_restore_of_etcd_is_noticed(
+    stub: Stub, start: Start, clock: FakeClock
+) -> None:
+    a = thing("a", version=5)
+    stub.calls += [listing(a, version=20), listing(a, version=8), listing(a, version=9)]
+    stub.watches.append(silent(clock))
+    changes: list[Change] = []
+    start(changes.append, namespace="ns")
+    eventually(lambda: watched_versions(stub) == ["20", "9"])
+    assert [(c.kind, c.rewound) for c in changes] == [("added", False), ("modified", True)]
+
+
+@pytest.mark.parametrize("version", [20, 21])
+def test_a_watch_in_which_nothing_happened_goes_on(
+    stub: Stub, start: Start, clock: FakeClock, version: int
+) -> None:
+    stub.calls += [listing(thing("a"), version=20), listing(version=version)]
+    stub.watches += [silent(clock), events(bookmark(22))]
+    changes: list[Change] = []
+    start(changes.append)
+    eventually(lambda: watched_versions(stub) == ["20", "20", "22"])
+    assert lists(stub) == 2
+    assert stub.requests[2].query["limit"] == "1"
+    assert [c.kind for c in changes] == ["added"], "what is asked is the version alone"
+
+
+def test_after_a_failure_a_watch_has_little_time_to_be_silent(
+    stub: Stub, start: Start, clock: FakeClock
+) -> None:
+    stub.calls += [listing(version=20)] * 3
+    stub.watches += [refuse(500), silent(clock), silent(clock)]
+    start()
+    eventually(lambda: len(watched_versions(stub)) == 4)
+    times = [float(r.query["timeoutSeconds"]) for r in stub.requests if r.is_watch]
+    assert [seconds > DOUBTFUL_SECONDS for seconds in times] == [True, False, True, True]

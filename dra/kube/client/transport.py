@@ -138,6 +138,19 @@ class KubeApi:
             items += kept(page)
         return ObjectList(items, version)
 
+    def version(
+        self,
+        resource: Resource,
+        *,
+        namespace: str = "",
+        label_selector: str = "",
+        field_selector: str = "",
+    ) -> str:
+        """The resourceVersion that a list would have now."""
+        query = {"labelSelector": label_selector, "fieldSelector": field_selector, "limit": "1"}
+        page, _ = self._http.page(resource.path(namespace), query=query)
+        return _list_meta(page, "resourceVersion")
+
     def create(
         self,
         resource: Resource,

@@ -23,6 +23,13 @@ _log = logging.getLogger(__name__)
 
 _SHORT_WATCH_SECONDS = 1.0
 
+DOUBTFUL_SECONDS = 30.0
+"""Time of a watch after a failure, or after one in which nothing came: it may stay silent for ever.
+
+A server that was restored from a snapshot sends nothing to a watch from a version that it has yet
+to reach, not even bookmarks (cache_watcher.go of the API server, 1.36).
+"""
+
 
 class Reflector:
     """One thread that mirrors a resource into :attr:`store` and reports every change.
@@ -32,7 +39,9 @@ class Reflector:
     After a list that follows a gap the differences are reported as if they had been watched.
 
     A watch is renewed after ``watch_seconds`` (plus up to as much again, so that many programs do
-    not come back at once). Failures are retried for ever, with backoff. ``keep`` says what of an
+    not come back at once), sooner after a failure. When nothing has come, the version of the
+    collection is asked for: if it went back, as after a restore of etcd, everything is read anew.
+    Failures are retried for ever, with backoff. ``keep`` says what of an
     object is stored and reported, where the whole is more than is needed; ``metadata`` must stay.
     ``on_listed`` is called after each list, when its changes were reported: of an empty one there
     are none.
@@ -72,6 +81,7 @@ class Reflector:
         self._clock = clock or SystemClock()
         self._version = ""  # where the next watch starts; "" means list first
         self._latest = ""  # the last version that was seen of the collection
+        self._doubtful = False
         self._synced = threading.Event()
         self._denied = False
         self._stream_lock = threading.Lock()
@@ -158,13 +168,14 @@ class Reflector:
     def _watch(self) -> None:
         """Follow one watch to its end."""
         started = self._clock.monotonic()
+        seconds = self._watch_seconds * (1 + self._rng.random())
         stream = self._api.watch(
             self.resource,
             namespace=self._namespace,
             label_selector=self._label_selector,
             field_selector=self._field_selector,
             resource_version=self._version,
-            timeout_seconds=self._watch_seconds * (1 + self._rng.random()),
+            timeout_seconds=min(seconds, DOUBTFUL_SECONDS) if self._doubtful else seconds,
         )
         with self._stream_lock:
             self._stream = stream
@@ -176,6 +187,7 @@ class Reflector:
                 self._take(event)
                 self._progress()
                 progressed = True
+                self._doubtful = False
         finally:
             with self._stream_lock:
                 self._stream = None
@@ -184,7 +196,21 @@ class Reflector:
             return
         if not progressed and self._clock.monotonic() - started < _SHORT_WATCH_SECONDS:
             raise KubeError("the server ended the watch at once")
+        if not progressed:
+            self._check_version()
         self._progress()
+
+    def _check_version(self) -> None:
+        """List anew if the version of the collection went back."""
+        version = self._api.version(
+            self.resource,
+            namespace=self._namespace,
+            label_selector=self._label_selector,
+            field_selector=self._field_selector,
+        )
+        self._doubtful = _goes_back(version, self._latest)
+        if self._doubtful:
+            self._version = ""
 
     def _take(self, event: WatchEvent) -> None:
         if event.type == "DELETED":
@@ -216,6 +242,7 @@ class Reflector:
     def _recover(self, error: KubeError) -> None:
         """Decide where to continue, say why, and wait."""
         self._denied = isinstance(error, ForbiddenError | ObjectNotFoundError)
+        self._doubtful = True
         if self._loop.is_stopping():
             return
         if isinstance(error, GoneError) or error.too_large_resource_version:

@@ -146,6 +146,19 @@ class ControlPlane:
         finally:
             scheduler.start()
 
+    @contextlib.contextmanager
+    def without_storage(self) -> Iterator[Path]:
+        """Etcd and the API server are stopped inside the block; yields etcd's data directory."""
+        etcd, apiserver = (p for p in self._processes if p.name in ("etcd", "kube-apiserver"))
+        apiserver.stop()
+        etcd.stop()
+        try:
+            yield self.root / "etcd"
+        finally:
+            etcd.start()
+            apiserver.start()
+            wait_for("etcd and API server", lambda: self._serving(etcd, apiserver), timeout=90)
+
     def cpu_seconds(self) -> float:
         """CPU time that its processes have used, all together."""
         return sum(process.cpu_seconds for process in self._processes)
