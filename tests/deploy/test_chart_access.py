@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dra.common.resources import Obj
-from hack.cluster.driver.chart import find
+from hack.cluster.driver.chart import find, render
 from tests.deploy.charts import MONITORING, VALUES, rendered, rules
 
 
@@ -49,3 +49,13 @@ def test_the_plugin_may_write_slices_only_where_the_scheduler_allocates() -> Non
     (before,), (now,) = slices("defaults"), slices("scheduler")
     assert set(before["verbs"]) == {"list", "watch", "delete"}
     assert set(now["verbs"]) == {"list", "watch", "create", "update", "delete"}
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_the_controller_may_evict_pods_only_where_the_administrator_allows_it(
+    *, allowed: bool
+) -> None:
+    found = rules(render({"evictFailed": {"enabled": allowed}}), "controller")
+    granted = [rule["verbs"] for rule in found if "pods/eviction" in rule["resources"]]
+    assert granted == ([["create"]] if allowed else [])
+    assert not any("delete" in rule["verbs"] for rule in found if "pods" in rule["resources"])
