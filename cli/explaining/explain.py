@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from cli.explaining.facts import ClusterFacts
+from cli.explaining.gangs import GangJudge
 from cli.explaining.judging import Judge, pod_of
 from cli.explaining.limits import about_limits, asked_by_limits, with_extended
 from cli.explaining.model import Finding, ObjectExplanation, Progress, Seat, Told, Why
@@ -46,6 +47,7 @@ class Explainer:
         kinds = Kinds(evaluator)
         self._judge = Judge(facts, kinds)
         self._reader = Reader(facts.driver, kinds, facts.classes)
+        self._gangs = GangJudge(facts, self._reader, self._judge.fleet)
 
     def pod(self, pod: Pod) -> ObjectExplanation:
         """Explanation why a pod waits for its claims, or where they are."""
@@ -148,9 +150,13 @@ class Explainer:
         wanted = _wanted(problem.claims)
         try:
             found = self._judge.explain(problem)
+            gang = self._gangs.find_obstacle(problem.pod)
         except SelectorError as error:
             bad = finding(Reason.BAD_SELECTOR, str(error))
             return Conclusion(Progress.WAITING, (bad,), wanted=wanted)
+        if gang is not None:
+            told_of = (finding(gang.reason, gang.message),)
+            return Conclusion(Progress.WAITING, told_of, found.nodes, wanted)
         return Conclusion(
             Progress.WAITING, find_waiting(found, self._facts, told), found.nodes, wanted
         )

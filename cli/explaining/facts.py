@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
+from cli.explaining.group_facts import read_pod_groups
 from cli.explaining.model import Told
 from cli.shell.exits import CliError, Exit
 from cli.shell.session import Session
@@ -32,6 +33,7 @@ from dra.common.resources import (
     Resource,
     at,
 )
+from dra.gangs.minimum import PodGroups
 from dra.kube.errors import ForbiddenError, ObjectNotFoundError
 from dra.pods.hosts import Hosts
 from dra.pods.nodefit import read_node
@@ -51,7 +53,7 @@ class ClusterFacts:
 
     ``leader`` says who allocates, is empty when nobody does, and None when that could not be read.
     ``plugins`` says by node what is wrong with its plugin's pod, and is None when no such pods were
-    found. ``unread`` names what was not allowed.
+    found. ``groups`` say how large gangs are. ``unread`` names what was not allowed.
     """
 
     driver: str
@@ -65,6 +67,7 @@ class ClusterFacts:
     events: tuple[Obj, ...] = ()
     leader: str | None = None
     plugins: Mapping[str, str] | None = None
+    groups: PodGroups = field(default_factory=PodGroups)
     unread: tuple[str, ...] = field(default=())
 
     @property
@@ -123,6 +126,7 @@ def read_facts(session: Session, namespace: str) -> ClusterFacts:
         events = _all(session, EVENTS, unread, namespace=namespace)
     hosts = _hosts(_all(session, NODES, unread), pods.values(), known)
     _read_volumes(session, hosts, unread)
+    groups = read_pod_groups(session, pods.values(), unread)
     return ClusterFacts(
         driver=session.driver,
         site=survey(read, claims, driver=session.driver, unreadable=unreadable),
@@ -138,6 +142,7 @@ def read_facts(session: Session, namespace: str) -> ClusterFacts:
         events=tuple(events),
         leader=_leader(session, unread),
         plugins=plugin_problems(pod_objects),
+        groups=groups,
         unread=tuple(unread),
     )
 

@@ -46,13 +46,13 @@ class Judge:
 
     def __init__(self, facts: ClusterFacts, kinds: Kinds) -> None:
         self._facts = facts
-        self._fleet = Fleet(facts.driver, kinds, GeometryIndexes())
+        self.fleet = Fleet(facts.driver, kinds, GeometryIndexes())
         for node in facts.site.nodes:
-            self._fleet.set_inventory(node.inventory)
+            self.fleet.set_inventory(node.inventory)
         for known in facts.claims.values():
             if known.claim.allocation is not None:
-                self._fleet.hold(known.claim.ref, known.claim.allocation)
-        self._allocator = Allocator(self._fleet, facts.hosts, facts.delegated)
+                self.fleet.hold(known.claim.ref, known.claim.allocation)
+        self._allocator = Allocator(self.fleet, facts.hosts, facts.delegated)
 
     def explain(self, problem: Problem) -> Explanation:
         """The answers of all nodes to ``problem``, also of those that kube-scheduler allocates.

@@ -13,6 +13,8 @@ from dra.pods.nodefit import MisfitReason
 REMEDIES: Mapping[str, str] = {
     AnswerReason.NO_ROOM: "it is served when one of the claims in the way ends; or ask for a "
     "smaller profile (kubectl mig profiles shows what could be had now)",
+    Reason.WAITING_FOR_GANG: "its pods are served together: create those that are missing, or "
+    "correct what says how many there are (handbook: Pods that belong together)",
     AnswerReason.NO_ROOM_TOGETHER: "all devices of a pod are on one node: ask for fewer or smaller "
     "ones, or put them into several pods",
     AnswerReason.HELD_WHOLE: "it is served when the claim that holds the whole GPU ends",
