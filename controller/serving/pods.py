@@ -130,12 +130,17 @@ class PodService:
         if isinstance(found, Fault):
             self._waiting.wait(pod, found.obstacle, [found.claim])
         elif isinstance(found, Satisfied):
+            if found.ours:
+                self._hand_over(pod)
             self._reporter.served(pod)
-            gated = found.ours and self._allocations.is_gated(pod)
-            if gated and not self._gang_writes.holds_gate(pod):
-                self._lift_gate(pod)
-            elif found.ours and not gated and (again := self._nominations.look_at(pod)) is not None:
-                self._agenda.add_pod(pod.key, at=again)
+
+    def _hand_over(self, pod: Pod) -> None:
+        """Have kube-scheduler take ``pod``, which has what it needs of us."""
+        gated = self._allocations.is_gated(pod)
+        if gated and not self._gang_writes.holds_gate(pod):
+            self._lift_gate(pod)
+        elif not gated and (again := self._nominations.look_at(pod)) is not None:
+            self._agenda.add_pod(pod.key, at=again)
 
     def _lift_gate(self, pod: Pod) -> None:
         """Let kube-scheduler have ``pod``, unless it is to wait until its slices are made."""
