@@ -1,11 +1,12 @@
 """Tasks of claims, one per claim at a time: a caller that asks for a running task joins it.
 
-Work runs in a thread of its own and is never abandoned: a caller whose time is up leaves, the work
-goes on, and kubelet's next call for the claim finds it under way or done.
+Work runs in another thread, which is used again, and is never abandoned: a caller whose time is up
+leaves, the work goes on, and kubelet's next call for the claim finds it under way or done.
 """
 
 from __future__ import annotations
 
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -25,6 +26,7 @@ class ClaimTasks:
         self._clock = clock
         self._lock = threading.Lock()
         self._running: dict[str, tuple[str, Future[Any]]] = {}
+        self._idle: list[_Thread] = []
 
     def run(self, uid: str, name: str, work: Callable[[], T], *, deadline: float) -> T:
         """The result of ``work``, or of the work of that name that is under way for the claim.
@@ -76,23 +78,40 @@ class ClaimTasks:
         return not left
 
     def _start(self, uid: str, name: str, work: Callable[[], T]) -> Future[T]:
+        """Begin the work in a thread that waits for some, else in a new one; with the lock."""
         future: Future[T] = Future()
 
-        def body() -> None:
+        def body(thread: _Thread) -> None:
+            threading.current_thread().name = f"{name} {uid}"
             try:
                 result = work()
             except BaseException as error:  # noqa: BLE001 - handed to whoever waits
-                self._forget(uid)
+                self._forget(uid, thread)
                 future.set_exception(error)
             else:
-                self._forget(uid)
+                self._forget(uid, thread)
                 future.set_result(result)
 
         self._running[uid] = (name, future)
-        threading.Thread(target=body, name=f"{name} {uid}", daemon=True).start()
+        if self._idle:
+            self._idle.pop().put(body)
+        else:
+            thread: _Thread = queue.SimpleQueue()
+            thread.put(body)
+            threading.Thread(target=_run, args=(thread,), name="claims", daemon=True).start()
         return future
 
-    def _forget(self, uid: str) -> None:
+    def _forget(self, uid: str, thread: _Thread) -> None:
         # Before the future is done: whoever it wakes must not find this work again.
         with self._lock:
             del self._running[uid]
+            self._idle.append(thread)
+
+
+_Thread = queue.SimpleQueue[Callable[[Any], None]]
+"""Work that a thread is to do next."""
+
+
+def _run(thread: _Thread) -> None:
+    while True:
+        thread.get()(thread)
