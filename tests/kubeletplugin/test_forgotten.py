@@ -23,7 +23,7 @@ def forgets_after(make_rig: Callable[..., Rig], monkeypatch: pytest.MonkeyPatch)
     """Starts a plugin that waits so long, in seconds, for kubelet."""
 
     def start(seconds: float) -> Rig:
-        options = lambda *a: replace(Options(*a), forgotten_seconds=seconds)  # noqa: E731
+        options = lambda *a, **more: replace(Options(*a, **more), forgotten_seconds=seconds)  # noqa: E731
         monkeypatch.setattr(rig_module, "Options", options)
         rig = make_rig()
         rig.start()
