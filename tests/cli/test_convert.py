@@ -12,6 +12,7 @@ import yaml
 from cli.shell.program import main
 from dra.common.resources import Obj
 
+EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 DEPLOYMENT = """
 apiVersion: apps/v1
 kind: Deployment
@@ -219,3 +220,15 @@ def test_a_pod_that_asks_for_nothing_stays_as_it_is(
     code, out = convert(capsys, tmp_path, text)
     assert (code, objects(out)) == (0, objects(text))
     assert "#" not in out
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("*.yaml")), ids=lambda file: file.stem)
+def test_the_examples_of_the_handbook_are_good_with_claims(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, file: Path
+) -> None:
+    assert main(["lint", str(file)]) == 0
+    capsys.readouterr()
+    code, out = convert(capsys, tmp_path, file.read_text())
+    assert (code, [line for line in out.splitlines() if line.startswith("#")]) == (0, [])
+    (tmp_path / "made.yaml").write_text(out)
+    assert main(["lint", "--strict", str(tmp_path / "made.yaml")]) == 0, capsys.readouterr().out
