@@ -14,7 +14,7 @@ from dra.gangs.membership import (
 )
 from dra.gangs.podgroups import GroupKind, PodGroup
 
-MOST_PODS = 1000
+MOST_PODS = 400
 """Upper bound on the pods that are allocated together: more take too long to be decided."""
 
 _DIGITS = 6

@@ -52,7 +52,7 @@ def event(world: World, name: str) -> tuple[str, str]:
     [
         (range(3), "4", "pod group default/g is allocated once 4 of its pods can be; there are 3"),
         (range(4), "4", "pod group default/g needs slices for 4 pods at once, and 2 fit; pod"),
-        (range(2), "many", "is 'many': set a whole number from 1 to 1000"),
+        (range(2), "many", "is 'many': set a whole number from 1 to 400"),
     ],
 )
 def test_the_command_line_and_the_controller_say_the_same_of_a_gang(

@@ -260,7 +260,7 @@ def test_pods_that_have_ended_well_count() -> None:
     assert bench.devices("a-4")
 
 
-@pytest.mark.parametrize(("size", "words"), [("10000", "at most 1000"), ("x", "'x'")])
+@pytest.mark.parametrize(("size", "words"), [("10000", "at most 400"), ("x", "'x'")])
 def test_a_size_that_cannot_be_is_said(size: str, words: str) -> None:
     bench = Bench(*NODES)
     create(bench, "a", 0, size=size)

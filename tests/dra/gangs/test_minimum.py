@@ -57,12 +57,12 @@ def test_the_number_that_all_pods_state_counts() -> None:
         ({"3", "4"}, "differ in label mig.dra.dev/pod-group-min-count ('3', '4')"),
         ({str(n) for n in range(1, 6)}, "('1', '2', '3' and 2 more)"),
         ({None, "3"}, "has no label mig.dra.dev/pod-group-min-count"),
-        ({"0"}, "is '0': set a whole number from 1 to 1000"),
+        ({"0"}, "is '0': set a whole number from 1 to 400"),
         ({"-1"}, "is '-1'"),
         ({"many"}, "is 'many'"),
         ({"٣"}, "set a whole number"),
         ({"9" * 5000}, "set a whole number"),
-        ({"10000"}, "needs 10000 pods at once, and at most 1000 are allocated together"),
+        ({"10000"}, "needs 10000 pods at once, and at most 400 are allocated together"),
     ],
 )
 def test_what_pods_state_wrongly_is_said_with_its_remedy(
