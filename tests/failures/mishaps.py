@@ -66,6 +66,7 @@ class Mishaps(Usage):
 
     @rule()
     def reload_driver(self) -> None:
+        self.processes_end()  # else the kernel keeps its module
         self.end()
         self.machine.reload_driver()
         self.specs_lost = True
