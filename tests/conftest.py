@@ -42,6 +42,8 @@ LONGEST = (
     "failures/test_crash_points.py",
     "failures/test_any_order.py",
     "failures/test_flat.py",
+    "failures/test_strange_records.py",
+    "controller/test_effort.py",
     "controller/test_metrics.py",
     "sim/conformance/test_kubectl.py",
     "controller/test_single.py",
