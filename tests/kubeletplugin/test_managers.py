@@ -135,7 +135,9 @@ def test_a_gpu_that_is_found_later_is_withheld_too(make_rig: Callable[..., Rig])
 
 
 def with_options(monkeypatch: pytest.MonkeyPatch, **changes: Any) -> None:
-    monkeypatch.setattr(rig_module, "Options", lambda *a: replace(Options(*a), **changes))
+    monkeypatch.setattr(
+        rig_module, "Options", lambda *a, **more: replace(Options(*a, **more), **changes)
+    )
 
 
 def test_an_administrator_may_ignore_other_managers(

@@ -114,7 +114,7 @@ def test_a_gpu_instance_left_without_compute_instance_is_recorded_and_removed_la
     assert rig.unprepare(ref) == ""
     assert states(rig) == [State.CI_DESTROYED]
     assert rig.slices() == [(0, "1g.5gb", 4, False)]
-    assert [s[3] for s in rig.published_slices()] == ["reclaiming"]
+    wait_for("MigNode", lambda: [s[3] for s in rig.published_slices()] == ["reclaiming"])
     rig.machine.clear_faults()
     wait_for("the janitor", rig.clean)
 
