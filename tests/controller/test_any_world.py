@@ -6,7 +6,7 @@ import pytest
 
 from dra.common.resources import Obj
 from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
-from tests.controller.world import GPUS, World, claims_of, held
+from tests.controller.world import GPUS, HOPELESS, World, claims_of, held
 
 
 @pytest.mark.parametrize("at_creation", [False, True])
@@ -26,6 +26,14 @@ def test_a_world_comes_to_rest_with_nothing_given_out_twice_leaked_or_forgotten(
             assert not held(obj), f"nobody uses {name}"
             assert at_creation or not obj["metadata"].get("finalizers"), f"nobody uses {name}"
     _check_gangs(world, claims)
+    for name, obj in claims.items():
+        if obj["spec"]["devices"]["requests"][0] in HOPELESS:
+            assert not held(obj), f"nothing serves {name}"
+    for name, pod in world.live():
+        if pod["spec"].get("volumes") and not pod["spec"].get("nodeName"):
+            others = {c for n, p in world.live() if n != name for c in claims_of(p)}
+            mine = [claims[c] for c in claims_of(pod) if c in claims and c not in others]
+            assert not any(map(held, mine)), f"{name} lacks its volume"
     waiting = set(_waiting(world, claims))
     _check_books(world, claims, waiting)
     cluster = world.bench.cluster

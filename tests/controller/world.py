@@ -1,6 +1,7 @@
 """A cluster in which everything happens at random, with the parts of others played by a dictionary.
 
-Pods have one or two claims, shared or their own; some are gated, more urgent, or of a gang;
+Pods have one or two claims, shared or their own; some are gated, more urgent, or of a gang, some
+shun or seek others, are spread, or lack a volume, and some ask for what nothing serves;
 kube-scheduler binds them or takes allocations back, nodes prepare slices and report them late,
 nodes come and go, and requests and answers are lost. Whatever happens, no slice is given to two
 claims.
@@ -14,7 +15,15 @@ import random
 from collections.abc import Callable
 from functools import partial
 
-from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, Resource
+from dra.common.resources import (
+    PERSISTENT_VOLUME_CLAIMS,
+    PERSISTENT_VOLUMES,
+    PODS,
+    RESOURCE_CLAIMS,
+    STORAGE_CLASSES,
+    Obj,
+    Resource,
+)
 from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
 from dra.gpu.geometry import Placement, Profile
 from dra.gpu.inventory import ClaimRef, Gpu, Instance, InstanceState
@@ -22,7 +31,16 @@ from dra.gpu.names import MigDevice, parse_device
 from dra.kube.errors import ConflictError, InvalidError, KubeError, UnavailableError
 from tests.controller.bench import Bench
 from tests.controller.desk import Desk
-from tests.controller.objects import FINALIZER, claim, gpu, mignode, node, pod, request
+from tests.controller.objects import (
+    FINALIZER,
+    claim,
+    first_available,
+    gpu,
+    mignode,
+    node,
+    pod,
+    request,
+)
 from tests.dra.gpus import A100
 
 GPUS = {"node-a": 1, "node-b": 1}
@@ -33,6 +51,34 @@ _NO = InvalidError("no", status=422)
 _SILENCE = UnavailableError("no answer")
 _DELETED = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
 _LIVE = ("Pending", "Running")
+_KEPT_APART = {"app": "apart"}
+_TERM = {
+    "topologyKey": "kubernetes.io/hostname",
+    "labelSelector": {"matchLabels": _KEPT_APART},
+}
+_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_NEEDS: tuple[Obj, ...] = (
+    {"affinity": {"podAntiAffinity": {_REQUIRED: [_TERM]}}},
+    {"affinity": {"podAffinity": {_REQUIRED: [_TERM]}}},
+    {
+        "topologySpreadConstraints": [
+            {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **_TERM},
+        ]
+    },
+    {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "missing"}}]},
+)
+"""Needs of pods besides room; the volume's claim is never made."""
+HOPELESS: tuple[Obj, ...] = (
+    request("r", "mig-1g.5gb", "device.nonsense("),
+    request("r", "mig-1g.5gb", "device.attributes['mig.dra.dev'].nothing == 'x'"),
+    request("r", "mig-1g.5gb", "device.attributes['mig.dra.dev'].parentUUID == 'GPU-nowhere'"),
+    request("r", "mig-1g.5gb", count=33),
+    request("r", "mig-9g.99gb"),
+)
+"""Requests that are faulty, or that nothing serves."""
+_MANY = first_available(
+    "r", *((f"a{n}", f"mig-{PROFILES[-1 - n % 4]}", {"count": 8 - n}) for n in range(8))
+)
 
 
 class World:
@@ -52,6 +98,8 @@ class World:
         api = self.api = self.bench.api
         self._stored = api.put
         api.put = self._put  # type: ignore[method-assign]
+        for resource in (PERSISTENT_VOLUMES, PERSISTENT_VOLUME_CLAIMS, STORAGE_CLASSES):
+            self.bench.cluster.volumes.note_listed(resource)
         for name in GPUS:
             self.bench.cluster.set_node(node(name, cpu="1"))
             self._report(name)
@@ -174,6 +222,9 @@ class World:
         spec: Obj = {"priority": 10} if self.draw.random() < 0.2 else {}
         if self.draw.random() < 0.3:
             spec["schedulingGates"] = [{"name": FINALIZER}]
+        if labels is None and self.draw.random() < 0.2:
+            labels = _KEPT_APART
+            spec |= self.draw.choice(_NEEDS)
         created = pod(f"p{number}", *sorted(names), cpu=self.draw.choice(("100m", "300m")), **spec)
         stamp = f"2026-01-01T00:{number // 60:02}:{number % 60:02}Z"
         created["metadata"]["creationTimestamp"] = stamp
@@ -193,6 +244,8 @@ class World:
         if not alone and shared and self.draw.random() < 0.2:
             return self.draw.choice(shared)
         asked = [request("r", f"mig-{self.draw.choice(PROFILES)}"), request("s")]
+        if not alone and self.draw.random() < 0.1:
+            asked[0] = self.draw.choice((*HOPELESS, _MANY))
         body = claim(f"c{number}-{index}", *asked[: self.draw.choice((1, 1, 1, 2))])
         if alone:
             body["metadata"]["labels"] = {"alone": "true"}
@@ -253,6 +306,7 @@ class World:
                 or not whole
                 or len(where) > 1
                 or where & self.away
+                or self._shuns(found, *where)
             ):
                 continue
             (target,) = where
@@ -269,6 +323,16 @@ class World:
             self._change(PODS, found, spec={"nodeName": target}, status={"phase": "Running"})
             self._report(target)
             return
+
+    def _shuns(self, found: Obj, target: str) -> bool:
+        """True if a pod may not go to a node, as kube-scheduler sees it."""
+        if found["spec"].get("volumes"):
+            return True
+        there = [p for _, p in self.live() if p["spec"].get("nodeName") == target]
+        apart = [p for p in there if p["metadata"]["labels"] == _KEPT_APART]
+        mine = found["metadata"]["labels"] == _KEPT_APART
+        shunned = mine and any(map(_keeps_apart, apart))
+        return shunned or (_keeps_apart(found) and bool(apart))
 
     def _finish(self) -> None:
         running = [p for _, p in self.all("pods") if p["status"]["phase"] == "Running"]
@@ -340,6 +404,10 @@ class World:
             merged = {**changed.get(part, {}), **fields}
             changed[part] = {k: v for k, v in merged.items() if v is not None}
         self.api.put(resource, changed)
+
+
+def _keeps_apart(obj: Obj) -> bool:
+    return "podAntiAffinity" in obj["spec"].get("affinity", {})
 
 
 def held(obj: Obj) -> list[tuple[str, MigDevice, Profile]]:
