@@ -27,6 +27,8 @@ _NOT_OF_WAITING = {
     Reason.WAITING,
     Reason.CLASS_CONFLICT,
     Reason.EXTENDED_RESOURCE_TAKEN,
+    Reason.EVICTED,
+    Reason.NOT_EVICTED,
 }
 
 
