@@ -287,6 +287,19 @@ def test_whoever_makes_claims_and_deletes_them_has_few_slices_made(
     rig.prepared(refused)
 
 
+def test_creations_that_fail_are_few_too(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(allowance, "FORGIVEN_SECONDS", 3600.0)
+    rig.api.create(NAMESPACES, {"metadata": {"name": "calm"}})
+    rig.machine.inject(Fault(function=CREATE_GI, action="return", code=999, times=0))
+    most = allowance.MOST_OF_NAMESPACE
+    for number in range(most + 2):
+        rig.claim(f"gpu-{number % 2}-mig-1g5gb-19-{number // 2}", expected=True)
+        wait_for("the attempt", lambda n=number: acted(rig, "refused") == min(n + 1, most))  # type: ignore[misc]
+    rig.machine.clear_faults()
+    ahead(rig, "gpu-1-mig-1g5gb-19-6", namespace="calm")
+    assert acted(rig, "refused") == most
+
+
 def test_the_record_says_that_kubelet_was_not_told(rig: Rig) -> None:
     ref = ahead(rig, DEVICE)
     [entry] = rig.journal()

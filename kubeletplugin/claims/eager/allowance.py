@@ -1,7 +1,7 @@
 """Bound on slices that are made ahead for nothing: whoever makes pods and deletes them wears GPUs.
 
-A slice that kubelet asked for costs nothing. One that was given back counts for its namespace and
-for its GPU, and is forgiven after a while.
+A slice that kubelet asked for costs nothing. One that was given back, or could not be made, counts
+for its namespace and for its GPU, and is forgiven after a while.
 """
 
 from __future__ import annotations

@@ -197,6 +197,7 @@ class EagerCreation:
             done = self._preparer.make_ahead(ref)
         except PluginError as error:
             self._on_failure(ref, error)
+            self._allowance.waste(ref.namespace, uuids)
             self._observer.acted(Action.REFUSED)
             _log.info("not made ahead; Prepare tries", extra=about(ref, error=str(error)))
         except Exception:  # noqa: BLE001 - nobody waits for it; Prepare tells
