@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from dra.common.resources import Obj
 from dra.gpu.names import prepare_retry
+from dra.kube.timing import rfc3339
 from hack.cluster.api import Api
 from hack.cluster.machine.processes import Process
 from hack.cluster.node.kubelet import KubeletNode
@@ -134,7 +136,7 @@ def allocation(node: str) -> Obj:
     return {
         "status": {
             "allocation": {
-                "allocationTimestamp": "2026-01-01T00:00:00Z",
+                "allocationTimestamp": rfc3339(datetime.now(UTC)),
                 "devices": {"results": [device]},
                 "nodeSelector": {"nodeSelectorTerms": [{"matchFields": fields}]},
             }
