@@ -24,6 +24,10 @@ SIZE = 4
 ROOM = 6
 """Of the seven slices of the one GPU, one is somebody else's."""
 
+PATIENCE = 180.0
+"""kube-scheduler may bind a pod of a PodGroup before its claim says that it is reserved for it:
+then the stand-in for kubelet refuses it, and tries it again after more than a minute."""
+
 GATES = {"GenericWorkload": True, "GangScheduling": True}
 APIS = ("scheduling.k8s.io/v1alpha2",)
 
@@ -76,7 +80,7 @@ def test_one_gang_is_whole_and_the_other_waits_for_all(
     workload.run(f"single-{by_object:d}", claims=single, **GRACE)
     create(running, first, by_object=by_object)
     for number in range(SIZE):
-        workload.wait_for_phase(f"{first}-{number}", "Running")
+        workload.wait_for_phase(f"{first}-{number}", "Running", timeout=PATIENCE)
     create(running, second, by_object=by_object)
     needs = f"{second} needs slices for {SIZE} pods at once, and {ROOM - SIZE} fit"
     wait_for(
@@ -89,7 +93,7 @@ def test_one_gang_is_whole_and_the_other_waits_for_all(
     for number in range(SIZE):
         running.api.delete("Pod", f"{first}-{number}")
     for number in range(SIZE):
-        workload.wait_for_phase(f"{second}-{number}", "Running", timeout=120)
+        workload.wait_for_phase(f"{second}-{number}", "Running", timeout=PATIENCE)
     assert held(running, second) == SIZE
     workload.clear()
 
