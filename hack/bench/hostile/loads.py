@@ -206,7 +206,7 @@ def _class_of_others() -> Obj:
 
 
 def _claim_of_others(name: str) -> Obj:
-    parameters: dict[str, Any] = {f"k{n}": "x" * 1000 for n in range(8)}
+    parameters: dict[str, Any] = {"k": [[] for _ in range(3000)]}  # much larger once decoded
     entries = [{"opaque": {"driver": _OTHERS_DRIVER, "parameters": parameters}} for _ in range(32)]
     body = objects.claim(name, SMALL)
     request = {"name": "r", "exactly": {"deviceClassName": _OTHERS_CLASS}}
