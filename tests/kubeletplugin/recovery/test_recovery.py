@@ -14,7 +14,7 @@ from kubeletplugin.claims.claim_fate import ClaimFate
 from kubeletplugin.claims.recovery.lost_slices import LostSlices
 from kubeletplugin.claims.recovery.recovery import Recovery
 from kubeletplugin.errors import BusyError, HostError
-from kubeletplugin.journal.entries import ARRIVING, HELD, LEAVING, State
+from kubeletplugin.journal.entries import ARRIVING, HELD, LEAVING, Entry, State
 from kubeletplugin.journal.journalfile import Contents, encode
 from kubeletplugin.telemetry.observer import Action
 from tests.kubeletplugin.gpubench import ELSEWHERE
@@ -417,3 +417,33 @@ def test_why_it_cannot_be_made_again_is_noted_once_and_what_changed_meanwhile_is
     bench.refusal = BusyError("it is held on")
     assert not bench.lost.restore(ref), "a full disk is no reason to stop"
     assert bench.journal.failure
+
+
+def test_what_changed_while_it_was_tried_is_left(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    entry = bench.entry("a", state=State.LOST, wiped=True)
+    bench.journal.put(entry)
+    later = entry.at(State.LEFTOVER)
+
+    def finish(_: ClaimRef) -> None:
+        bench.journal.put(later)
+        raise BusyError("it is held")
+
+    monkeypatch.setattr(bench.lost, "_finish", finish)
+    assert not bench.lost.restore(ClaimRef("default", "a", UID))
+    assert bench.journal.entries() == (later,)
+
+
+def test_what_changed_while_it_was_looked_at_is_left(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    later = bench.made("a", State.PREPARED).at(State.LEFTOVER)
+
+    def look(_: Entry) -> bool:
+        bench.journal.put(later)
+        return False
+
+    monkeypatch.setattr(bench.hardware.identity, "is_whole", look)
+    assert not bench.lost.check(UID)
+    assert (bench.journal.entries(), bench.acts.seen) == ((later,), [])
