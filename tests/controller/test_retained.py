@@ -43,8 +43,8 @@ from tests.controller.objects import (
     versioned,
 )
 
-CLAIMS = 4
-"""Enough to tell what each of them leaves."""
+CLAIMS = 8
+"""Enough to tell what each of them leaves: a table of the whole process may grow once meanwhile."""
 
 NAME = "name-of-the-claim"
 KIB = 1024
