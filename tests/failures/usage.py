@@ -91,9 +91,10 @@ class Usage(Story):
     @precondition(lambda self: self.idle_seconds and not self.hung)
     @rule()
     def nobody_comes_for_what_is_idle(self) -> None:
+        self._collect()
+        self.plant.tend()  # what was collected may be kept
         self.plant.tend()  # it has seen what is there
         self.recorder.skipped += 2 * self.idle_seconds
-        self._collect()
         self.plant.tend()
         with self.recorder.outside():
             idle = [e for e in entries(self.site) if e.idle]
