@@ -27,6 +27,7 @@ class ClaimTasks:
         self._lock = threading.Lock()
         self._running: dict[str, tuple[str, Future[Any]]] = {}
         self._idle: list[_Thread] = []
+        self._stopped = False
 
     def run(self, uid: str, name: str, work: Callable[[], T], *, deadline: float) -> T:
         """The result of ``work``, or of the work of that name that is under way for the claim.
@@ -77,6 +78,14 @@ class ClaimTasks:
         _, left = wait_futures(futures, timeout=timeout)
         return not left
 
+    def stop(self) -> None:
+        """End the threads: those that wait for work now, the others with their work."""
+        with self._lock:
+            self._stopped = True
+            idle, self._idle = self._idle, []
+        for thread in idle:
+            thread.put(None)
+
     def _start(self, uid: str, name: str, work: Callable[[], T]) -> Future[T]:
         """Begin the work in a thread that waits for some, else in a new one; with the lock."""
         future: Future[T] = Future()
@@ -105,13 +114,16 @@ class ClaimTasks:
         # Before the future is done: whoever it wakes must not find this work again.
         with self._lock:
             del self._running[uid]
-            self._idle.append(thread)
+            if self._stopped:
+                thread.put(None)
+            else:
+                self._idle.append(thread)
 
 
-_Thread = queue.SimpleQueue[Callable[[Any], None]]
-"""Work that a thread is to do next."""
+_Thread = queue.SimpleQueue[Callable[[Any], None] | None]
+"""Work that a thread is to do next; None to end."""
 
 
 def _run(thread: _Thread) -> None:
-    while True:
-        thread.get()(thread)
+    while (work := thread.get()) is not None:
+        work(thread)

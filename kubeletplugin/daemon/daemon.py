@@ -132,6 +132,7 @@ class Daemon:
         self.claims.tasks.wait_idle(_DRAIN_SECONDS)
         self.claims.janitor.stop()
         self.claims.janitor.give_up_idle()
+        self.claims.tasks.stop()
         self.gpus.node_watch.stop()
         self.gpus.monitor.stop()
         self.gpus.loop.stop()

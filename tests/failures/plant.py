@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
 from pathlib import Path
@@ -228,20 +228,25 @@ class Plant:
         return self.run(lambda: node.unprepare(ref, deadline=node._clock() + within))
 
     def make_ahead(
-        self, ref: ClaimRef, devices: Sequence[str], *, within: float = WITHIN_SECONDS
+        self, ref: ClaimRef, devices: Sequence[str], *, hung: Collection[str] = ()
     ) -> None:
-        """Have the slices of a claim made before kubelet asks for them, if it is allocated here."""
+        """Have the slices of a claim made before kubelet asks for them, if it is allocated here.
+
+        ``hung`` are UIDs of claims that are not waited for.
+        """
         self.run(lambda: self.daemon.claims.eager.expect(ref, tuple(devices)))
-        self.eager_round(within=within)
+        self.eager_round(hung=hung)
 
-    def eager_round(self, *, within: float = WITHIN_SECONDS) -> None:
+    def eager_round(self, *, hung: Collection[str] = ()) -> None:
         """Make ahead, and give back, what is to be."""
-        self.run(lambda: self._eager_round(within))
+        self.run(lambda: self._eager_round(hung))
 
-    def _eager_round(self, within: float) -> None:
+    def _eager_round(self, hung: Collection[str]) -> None:
         for _ in range(2):  # what is given back is made after it
             self.daemon.claims.eager._turn()
-            self.daemon.claims.tasks.wait_idle(within)
+            running = {**self.daemon.claims.tasks._running}
+            awaited = [future for uid, (_, future) in running.items() if uid not in hung]
+            assert not wait(awaited, timeout=WITHIN_SECONDS).not_done, "work that does not end"
 
     def give_up_idle(self) -> None:
         """Remove what is kept for other claims, as at an orderly end."""

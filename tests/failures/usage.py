@@ -75,7 +75,8 @@ class Usage(Story):
         if claim.told:
             return
         claim.tried = True
-        self.plant.make_ahead(claim.ref, claim.devices, within=self.within(claim))
+        hung = {known.ref.uid for known in self.known if known.gpus() & self.hung}
+        self.plant.make_ahead(claim.ref, claim.devices, hung=hung)
 
     @precondition(lambda self: not self.hung)
     @rule()
