@@ -220,7 +220,7 @@ def test_a_plugin_publishes_slices_of_its_own_node_and_driver_only(
         ("GET", "/api/v1/pods"),
         ("GET", "/api/v1/secrets"),
         ("GET", "/api/v1/events"),
-        ("GET", "/apis/resource.k8s.io/v1/resourceclaims?watch=true"),
+        ("GET", "/apis/resource.k8s.io/v1/resourceclaimtemplates"),
         ("PATCH", "/api/v1/nodes/node-a"),
         ("POST", "/api/v1/namespaces/default/pods"),
         ("POST", CLASSES),
