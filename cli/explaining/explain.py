@@ -18,10 +18,10 @@ from dra.allocator.explain.answers import AnswerReason, NodeAnswer
 from dra.allocator.problem import Problem, pose_problem
 from dra.cel.kinds import Kinds
 from dra.cel.questions import Evaluator, SelectorError
-from dra.claims.reader import Reader
 from dra.claims.reading import KnownClaim, ReadClaims, read_claims
 from dra.claims.reasons import Reason
-from dra.claims.wants import ClaimWants
+from dra.claims.requests.reader import Reader
+from dra.claims.requests.wants import ClaimWants
 from dra.common.resources import Obj, ObjectKey, at
 from dra.gpu.names import finalizer
 from dra.pods.pods import Pod

@@ -14,7 +14,7 @@ from controller.cluster.known_nodes import KnownNodes
 from controller.cluster.known_pods import KnownPods
 from controller.cluster.known_templates import KnownTemplates
 from controller.cluster.known_volumes import KnownVolumes
-from controller.cluster.spec_cache import Sharing
+from controller.cluster.trimming.spec_cache import Sharing
 from controller.cluster.watchers import Watchers
 from dra.allocator.fleet.fleet import Fleet
 from dra.allocator.scoring.geometry_index import GeometryIndexes

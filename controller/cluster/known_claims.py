@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from controller.cluster.effects import Effects, TakenBack
-from controller.cluster.spec_cache import Sharing
-from controller.cluster.trimming import Trimmer
+from controller.cluster.trimming.spec_cache import Sharing
+from controller.cluster.trimming.trimming import Trimmer
 from dra.allocator.fleet.fleet import Fleet
 from dra.claims.allocation import Allocation
 from dra.claims.claims import Claim, read_claim

@@ -5,7 +5,7 @@ from __future__ import annotations
 from controller.cluster.effects import Effects
 from controller.cluster.known_claims import KnownClaims
 from controller.cluster.known_gangs import KnownGangs
-from controller.cluster.spec_cache import Sharing
+from controller.cluster.trimming.spec_cache import Sharing
 from controller.cluster.watchers import Watchers
 from dra.common.resources import Obj, ObjectKey
 from dra.pods.hosts import Hosts

@@ -24,7 +24,7 @@ from controller.writing.in_flight import InFlight
 from controller.writing.outbox import Outbox, Senders
 from controller.writing.writer import NotLeadingError, Writer
 from dra.cel.kinds import Kinds
-from dra.claims.reader import Reader
+from dra.claims.requests.reader import Reader
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import finalizer
 from dra.kube.client.transport import KubeApi

@@ -15,7 +15,7 @@ from controller.reporting.report import Reporter
 from controller.serving.evaluations import Evaluations
 from controller.writing.outbox import Outbox
 from controller.writing.writer import Writer
-from dra.claims.reader import Reader
+from dra.claims.requests.reader import Reader
 from dra.common.resources import ObjectKey
 
 

@@ -14,7 +14,7 @@ from functools import partial
 
 from controller.cluster.changes import MIRRORED, OPTIONAL, POD_GROUPS, apply
 from controller.cluster.cluster import Cluster
-from controller.cluster.trimming import Trimmer, remembering
+from controller.cluster.trimming.trimming import Trimmer, remembering
 from controller.engine.inbox import Inbox
 from dra.claims.classes import generated_label
 from dra.common.resources import RESOURCE_CLAIM_TEMPLATES, Resource

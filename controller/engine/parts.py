@@ -46,7 +46,7 @@ from controller.writing.outbox import Outbox
 from controller.writing.writer import Writer
 from dra.allocator.allocate import Allocator
 from dra.allocator.pod_problem import examine
-from dra.claims.reader import Reader
+from dra.claims.requests.reader import Reader
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,7 +17,7 @@ from controller.writing.in_flight import InFlight, WriteAnswer
 from controller.writing.writer import Writer
 from dra.allocator.problem import Decision
 from dra.claims.claims import Claim
-from dra.claims.wants import ClaimWants
+from dra.claims.requests.wants import ClaimWants
 from dra.common.resources import Obj, ObjectKey
 from dra.kube.errors import ConflictError, UnavailableError
 from dra.kube.events.eventlimits import Allowance

@@ -13,8 +13,8 @@ from controller.lifecycle.claimwrites import ClaimWrites
 from controller.writing.writer import Writer
 from dra.cel.kinds import Question, UnansweredError
 from dra.claims.claims import Claim
-from dra.claims.reader import Reader
 from dra.claims.reading import KnownClaim
+from dra.claims.requests.reader import Reader
 from dra.common.resources import ObjectKey
 
 _log = logging.getLogger(__name__)

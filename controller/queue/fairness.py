@@ -17,7 +17,7 @@ from controller.queue.known_failures import alike
 from controller.queue.line import Line
 from controller.reporting.report import Reporter
 from dra.allocator.allocate import Allocator
-from dra.allocator.hold_back import plan
+from dra.allocator.contention.hold_back import plan
 from dra.allocator.problem import Problem
 from dra.claims.reasons import Obstacle, Reason
 from dra.pods.pods import Pod

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
+from dra.allocator.contention.hold_back import Plan, blockers, memory_in_use
 from dra.allocator.fleet.fleet import Fleet
-from dra.allocator.hold_back import Plan, blockers, memory_in_use
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.gpu.inventory import ClaimRef
 from dra.pods.pods import Pod

@@ -10,7 +10,7 @@ from controller.serving.agenda import Agenda
 from controller.serving.evaluations import TOLD_SECONDS, ClaimSelectors, Evaluations
 from controller.serving.waiting import Waiting
 from dra.cel.kinds import Question, UnansweredError
-from dra.claims.reader import Reader
+from dra.claims.requests.reader import Reader
 from dra.pods.pods import Pod
 
 

@@ -27,8 +27,8 @@ from controller.writing.in_flight import InFlight
 from dra.allocator.pod_problem import Examined, Satisfied, examine
 from dra.allocator.problem import Problem
 from dra.cel.kinds import UnansweredError
-from dra.claims.reader import Reader
 from dra.claims.reading import Fault
+from dra.claims.requests.reader import Reader
 from dra.common.resources import ObjectKey
 from dra.gpu.inventory import ClaimRef
 from dra.pods.pods import Pod

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Protocol
 
-from controller.cluster.trimming import MOST_FINALIZERS
+from controller.cluster.trimming.trimming import MOST_FINALIZERS
 from controller.writing.handover import Unanswered
 from dra.allocator.problem import Pick
 from dra.claims.allocation import AllocatedDevice, write_allocation

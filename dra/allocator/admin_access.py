@@ -12,7 +12,7 @@ from dra.allocator.places import Places
 from dra.allocator.problem import Decision, Pick, Problem
 from dra.cel.kinds import Kinds
 from dra.claims.allocation import MAX_RESULTS
-from dra.claims.wants import Want
+from dra.claims.requests.wants import Want
 from dra.gpu.inventory import Gpu
 from dra.gpu.names import gpu_name
 

@@ -11,7 +11,7 @@ from dra.allocator.places import Places
 from dra.allocator.problem import Decision, Outcome, Problem
 from dra.allocator.search.budget import Budget
 from dra.allocator.search.search import Search
-from dra.claims.alternatives import choices
+from dra.claims.requests.alternatives import choices
 
 
 class Allocator(Places):

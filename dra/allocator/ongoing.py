@@ -23,7 +23,7 @@ from dra.allocator.scoring.score import POLICIES, Cost
 from dra.allocator.search.budget import Budget
 from dra.allocator.search.rooms import Rooms
 from dra.allocator.search.search import Search, Solution
-from dra.claims.alternatives import choices
+from dra.claims.requests.alternatives import choices
 
 MANY = 64
 """After this many misfits, only the nodes where the pod fits are searched."""

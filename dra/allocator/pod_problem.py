@@ -8,9 +8,9 @@ from typing import Protocol
 
 from dra.allocator.problem import Problem, pose_problem
 from dra.claims.classes import DeviceClass
-from dra.claims.reader import Reader
 from dra.claims.reading import Fault, KnownClaim, ReadClaims, read_claims
 from dra.claims.reasons import Obstacle, Reason
+from dra.claims.requests.reader import Reader
 from dra.common.resources import ObjectKey
 from dra.pods.hosts import Hosts
 from dra.pods.pods import Pod

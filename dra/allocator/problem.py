@@ -10,7 +10,7 @@ from dra.allocator.fleet.gpustate import GpuState
 from dra.cel.kinds import Offer
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.reading import Fault, ReadClaims
-from dra.claims.wants import ClaimWants, Want
+from dra.claims.requests.wants import ClaimWants, Want
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import gpu_name, mig_device

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from dra.claims.claims import Claim
-from dra.claims.reader import Reader
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.wants import ClaimWants
+from dra.claims.requests.reader import Reader
+from dra.claims.requests.wants import ClaimWants
 from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
 

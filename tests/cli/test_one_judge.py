@@ -15,8 +15,8 @@ from dra.allocator.pod_problem import examine
 from dra.allocator.problem import Problem
 from dra.cel.cel import Selectors
 from dra.cel.kinds import Kinds
-from dra.claims.reader import Reader
 from dra.claims.reasons import Obstacle
+from dra.claims.requests.reader import Reader
 from dra.common.resources import (
     DEVICE_CLASSES,
     MIG_NODES,

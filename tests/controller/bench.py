@@ -20,7 +20,7 @@ from controller.writing.writer import Writer
 from dra.cel.cel import Selectors
 from dra.cel.kinds import Kinds
 from dra.cel.questions import Evaluator
-from dra.claims.reader import Reader
+from dra.claims.requests.reader import Reader
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.client.patch import PatchContent
 from dra.kube.errors import ConflictError, InvalidError, KubeError, ObjectNotFoundError

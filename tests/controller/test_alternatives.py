@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from dra.claims.alternatives import MAX_CHOICES, choices
 from dra.claims.reasons import Reason
+from dra.claims.requests.alternatives import MAX_CHOICES, choices
 from dra.common.resources import RESOURCE_CLAIMS
 from tests.controller.bench import Bench
 from tests.controller.deciding import decide, problem, why

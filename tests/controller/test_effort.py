@@ -13,8 +13,8 @@ from dra.allocator.explain.message import as_obstacle
 from dra.allocator.ongoing import OngoingDecision
 from dra.allocator.problem import Outcome
 from dra.allocator.search import budget
-from dra.claims.alternatives import MAX_CHOICES
 from dra.claims.reasons import Reason
+from dra.claims.requests.alternatives import MAX_CHOICES
 from tests.controller.bench import Bench
 from tests.controller.deciding import decide, problem, why
 from tests.controller.halffull import half_full

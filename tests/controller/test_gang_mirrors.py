@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller.cluster.changes import POD_GROUPS, apply
-from controller.cluster.trimming import _NAME_LENGTH, Trimmer, remembering
+from controller.cluster.trimming.trimming import _NAME_LENGTH, Trimmer, remembering
 from dra.common.resources import PODS, Obj
 from dra.gangs.membership import read_membership
 from dra.gangs.podgroups import KUBERNETES, VOLCANO

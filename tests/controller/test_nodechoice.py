@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from api.config import NO_PREFERENCE
 from controller.cluster.cluster import Cluster
 from dra.allocator.allocate import Allocator
-from dra.allocator.hold_back import plan
+from dra.allocator.contention.hold_back import plan
 from dra.allocator.problem import Problem
-from dra.claims.wants import Want
+from dra.claims.requests.wants import Want
 from dra.common.resources import Obj
 from dra.gpu.inventory import Gpu
 from tests.controller.deciding import decide, problem

@@ -8,7 +8,7 @@ import pytest
 
 from controller.cluster.cluster import Cluster
 from controller.cluster.known_volumes import VOLUMES
-from controller.cluster.volume_trimming import TRIMMERS
+from controller.cluster.trimming.volume_trimming import TRIMMERS
 from controller.reporting.report import DETAILS_SECONDS
 from dra.common.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, STORAGE_CLASSES, Obj
 from dra.pods.volumes.values import read_storage_class, read_volume, read_volume_claim

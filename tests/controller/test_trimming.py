@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from controller.cluster.trimming import Trimmer, remembering
+from controller.cluster.trimming.trimming import Trimmer, remembering
 from dra.claims.claims import read_claim
 from dra.claims.conditions import PREPARE_FAILED, failed_prepare
 from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS, Obj

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from controller.cluster.cluster import Cluster
 from dra.allocator.allocate import Allocator
+from dra.allocator.contention.hold_back import plan
 from dra.allocator.explain.judge import explain
 from dra.allocator.explain.message import as_obstacle
 from dra.allocator.fleet.fleet import Fleet
 from dra.allocator.fleet.view import FleetView, Holder
-from dra.allocator.hold_back import plan
 from dra.allocator.problem import Decision, Problem
 from dra.allocator.scoring.geometry_index import GeometryIndexes
 from dra.claims.allocation import AllocatedDevice, Allocation

@@ -8,10 +8,10 @@ from dra.cel.cel import Selectors
 from dra.cel.kinds import Kinds
 from dra.claims.claims import Claim, read_claim
 from dra.claims.classes import generated_classes, read_class
-from dra.claims.reader import Reader
 from dra.claims.reading import KnownClaim, ReadClaims, read_claims
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.wants import ClaimWants
+from dra.claims.requests.reader import Reader
+from dra.claims.requests.wants import ClaimWants
 from dra.common.resources import Obj
 from tests.controller.objects import DRIVER, claim, request, versioned
 

@@ -17,9 +17,9 @@ from dra.claims.classes import (
     needs_write,
     read_class,
 )
-from dra.claims.reader import Reader
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.wants import ClaimWants
+from dra.claims.requests.reader import Reader
+from dra.claims.requests.wants import ClaimWants
 from dra.common.resources import Obj
 from tests.controller.objects import (
     DRIVER,

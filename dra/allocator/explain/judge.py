@@ -15,8 +15,8 @@ from dra.allocator.explain.nodes import NodeAnswers
 from dra.allocator.explain.views import explain_view
 from dra.allocator.problem import GivenUp, Problem
 from dra.allocator.search.search import Search
-from dra.claims.alternatives import MAX_CHOICES, choices
 from dra.claims.reasons import Obstacle, Reason
+from dra.claims.requests.alternatives import MAX_CHOICES, choices
 from dra.pods.nodefit import Misfit
 
 _EXPLAINED = 8

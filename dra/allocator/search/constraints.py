@@ -14,7 +14,7 @@ from dra.allocator.search.constraint_values import (
     Members,
 )
 from dra.cel.kinds import Offer
-from dra.claims.wants import Constraint
+from dra.claims.requests.wants import Constraint
 from dra.gpu.devices import PCIE_ROOT, gpu_attributes, slice_attributes
 
 Allowed = Sequence[tuple[Offer, ...]]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from controller.cluster.changes import MIRRORED
 from controller.cluster.cluster import Cluster
-from controller.cluster.trimming import Trimmer, remembering
+from controller.cluster.trimming.trimming import Trimmer, remembering
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.judge import explain
 from dra.allocator.explain.message import as_obstacle
@@ -19,7 +19,7 @@ from dra.cel.cel import Selectors
 from dra.cel.kinds import Kinds
 from dra.claims.allocation import AllocatedDevice, write_allocation
 from dra.claims.classes import generated_classes
-from dra.claims.reader import Reader
+from dra.claims.requests.reader import Reader
 from dra.common.resources import (
     DEVICE_CLASSES,
     MIG_NODES,

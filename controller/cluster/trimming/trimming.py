@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-from controller.cluster.volume_trimming import TRIMMERS
+from controller.cluster.trimming.volume_trimming import TRIMMERS
 from dra.claims.claims import ALLOCATED_BY, OTHERS_CONFIG, TOO_LARGE, allocation_managers
 from dra.claims.conditions import PREPARED
 from dra.common.cache import BoundedCache, json_weight

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from heapq import heappop, heappush
 
 from dra.claims.allocation import MAX_RESULTS
-from dra.claims.wants import ClaimWants
+from dra.claims.requests.wants import ClaimWants
 
 MAX_CHOICES = 512
 """More are not tried. One request has at most eight alternatives, so three are tried in full."""

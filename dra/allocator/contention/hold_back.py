@@ -11,7 +11,7 @@ from dra.allocator.fleet.gpustate import GpuState
 from dra.allocator.fleet.view import FleetView, NodeGpus
 from dra.allocator.problem import Decision, OpenRequest, Pick, Problem
 from dra.allocator.search.search import Search
-from dra.claims.alternatives import choices
+from dra.claims.requests.alternatives import choices
 from dra.gpu.holdings import Holding
 
 _GPU_SLICES = 64

@@ -12,10 +12,10 @@ from dra.cel.kinds import UnansweredError
 from dra.cel.questions import CostlySelectorError, SelectorError, shortened
 from dra.claims.claims import ALL, Claim, Request
 from dra.claims.classes import DeviceClass, looks_ours
-from dra.claims.placement import read_placements
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.support import constrained_attribute, find_unsupported
-from dra.claims.wants import ClaimWants, Constraint, Want
+from dra.claims.requests.placement import read_placements
+from dra.claims.requests.support import constrained_attribute, find_unsupported
+from dra.claims.requests.wants import ClaimWants, Constraint, Want
 from dra.common.cache import BoundedCache, json_weight
 from dra.common.resources import at
 

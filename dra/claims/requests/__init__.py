@@ -1,0 +1,1 @@
+"""Requests of claims: what is wanted, with its alternatives and constraints."""
