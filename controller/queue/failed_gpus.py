@@ -1,8 +1,9 @@
 """GPUs on which a slice could not be made for no reason that shows, left out for a while.
 
-What shows, such as an instance in the way or a GPU that is lost, the fleet knows by itself. Each
-time a GPU stays out longer, from 20 seconds to 10 minutes; without another failure for as long, it
-begins anew.
+What shows, such as an instance in the way or a GPU that is lost, the fleet knows by itself. A GPU
+that fails again once it was let in stays out for longer each time, from 20 seconds to 10 minutes;
+without another failure for as long, it begins anew. A claim that is tried while the GPU is out has
+it stay out from then on, for no longer than before.
 """
 
 from __future__ import annotations
@@ -24,8 +25,9 @@ REASON = "a slice could not be made on it lately; it is tried again after a whil
 
 @dataclass(slots=True)
 class _Failure:
-    until: float
-    is_out: bool = True
+    until: float = 0.0
+    pause: float = 0.0
+    is_out: bool = False
     backoff: Backoff = field(
         default_factory=lambda: Backoff(first=FIRST_SECONDS, limit=LONGEST_SECONDS, jitter=0)
     )
@@ -76,10 +78,10 @@ class FailedGpus:
         self._counted.pop(claim_uid, None)
 
     def _leave_out(self, node: str, gpu: str) -> None:
-        failure = self._failures.get((node, gpu))
-        if failure is None:
-            failure = self._failures[node, gpu] = _Failure(self._now())
-        failure.until = self._now() + failure.backoff.next_delay()
+        failure = self._failures.setdefault((node, gpu), _Failure())
+        if not failure.is_out:
+            failure.pause = failure.backoff.next_delay()
+        failure.until = self._now() + failure.pause
         failure.is_out = True
         self._cluster.fleet.leave_out(node, gpu, REASON)
 

@@ -74,6 +74,18 @@ def test_each_failure_counts_once_and_the_next_for_twice_as_long() -> None:
     assert not is_out(bench)
 
 
+def test_failures_of_a_claim_that_is_tried_meanwhile_have_the_gpu_stay_out_as_long_again() -> None:
+    bench = with_claim()
+    fails(bench, 1)
+    bench.run(seconds=FIRST_SECONDS / 2)
+    fails(bench, 2)
+    fails(bench, 3)
+    bench.run(seconds=FIRST_SECONDS - 1)
+    assert is_out(bench)
+    bench.run(seconds=1)
+    assert not is_out(bench)
+
+
 def test_a_failure_is_forgotten_after_long() -> None:
     bench = with_claim()
     fails(bench, 1)
