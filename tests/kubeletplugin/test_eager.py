@@ -66,8 +66,8 @@ def test_prepare_of_a_claim_whose_slice_was_made_ahead_makes_nothing(rig: Rig) -
 
 def test_its_mignode_is_written_once_for_both(rig: Rig) -> None:
     ref = ahead(rig, DEVICE)
-    wait_for("the MigNode", rig.published)
-    assert rig.published_slices() == [("gpu-0", "1g.5gb", 4, "prepared")]
+    made = [("gpu-0", "1g.5gb", 4, "prepared")]
+    wait_for("the MigNode", lambda: rig.published() and rig.published_slices() == made)
     rig.http.writes.clear()
     rig.prepared(ref)
     wait_for("the MigNode", rig.published)
