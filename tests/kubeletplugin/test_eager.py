@@ -158,6 +158,18 @@ def test_an_end_during_the_creation_undoes_it(rig: Rig, how: str) -> None:
     wait_for("its end", lambda: given_back(rig, ref))
 
 
+def test_a_claim_that_gets_another_device_during_the_creation_gets_that_made(rig: Rig) -> None:
+    rig.machine.inject(Fault(function=CREATE_GI, action="hang"))
+    ref = rig.claim(DEVICE, expected=True)
+    wait_for("the call", lambda: creations_begun(rig))
+    rig.set_status(ref, reservedFor=None)
+    rig.set_status(ref, allocation=None)
+    given = [{"request": "r0", "driver": DRIVER, "pool": rig.node, "device": ELSEWHERE}]
+    rig.allocate(ref, given, reserved=True)
+    rig.machine.clear_faults()
+    wait_for("the other", lambda: {e.device for e in rig.journal()} == {ELSEWHERE})
+
+
 def creations_begun(rig: Rig) -> bool:
     """True if a GPU instance is recorded as to be made; the call hangs then."""
     return any(e.state is State.INTENT for e in rig.journal())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from dra.gpu.inventory import ClaimRef
@@ -36,6 +37,14 @@ _BUSY_SECONDS = 0.05
 _UNREADY_SECONDS = 0.5
 _PATIENCE = 2.0
 _GIVE_BACK_NAME = "give back"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Wish:
+    """Devices of a claim to be made; each is another, also of the same devices."""
+
+    ref: ClaimRef
+    devices: tuple[str, ...]
 
 
 class EagerCreation:
@@ -78,7 +87,7 @@ class EagerCreation:
         self._observer = observer or NodeObserver()
         self._lock = threading.Lock()
         self._expected: dict[str, tuple[str, ...]] = {}
-        self._to_make: dict[str, ClaimRef] = {}
+        self._to_make: dict[str, _Wish] = {}
         self._doubted: dict[str, ClaimRef] = {}
         self._since: dict[str, float] = {}
         self._busy: set[str] = set()
@@ -104,7 +113,7 @@ class EagerCreation:
             self._to_make.pop(ref.uid, None)
             if devices:
                 self._expected[ref.uid] = devices
-                self._to_make[ref.uid] = ref
+                self._to_make[ref.uid] = _Wish(ref, devices)
             else:
                 self._expected.pop(ref.uid, None)
                 self._doubted[ref.uid] = ref
@@ -133,7 +142,8 @@ class EagerCreation:
             if not self._begin_giving_back(ref, is_over=False):
                 with self._lock:
                     self._doubted.setdefault(ref.uid, ref)
-        return _BUSY_SECONDS if self._doubted else None
+        with self._lock:
+            return _BUSY_SECONDS if self._doubted else None
 
     def _give_back_forgotten(self) -> float | None:
         """Give back what has waited too long for its pod; seconds until the next will have."""
@@ -172,18 +182,17 @@ class EagerCreation:
         with self._lock:
             waiting = [*self._to_make.values()]
         pause = None
-        for ref in waiting:
-            units = self._units(ref)
+        for wish in waiting:
+            ref, units = wish.ref, self._units(wish)
             if not units or not self._allowance.is_left(ref.namespace, [u.uuid for u in units]):
-                with self._lock:
-                    self._to_make.pop(ref.uid, None)
+                self._fulfilled(wish)
                 continue
             uuids = {u.uuid for u in units}
             with self._lock:
                 if uuids & self._busy:
                     continue  # whose end begins the next turn
                 self._busy |= uuids
-            work = partial(self._make_one, ref, uuids)
+            work = partial(self._make_one, wish, uuids)
             is_free = not any(u.lock.is_held for u in units)
             if not is_free or not self._tasks.begin(ref.uid, "make ahead", work):
                 pause = _BUSY_SECONDS
@@ -191,8 +200,8 @@ class EagerCreation:
                     self._busy -= uuids
         return pause
 
-    def _make_one(self, ref: ClaimRef, uuids: set[str]) -> None:
-        done = True
+    def _make_one(self, wish: _Wish, uuids: set[str]) -> None:
+        ref, done = wish.ref, True
         try:
             done = self._preparer.make_ahead(ref)
         except PluginError as error:
@@ -208,25 +217,31 @@ class EagerCreation:
                 self._observer.acted(Action.AHEAD)
                 _log.info("made ahead", extra=about(ref))
         finally:
+            if done:
+                self._fulfilled(wish)
             with self._lock:
                 self._busy -= uuids
-                if done:
-                    self._to_make.pop(ref.uid, None)
                 if ref.uid not in self._expected:
                     self._doubted[ref.uid] = ref
             self.thread.notify()
+
+    def _fulfilled(self, wish: _Wish) -> None:
+        """Do no more for a wish; one that has replaced it meanwhile stays."""
+        with self._lock:
+            if self._to_make.get(wish.ref.uid) is wish:
+                del self._to_make[wish.ref.uid]
 
     def _made_ahead(self, uid: str) -> tuple[Entry, ...]:
         """The claim's entries, if all of them were made ahead; kubelet knows of none then."""
         entries = self._journal.of_claim(uid)
         return entries if all(e.ahead for e in entries) else ()
 
-    def _units(self, ref: ClaimRef) -> list[GpuUnit]:
+    def _units(self, wish: _Wish) -> list[GpuUnit]:
         """The GPUs of which the claim was given slices; none if kubelet was told of them."""
-        if any(e.state in HELD for e in self._journal.of_claim(ref.uid)):
+        if any(e.state in HELD for e in self._journal.of_claim(wish.ref.uid)):
             return []
         found: dict[str, GpuUnit] = {}
-        for name in self._expected.get(ref.uid, ()):
+        for name in wish.devices:
             try:
                 device = parse_device(name)
                 if isinstance(device, MigDevice):
