@@ -7,13 +7,12 @@ makes anew. PodDisruptionBudgets are respected: it is the Eviction API that deci
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from api.config import decode_on_failure
-from api.errors import InvalidObjectError
 from controller.cluster.cluster import Cluster
+from controller.lifecycle.failures.wishes import last_wish
 from controller.reporting.report import Reporter
 from controller.writing.in_flight import InFlight, WriteAnswer
 from controller.writing.writer import Writer
@@ -25,8 +24,6 @@ from dra.gpu.names import on_failure
 from dra.kube.errors import ForbiddenError
 from dra.kube.timing import Backoff
 from dra.pods.pods import Pod
-
-_log = logging.getLogger(__name__)
 
 FIRST_SECONDS = 10.0
 LONGEST_SECONDS = 300.0
@@ -127,12 +124,5 @@ class Evictions:
         owners = at(pod.obj, "metadata", "ownerReferences")
         if known.claim.allocation is None or not any(o.get("controller") for o in owners):
             return False
-        wish = None
-        for entry in known.claim.allocation.config:
-            if at(entry, "opaque", "driver") != driver:
-                continue
-            try:
-                wish = decode_on_failure(entry["opaque"].get("parameters")) or wish
-            except InvalidObjectError:
-                _log.debug("configuration not understood", extra={"claim": str(known.claim.ref)})
-        return wish == _EVICT
+        config = known.claim.allocation.config
+        return last_wish(config, decode_on_failure, driver=driver) == _EVICT

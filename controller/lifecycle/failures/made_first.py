@@ -13,12 +13,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from api.config import decode_bind_when
-from api.errors import InvalidObjectError
 from controller.cluster.cluster import Cluster
+from controller.lifecycle.failures.wishes import last_wish
 from controller.lifecycle.giving_up import GivingUp
 from controller.queue.failed_gpus import FailedGpus
 from dra.claims.reading import KnownClaim
-from dra.common.resources import at
 from dra.gpu.inventory import InstanceState, Inventory
 from dra.gpu.names import DeviceNameError, MigDevice, parse_device
 from dra.pods.pods import Pod
@@ -46,15 +45,7 @@ class MadeFirst:
 
     def is_wished(self, config: Iterable[Mapping[str, Any]]) -> bool:
         """True if ``config`` (``devices.config``) asks for it; the last that names it counts."""
-        wish = None
-        for entry in config:
-            if at(entry, "opaque", "driver") != self._cluster.driver:
-                continue
-            try:
-                wish = decode_bind_when(entry["opaque"].get("parameters")) or wish
-            except InvalidObjectError:
-                continue
-        return wish == "made"
+        return last_wish(config, decode_bind_when, driver=self._cluster.driver) == "made"
 
     def is_doubtful(self, node: str, devices: Iterable[str]) -> bool:
         """True if a slice could not be made lately on a GPU of one of ``devices``."""
