@@ -7,7 +7,7 @@ from pathlib import Path
 
 from dra.common.resources import Obj
 from kubeletplugin.claims.prepare.rollback import Rollback
-from kubeletplugin.claims.prepare.specs import Specs
+from kubeletplugin.claims.prepare.specs import Needs, Specs
 from kubeletplugin.errors import HostError
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
@@ -43,7 +43,7 @@ class MemorySpecs(Specs):
         self.files: dict[str, list[str]] = {}
         self.failure: HostError | None = None
 
-    def write(self, entries: Sequence[Entry]) -> None:
+    def write(self, entries: Sequence[Entry], needs: Needs | None = None) -> None:
         self._fail()
         self.files[entries[0].claim.uid] = [e.device for e in entries]
 

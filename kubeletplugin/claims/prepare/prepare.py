@@ -134,10 +134,10 @@ class Preparer:
     def _attempt(self, ref: ClaimRef) -> tuple[Prepared, ...]:
         entries = self._entries(ref, self._read_devices)
         try:
-            self._specs.check()
+            needs = self._specs.check()
             self._specs.check_writable()
             done = [entry for unit, group in entries for entry in self._on_gpu(unit, group)]
-            self._specs.write(done)
+            self._specs.write(done, needs)
             if any(e.state is not State.PREPARED for e in done):
                 done = [e if e.state is State.PREPARED else e.at(State.PREPARED) for e in done]
                 self._journal.put(*done)
