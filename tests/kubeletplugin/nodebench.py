@@ -12,6 +12,8 @@ from kubeletplugin.errors import HostError
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.journal.entries import Entry
+from kubeletplugin.sharing.sharing import DeviceSharing
+from kubeletplugin.sharing.timeslices import TimeSlices
 from kubeletplugin.telemetry.observer import Action, NodeObserver
 from kubeletplugin.telemetry.reports import Reports
 from tests.kube.clocks import FakeClock
@@ -107,6 +109,11 @@ class NodeBench(GpuBench):
             self.journal,
             self.removal,
             self.specs,
+            sharing=DeviceSharing(
+                self.journal,
+                TimeSlices(self.specs.driver_files),
+                boot_id=self.hardware.boot_id,
+            ),
             look=self.hardware.look,
             reports=self.reports,
             clock=self.clock,

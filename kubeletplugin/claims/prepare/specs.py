@@ -110,13 +110,13 @@ class Specs:
         except CdiError as error:
             raise HostError(str(error)) from error
 
-    def found(self) -> object:
-        """The driver's files for specs; another object when the files have changed."""
-        return self._files()
+    def driver_files(self) -> DriverFiles:
+        """The driver's files; another object when the files have changed."""
+        return self._search.find(self._hardware.driver_version)
 
     def hook(self) -> str:
         """The hook program's path on the host; empty where specs use mounts alone."""
-        found = self._files().hook
+        found = self.driver_files().hook
         return found.path if found is not None else ""
 
     def build(self, entries: Sequence[Entry], needs: Needs | None = None) -> Spec:
@@ -150,15 +150,12 @@ class Specs:
         Raises:
             IncompleteError: says what the node lacks, and the remedy.
         """
-        files = self._files()
+        files = self.driver_files()
         try:
             check_files(files, self._search)
             return Needs(files, control_nodes(self._roots))
         except HostError as error:
             raise IncompleteError(str(error)) from error
-
-    def _files(self) -> DriverFiles:
-        return self._search.find(self._hardware.driver_version)
 
     def _of_device(self, entry: Entry, files: DriverFiles) -> Edits:
         unit = self._hardware.unit(entry.gpu)
