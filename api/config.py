@@ -1,4 +1,4 @@
-"""Opaque configuration that a class or a claim may carry: ``MigDeviceConfig``, ``GpuConfig``.
+"""``MigDeviceConfig``: the opaque configuration that a class or a claim may carry.
 
 It stands in ``devices.config[].opaque.parameters`` of a ResourceClaim or in
 ``config[].opaque.parameters`` of a DeviceClass, and is decoded strictly: an unknown field is
@@ -13,11 +13,9 @@ import msgspec
 from msgspec import inspect
 
 from api.errors import InvalidObjectError
-from api.sharing import NOT_SHARED, SharingConfig, find_problem
 
 API_VERSION: Final = "mig.dra.dev/v1alpha1"
 KIND: Final = "MigDeviceConfig"
-GPU_KIND: Final = "GpuConfig"
 
 PlacementPolicy = Literal["sws", "best-fit", "first-fit", "mfi", "spread"]
 NodePolicy = Literal["none", "binpack", "spread"]
@@ -74,41 +72,25 @@ class PreparationConfig(
     bind_when: BindWhen = "allocated"
 
 
-class DeviceConfig(
+class MigDeviceConfig(
     msgspec.Struct,
     frozen=True,
     forbid_unknown_fields=True,
     rename="camel",
     kw_only=True,
 ):
-    """Configuration of the devices of a request, be they slices or whole GPUs."""
+    """Configuration of the devices of a request."""
 
     api_version: Literal["mig.dra.dev/v1alpha1"]
+    kind: Literal["MigDeviceConfig"]
     placement: PlacementConfig = PlacementConfig()
     preparation: PreparationConfig = PreparationConfig()
-    sharing: SharingConfig = NOT_SHARED
-
-
-class MigDeviceConfig(DeviceConfig, frozen=True, kw_only=True):
-    """Configuration of slices; ``placement`` and ``preparation`` count for whole GPUs too."""
-
-    kind: Literal["MigDeviceConfig"]
-
-
-class GpuConfig(DeviceConfig, frozen=True, kw_only=True):
-    """Configuration of whole GPUs."""
-
-    kind: Literal["GpuConfig"]
 
 
 DEFAULT = MigDeviceConfig(api_version=API_VERSION, kind=KIND)
-_KINDS: Final[dict[object, type[MigDeviceConfig | GpuConfig]]] = {
-    KIND: MigDeviceConfig,
-    GPU_KIND: GpuConfig,
-}
 
 
-def decode(parameters: object) -> MigDeviceConfig | GpuConfig:
+def decode(parameters: object) -> MigDeviceConfig:
     """The configuration in ``parameters``, the JSON object of an opaque configuration.
 
     Raises:
@@ -116,40 +98,26 @@ def decode(parameters: object) -> MigDeviceConfig | GpuConfig:
     """
     if not isinstance(parameters, dict):
         raise InvalidObjectError(KIND, "", "the parameters must be an object")
-    version, kind = parameters.get("apiVersion"), parameters.get("kind")
-    if version != API_VERSION or not isinstance(kind, str) or kind not in _KINDS:
+    found = (parameters.get("apiVersion"), parameters.get("kind"))
+    if found != (API_VERSION, KIND):
         raise InvalidObjectError(
             KIND,
             "",
-            f"apiVersion and kind must be {API_VERSION!r} and {KIND!r}, or {GPU_KIND!r} for whole "
-            f"GPUs, not {version!r} and {kind!r}",
+            f"apiVersion and kind must be {API_VERSION!r} and {KIND!r}, "
+            f"not {found[0]!r} and {found[1]!r}",
         )
     try:
-        config = msgspec.convert(parameters, _KINDS[kind])
+        config = msgspec.convert(parameters, MigDeviceConfig)
     except msgspec.ValidationError as error:
         path, problem = _split(str(error))
-        if allowed := _allowed(path, _KINDS[kind]):
+        if allowed := _allowed(path):
             problem = f"{problem}; allowed are: {', '.join(allowed)}"
-        raise InvalidObjectError(kind, path, problem) from error
+        raise InvalidObjectError(KIND, path, problem) from error
     by = config.placement.nodes.by
     twice = next((name for name in by if by.count(name) > 1), None)
     if twice is not None:
-        raise InvalidObjectError(kind, "placement.nodes.by", f"{twice!r} stands there twice")
-    path, problem = find_problem(kind, config.sharing)
-    if problem:
-        raise InvalidObjectError(kind, path, problem)
+        raise InvalidObjectError(KIND, "placement.nodes.by", f"{twice!r} stands there twice")
     return config
-
-
-def decode_sharing(parameters: object) -> tuple[str, SharingConfig] | None:
-    """Kind and ``sharing`` if ``parameters`` name it; None if they do not.
-
-    Raises:
-        InvalidObjectError: as ``decode``.
-    """
-    config = decode(parameters)
-    named = isinstance(parameters, dict) and "sharing" in parameters
-    return (config.kind, config.sharing) if named else None
 
 
 def decode_placement(parameters: object) -> dict[str, Any]:
@@ -187,7 +155,7 @@ def _names(parameters: object, field: str) -> bool:
     return isinstance(found, dict) and field in found
 
 
-def encode(config: MigDeviceConfig | GpuConfig) -> dict[str, Any]:
+def encode(config: MigDeviceConfig) -> dict[str, Any]:
     """The configuration as the JSON object that users write."""
     encoded: dict[str, Any] = msgspec.to_builtins(config)
     return encoded
@@ -208,9 +176,9 @@ def _split(message: str) -> tuple[str, str]:
     return path, problem.replace("`", "'")
 
 
-def _allowed(path: str, kind: type[msgspec.Struct]) -> list[str]:
+def _allowed(path: str) -> list[str]:
     """The words that the field at a path takes; none where it takes no words of a list."""
-    found: inspect.Type = inspect.type_info(kind)
+    found: inspect.Type = inspect.type_info(MigDeviceConfig)
     for name in path.split("."):
         fields = found.fields if isinstance(found, inspect.StructType) else ()
         found = next((f.type for f in fields if f.encode_name == name.partition("[")[0]), found)

@@ -152,25 +152,19 @@ def minimum_version(spec: Spec) -> str:
     return "0.3.0"
 
 
-def encode(spec: Spec, common: object = None) -> dict[str, Any]:
-    """The spec as a mapping in the words of the specification.
-
-    ``common`` stands there for its common edits, if those are encoded already.
-    """
+def encode(spec: Spec) -> dict[str, Any]:
+    """The spec as a mapping in the words of the specification."""
     encoded: dict[str, Any] = {
         "cdiVersion": minimum_version(spec),
         "kind": spec.kind,
-        "devices": [
-            {"name": d.name, "containerEdits": encode_edits(d.edits)} for d in spec.devices
-        ],
+        "devices": [{"name": d.name, "containerEdits": _edits(d.edits)} for d in spec.devices],
     }
     if spec.common != Edits():
-        encoded["containerEdits"] = common or encode_edits(spec.common)
+        encoded["containerEdits"] = _edits(spec.common)
     return encoded
 
 
-def encode_edits(edits: Edits) -> dict[str, Any]:
-    """Edits as a mapping in the words of the specification."""
+def _edits(edits: Edits) -> dict[str, Any]:
     encoded: dict[str, Any] = {}
     if edits.env:
         encoded["env"] = list(edits.env)

@@ -24,7 +24,7 @@ from kubeletplugin.errors import PluginError
 from kubeletplugin.host.driver.hooks import AUTO, read_choice
 from kubeletplugin.host.driver.libraries.libraries import LIBRARY_DIRECTORIES, read_directories
 from kubeletplugin.host.memory import one_arena
-from kubeletplugin.host.options import DEPLOY_LABELS, Options
+from kubeletplugin.host.options import DEPLOY_LABELS, BindingConditions, Options
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.nvml.xids import read_rules
 from kubeletplugin.telemetry.telemetry import Telemetry
@@ -151,6 +151,13 @@ class _Program(click.Group):
     " allocated here, waits for its pod; 0 makes none.",
 )
 @click.option(
+    "--binding-conditions",
+    type=click.Choice([b.value for b in BindingConditions]),
+    default=BindingConditions.AFTER_FAILURE.value,
+    help="Where kube-scheduler allocates, have it bind pods only once their slices are made, which"
+    " takes it five seconds or more: never, on GPUs where one could not be made lately, or always.",
+)
+@click.option(
     "--idle-seconds",
     type=click.FloatRange(min=0),
     default=0.0,
@@ -210,6 +217,7 @@ def main(  # noqa: PLR0913 - the flags
     nvml_timeout: float,
     forgotten_after: float,
     eager_seconds: float,
+    binding_conditions: str,
     idle_seconds: float,
     ignore_xids: str,
     fatal_xids: str,
@@ -222,6 +230,12 @@ def main(  # noqa: PLR0913 - the flags
         return
     if not node_name:
         raise click.MissingParameter(ctx=context, param_hint="'--node-name'", param_type="option")
+    binding = BindingConditions(binding_conditions)
+    if binding is BindingConditions.ALWAYS and not eager_seconds:
+        raise click.ClickException(
+            "--binding-conditions=always needs slices that are made before kubelet asks for them: "
+            "give --eager-seconds more than 0, or --binding-conditions=never"
+        )
     one_arena()
     sys.setswitchinterval(_SWITCH_SECONDS)
     registry, probes = daemon_registry(), Probes()
@@ -252,6 +266,7 @@ def main(  # noqa: PLR0913 - the flags
         nvml_seconds=nvml_timeout,
         forgotten_seconds=forgotten_after,
         eager_seconds=eager_seconds,
+        binding_conditions=binding if eager_seconds else BindingConditions.NEVER,
         idle_seconds=idle_seconds,
         xids=xids,
         library_directories=library_directories,

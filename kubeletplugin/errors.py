@@ -19,7 +19,12 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterator
 
-from kubeletplugin.nvml.errors import GpuLostError, PermissionDeniedError, UndeliverableError
+from kubeletplugin.nvml.errors import (
+    GpuLostError,
+    NvmlError,
+    PermissionDeniedError,
+    UndeliverableError,
+)
 
 
 class PluginError(Exception):
@@ -98,6 +103,12 @@ def is_permanent(error: PluginError, *, held: bool = False) -> bool:
 def denied_gpu(error: PluginError) -> str:
     """UUID of the GPU on which NVML denied a change for want of permission; empty if it did not."""
     return next((e.gpu for e in _causes(error) if isinstance(e, PermissionDeniedError)), "")
+
+
+def failing_gpu(error: PluginError) -> str:
+    """UUID of the GPU on which NVML refused; empty if that says nothing of the GPU as a whole."""
+    refusals = (e for e in _causes(error) if isinstance(e, NvmlError))
+    return next((e.gpu for e in refusals if not isinstance(e, UndeliverableError)), "")
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:

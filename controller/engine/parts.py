@@ -22,6 +22,7 @@ from controller.lifecycle.hindered import Hindered
 from controller.lifecycle.lost_nodes import LostNodes
 from controller.lifecycle.nominations import Nominations
 from controller.lifecycle.partial_allocations import PartialAllocations
+from controller.lifecycle.scheduled_claims import ScheduledClaims
 from controller.queue.exclusions import Exclusions
 from controller.queue.failed_gpus import FailedGpus
 from controller.queue.fairness import WaitingLine
@@ -205,7 +206,13 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         in_flight=in_flight,
         consequences=consequences,
         pods=pods,
-        claims=EndedClaims(agenda, in_flight, ender=ender, failed_prepares=failed_prepares),
+        claims=EndedClaims(
+            agenda,
+            in_flight,
+            ender=ender,
+            failed_prepares=failed_prepares,
+            scheduled=ScheduledClaims(cluster, writer, writes=writes),
+        ),
         decisions=decisions,
         failed_gpus=failed_gpus,
         asking=asking,

@@ -1,36 +1,20 @@
 """GPUs on which a slice could not be made for no reason that shows, left out for a while.
 
-What shows, such as an instance in the way or a GPU that is lost, the fleet knows by itself. A GPU
-that fails again once it was let in stays out for longer each time, from 20 seconds to 10 minutes;
-without another failure for as long, it begins anew. A claim that is tried while the GPU is out has
-it stay out from then on, for no longer than before.
+What shows, such as an instance in the way or a GPU that is lost, the fleet knows by itself. For how
+long a GPU stays out, :mod:`dra.kube.left_out` says: from 20 seconds to 10 minutes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 
 from controller.cluster.cluster import Cluster
 from dra.gpu.holdings import find_blocker
 from dra.gpu.inventory import FailedClaim, Inventory
 from dra.gpu.names import DeviceNameError, MigDevice, parse_device
-from dra.kube.timing import Backoff
-
-FIRST_SECONDS = 20.0
-LONGEST_SECONDS = 600.0
+from dra.kube.left_out import LeftOut
 
 REASON = "a slice could not be made on it lately; it is tried again after a while"
-
-
-@dataclass(slots=True)
-class _Failure:
-    until: float = 0.0
-    pause: float = 0.0
-    is_out: bool = False
-    backoff: Backoff = field(
-        default_factory=lambda: Backoff(first=FIRST_SECONDS, limit=LONGEST_SECONDS, jitter=0)
-    )
 
 
 class FailedGpus:
@@ -38,18 +22,17 @@ class FailedGpus:
 
     def __init__(self, cluster: Cluster, *, now: Callable[[], float]) -> None:
         self._cluster = cluster
-        self._now = now
-        self._failures: dict[tuple[str, str], _Failure] = {}
+        self._failures: LeftOut[tuple[str, str]] = LeftOut(now)
         self._counted: dict[str, str] = {}
 
     @property
     def due(self) -> float | None:
-        """The monotonic time at which the next GPU is let in again, None if none is out."""
-        return min((f.until for f in self._failures.values() if f.is_out), default=None)
+        """The monotonic time at which the next GPU is let in again, or its failure forgotten."""
+        return self._failures.due
 
     def remembers(self, node: str, gpu: str) -> bool:
         """True if a slice could not be made on ``gpu-<minor>`` of a node, and not long ago."""
-        return (node, gpu) in self._failures
+        return self._failures.remembers((node, gpu))
 
     def note(self, node: str) -> None:
         """A node says anew which Prepares failed there."""
@@ -64,25 +47,16 @@ class FailedGpus:
 
     def expire(self) -> None:
         """Let in again what was out for long enough."""
-        now = self._now()
-        for (node, gpu), failure in [*self._failures.items()]:
-            if failure.is_out and failure.until <= now:
-                failure.is_out = False
-                self._cluster.fleet.leave_out(node, gpu, "")
-                self._cluster.make_room(node)
-            elif failure.until + LONGEST_SECONDS <= now:
-                del self._failures[node, gpu]
+        for node, gpu in self._failures.expire():
+            self._cluster.fleet.leave_out(node, gpu, "")
+            self._cluster.make_room(node)
 
     def forget_claim(self, claim_uid: str) -> None:
         """The claim is gone."""
         self._counted.pop(claim_uid, None)
 
     def _leave_out(self, node: str, gpu: str) -> None:
-        failure = self._failures.setdefault((node, gpu), _Failure())
-        if not failure.is_out:
-            failure.pause = failure.backoff.next_delay()
-        failure.until = self._now() + failure.pause
-        failure.is_out = True
+        self._failures.fail((node, gpu))
         self._cluster.fleet.leave_out(node, gpu, REASON)
 
     def _failed_on(self, failed: FailedClaim, inventory: Inventory) -> Iterator[str]:

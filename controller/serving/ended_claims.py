@@ -1,9 +1,10 @@
-"""Claims that may have ended: the next step for each, once nothing is being written to it."""
+"""Claims that are not to be allocated: the next step for each, once nothing is written to it."""
 
 from __future__ import annotations
 
 from controller.lifecycle.cleanup import Ender
 from controller.lifecycle.failures.failed_prepare import FailedPrepares
+from controller.lifecycle.scheduled_claims import ScheduledClaims
 from controller.serving.agenda import Agenda
 from controller.writing.in_flight import InFlight
 from dra.common.resources import ObjectKey
@@ -19,17 +20,19 @@ class EndedClaims:
         *,
         ender: Ender,
         failed_prepares: FailedPrepares,
+        scheduled: ScheduledClaims,
     ) -> None:
         self._agenda = agenda
         self._in_flight = in_flight
         self._ender = ender
         self._failed_prepares = failed_prepares
+        self._scheduled = scheduled
 
     def look_at(self, key: ObjectKey) -> bool:
-        """See whether a claim has ended; True when a write is under way."""
+        """See whether a claim has ended, or is to be labelled; True when a write is under way."""
         if self._in_flight.is_about([key]):
             self._agenda.hold_up_claim(key)
-        elif not self._failed_prepares.look_at(key):
+        elif not (self._failed_prepares.look_at(key) or self._scheduled.look_at(key)):
             again = self._ender.look_at(key)
             if again is not None:
                 self._agenda.add_claim(key, at=again)

@@ -105,10 +105,15 @@ class Writer:
         labels = {"labels": self._node_label(node)} if self._labels_nodes else {}
         return self._set_finalizers(claim, [*claim.finalizers, self._finalizer], **labels)
 
+    def is_labelled(self, stored: Obj, *, node: str) -> bool:
+        """True if a claim names the node in its label, or no claim is to have one."""
+        labels = at(stored, "metadata", "labels", default={})
+        return not self._labels_nodes or self._node_label(node).items() <= labels.items()
+
     def label(self, stored: Obj, *, node: str) -> Obj:
         """The claim as stored, with the label of the node that it is allocated to."""
         labels, metadata = self._node_label(node), stored["metadata"]
-        if not self._labels_nodes or labels.items() <= at(metadata, "labels", default={}).items():
+        if self.is_labelled(stored, node=node):
             return stored
         self._check()
         return self._api.patch(

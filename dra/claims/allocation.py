@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dra.claims.sharing import UNSHARED, Sharing
 from dra.common.resources import at
 
 MAX_RESULTS = 32
@@ -20,10 +19,7 @@ MAX_RESULTS = 32
 
 @dataclass(frozen=True, slots=True)
 class AllocatedDevice:
-    """An entry of ``allocation.devices.results``; ``request`` may be ``request/subrequest``.
-
-    ``sharing`` is that of the allocation's configuration, where somebody has read it.
-    """
+    """An entry of ``allocation.devices.results``; ``request`` may be ``request/subrequest``."""
 
     request: str
     driver: str
@@ -31,7 +27,6 @@ class AllocatedDevice:
     device: str
     admin_access: bool = False
     tolerations: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
-    sharing: Sharing = UNSHARED
 
     @property
     def base_request(self) -> str:

@@ -4,7 +4,8 @@ The Ready condition in ``status.devices`` of a claim is written by the node and 
 controller, which writes the other one.
 
 ``Ready`` is True with the reason ``Prepared``, or False with ``PrepareFailedPermanently``,
-``PrepareFailing`` or a :class:`dra.gpu.reasons.GpuReason`.
+``PrepareFailing`` or a :class:`dra.gpu.reasons.GpuReason`. Those for which kube-scheduler waits are
+in :mod:`dra.claims.binding`.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from dra.common.resources import at
 
 READY = "Ready"
 PREPARED = "Prepared"
+MADE = "Made"
+"""The slice is there, whether or not kubelet has asked for it."""
+
 PREPARE_FAILED = "PrepareFailedPermanently"
 """The node cannot prepare the device, and will not be able to before somebody does something."""
 

@@ -31,3 +31,5 @@ class GpuReason(StrEnum):
     XID_ERROR = "XidError"
     GPU_LOST = "GpuLost"
     SLICE_LOST = "SliceLost"
+    CREATION_FAILED = "CreationFailed"
+    """A slice could not be made on the GPU lately."""

@@ -23,16 +23,30 @@ Blocked = Mapping[str, tuple[Occupant, ...]]
 
 
 @dataclass(frozen=True, slots=True)
+class Doubts:
+    """GPUs, by UUID, on which slices may not be to be had.
+
+    Of those ``left_out`` none is to be allocated now; for those of ``made_first`` a pod is to be
+    bound only once they are made.
+    """
+
+    left_out: frozenset[str] = frozenset()
+    made_first: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
 class Partition:
     """A device to publish: a placement, or a whole GPU (``profile`` and ``placement`` None).
 
     ``trouble`` says in a word why it is not to be allocated now, and is empty when it may be.
+    ``made_first``: a pod is to be bound only once the slice is made.
     """
 
     gpu: Gpu
     profile: Profile | None = None
     placement: Placement | None = None
     trouble: str = ""
+    made_first: bool = False
 
     @property
     def name(self) -> str:
@@ -56,7 +70,9 @@ class Offered:
     blocked: Blocked = field(hash=False)
 
 
-def offered(inventory: Inventory, blocked: Blocked, *, taints: bool) -> Offered:
+def offered(
+    inventory: Inventory, blocked: Blocked, *, taints: bool, doubts: Doubts | None = None
+) -> Offered:
     """Offer of the node: the smallest profile first, then GPU by GPU, then least damage first.
 
     So the smallest of several profiles that would do is taken, and a GPU is filled before the next
@@ -64,8 +80,9 @@ def offered(inventory: Inventory, blocked: Blocked, *, taints: bool) -> Offered:
     out, unless a claim holds it: what is held has to stay.
     """
     gpus = sorted(inventory.gpus, key=lambda g: g.minor)
-    found = [*_slices(gpus, inventory, blocked), *_whole(gpus, inventory)]
-    kept = (p for p in found if taints or not _out_of_service(p.gpu, inventory))
+    doubts = doubts or Doubts()
+    found = [*_slices(gpus, inventory, blocked, doubts), *_whole(gpus, inventory)]
+    kept = (p for p in found if taints or not _is_left_out(p, inventory, doubts))
     bare = {g.uuid: replace(g, instances=(), unavailable="", reason="") for g in gpus}
     return Offered(
         inventory=replace(inventory, gpus=(), ready=True, message="", publication=None, drain=None),
@@ -75,7 +92,9 @@ def offered(inventory: Inventory, blocked: Blocked, *, taints: bool) -> Offered:
     )
 
 
-def _slices(gpus: Iterable[Gpu], inventory: Inventory, blocked: Blocked) -> Iterator[Partition]:
+def _slices(
+    gpus: Iterable[Gpu], inventory: Inventory, blocked: Blocked, doubts: Doubts
+) -> Iterator[Partition]:
     orders: dict[Geometry, dict[int, tuple[Placement, ...]]] = {}
     usages: dict[str, Usage] = {}
     pairs: list[tuple[Geometry, Gpu, Profile]] = []
@@ -91,7 +110,10 @@ def _slices(gpus: Iterable[Gpu], inventory: Inventory, blocked: Blocked) -> Iter
         for placement in orders[geometry][profile.id]:
             if geometry.fits(usages[gpu.uuid], profile, placement):
                 trouble = _out_of_service(gpu, inventory) or _trouble(gpu, profile, placement)
-                yield Partition(gpu, profile, placement, trouble)
+                if not trouble and gpu.uuid in doubts.left_out:
+                    trouble = GpuReason.CREATION_FAILED
+                first = gpu.uuid in doubts.made_first
+                yield Partition(gpu, profile, placement, trouble, made_first=first)
 
 
 def _whole(gpus: Iterable[Gpu], inventory: Inventory) -> Iterator[Partition]:
@@ -109,6 +131,12 @@ def _trouble(gpu: Gpu, profile: Profile, placement: Placement) -> str:
                 return GpuReason.SLICE_LOST
             return GpuReason.XID_ERROR if instance.unhealthy else ""
     return ""
+
+
+def _is_left_out(partition: Partition, inventory: Inventory, doubts: Doubts) -> bool:
+    gpu = partition.gpu
+    doubtful = partition.profile is not None and gpu.uuid in doubts.left_out
+    return doubtful or bool(_out_of_service(gpu, inventory))
 
 
 def _out_of_service(gpu: Gpu, inventory: Inventory) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any, TypeVar
 
+from dra.claims.binding import published_binding
 from dra.gpu.devices import gpu_attributes, gpu_capacity, slice_attributes, slice_capacity
 from dra.gpu.geometry import Geometry
 from dra.gpu.inventory import Gpu, Inventory
@@ -46,10 +47,14 @@ class LayoutError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Features:
-    """Fields that the API server keeps. ``separate``: counter sets in slices of their own."""
+    """Fields that the API server keeps. ``separate``: counter sets in slices of their own.
+
+    ``binding``: the conditions without which kube-scheduler binds no pod.
+    """
 
     separate: bool = True
     taints: bool = True
+    binding: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +132,8 @@ class SliceLayout:
                     "counters": self._model(gpu).consumed(profile, placement),
                 }
             ]
+        if partition.made_first and self._features.binding:
+            device |= published_binding()
         if partition.trouble and self._features.taints:
             device["taints"] = [
                 {

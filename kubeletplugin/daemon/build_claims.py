@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import partial
 
 from dra.common.resources import Obj
-from dra.gpu.inventory import AllocatorKind, ClaimRef
+from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.claim_fate import claim_fate
 from kubeletplugin.claims.claim_tasks import ClaimTasks
+from kubeletplugin.claims.eager.awaited_claims import AwaitedClaims
 from kubeletplugin.claims.eager.claim_watch import ClaimWatch
 from kubeletplugin.claims.eager.eager_creation import EagerCreation
 from kubeletplugin.claims.failed_claims import FailedClaims
@@ -34,9 +35,8 @@ from kubeletplugin.claims.upkeep import Upkeep
 from kubeletplugin.daemon.build_gpus import GpuParts
 from kubeletplugin.daemon.build_publishing import PublishingParts
 from kubeletplugin.daemon.common import Common
+from kubeletplugin.errors import PluginError
 from kubeletplugin.host.driversearch import DriverSearch
-from kubeletplugin.sharing.sharing import DeviceSharing
-from kubeletplugin.sharing.timeslices import TimeSlices
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +120,21 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         statuses=statuses,
         keep=idle.keeps,
     )
+    settling = Settling(
+        journal,
+        gpus.monitor,
+        statuses,
+        reports,
+        failed_claims=failed,
+        failed_gpus=publishing.failed_gpus,
+        pool=options.pool,
+    )
+    awaited = AwaitedClaims(statuses, journal, pool=options.pool)
+
+    def not_made_ahead(ref: ClaimRef, error: PluginError) -> None:
+        settling.not_made_ahead(ref, error)
+        awaited.failed(ref, error)
+
     node = Node(
         readiness=readiness,
         journal=journal,
@@ -128,9 +143,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         tasks=tasks,
         statuses=statuses,
         rebuild=rebuild,
-        settled=Settling(
-            journal, gpus.monitor, statuses, reports, failed_claims=failed, pool=options.pool
-        ).settle,
+        settled=settling.settle,
         answered=failed.forget,
         observer=observer,
     )
@@ -166,7 +179,10 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         readiness=readiness,
         fate=fate,
         seconds=options.eager_seconds,
-        on_failure=failed.not_made_ahead,
+        on_made=awaited.made,
+        on_failure=not_made_ahead,
+        on_return=awaited.returned,
+        awaited=awaited.has,
         on_end=failed.forget,
         observer=observer,
     )
@@ -177,17 +193,21 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         on_change=common.changed,
         on_other_files=janitor.check_soon,
     )
-    watch = _build_watch(common, eager)
+    watch = _build_watch(common, eager, awaited)
     return ClaimParts(node, failed, tasks, eager, watch, recovery, rebuild, janitor, needs)
 
 
-def _build_watch(common: Common, eager: EagerCreation) -> ClaimWatch | None:
-    """The watch of this node's claims, where the controller labels them and somebody listens."""
+def _build_watch(common: Common, eager: EagerCreation, awaited: AwaitedClaims) -> ClaimWatch | None:
+    """The watch of this node's claims, which the controller labels, where somebody listens."""
     options = common.options
-    if not options.eager_seconds or options.allocator is not AllocatorKind.CONTROLLER:
+    if not options.eager_seconds:
         return None
     return ClaimWatch(
-        common.api, driver=options.driver_name, pool=options.pool, expect=eager.expect
+        common.api,
+        driver=options.driver_name,
+        pool=options.pool,
+        expect=eager.expect,
+        note_awaited=awaited.note,
     )
 
 
@@ -207,16 +227,8 @@ def _build_prepare(
         options.roots, directories=options.library_directories, hook=options.cdi_hook
     )
     specs = Specs(options.driver_name, hardware, roots=options.roots, search=search)
-    time_slices = TimeSlices(specs.driver_files)
-    sharing = DeviceSharing(journal, time_slices, boot_id=hardware.boot_id)
     rollback = Rollback(
-        hardware,
-        journal,
-        removal,
-        specs,
-        sharing=sharing,
-        look=gpus.looks.ask,
-        reports=common.reports,
+        hardware, journal, removal, specs, look=gpus.looks.ask, reports=common.reports
     )
     preparer = Preparer(
         hardware,
@@ -224,7 +236,6 @@ def _build_prepare(
         slices,
         specs,
         rollback,
-        sharing=sharing,
         look=gpus.looks.ask,
         read_devices=partial(
             read_devices,

@@ -11,6 +11,7 @@ from kubeletplugin.publishing.allocatormode import AllocatorMode
 from kubeletplugin.publishing.claimstatus import ClaimStatuses
 from kubeletplugin.publishing.mignode_publisher import MigNodePublisher
 from kubeletplugin.publishing.nodeinventory import Failures, NodeInventory
+from kubeletplugin.publishing.slices.failed_gpus import FailedGpus
 from kubeletplugin.publishing.slices.slicepublish import SlicePublisher
 
 
@@ -22,6 +23,7 @@ class PublishingParts:
     inventory: NodeInventory
     mignode: MigNodePublisher
     slices: SlicePublisher
+    failed_gpus: FailedGpus
 
 
 def build_publishing(
@@ -62,5 +64,13 @@ def build_publishing(
         inventory=inventory.of_mignode,
         on_drain=common.changed,
     )
-    slices = SlicePublisher(api, options, mode, inventory=inventory.known, reports=common.reports)
-    return PublishingParts(statuses, inventory, mignode, slices)
+    failed_gpus = FailedGpus(options.binding_conditions, on_change=common.changed)
+    slices = SlicePublisher(
+        api,
+        options,
+        mode,
+        inventory=inventory.known,
+        failed_gpus=failed_gpus,
+        reports=common.reports,
+    )
+    return PublishingParts(statuses, inventory, mignode, slices, failed_gpus)

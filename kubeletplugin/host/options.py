@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import StrEnum
 
 from dra.gpu.inventory import AllocatorKind
 from kubeletplugin.host.driver.hooks import AUTO
@@ -15,6 +16,15 @@ DEPLOY_LABELS = ("nvidia.com/gpu.deploy.*",)
 other programs too, when they ask for a pause."""
 
 
+class BindingConditions(StrEnum):
+    """GPUs whose slices kube-scheduler binds a pod to only once they are made."""
+
+    NEVER = "never"
+    AFTER_FAILURE = "after-failure"
+    """Those on which a slice could not be made lately."""
+    ALWAYS = "always"
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """The plugin's settings; ``kubeconfig`` is None for the pod's service account.
@@ -23,7 +33,9 @@ class Options:
     ``nvml_seconds`` is the deadline of an NVML call that changes nothing, ``xids`` says which XIDs
     count, ``forgotten_seconds`` how long kubelet may take to unprepare a claim that has ended.
     ``eager_seconds`` is how long a slice that was made before kubelet asked waits for its pod; 0
-    makes none. ``idle_seconds`` is how long the GPU instance of a released slice is kept.
+    makes none. ``binding_conditions`` says where kube-scheduler, if it allocates, is to bind pods
+    only once their slices are made. ``idle_seconds`` is how long the GPU instance of a released
+    slice is kept.
     ``library_directories`` are below the driver's root, ``cdi_hook`` is ``auto``, ``never`` or a
     path of the host.
     ``pause_labels`` are the keys, with wildcards, of labels that ask GPU clients to pause.
@@ -40,6 +52,7 @@ class Options:
     nvml_seconds: float = 10.0
     forgotten_seconds: float = 120.0
     eager_seconds: float = 120.0
+    binding_conditions: BindingConditions = BindingConditions.AFTER_FAILURE
     idle_seconds: float = 0.0
     pause_labels: tuple[str, ...] = DEPLOY_LABELS
     xids: XidRules = field(default_factory=XidRules)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from dra.claims.binding import Binding
 from dra.claims.claims import Claim
-from dra.claims.conditions import PREPARE_FAILED, PREPARED, READY
+from dra.claims.conditions import MADE, PREPARE_FAILED, PREPARED, READY
 from dra.common.resources import Obj
 from dra.gpu.reasons import GpuReason
 from kubeletplugin.gpus.health.device_health import DeviceProblem
@@ -14,19 +15,24 @@ from kubeletplugin.journal.entries import Entry, State
 _MOST_TEXT = 1000
 
 
-def prepared_device(driver: str, entry: Entry, problem: DeviceProblem | None) -> Obj:
-    """The device of an entry, ready unless it has a problem; its condition has no time yet."""
-    if problem is not None:
-        condition = _condition("False", problem.reason, problem.message)
-    elif entry.state is State.LOST:
-        condition = _condition("False", GpuReason.SLICE_LOST, entry.note)
-    else:
-        condition = _condition("True", PREPARED, "made, and its CDI spec written")
+def present_device(
+    driver: str, entry: Entry, problem: DeviceProblem | None, binding: Binding | None = None
+) -> Obj:
+    """The device of an entry; its conditions have no time yet.
+
+    It says whether the device is ready, unless kubelet has not asked for it yet. ``binding`` are
+    the conditions for which kube-scheduler waits.
+    """
+    conditions = [] if entry.ahead else [_readiness(entry, problem)]
+    if binding is not None and entry.state in {State.CI_CREATED, State.PREPARED}:
+        conditions += [
+            _condition(name, "True", MADE, "the slice is there") for name in binding.made
+        ]
     return {
         "driver": driver,
         "pool": entry.pool,
         "device": entry.device,
-        "conditions": [condition],
+        "conditions": conditions,
         "data": _data(entry),
     }
 
@@ -35,7 +41,7 @@ def failed_devices(
     driver: str, claim: Claim, *, pool: str, message: str, reason: str = PREPARE_FAILED
 ) -> list[Obj]:
     """The devices that a claim was given in ``pool``, as not prepared for ``reason``."""
-    condition = _condition("False", reason, message)
+    condition = _condition(READY, "False", reason, message)
     ours = claim.allocation.of_driver(driver) if claim.allocation else ()
     return [
         {"driver": driver, "pool": d.pool, "device": d.device, "conditions": [condition]}
@@ -44,16 +50,40 @@ def failed_devices(
     ]
 
 
+def refused_device(driver: str, device: str, binding: Binding, *, pool: str, message: str) -> Obj:
+    """A device whose slice could not be made, for kube-scheduler, which waits for it."""
+    return {
+        "driver": driver,
+        "pool": pool,
+        "device": device,
+        "conditions": [
+            _condition(name, "True", GpuReason.CREATION_FAILED, message) for name in binding.failed
+        ],
+    }
+
+
 def with_time(device: Obj, shown: Obj | None, moment: str) -> Obj:
-    """The device, its condition with the time since when its status is what it is.
+    """The device, its conditions with the times since when their statuses are what they are.
 
     ``shown`` is the device as the claim shows it, ``moment`` the time now (RFC 3339).
     """
-    condition = {**device["conditions"][0], "lastTransitionTime": moment}
-    for old in (shown or {}).get("conditions", ()):
-        if old["type"] == condition["type"] and old["status"] == condition["status"]:
-            condition["lastTransitionTime"] = old["lastTransitionTime"]
-    return {**device, "conditions": [condition]}
+    times = {
+        (c["type"], c["status"]): c["lastTransitionTime"]
+        for c in (shown or {}).get("conditions", ())
+    }
+    conditions = [
+        {**c, "lastTransitionTime": times.get((c["type"], c["status"]), moment)}
+        for c in device["conditions"]
+    ]
+    return {**device, "conditions": conditions}
+
+
+def _readiness(entry: Entry, problem: DeviceProblem | None) -> Obj:
+    if problem is not None:
+        return _condition(READY, "False", problem.reason, problem.message)
+    if entry.state is State.LOST:
+        return _condition(READY, "False", GpuReason.SLICE_LOST, entry.note)
+    return _condition(READY, "True", PREPARED, "made, and its CDI spec written")
 
 
 def _data(entry: Entry) -> dict[str, Any]:
@@ -70,5 +100,5 @@ def _data(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _condition(status: str, reason: str, message: str) -> Obj:
-    return {"type": READY, "status": status, "reason": reason, "message": message[:_MOST_TEXT]}
+def _condition(kind: str, status: str, reason: str, message: str) -> Obj:
+    return {"type": kind, "status": status, "reason": reason, "message": message[:_MOST_TEXT]}

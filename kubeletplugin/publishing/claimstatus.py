@@ -9,7 +9,9 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 
+from dra.claims.binding import awaited_devices
 from dra.claims.claims import Claim, read_claim
 from dra.claims.conditions import PREPARE_FAILED
 from dra.common.resources import RESOURCE_CLAIMS, Obj
@@ -20,17 +22,36 @@ from dra.kube.loop import Loop
 from dra.kube.timing import Backoff, Clock, SystemClock, rfc3339
 from kubeletplugin.gpus.health.device_health import DeviceProblem
 from kubeletplugin.journal.entries import Entry
-from kubeletplugin.publishing.claim_devices import failed_devices, prepared_device, with_time
+from kubeletplugin.publishing.claim_devices import (
+    failed_devices,
+    present_device,
+    refused_device,
+    with_time,
+)
 from kubeletplugin.telemetry.logfields import about
 
 _log = logging.getLogger(__name__)
 _ATTEMPTS = 8
 _GATHER_SECONDS = 0.02
 """A Prepare is answered before its status is written, and what follows at once replaces it."""
+_AGAIN_SECONDS = 5.0
 _KNOWN_SECONDS = 5.0
 _MOST_KNOWN = 64
 _Wish = Callable[[Obj], "list[Obj]"]
 """From the claim as it is to our devices as they are to be shown, their conditions without time."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Wanted:
+    """Wish of a claim, to be written at the monotonic time ``due``.
+
+    ``awaited``: somebody waits for it, so that it is never given up.
+    """
+
+    ref: ClaimRef
+    wish: _Wish
+    due: float
+    awaited: bool = False
 
 
 class ClaimStatuses:
@@ -57,7 +78,7 @@ class ClaimStatuses:
         self._clock = clock or SystemClock()
         self._first_delay = first_delay
         self._condition = threading.Condition()
-        self._wanted: dict[str, tuple[ClaimRef, _Wish, float]] = {}
+        self._wanted: dict[str, _Wanted] = {}
         self._known: dict[str, tuple[Obj, float]] = {}
         self._shown: set[str] = set()
         self._busy = False
@@ -86,9 +107,23 @@ class ClaimStatuses:
 
     def refresh(self, ref: ClaimRef, read: Callable[[], Iterable[Entry]]) -> None:
         """Show the devices that ``read`` gives at the time of writing."""
-        self._want(
-            ref, lambda _: [prepared_device(self._driver, e, self._problem(e)) for e in read()]
-        )
+        self._want(ref, lambda claim: self._present(claim, read()))
+
+    def show_made(self, ref: ClaimRef, read: Callable[[], Iterable[Entry]]) -> None:
+        """The same, while kube-scheduler waits for it."""
+        self._want(ref, lambda claim: self._present(claim, read()), awaited=True)
+
+    def show_refused(self, ref: ClaimRef, message: str, *, pool: str) -> None:
+        """Tell kube-scheduler that slices for which it waits cannot be made."""
+
+        def wish(claim: Obj) -> list[Obj]:
+            awaited = awaited_devices(claim, driver=self._driver, pool=pool)
+            return [
+                refused_device(self._driver, name, binding, pool=pool, message=message)
+                for name, binding in awaited.items()
+            ]
+
+        self._want(ref, wish, awaited=True)
 
     def show_failure(
         self, ref: ClaimRef, message: str, *, pool: str, reason: str = PREPARE_FAILED
@@ -101,6 +136,14 @@ class ClaimStatuses:
             ),
         )
 
+    def shows(self, uid: str) -> bool:
+        """True if the claim shows devices that are there, as far as this program wrote it."""
+        return uid in self._shown
+
+    def withdraw(self, ref: ClaimRef) -> None:
+        """Take our entries away from a claim that may be deallocated, and then has none."""
+        self._want(ref, lambda _: [])
+
     def clear(self, ref: ClaimRef) -> None:
         """Take our entries away; a claim that is gone, or deallocated, has none."""
         self._want(ref, _nothing)
@@ -110,25 +153,38 @@ class ClaimStatuses:
         with self._condition:
             return self._condition.wait_for(lambda: not self._wanted and not self._busy, timeout)
 
-    def _want(self, ref: ClaimRef, wish: _Wish) -> None:
+    def _present(self, claim: Obj, entries: Iterable[Entry]) -> list[Obj]:
+        shown = []
+        for entry in entries:
+            awaited = awaited_devices(claim, driver=self._driver, pool=entry.pool)
+            shown.append(
+                present_device(self._driver, entry, self._problem(entry), awaited.get(entry.device))
+            )
+        return shown
+
+    def _want(self, ref: ClaimRef, wish: _Wish, *, awaited: bool = False) -> None:
+        due = self._clock.monotonic() + _GATHER_SECONDS
         with self._condition:
-            self._wanted[ref.uid] = (ref, wish, self._clock.monotonic() + _GATHER_SECONDS)
+            self._wanted[ref.uid] = _Wanted(ref, wish, due, awaited=awaited)
         self.thread.notify()
 
     def _turn(self) -> float | None:
         with self._condition:
             if not self._wanted:
                 return None
-            uid = next(iter(self._wanted))
-            wait = self._wanted[uid][2] - self._clock.monotonic()
+            wanted = min(self._wanted.values(), key=lambda each: each.due)
+            wait = wanted.due - self._clock.monotonic()
+            if wait > _GATHER_SECONDS:
+                return wait
         if wait > 0:
             self.thread.pause(wait)
         with self._condition:
-            ref, wish, _ = self._wanted.pop(uid)
+            wanted = self._wanted.pop(wanted.ref.uid)
             self._busy = True
         try:
-            self._write(ref, wish)
+            self._write(wanted)
         except Exception as error:
+            ref = wanted.ref
             error.add_note(f"while writing the status of claim {ref} (UID {ref.uid})")
             raise
         finally:
@@ -137,11 +193,11 @@ class ClaimStatuses:
                 self._condition.notify_all()
         return 0.0
 
-    def _write(self, ref: ClaimRef, wish: _Wish) -> None:
-        backoff = Backoff(first=self._first_delay)
+    def _write(self, wanted: _Wanted) -> None:
+        ref, backoff = wanted.ref, Backoff(first=self._first_delay)
         for _ in range(_ATTEMPTS):
             try:
-                self._apply(ref, wish)
+                self._apply(ref, wanted.wish)
             except (ObjectNotFoundError, ConflictError) as error:
                 _log.debug("status not written", extra=about(ref, error=str(error)))
                 return
@@ -155,6 +211,10 @@ class ClaimStatuses:
                     return  # newer wish
             if self.thread.pause(delay):
                 return
+        if wanted.awaited:
+            due = self._clock.monotonic() + _AGAIN_SECONDS
+            with self._condition:
+                self._wanted.setdefault(ref.uid, replace(wanted, due=due))
 
     def _apply(self, ref: ClaimRef, wish: _Wish) -> None:
         if wish is _nothing and ref.uid in self._shown:
@@ -174,6 +234,7 @@ class ClaimStatuses:
         moment = rfc3339(self._clock.now())
         devices = [with_time(d, shown.get((d["pool"], d["device"])), moment) for d in wish(claim)]
         if devices == list(shown.values()):
+            self._remember(ref, devices)
             return
         self._send(ref, devices)
 
@@ -184,8 +245,11 @@ class ClaimStatuses:
             "status": {"devices": devices},
         }
         self._api.apply(RESOURCE_CLAIMS, body, field_manager=self._manager, subresource="status")
-        if devices:
-            self._shown.add(ref.uid)
+        self._remember(ref, devices)
+
+    def _remember(self, ref: ClaimRef, devices: list[Obj]) -> None:
+        is_there = any("data" in device for device in devices)
+        (self._shown.add if is_there else self._shown.discard)(ref.uid)
 
     def _take_known(self, ref: ClaimRef) -> Obj | None:
         with self._condition:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from controller.queue.failed_gpus import FIRST_SECONDS, LONGEST_SECONDS, REASON
+from controller.queue.failed_gpus import REASON
 from dra.gpu.inventory import ClaimRef, FailedClaim, Gpu
 from dra.gpu.mignode import to_mignode
+from dra.kube.left_out import FIRST_SECONDS, LONGEST_SECONDS
 from tests.controller.bench import Bench
 from tests.controller.objects import allocated, claim, gpu, instance, inventory, pod, versioned
 

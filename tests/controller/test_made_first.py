@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from controller.lifecycle.failures.made_first import ANSWER_SECONDS
-from controller.queue.failed_gpus import FIRST_SECONDS
 from dra.common.resources import PODS, Obj
 from dra.gpu.inventory import ClaimRef, FailedClaim, Gpu, Instance, InstanceState
 from dra.gpu.mignode import to_mignode
 from dra.gpu.names import MigDevice, parse_device
+from dra.kube.left_out import FIRST_SECONDS
 from tests.controller.bench import Bench
 from tests.controller.objects import DRIVER, FINALIZER, claim, gpu, inventory, pod, versioned
 from tests.dra.gpus import A100

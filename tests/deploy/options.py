@@ -79,6 +79,7 @@ BY_VALUE: dict[str, dict[str, Given]] = {
         "--nvml-timeout": ("kubeletPlugin.nvmlTimeout", 30, 30.0),
         "--forgotten-after": ("kubeletPlugin.forgottenAfter", 300, 300.0),
         "--eager-seconds": ("eagerCreation.seconds", 300, 300.0),
+        "--binding-conditions": ("bindingConditions", "always", "always"),
         "--idle-seconds": ("kubeletPlugin.idleSeconds", 60, 60.0),
         "--ignore-xids": ("kubeletPlugin.ignoreXids", [31, 94], "31,94"),
         "--fatal-xids": ("kubeletPlugin.fatalXids", [63], "63"),

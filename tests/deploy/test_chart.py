@@ -68,6 +68,11 @@ def test_helm_lints_without_warning(name: str) -> None:
         ({"driverName": "d" * 52}, "/driverName"),
         ({"simulated": {"nodes": {"one": []}}}, "/simulated/nodes/one"),
         ({"simulated": {"gpus": ["A30; reboot"]}}, "/simulated/gpus/0"),
+        ({"bindingConditions": "sometimes"}, "/bindingConditions"),
+        (
+            {"bindingConditions": "always", "eagerCreation": {"enabled": False}},
+            "needs eagerCreation.enabled: true",
+        ),
     ],
 )
 def test_a_bad_value_is_refused_and_named(values: Obj, named: str) -> None:

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from dra.claims.binding import SLICE_MADE, SLICE_NOT_MADE
 from dra.gpu.devices import slice_device
 from dra.gpu.geometry import Geometry, Occupant, Placement, conflicts
 from dra.gpu.inventory import ClaimRef, Drain, Gpu, Instance, InstanceState, Inventory
 from dra.gpu.names import MigDevice, parse_device
-from dra.resourceslices.partitions import Blocked, offered
+from dra.resourceslices.partitions import Blocked, Doubts, offered
 from dra.resourceslices.resourceslices import Features, LayoutError, SliceLayout, object_name
 from sim.apiserver.validate.slices import check_slice
 from sim.nvml.products import load_product, product_names
@@ -226,6 +227,32 @@ def test_a_held_slice_in_trouble_is_tainted_and_never_left_out(
     without = devices(layout(inventory, features=Features(taints=False)))
     assert {d["name"] for d in without} == set(found)
     assert all("taints" not in d for d in without)
+
+
+def test_gpus_in_doubt_are_tainted_or_left_out_and_made_first_where_that_is_served() -> None:
+    whole = Gpu(minor=2, uuid="GPU-2")
+    inventory = node_of(sliced_gpu(0), sliced_gpu(1), whole)
+    doubts = Doubts(
+        left_out=frozenset({"GPU-0", "GPU-2"}), made_first=frozenset({"GPU-1", "GPU-2"})
+    )
+
+    def found(*, taints: bool = True, binding: bool = True) -> dict[str, set[tuple[str, str]]]:
+        features = Features(taints=taints, binding=binding)
+        offer = offered(inventory, {}, taints=taints, doubts=doubts)
+        made = SliceLayout(offer, features)
+        for spec in specs(made):
+            assert check_slice(spec, None) == []
+        seen: dict[str, set[tuple[str, str]]] = {}
+        for device in devices(made):
+            (taint,) = device.get("taints", [{"value": ""}])
+            binds = " ".join(device.get("bindingConditions", ()))
+            seen.setdefault(device["name"][:5], set()).add((taint["value"], binds))
+        return seen
+
+    first = ("", SLICE_MADE)
+    assert found() == {"gpu-0": {(SLICE_NOT_MADE, "")}, "gpu-1": {first}, "gpu-2": {("", "")}}
+    assert found(taints=False) == {"gpu-1": {first}, "gpu-2": {("", "")}}
+    assert found(binding=False)["gpu-1"] == {("", "")}
 
 
 def test_a_name_that_is_no_label_is_refused_before_it_is_sent() -> None:

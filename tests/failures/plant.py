@@ -212,8 +212,8 @@ class Plant:
         self.daemon.gpus.looks.run()
         statuses = self.daemon.publishing.statuses
         while statuses._wanted:
-            ref, entries, _ = statuses._wanted.pop(next(iter(statuses._wanted)))
-            _try(lambda: statuses._apply(ref, entries))  # noqa: B023 - called at once
+            wanted = statuses._wanted.pop(next(iter(statuses._wanted)))
+            _try(lambda: statuses._apply(wanted.ref, wanted.wish))  # noqa: B023 - called at once
         _try(self.daemon.publishing.slices._publish)
         _try(self.daemon.publishing.mignode._publish)
 

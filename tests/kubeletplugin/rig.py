@@ -15,6 +15,7 @@ import yaml
 import sim.nvml
 from api.kubelet.dra.v1 import api_pb2 as v1
 from api.kubelet.dra.v1 import api_pb2_grpc as v1_grpc
+from dra.claims.binding import published_binding
 from dra.claims.node_label import label_of, node_label
 from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj, Resource
 from dra.gpu.inventory import AllocatorKind, ClaimRef
@@ -24,7 +25,7 @@ from dra.kube.client.transport import KubeApi
 from dra.kube.connect.configured import open_connection
 from dra.kube.errors import KubeError, UnavailableError
 from kubeletplugin.daemon.daemon import Daemon
-from kubeletplugin.host.options import Options
+from kubeletplugin.host.options import BindingConditions, Options
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.journal import Entry, Journal
 from kubeletplugin.telemetry.telemetry import Telemetry
@@ -78,6 +79,7 @@ class Rig:
         self.allocator = AllocatorKind.CONTROLLER
         self.eager_seconds = 600.0
         self.idle_seconds = 0.0
+        self.binding_conditions = BindingConditions.AFTER_FAILURE
         self.daemon: Daemon | None = None
         self.telemetry = Telemetry()
         self._stop = threading.Event()
@@ -115,6 +117,7 @@ class Rig:
             self.roots,
             eager_seconds=self.eager_seconds,
             idle_seconds=self.idle_seconds,
+            binding_conditions=self.binding_conditions,
         )
         self._stop = threading.Event()
         self.telemetry = Telemetry()
@@ -164,10 +167,12 @@ class Rig:
         config: Sequence[Obj] = (),
         allocated: bool = True,
         expected: bool = False,
+        awaited: bool = False,
     ) -> ClaimRef:
         """A claim that was given these devices of this node, one request each.
 
-        With ``expected`` a pod has reserved it, and its label names the node.
+        With ``expected`` a pod has reserved it, and its label names the node. ``awaited``:
+        kube-scheduler waits for its slices.
         """
         name = name or f"claim-{uuid4().hex[:8]}"
         count = max(1, len(devices) + len(results))
@@ -182,12 +187,14 @@ class Rig:
         made = self.api.create(RESOURCE_CLAIMS, body)
         ref = ClaimRef(namespace, name, made["metadata"]["uid"])
         if allocated:
-            given = [
-                {"request": f"r{i}", "driver": DRIVER, "pool": self.node, "device": device}
-                for i, device in enumerate(devices)
-            ]
+            given = [self.result(d, i, awaited=awaited) for i, d in enumerate(devices)]
             self.allocate(ref, [*given, *results], config, reserved=expected)
         return ref
+
+    def result(self, device: str, index: int = 0, *, awaited: bool = False) -> Obj:
+        """A device of this node as the result of a request."""
+        result = {"request": f"r{index}", "driver": DRIVER, "pool": self.node, "device": device}
+        return result | (published_binding() if awaited else {})
 
     def allocate(
         self,

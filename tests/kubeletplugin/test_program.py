@@ -15,8 +15,10 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from click.testing import CliRunner
 
 from dra.common.resources import MIG_NODES
+from kubeletplugin.__main__ import main
 from sim.nvml.machine import GpuSpec
 from tests.kube.tlsrelay import in_a_pod
 from tests.kubeletplugin.conftest import A100
@@ -224,6 +226,13 @@ def test_a_kubeconfig_that_is_missing_is_named() -> None:
     done = run("--node-name", "n", "--kubeconfig", "/nowhere/kubeconfig")
     assert done.returncode == 1
     assert "/nowhere/kubeconfig" in done.stderr
+
+
+def test_binding_conditions_need_slices_that_are_made_ahead() -> None:
+    options = ("--node-name", "n", "--binding-conditions", "always", "--eager-seconds", "0")
+    answer = CliRunner().invoke(main, options)
+    assert answer.exit_code == 1
+    assert "--eager-seconds more than 0" in answer.output
 
 
 def test_the_node_name_is_asked_for() -> None:

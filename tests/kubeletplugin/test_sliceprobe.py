@@ -27,9 +27,16 @@ class Server:
     """Answers a creation as an API server does; nothing but dry runs may be asked for."""
 
     def __init__(
-        self, *, partitionable: bool, taints: bool, together: bool, error: KubeError | None = None
+        self,
+        *,
+        partitionable: bool,
+        taints: bool,
+        together: bool,
+        binding: bool = True,
+        error: KubeError | None = None,
     ) -> None:
         self.partitionable, self.taints, self.together = partitionable, taints, together
+        self.binding = binding
         self.error = error
 
     def create(self, _resource: object, body: Obj, *, dry_run: bool, **_: Any) -> Obj:
@@ -46,6 +53,8 @@ class Server:
                 del device["consumesCounters"]
             if not self.taints:
                 del device["taints"]
+            if not self.binding:
+                del device["bindingConditions"], device["bindingFailureConditions"]
         if self.partitionable and not self.together and "sharedCounters" in spec:
             raise InvalidError("only one of `sharedCounters` or `devices` is allowed", status=422)
         return kept
@@ -57,9 +66,12 @@ def features(**server: Any) -> Features | None:
 
 @pytest.mark.parametrize("taints", [True, False])
 @pytest.mark.parametrize("together", [True, False])
-def test_the_layout_is_what_the_server_keeps(*, taints: bool, together: bool) -> None:
-    found = features(partitionable=True, taints=taints, together=together)
-    assert found == Features(separate=not together, taints=taints)
+@pytest.mark.parametrize("binding", [True, False])
+def test_the_layout_is_what_the_server_keeps(
+    *, taints: bool, together: bool, binding: bool
+) -> None:
+    found = features(partitionable=True, taints=taints, together=together, binding=binding)
+    assert found == Features(separate=not together, taints=taints, binding=binding)
 
 
 @pytest.mark.parametrize("together", [True, False])

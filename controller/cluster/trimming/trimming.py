@@ -16,7 +16,8 @@ import msgspec
 
 from controller.cluster.trimming.volume_trimming import TRIMMERS
 from dra.claims.claims import ALLOCATED_BY, OTHERS_CONFIG, TOO_LARGE, allocation_managers
-from dra.claims.conditions import PREPARED
+from dra.claims.conditions import MADE, PREPARED
+from dra.claims.node_label import node_label
 from dra.common.cache import BoundedCache, json_weight
 from dra.common.resources import (
     DEVICE_CLASSES,
@@ -149,6 +150,8 @@ class Trimmer:
             metadata["ownerReferences"] = [_picked(o, _OWNER) for o in owners]
         else:
             metadata.pop("ownerReferences", None)
+        if node := (obj["metadata"].get("labels") or {}).get(node_label(self._driver)):
+            metadata["labels"] = self._shared({node_label(self._driver): node})
         if managers := allocation_managers(obj["metadata"]):
             metadata[ALLOCATED_BY] = [sys.intern(manager) for manager in managers]
         slim: Obj = {"metadata": metadata, "spec": self._shared(self._claim_spec(obj))}
@@ -244,7 +247,7 @@ def _stub(request: Obj, size: int) -> Obj:
 
 
 def _is_prepared(device: Obj) -> bool:
-    return all(c.get("reason") == PREPARED for c in device.get("conditions") or ())
+    return all(c.get("reason") in {PREPARED, MADE} for c in device.get("conditions") or ())
 
 
 def _interned(value: Any) -> Any:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dra.claims.binding import awaited_devices
 from dra.claims.claims import read_claim
 from dra.claims.node_label import label_of, node_label
 from dra.common.resources import RESOURCE_CLAIMS, Obj
@@ -21,7 +22,8 @@ _METADATA = ("name", "namespace", "uid", "resourceVersion", "deletionTimestamp")
 class ClaimWatch:
     """Tells of each claim which devices of ``pool`` it is expected to use, and of none when none.
 
-    ``expect`` is called in the thread of the watch, and must not block.
+    ``note_awaited``, before that, hears of its UID whether kube-scheduler waits for them. Both are
+    called in the thread of the watch, and must not block.
     """
 
     def __init__(
@@ -31,10 +33,12 @@ class ClaimWatch:
         driver: str,
         pool: str,
         expect: Callable[[ClaimRef, tuple[str, ...]], None],
+        note_awaited: Callable[[str, bool], None],
     ) -> None:
         self._driver = driver
         self._pool = pool
         self._expect = expect
+        self._note_awaited = note_awaited
         self._reflector = Reflector(
             api,
             RESOURCE_CLAIMS,
@@ -58,6 +62,8 @@ class ClaimWatch:
         claim = read_claim(obj)
         devices = expected_devices(claim, driver=self._driver, pool=self._pool)
         names = tuple(d.device for d in devices) if change.new is not None else ()
+        awaited = awaited_devices(obj, driver=self._driver, pool=self._pool)
+        self._note_awaited(claim.ref.uid, any(name in awaited for name in names))
         self._expect(claim.ref, names)
 
 

@@ -21,9 +21,10 @@ from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.claims.claim_fate import ClaimFate
 from kubeletplugin.claims.claim_tasks import ClaimTasks
 from kubeletplugin.claims.eager.allowance import Allowance
+from kubeletplugin.claims.prepare.patience import patiently
 from kubeletplugin.claims.prepare.prepare import Preparer
 from kubeletplugin.claims.prepare.rollback import Rollback
-from kubeletplugin.errors import PluginError
+from kubeletplugin.errors import DeviceError, PluginError, StartingError
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.journal.entries import HELD, Entry
@@ -35,7 +36,9 @@ from kubeletplugin.telemetry.readiness import Readiness
 _log = logging.getLogger(__name__)
 _BUSY_SECONDS = 0.05
 _UNREADY_SECONDS = 0.5
+_WAITING_SECONDS = 1.0
 _PATIENCE = 2.0
+_AWAITED_PATIENCE = 8.0
 _GIVE_BACK_NAME = "give back"
 
 
@@ -51,8 +54,11 @@ class EagerCreation:
     """One thread that decides, and a task of each claim that is worked on. Thread-safe.
 
     ``seconds`` is how long a slice waits for its pod. ``fate`` asks the API server for a claim.
-    ``on_failure`` hears what could not be made, in the claim's task, and ``on_end``, in the thread
-    that calls ``expect``, of claims of which nothing is expected here any more.
+    ``on_made`` hears what was made, ``on_failure`` what could not be, and ``on_return`` what is
+    about to be given back, all in the claim's task; ``on_end``, in the thread that calls
+    ``expect``, of claims of which nothing is expected here any more. For claims that are
+    ``awaited`` (by UID) somebody waits for one of the first two: they are tried for longer, and
+    kept without a limit.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with
@@ -66,7 +72,10 @@ class EagerCreation:
         readiness: Readiness,
         fate: Callable[[ClaimRef], ClaimFate],
         seconds: float,
+        on_made: Callable[[ClaimRef], None] = lambda _: None,
         on_failure: Callable[[ClaimRef, PluginError], None] = lambda _ref, _error: None,
+        on_return: Callable[[ClaimRef], None] = lambda _: None,
+        awaited: Callable[[str], bool] = lambda _: False,
         on_end: Callable[[ClaimRef], None] = lambda _: None,
         allowance: Allowance | None = None,
         observer: NodeObserver | None = None,
@@ -80,7 +89,10 @@ class EagerCreation:
         self._readiness = readiness
         self._fate = fate
         self._seconds = seconds
+        self._on_made = on_made
         self._on_failure = on_failure
+        self._on_return = on_return
+        self._awaited = awaited
         self._on_end = on_end
         self._clock = clock or SystemClock()
         self._allowance = allowance or Allowance(self._clock)
@@ -91,6 +103,7 @@ class EagerCreation:
         self._doubted: dict[str, ClaimRef] = {}
         self._since: dict[str, float] = {}
         self._busy: set[str] = set()
+        self._not_before: dict[str, float] = {}
         self.thread = Loop("eager creation", self._turn, clock=clock)
 
     def start(self) -> None:
@@ -153,6 +166,8 @@ class EagerCreation:
         pauses = []
         for uid, since in self._since.items():
             left = since + self._seconds - now
+            if self._awaited(uid):
+                continue
             if left <= 0:
                 self._begin_giving_back(ahead[uid], is_over=True)
             pauses.append(max(left, _UNREADY_SECONDS))
@@ -171,6 +186,7 @@ class EagerCreation:
             return
         if not is_over and self._fate(ref) in {ClaimFate.HERE, ClaimFate.UNKNOWN}:
             return
+        self._on_return(ref)
         left = str(self._rollback.remove_unfinished(ref.uid, patience=_PATIENCE))
         self._allowance.waste(ref.namespace, [e.gpu for e in entries])
         self._observer.acted(Action.RETURNED)
@@ -184,10 +200,13 @@ class EagerCreation:
         pause = None
         for wish in waiting:
             ref, units = wish.ref, self._units(wish)
-            if not units or not self._allowance.is_left(ref.namespace, [u.uuid for u in units]):
-                self._fulfilled(wish)
-                continue
             uuids = {u.uuid for u in units}
+            if not self._may_be_made(wish, uuids):
+                if not self._awaited(ref.uid) or not units:
+                    self._fulfilled(wish)
+                else:
+                    pause = _WAITING_SECONDS
+                continue
             with self._lock:
                 if uuids & self._busy:
                     continue  # whose end begins the next turn
@@ -200,22 +219,34 @@ class EagerCreation:
                     self._busy -= uuids
         return pause
 
+    def _may_be_made(self, wish: _Wish, uuids: set[str]) -> bool:
+        """True if slices of these GPUs are to be made for a wish, as far as is known, and now."""
+        now, uid = self._clock.monotonic(), wish.ref.uid
+        is_time = self._not_before.get(uid, now) <= now
+        return bool(uuids) and is_time and self._allowance.is_left(wish.ref.namespace, uuids)
+
     def _make_one(self, wish: _Wish, uuids: set[str]) -> None:
         ref, done = wish.ref, True
         try:
-            done = self._preparer.make_ahead(ref)
+            done = self._attempt(ref)
         except PluginError as error:
-            self._on_failure(ref, error)
-            self._allowance.waste(ref.namespace, uuids)
+            done = not (isinstance(error, StartingError) and self._awaited(ref.uid))
+            if done:
+                self._on_failure(ref, error)
+                self._allowance.waste(ref.namespace, uuids)
+            else:
+                self._not_before[ref.uid] = self._clock.monotonic() + _WAITING_SECONDS
             self._observer.acted(Action.REFUSED)
-            _log.info("not made ahead; Prepare tries", extra=about(ref, error=str(error)))
-        except Exception:  # noqa: BLE001 - nobody waits for it; Prepare tells
+            _log.info("not made ahead", extra=about(ref, error=str(error)))
+        except Exception as error:  # noqa: BLE001 - kubelet is told by Prepare
             self._observer.acted(Action.REFUSED)
             _log.exception("not made ahead", extra=about(ref))
+            self._on_failure(ref, PluginError(f"internal error (see the log): {error!r}"))
         else:
             if done and self._made_ahead(ref.uid):
                 self._observer.acted(Action.AHEAD)
                 _log.info("made ahead", extra=about(ref))
+                self._on_made(ref)
         finally:
             if done:
                 self._fulfilled(wish)
@@ -225,9 +256,21 @@ class EagerCreation:
                     self._doubted[ref.uid] = ref
             self.thread.notify()
 
+    def _attempt(self, ref: ClaimRef) -> bool:
+        """Make a claim's slices; what passes is waited for if nobody else tries again."""
+        if not self._awaited(ref.uid):
+            return self._preparer.make_ahead(ref)
+        return patiently(
+            partial(self._preparer.make_ahead, ref),
+            end=self._clock.monotonic() + _AWAITED_PATIENCE,
+            longest=_PATIENCE,
+            clock=self._clock,
+        )
+
     def _fulfilled(self, wish: _Wish) -> None:
         """Do no more for a wish; one that has replaced it meanwhile stays."""
         with self._lock:
+            self._not_before.pop(wish.ref.uid, None)
             if self._to_make.get(wish.ref.uid) is wish:
                 del self._to_make[wish.ref.uid]
 
@@ -247,6 +290,8 @@ class EagerCreation:
                 if isinstance(device, MigDevice):
                     unit = self._hardware.named(gpu_name(device.minor))
                     found[unit.uuid] = unit
-            except (DeviceNameError, PluginError):
+            except (DeviceNameError, PluginError) as error:
+                if self._awaited(wish.ref.uid):
+                    self._on_failure(wish.ref, DeviceError(f"{name}: {error}"))
                 return []
         return [*found.values()]

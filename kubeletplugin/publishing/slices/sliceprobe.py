@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dra.claims.binding import published_binding
 from dra.common.resources import RESOURCE_SLICES, Obj
 from dra.gpu.inventory import Inventory
 from dra.kube.client.transport import KubeApi
@@ -31,6 +32,7 @@ def probe(api: KubeApi, inventory: Inventory, *, field_manager: str) -> Features
         "name": "probe",
         "consumesCounters": [{"counterSet": "probe", "counters": _COUNTERS}],
         "taints": [{"key": taint_key(inventory.driver), "effect": "NoSchedule"}],
+        **published_binding(),
     }
     together = {"sharedCounters": [{"name": "probe", "counters": _COUNTERS}], "devices": [device]}
     try:
@@ -40,7 +42,11 @@ def probe(api: KubeApi, inventory: Inventory, *, field_manager: str) -> Features
     (found,) = kept["devices"]
     if not found.get("consumesCounters") or not (separate or kept.get("sharedCounters")):
         return None
-    return Features(separate=separate, taints=bool(found.get("taints")))
+    return Features(
+        separate=separate,
+        taints=bool(found.get("taints")),
+        binding=bool(found.get("bindingConditions")),
+    )
 
 
 def _dry_run(api: KubeApi, inventory: Inventory, content: dict[str, Any], manager: str) -> Obj:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from dra.claims.reasons import NodeReason
@@ -24,6 +25,7 @@ from kubeletplugin.host.options import Options
 from kubeletplugin.publishing.allocatormode import AllocatorMode
 from kubeletplugin.publishing.mignode_publisher import node_owner
 from kubeletplugin.publishing.republisher import Republisher
+from kubeletplugin.publishing.slices.failed_gpus import FailedGpus
 from kubeletplugin.publishing.slices.sliceprobe import probe
 from kubeletplugin.publishing.slices.slicewriter import DroppedFieldsError, SliceWriter
 from kubeletplugin.publishing.unaccounted import Unaccounted
@@ -58,6 +60,7 @@ class SlicePublisher(Republisher):
         mode: AllocatorMode,
         *,
         inventory: Callable[[], Inventory | None],
+        failed_gpus: FailedGpus,
         reports: Reports,
         clock: Clock | None = None,
     ) -> None:
@@ -78,6 +81,7 @@ class SlicePublisher(Republisher):
         self._options = options
         self._mode = mode
         self._inventory = inventory
+        self._failed_gpus = failed_gpus
         self._reports = reports
         self._unaccounted = Unaccounted(self._clock)
         self._writer = SliceWriter(
@@ -118,7 +122,8 @@ class SlicePublisher(Republisher):
         except KubeError as error:
             self._mode.report(Publication(done=False, reason="WriteFailed", message=str(error)))
             raise
-        return self._unaccounted.due()
+        due = (self._unaccounted.due(), self._failed_gpus.due())
+        return min((seconds for seconds in due if seconds is not None), default=None)
 
     def _resume(self) -> bool:
         """True if what was given up is possible after all; then the controller is told.
@@ -180,7 +185,7 @@ class SlicePublisher(Republisher):
                 self._give_up("GateOff", f"{error}: {_GATE_OFF}")
                 return
             _log.warning("%s; devices that cannot be used are left out instead", error)
-            self._features = Features(separate=features.separate, taints=False)
+            self._features = replace(features, taints=False)
             self.notify()
             return
         except LayoutError as error:
@@ -191,7 +196,8 @@ class SlicePublisher(Republisher):
 
     def _offered(self, inventory: Inventory, features: Features) -> Offered:
         blocked = self._unaccounted.look(inventory.gpus)
-        return offered(inventory, blocked, taints=features.taints)
+        doubts = self._failed_gpus.doubts(inventory.gpus)
+        return offered(inventory, blocked, taints=features.taints, doubts=doubts)
 
     def _give_up(self, reason: str, message: str) -> None:
         """Publish nothing until further notice; the controller is to allocate."""

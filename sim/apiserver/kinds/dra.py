@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 from dra.common.resources import Obj, at
 from sim.apiserver.kinds.kind import Environment, Kind, text_at
 from sim.apiserver.validate import claims, claimstatus, classes, slices
-from sim.apiserver.validate.devices import device_id, immutable
+from sim.apiserver.validate.devices import BINDING_LISTS, device_id, immutable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from sim.apiserver.refusals.causes import Cause
 
+_BINDING_GATE = "DRADeviceBindingConditions"
 _ADMIN_LABEL = "resource.kubernetes.io/admin-access"
 
 
@@ -48,9 +49,13 @@ class ClaimKind(Kind):
         obj["status"] = {}
 
     def prepare_status(self, new: Obj, old: Obj, env: Environment) -> None:
-        """Drops the devices of an allocation that is gone."""
+        """Drops the devices of an allocation that is gone, and what a closed gate is for."""
         status = new.setdefault("status", {})
         results = _results(status)
+        if _BINDING_GATE not in env.gates:
+            for result in results:
+                for field in BINDING_LISTS:
+                    result.pop(field, None)
         kept = {device_id(result) for result in results}
         gone = {device_id(result) for result in _results(old["status"])} - kept
         devices = [d for d in status.get("devices", []) if device_id(d) not in gone]
@@ -145,6 +150,7 @@ class SliceKind(Kind):
 _GATED_DEVICE_FIELDS = {
     "DRAPartitionableDevices": ("consumesCounters", "nodeName", "nodeSelector", "allNodes"),
     "DRADeviceTaints": ("taints",),
+    _BINDING_GATE: (*BINDING_LISTS, "bindsToNode"),
 }
 
 DRA_KINDS: dict[tuple[str, str], Kind] = {

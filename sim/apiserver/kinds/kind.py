@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from sim.apiserver.refusals.causes import Cause
     from sim.apiserver.storage.store import Store
 
-DEFAULT_GATES = frozenset(["DRADeviceTaints", "DRAPartitionableDevices"])
+DEFAULT_GATES = frozenset(
+    ["DRADeviceBindingConditions", "DRADeviceTaints", "DRAPartitionableDevices"]
+)
 """Feature gates that 1.36 has on and that make a difference here."""
 
 

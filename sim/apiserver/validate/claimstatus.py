@@ -24,6 +24,7 @@ from sim.apiserver.validate.claims import (
 )
 from sim.apiserver.validate.devices import (
     OPAQUE_LENGTH,
+    check_binding,
     check_driver,
     check_items,
     check_label,
@@ -124,6 +125,7 @@ def _check_allocation(allocation: Obj, path: str, known: set[str]) -> list[Cause
 
 def _check_result(result: Obj, path: str, known: set[str]) -> list[Cause]:
     causes = check_reference(result.get("request", ""), f"{path}.request", known)
+    causes += check_binding(result, path)
     return causes + _check_identity(result, path)
 
 

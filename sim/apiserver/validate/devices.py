@@ -28,6 +28,8 @@ _EXPRESSION_LENGTH = 10 * 1024
 _POOL_NAME_LENGTH = 253
 _IDENTIFIER_LENGTH = 32
 _SELECTORS = 32
+BINDING_LISTS = ("bindingConditions", "bindingFailureConditions")
+_BINDING_CONDITIONS = 4
 _EFFECTS = ("NoExecute", "NoSchedule", "None")
 
 
@@ -171,6 +173,30 @@ def check_taint(taint: Obj, path: str) -> list[Cause]:
         causes.append(required(f"{path}.effect"))
     elif taint["effect"] not in _EFFECTS:
         causes.append(not_supported(f"{path}.effect", taint["effect"], _EFFECTS))
+    return causes
+
+
+def check_binding(entry: Obj, path: str) -> list[Cause]:
+    """Checks the binding conditions of a device, or of the allocation of one: both or none."""
+    causes: list[Cause] = []
+    given: dict[str, list[str]] = {field: entry.get(field) or [] for field in BINDING_LISTS}
+    for field, conditions in given.items():
+        causes += check_items(
+            conditions,
+            f"{path}.{field}",
+            _BINDING_CONDITIONS,
+            _check_label_key,
+            key=lambda name: name,
+        )
+    wanted, failing = BINDING_LISTS
+    for index, condition in enumerate(given[failing]):
+        if condition in given[wanted]:
+            text = f"{failing} must not overlap with {wanted}"
+            causes.append(invalid(f"{path}.{failing}[{index}]", condition, text))
+    for field, other in ((wanted, failing), (failing, wanted)):
+        if given[other] and not given[field]:
+            text = f"{field} are required to use {other}"
+            causes.append(invalid(f"{path}.{field}", [], text))
     return causes
 
 

@@ -8,6 +8,7 @@ from dra.common.resources import Obj, at
 from sim.apiserver.refusals import names
 from sim.apiserver.refusals.causes import Cause, invalid, required, too_long, too_many
 from sim.apiserver.validate.devices import (
+    check_binding,
     check_driver,
     check_items,
     check_label,
@@ -134,6 +135,7 @@ def _check_device(device: Obj, path: str, *, per_device: bool) -> list[Cause]:
         causes += _check_attribute(attribute, f"{path}.attributes[{name}]")
     for name in capacity:
         causes += check_qualified(name, f"{path}.capacity")
+    causes += check_binding(device, path)
     causes += check_items(device.get("taints", []), f"{path}.taints", _TAINTS, check_taint)
     causes += check_items(
         device.get("consumesCounters", []),

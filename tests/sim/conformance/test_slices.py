@@ -194,6 +194,36 @@ TAINT = {"key": "mig.dra.dev/xid", "effect": "NoExecute"}
             ("FieldValueTooMany", "spec.devices[0].consumesCounters"),
         ),
         (
+            [device(bindingConditions=["a"])],
+            {},
+            ("FieldValueInvalid", "spec.devices[0].bindingFailureConditions"),
+        ),
+        (
+            [device(bindingFailureConditions=["a"])],
+            {},
+            ("FieldValueInvalid", "spec.devices[0].bindingConditions"),
+        ),
+        (
+            [device(bindingConditions=["a"], bindingFailureConditions=["a"])],
+            {},
+            ("FieldValueInvalid", "spec.devices[0].bindingFailureConditions[0]"),
+        ),
+        (
+            [device(bindingConditions=["a", "a"], bindingFailureConditions=["b"])],
+            {},
+            ("FieldValueDuplicate", "spec.devices[0].bindingConditions[1]"),
+        ),
+        (
+            [device(bindingConditions=["a b"], bindingFailureConditions=["b"])],
+            {},
+            ("FieldValueInvalid", "spec.devices[0].bindingConditions[0]"),
+        ),
+        (
+            [device(bindingConditions=[*"abcde"], bindingFailureConditions=["f"])],
+            {},
+            ("FieldValueTooMany", "spec.devices[0].bindingConditions"),
+        ),
+        (
             [device(nodeName="node-a")],
             {},
             ("FieldValueInvalid", "spec.devices[0]"),
