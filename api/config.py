@@ -1,4 +1,4 @@
-"""``MigDeviceConfig``: the opaque configuration that a class or a claim may carry.
+"""Opaque configuration that a class or a claim may carry: ``MigDeviceConfig``, ``GpuConfig``.
 
 It stands in ``devices.config[].opaque.parameters`` of a ResourceClaim or in
 ``config[].opaque.parameters`` of a DeviceClass, and is decoded strictly: an unknown field is
@@ -13,9 +13,11 @@ import msgspec
 from msgspec import inspect
 
 from api.errors import InvalidObjectError
+from api.sharing import NOT_SHARED, SharingConfig, find_problem
 
 API_VERSION: Final = "mig.dra.dev/v1alpha1"
 KIND: Final = "MigDeviceConfig"
+GPU_KIND: Final = "GpuConfig"
 
 PlacementPolicy = Literal["sws", "best-fit", "first-fit", "mfi", "spread"]
 NodePolicy = Literal["none", "binpack", "spread"]
@@ -72,25 +74,41 @@ class PreparationConfig(
     bind_when: BindWhen = "allocated"
 
 
-class MigDeviceConfig(
+class DeviceConfig(
     msgspec.Struct,
     frozen=True,
     forbid_unknown_fields=True,
     rename="camel",
     kw_only=True,
 ):
-    """Configuration of the devices of a request."""
+    """Configuration of the devices of a request, be they slices or whole GPUs."""
 
     api_version: Literal["mig.dra.dev/v1alpha1"]
-    kind: Literal["MigDeviceConfig"]
     placement: PlacementConfig = PlacementConfig()
     preparation: PreparationConfig = PreparationConfig()
+    sharing: SharingConfig = NOT_SHARED
+
+
+class MigDeviceConfig(DeviceConfig, frozen=True, kw_only=True):
+    """Configuration of slices; ``placement`` and ``preparation`` count for whole GPUs too."""
+
+    kind: Literal["MigDeviceConfig"]
+
+
+class GpuConfig(DeviceConfig, frozen=True, kw_only=True):
+    """Configuration of whole GPUs."""
+
+    kind: Literal["GpuConfig"]
 
 
 DEFAULT = MigDeviceConfig(api_version=API_VERSION, kind=KIND)
+_KINDS: Final[dict[object, type[MigDeviceConfig | GpuConfig]]] = {
+    KIND: MigDeviceConfig,
+    GPU_KIND: GpuConfig,
+}
 
 
-def decode(parameters: object) -> MigDeviceConfig:
+def decode(parameters: object) -> MigDeviceConfig | GpuConfig:
     """The configuration in ``parameters``, the JSON object of an opaque configuration.
 
     Raises:
@@ -98,26 +116,40 @@ def decode(parameters: object) -> MigDeviceConfig:
     """
     if not isinstance(parameters, dict):
         raise InvalidObjectError(KIND, "", "the parameters must be an object")
-    found = (parameters.get("apiVersion"), parameters.get("kind"))
-    if found != (API_VERSION, KIND):
+    version, kind = parameters.get("apiVersion"), parameters.get("kind")
+    if version != API_VERSION or not isinstance(kind, str) or kind not in _KINDS:
         raise InvalidObjectError(
             KIND,
             "",
-            f"apiVersion and kind must be {API_VERSION!r} and {KIND!r}, "
-            f"not {found[0]!r} and {found[1]!r}",
+            f"apiVersion and kind must be {API_VERSION!r} and {KIND!r}, or {GPU_KIND!r} for whole "
+            f"GPUs, not {version!r} and {kind!r}",
         )
     try:
-        config = msgspec.convert(parameters, MigDeviceConfig)
+        config = msgspec.convert(parameters, _KINDS[kind])
     except msgspec.ValidationError as error:
         path, problem = _split(str(error))
-        if allowed := _allowed(path):
+        if allowed := _allowed(path, _KINDS[kind]):
             problem = f"{problem}; allowed are: {', '.join(allowed)}"
-        raise InvalidObjectError(KIND, path, problem) from error
+        raise InvalidObjectError(kind, path, problem) from error
     by = config.placement.nodes.by
     twice = next((name for name in by if by.count(name) > 1), None)
     if twice is not None:
-        raise InvalidObjectError(KIND, "placement.nodes.by", f"{twice!r} stands there twice")
+        raise InvalidObjectError(kind, "placement.nodes.by", f"{twice!r} stands there twice")
+    path, problem = find_problem(kind, config.sharing)
+    if problem:
+        raise InvalidObjectError(kind, path, problem)
     return config
+
+
+def decode_sharing(parameters: object) -> tuple[str, SharingConfig] | None:
+    """Kind and ``sharing`` if ``parameters`` name it; None if they do not.
+
+    Raises:
+        InvalidObjectError: as ``decode``.
+    """
+    config = decode(parameters)
+    named = isinstance(parameters, dict) and "sharing" in parameters
+    return (config.kind, config.sharing) if named else None
 
 
 def decode_placement(parameters: object) -> dict[str, Any]:
@@ -155,7 +187,7 @@ def _names(parameters: object, field: str) -> bool:
     return isinstance(found, dict) and field in found
 
 
-def encode(config: MigDeviceConfig) -> dict[str, Any]:
+def encode(config: MigDeviceConfig | GpuConfig) -> dict[str, Any]:
     """The configuration as the JSON object that users write."""
     encoded: dict[str, Any] = msgspec.to_builtins(config)
     return encoded
@@ -176,9 +208,9 @@ def _split(message: str) -> tuple[str, str]:
     return path, problem.replace("`", "'")
 
 
-def _allowed(path: str) -> list[str]:
+def _allowed(path: str, kind: type[msgspec.Struct]) -> list[str]:
     """The words that the field at a path takes; none where it takes no words of a list."""
-    found: inspect.Type = inspect.type_info(MigDeviceConfig)
+    found: inspect.Type = inspect.type_info(kind)
     for name in path.split("."):
         fields = found.fields if isinstance(found, inspect.StructType) else ()
         found = next((f.type for f in fields if f.encode_name == name.partition("[")[0]), found)

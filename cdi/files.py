@@ -5,10 +5,12 @@ The node program writes its journal and its names of GPUs so, too: whatever a re
 
 from __future__ import annotations
 
+import io
 import os
 from pathlib import Path
 
 TEMPORARY_SUFFIX = ".tmp"
+_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
 
 
 def write_durably(path: Path, data: bytes, *, mode: int = 0o644) -> None:
@@ -32,20 +34,26 @@ def write_whole(path: Path, data: bytes, *, mode: int = 0o644, synced: bool = Fa
     Raises:
         OSError: nothing of ``path`` has changed.
     """
-    name = f"{path}.{os.getpid()}{TEMPORARY_SUFFIX}"
-    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW
-    descriptor = os.open(name, flags, mode)
+    # Text and descriptors: a Path and a buffer take longer than the system's calls.
+    target = str(path)
+    name = f"{target}.{os.getpid()}{TEMPORARY_SUFFIX}"
+    descriptor = os.open(name, _FLAGS, mode)
     try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fchmod(file.fileno(), mode)
+        with io.FileIO(descriptor, "w") as file:
+            _write_all(file, data)
+            os.fchmod(descriptor, mode)
             if synced:
-                os.fsync(file.fileno())
-        Path(name).replace(path)
+                os.fsync(descriptor)
+        os.replace(name, target)  # noqa: PTH105 - see above
     except BaseException:
         Path(name).unlink(missing_ok=True)
         raise
+
+
+def _write_all(file: io.FileIO, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
 
 
 def sync_directory(directory: Path) -> None:

@@ -152,19 +152,25 @@ def minimum_version(spec: Spec) -> str:
     return "0.3.0"
 
 
-def encode(spec: Spec) -> dict[str, Any]:
-    """The spec as a mapping in the words of the specification."""
+def encode(spec: Spec, common: object = None) -> dict[str, Any]:
+    """The spec as a mapping in the words of the specification.
+
+    ``common`` stands there for its common edits, if those are encoded already.
+    """
     encoded: dict[str, Any] = {
         "cdiVersion": minimum_version(spec),
         "kind": spec.kind,
-        "devices": [{"name": d.name, "containerEdits": _edits(d.edits)} for d in spec.devices],
+        "devices": [
+            {"name": d.name, "containerEdits": encode_edits(d.edits)} for d in spec.devices
+        ],
     }
     if spec.common != Edits():
-        encoded["containerEdits"] = _edits(spec.common)
+        encoded["containerEdits"] = common or encode_edits(spec.common)
     return encoded
 
 
-def _edits(edits: Edits) -> dict[str, Any]:
+def encode_edits(edits: Edits) -> dict[str, Any]:
+    """Edits as a mapping in the words of the specification."""
     encoded: dict[str, Any] = {}
     if edits.env:
         encoded["env"] = list(edits.env)

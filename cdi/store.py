@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import errno
+import io
 import os
 import re
 from collections.abc import Collection
 from pathlib import Path
-from typing import Any
-
-import msgspec
 
 from cdi.errors import SpecError, StoreError
 from cdi.files import TEMPORARY_SUFFIX, sync_directory, write_whole
-from cdi.spec import CLAIM_CLASS, Spec, claim_kind, encode, vendor
-from cdi.validate import validate
+from cdi.rendering import Renderer
+from cdi.spec import CLAIM_CLASS, Spec, claim_kind, vendor
 
 _UID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,126}[A-Za-z0-9])?")
 _SUFFIX = ".yaml"
-_UNPRINTABLE = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ufffe\uffff]")
-"""Characters that a string of JSON may have as they are, and one of YAML may not."""
 
 
 class SpecStore:
@@ -35,6 +31,7 @@ class SpecStore:
     def __init__(self, root: Path, driver: str) -> None:
         self._root = root
         self._kind = claim_kind(driver)
+        self._renderer = Renderer()
         self._prefix = f"{vendor(driver)}-{CLAIM_CLASS}_"
 
     def path(self, claim_uid: str) -> Path:
@@ -58,13 +55,15 @@ class SpecStore:
         path = self.path(claim_uid)
         if spec.kind != self._kind:
             raise SpecError(f"CDI spec: kind {spec.kind!r} is not this driver's {self._kind!r}")
-        validate(spec)
-        data = dump(encode(spec))
+        data = self._renderer.render(spec)
         try:
             if _read(path) == data:
                 return
-            self._root.mkdir(parents=True, exist_ok=True)
-            write_whole(path, data, synced=True)
+            try:
+                write_whole(path, data, synced=True)
+            except FileNotFoundError:
+                self._root.mkdir(parents=True, exist_ok=True)
+                write_whole(path, data, synced=True)
         except OSError as error:
             raise StoreError(f"cannot write CDI spec {path}: {error.strerror or error}") from error
 
@@ -106,20 +105,15 @@ class SpecStore:
         return removed
 
 
-def dump(encoded: dict[str, Any]) -> bytes:
-    """The spec as JSON, which every YAML parser reads: no string in it can be taken for a number.
-
-    PyYAML takes milliseconds for the same.
-    """
-    text = msgspec.json.format(msgspec.json.encode(encoded), indent=1).decode()
-    return _UNPRINTABLE.sub(lambda found: f"\\u{ord(found[0]):04x}", text).encode()
-
-
 def _read(path: Path) -> bytes | None:
     """A file's content; None where there is none, or a link, which is never followed."""
-    if path.is_symlink():
-        return None
     try:
-        return path.read_bytes()
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            return None
+        raise
+    with io.FileIO(descriptor) as file:
+        return file.readall()

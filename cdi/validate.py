@@ -26,6 +26,16 @@ def validate(spec: Spec) -> None:
     Raises:
         SpecError: names the first field that breaks a rule.
     """
+    validate_devices(spec)
+    _check_edits(spec.common, f"CDI spec {spec.kind}, containerEdits")
+
+
+def validate_devices(spec: Spec) -> None:
+    """Check all of ``spec`` but the edits that its devices share.
+
+    Raises:
+        SpecError: names the first field that breaks a rule.
+    """
     vendor, slash, device_class = spec.kind.partition("/")
     if not slash or not _VENDOR.fullmatch(vendor) or not _CLASS.fullmatch(device_class):
         raise SpecError(f"CDI spec: kind {spec.kind!r} is not <vendor>/<class>")
@@ -41,7 +51,6 @@ def validate(spec: Spec) -> None:
         if device.edits == Edits():
             raise SpecError(f"CDI spec {spec.kind}: device {device.name!r} changes nothing")
         _check_edits(device.edits, f"CDI spec {spec.kind}, device {device.name!r}")
-    _check_edits(spec.common, f"CDI spec {spec.kind}, containerEdits")
 
 
 def _check_edits(edits: Edits, where: str) -> None:

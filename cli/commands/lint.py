@@ -11,6 +11,7 @@ from cli.linting.claims import CheckSelector, SelectsOthers, check_claim, check_
 from cli.linting.documents import Document, Level, Remark, read_documents
 from cli.linting.limits import check_limits
 from cli.linting.pods import check_pod, pod_spec
+from cli.linting.sharing import check_containers, check_sharing
 from cli.shell.evaluating import evaluator, missing_module
 from cli.shell.exits import Exit
 from cli.shell.files import read_files
@@ -64,10 +65,12 @@ def _check_with(
         yield from check_class(document, check, selects_others)
     for spec in claims.values():
         yield from check_claim(spec, classes, check)
+        yield from check_sharing(spec, classes)
     named: set[tuple[str, tuple[str, str]]] = set()
     for pod in pods:
         named.update(pod.references())
         yield from check_pod(pod, claims)
+        yield from check_containers(pod, claims, classes)
         yield from check_limits(pod)
     for (kind, key), spec in claims.items():
         if pods and (kind, key) not in named:

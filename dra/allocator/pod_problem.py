@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -11,7 +11,9 @@ from dra.claims.classes import DeviceClass
 from dra.claims.reading import Fault, KnownClaim, ReadClaims, read_claims
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.requests.reader import Reader
-from dra.common.resources import ObjectKey
+from dra.claims.requests.sharing import requested_sharing
+from dra.claims.sharing import crowded
+from dra.common.resources import Obj, ObjectKey, at
 from dra.pods.hosts import Hosts
 from dra.pods.pods import Pod
 from dra.pods.volumes.fit import find_obstacle
@@ -61,8 +63,8 @@ def examine(pod: Pod, known: Surroundings, reader: Reader) -> Examined:
     if present is None:
         return _INCOMPLETE
     claims = read_claims(present, reader, driver=known.driver, stops_early=True)
-    if claims.faults:
-        return _faulty(claims.faults[0])
+    if faults := claims.faults or _find_crowded(pod, present, claims, known):
+        return _faulty(faults[0])
     if claims.going:
         return _INCOMPLETE
     foreign = _find_foreign(claims)
@@ -94,6 +96,39 @@ def _find_foreign(claims: ReadClaims) -> Obstacle | None:
         what = f"ResourceClaim {ref.name}, which is for another driver, stays unallocated"
         return Obstacle(Reason.OTHER_CLAIM, what)
     return None
+
+
+def _find_crowded(
+    pod: Pod, present: list[KnownClaim], claims: ReadClaims, known: Surroundings
+) -> tuple[Fault, ...]:
+    """Fault of a container that uses a claim shared by MPS beside another claim of ours."""
+    if len(present) == 1:
+        return ()
+    wanted = {wants.claim.ref for wants in claims.wants}
+    ours = {
+        k.claim.ref.name: k.claim
+        for k in present
+        if (k.claim.allocation is not None and k.claim.allocation.of_driver(known.driver))
+        or k.claim.ref in wanted
+    }
+    shared = {
+        name
+        for name, claim in ours.items()
+        if requested_sharing(claim.config, known.classes, known.driver).uses_mps(claim.requests)
+    }
+    for container in _containers(pod) if shared else ():
+        named = {pod.claims.get(c["name"]) for c in at(container, "resources", "claims")}
+        used = sorted(name for name in named if name in ours)
+        culprit = next((name for name in used if name in shared), None)
+        if culprit is not None and len(used) > 1:
+            problem = crowded(container["name"], used)
+            return (Fault(ours[culprit].ref, Obstacle(Reason.BAD_CONFIG, problem)),)
+    return ()
+
+
+def _containers(pod: Pod) -> Iterator[Obj]:
+    for field in ("initContainers", "containers"):
+        yield from at(pod.obj, "spec", field)
 
 
 def _claims_of(pod: Pod, known: Surroundings) -> list[KnownClaim] | None:

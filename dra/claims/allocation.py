@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dra.claims.sharing import UNSHARED, Sharing
 from dra.common.resources import at
 
 MAX_RESULTS = 32
@@ -19,7 +20,10 @@ MAX_RESULTS = 32
 
 @dataclass(frozen=True, slots=True)
 class AllocatedDevice:
-    """An entry of ``allocation.devices.results``; ``request`` may be ``request/subrequest``."""
+    """An entry of ``allocation.devices.results``; ``request`` may be ``request/subrequest``.
+
+    ``sharing`` is that of the allocation's configuration, where somebody has read it.
+    """
 
     request: str
     driver: str
@@ -27,6 +31,7 @@ class AllocatedDevice:
     device: str
     admin_access: bool = False
     tolerations: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
+    sharing: Sharing = UNSHARED
 
     @property
     def base_request(self) -> str:

@@ -63,7 +63,7 @@ class NodeNeeds:
             _log.info("nothing is missing on this node any more")
 
     def _look_at_files(self) -> None:
-        found = self._specs.found()
+        found = self._specs.driver_files()
         if self._found is not None and self._found is not found:
             self._on_other_files()
         self._found = found

@@ -37,6 +37,8 @@ from kubeletplugin.daemon.build_publishing import PublishingParts
 from kubeletplugin.daemon.common import Common
 from kubeletplugin.errors import PluginError
 from kubeletplugin.host.driversearch import DriverSearch
+from kubeletplugin.sharing.sharing import DeviceSharing
+from kubeletplugin.sharing.timeslices import TimeSlices
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +229,16 @@ def _build_prepare(
         options.roots, directories=options.library_directories, hook=options.cdi_hook
     )
     specs = Specs(options.driver_name, hardware, roots=options.roots, search=search)
+    time_slices = TimeSlices(specs.driver_files)
+    sharing = DeviceSharing(journal, time_slices, boot_id=hardware.boot_id)
     rollback = Rollback(
-        hardware, journal, removal, specs, look=gpus.looks.ask, reports=common.reports
+        hardware,
+        journal,
+        removal,
+        specs,
+        sharing=sharing,
+        look=gpus.looks.ask,
+        reports=common.reports,
     )
     preparer = Preparer(
         hardware,
@@ -236,6 +246,7 @@ def _build_prepare(
         slices,
         specs,
         rollback,
+        sharing=sharing,
         look=gpus.looks.ask,
         read_devices=partial(
             read_devices,

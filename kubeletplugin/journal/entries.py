@@ -60,7 +60,8 @@ class Entry:
     the claim has on this node. ``boot_id`` is that of the boot in which the instance was made: ids
     mean nothing in another. ``note`` says why the entry is in its state. An ``adopted`` entry was
     rebuilt from what was found, without a record. A ``view`` looks at a whole GPU and holds nothing
-    of it (adminAccess). ``ahead``: made before kubelet asked for it, which has not asked yet.
+    of it (adminAccess). ``interval`` is the length of turns set on a whole GPU for it, or empty.
+    ``ahead``: made before kubelet asked for it, which has not asked yet.
     ``idle``: its GPU instance alone is left, kept for another claim of the namespace. ``wiped``:
     lost to a GPU reset or driver reload, together with everything else on the GPU. ``quarantined``
     says why the record could not be understood, and is empty for all others. ``extra`` holds the
@@ -85,6 +86,7 @@ class Entry:
     adopted: bool = False
     wiped: bool = False
     view: bool = False
+    interval: str = ""
     ahead: bool = False
     idle: bool = False
     quarantined: str = ""

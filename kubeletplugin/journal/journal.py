@@ -190,13 +190,7 @@ class Journal:
         )
         data = self._encoder.encode(contents)
         try:
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            if self._durable:
-                _keep_previous(self._path)
-            write = write_durably if durably else write_whole
-            self._durable = False
-            write(self._path, data, mode=0o600)
-            self._durable = durably
+            self._store(data, durably=durably)
         except OSError as error:
             failure = (
                 f"cannot write the journal {self._path}: {error.strerror or error}; "
@@ -207,6 +201,18 @@ class Journal:
         self.failure = ""
         self._contents, self._entries = contents, entries
 
+    def _store(self, data: bytes, *, durably: bool) -> None:
+        if self._durable:
+            _keep_previous(self._path)
+        write = write_durably if durably else write_whole
+        self._durable = False
+        try:
+            write(self._path, data, mode=0o600)
+        except FileNotFoundError:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            write(self._path, data, mode=0o600)
+        self._durable = durably
+
 
 def previous(path: Path) -> Path:
     """Path of the generation before the current one."""
@@ -215,13 +221,16 @@ def previous(path: Path) -> Path:
 
 def _keep_previous(path: Path) -> None:
     """Give the current file a second name, so that no moment is without a readable journal."""
-    link = path.with_name(path.name + ".link")
-    link.unlink(missing_ok=True)
+    link = f"{path}.link"
     try:
-        os.link(path, link)
+        try:
+            os.link(path, link)
+        except FileExistsError:  # left by a process that was killed
+            os.unlink(link)  # noqa: PTH108 - as text, for each claim twice
+            os.link(path, link)
     except FileNotFoundError:
         return
-    link.replace(previous(path))
+    os.replace(link, previous(path))  # noqa: PTH105
 
 
 def _load(path: Path) -> tuple[Contents, tuple[str, ...]]:

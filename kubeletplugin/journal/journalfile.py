@@ -63,6 +63,7 @@ class _Fields(msgspec.Struct, rename="camel"):
     adopted: bool = False
     wiped: bool = False
     view: bool = False
+    interval: str = ""
     ahead: bool = False
     idle: bool = False
 
@@ -207,6 +208,7 @@ def _entry(fields: _Fields, raw: Record) -> Entry:
         adopted=fields.adopted,
         wiped=fields.wiped,
         view=fields.view,
+        interval=fields.interval,
         ahead=fields.ahead and _STATES[fields.state] in ARRIVING,
         idle=fields.idle and _STATES[fields.state] is State.CI_DESTROYED,
         extra=dict(raw),
@@ -238,6 +240,7 @@ def _record(entry: Entry) -> Record:
         adopted=entry.adopted,
         wiped=entry.wiped,
         view=entry.view,
+        interval=entry.interval,
         ahead=entry.ahead,
         idle=entry.idle,
     )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+from typing import get_args
 
+from api.sharing import Interval
 from dra.gpu.names import DeviceNameError, MigDevice, parse_device
 from kubeletplugin.journal.entries import Entry
 
@@ -14,6 +16,7 @@ _MOST_PROFILE_ID = 100_000
 _MOST_ID = 2**32
 _MOST_TEXT = 4096
 _SHOWN = 80
+_INTERVALS = get_args(Interval)
 
 
 def unusable(entry: Entry) -> str:
@@ -59,6 +62,8 @@ def inconsistent(entry: Entry) -> str:
         return f"{entry.device} is recorded with profile {entry.profile_id} at {place}"
     if entry.view and named is not None:
         return f"{entry.device} is recorded as a view, which only a whole GPU can be"
+    if entry.interval and (entry.interval not in _INTERVALS or named is not None or entry.view):
+        return f"{entry.device} is recorded with a time slice that it cannot have"
     return ""
 
 

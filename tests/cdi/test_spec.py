@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from cdi.errors import SpecError
+from cdi.rendering import Renderer, dump
 from cdi.spec import Device, DeviceNode, Edits, Hook, Mount, Spec, claim_kind, device_id, encode
-from cdi.store import dump
 from cdi.validate import validate
 from tests.cdi.rules import hold
 
@@ -158,6 +158,23 @@ def test_long_values_stay_on_one_line() -> None:
 )
 def test_every_character_is_read_again(text: str, loader: type[yaml.SafeLoader]) -> None:
     assert yaml.load(dump({"name": text}), Loader=loader) == {"name": text}
+
+
+def test_what_specs_share_is_rendered_as_if_each_were_alone() -> None:
+    renderer = Renderer()
+    shared = replace(SPEC.common, env=("A=a\x7f\u2028",))
+    for spec in (SPEC, with_device("2e4"), replace(SPEC, common=shared), SPEC):
+        assert renderer.render(spec) == dump(encode(spec))
+
+
+def test_a_bad_spec_is_refused_after_one_with_the_same_shared_edits() -> None:
+    renderer = Renderer()
+    renderer.render(SPEC)
+    with pytest.raises(SpecError, match="is not allowed"):
+        renderer.render(with_device("-"))
+    for _ in range(2):
+        with pytest.raises(SpecError, match="is none of"):
+            renderer.render(with_hook(moment="never"))
 
 
 def with_device(name: str, edits: Edits | None = None) -> Spec:

@@ -148,17 +148,17 @@ def test_data_is_synced_before_the_name_and_the_directory_after_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     steps: list[str] = []
-    sync, replace = os.fsync, Path.replace
+    sync, replace = os.fsync, os.replace
 
     def synced(descriptor: int) -> None:
         steps.append("directory" if os.path.isdir(f"/proc/self/fd/{descriptor}") else "file")  # noqa: PTH112
         sync(descriptor)
 
-    def replaced(path: Path, target: Path) -> Path:
+    def replaced(name: str, target: str) -> None:
         steps.append("rename")
-        return replace(path, target)
+        replace(name, target)
 
     monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(Path, "replace", replaced)
+    monkeypatch.setattr(os, "replace", replaced)
     write_durably(tmp_path / "a.yaml", b"x")
     assert steps == ["file", "rename", "directory"]

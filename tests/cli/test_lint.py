@@ -111,7 +111,32 @@ MISTAKES = [
         "8 compute slices, a GPU has 7",
     ),
     ("kind: Pod\n", "kind: Pod\n bad: x\n", 3, "no YAML"),
+    (
+        "            kind: MigDeviceConfig\n",
+        "            kind: GpuConfig\n            sharing: {strategy: MPS}\n",
+        24,
+        "which is a slice: write kind MigDeviceConfig",
+    ),
+    (
+        "            placement:\n",
+        "            sharing: {strategy: TimeSlicing}\n            placement:\n",
+        30,
+        "allowed for slices are: None, MPS",
+    ),
 ]
+
+
+def test_a_container_that_would_be_the_client_of_two_daemons_is_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    pod = POD.replace("claims: [{name: gpu}]", "claims: [{name: gpu}, {name: gpu2}]").replace(
+        "  containers:", "  - {name: gpu2, resourceClaimTemplateName: t}\n  containers:"
+    )
+    mps = CONFIG.replace("placement:", "sharing:").replace("policy: spread", "strategy: MPS")
+    assert "'MPS'" not in lint(capsys, tmp_path, pod + TEMPLATE + CONFIG).out
+    ran = lint(capsys, tmp_path, pod + TEMPLATE + mps)
+    assert ran.code == 1
+    assert "uses claims gpu, gpu2, of which at least one has sharing.strategy 'MPS'" in ran.out
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)

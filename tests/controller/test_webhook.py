@@ -71,7 +71,7 @@ def test_a_bad_configuration_is_refused_with_object_field_and_remedy(kind: str, 
     [
         (None, "config[0].opaque.parameters: the parameters must be an object"),
         ({**GOOD, "placements": {}}, "config[0].opaque.parameters.placements: unknown field"),
-        ({**GOOD, "kind": "GpuConfig"}, "not 'mig.dra.dev/v1alpha1' and 'GpuConfig'"),
+        ({**GOOD, "kind": "VfioConfig"}, "not 'mig.dra.dev/v1alpha1' and 'VfioConfig'"),
     ],
 )
 def test_what_is_wrong_is_named(parameters: object, named: str) -> None:

@@ -7,11 +7,13 @@ from pathlib import Path
 
 from dra.common.resources import Obj
 from kubeletplugin.claims.prepare.rollback import Rollback
-from kubeletplugin.claims.prepare.specs import Specs
+from kubeletplugin.claims.prepare.specs import Needs, Specs
 from kubeletplugin.errors import HostError
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.journal.entries import Entry
+from kubeletplugin.sharing.sharing import DeviceSharing
+from kubeletplugin.sharing.timeslices import TimeSlices
 from kubeletplugin.telemetry.observer import Action, NodeObserver
 from kubeletplugin.telemetry.reports import Reports
 from tests.kube.clocks import FakeClock
@@ -43,7 +45,7 @@ class MemorySpecs(Specs):
         self.files: dict[str, list[str]] = {}
         self.failure: HostError | None = None
 
-    def write(self, entries: Sequence[Entry]) -> None:
+    def write(self, entries: Sequence[Entry], needs: Needs | None = None) -> None:
         self._fail()
         self.files[entries[0].claim.uid] = [e.device for e in entries]
 
@@ -107,6 +109,11 @@ class NodeBench(GpuBench):
             self.journal,
             self.removal,
             self.specs,
+            sharing=DeviceSharing(
+                self.journal,
+                TimeSlices(self.specs.driver_files),
+                boot_id=self.hardware.boot_id,
+            ),
             look=self.hardware.look,
             reports=self.reports,
             clock=self.clock,

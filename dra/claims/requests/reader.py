@@ -14,6 +14,7 @@ from dra.claims.claims import ALL, Claim, Request
 from dra.claims.classes import DeviceClass, looks_ours
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.requests.placement import read_placements
+from dra.claims.requests.sharing import find_problem
 from dra.claims.requests.support import constrained_attribute, find_unsupported
 from dra.claims.requests.wants import ClaimWants, Constraint, Want
 from dra.common.cache import BoundedCache, json_weight
@@ -96,6 +97,9 @@ class Reader:
         placements = read_placements(claim, self._classes, self._driver)
         if isinstance(placements, Obstacle):
             return placements
+        obstacle = find_problem(claim.requests, claim.config, self._classes, self._driver)
+        if obstacle is not None:
+            return obstacle
         choices = tuple(
             tuple(self._want(r, placements.of(r)) for r in q.choices) for q in claim.requests
         )

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from dataclasses import replace
 
 from api.config import decode as decode_config
 from api.errors import InvalidObjectError
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.claims import Claim, read_claim
+from dra.claims.sharing import misplaced, sharing_of, too_many
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client.transport import KubeApi
@@ -19,7 +21,9 @@ from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
 from kubeletplugin.errors import ClaimError, StartingError
 
 _NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
+_SLICE = "-mig-"
 _QUOTED_TEXT = 80
+_CORRECT = "correct the claim or its DeviceClass and create the pod again"
 
 
 class ClaimUnreadableError(StartingError):
@@ -57,8 +61,7 @@ def read_devices(  # noqa: PLR0913 - what is read, and who else has use for it
     if claim.allocation is None:
         raise ClaimError("the claim is not allocated; it was taken back, the pod is to wait")
     devices = _ours(claim.allocation, driver=driver, pool=pool)
-    _check_config(claim.allocation, devices, driver)
-    return devices
+    return _with_sharing(claim.allocation, devices, driver)
 
 
 def expected_devices(claim: Claim, *, driver: str, pool: str) -> tuple[AllocatedDevice, ...]:
@@ -127,7 +130,7 @@ def _ours(allocation: Allocation, *, driver: str, pool: str) -> tuple[AllocatedD
         if names.count(name) > 1:
             raise ClaimError(f"the claim was given device {name} twice")
     for device in devices:
-        if device.admin_access and "-mig-" in device.device:
+        if device.admin_access and _SLICE in device.device:
             raise ClaimError(
                 f"request {device.request} asks for adminAccess to {device.device}, which is made "
                 "for the claim that holds it; look at the whole GPU, through which it is seen"
@@ -135,12 +138,12 @@ def _ours(allocation: Allocation, *, driver: str, pool: str) -> tuple[AllocatedD
     return devices
 
 
-def _check_config(
+def _with_sharing(
     allocation: Allocation, devices: tuple[AllocatedDevice, ...], driver: str
-) -> None:
-    """Decode what concerns our devices, so that a mistake is told before hardware changes.
+) -> tuple[AllocatedDevice, ...]:
+    """The devices with the sharing that is configured; a mistake is told before hardware changes.
 
-    The only configuration there is steers placement, which was the controller's business.
+    Where a device is placed was the controller's business.
     """
     requests = {name for d in devices for name in (d.request, d.base_request)}
     for index, entry in enumerate(allocation.config):
@@ -154,5 +157,17 @@ def _check_config(
             source = entry.get("source", "")
             raise ClaimError(
                 f"status.allocation.devices.config[{index}].opaque.parameters ({source}): {error}; "
-                "correct the claim or its DeviceClass and create the pod again"
+                f"{_CORRECT}"
             ) from error
+    if not allocation.config:
+        return devices
+    shared = tuple(
+        replace(d, sharing=sharing_of(allocation.config, d.request, driver)) for d in devices
+    )
+    for device in shared:
+        is_slice = _SLICE in device.device
+        if problem := misplaced(device.sharing, device.device, is_slice=is_slice):
+            raise ClaimError(f"{problem}; {_CORRECT}")
+    if len(shared) > 1 and any(d.sharing.by_mps for d in shared):
+        raise ClaimError(f"{too_many(str(len(shared)))}; {_CORRECT}")
+    return shared

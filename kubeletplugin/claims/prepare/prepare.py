@@ -35,6 +35,7 @@ from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.journal.entries import ARRIVING, HELD, Entry, State, complete
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.errors import NvmlError
+from kubeletplugin.sharing.sharing import DeviceSharing
 from kubeletplugin.telemetry.logfields import about
 
 _log = logging.getLogger(__name__)
@@ -65,6 +66,7 @@ class Preparer:
         specs: Specs,
         rollback: Rollback,
         *,
+        sharing: DeviceSharing,
         look: Callable[[str], None],
         read_devices: _Read,
         read_expected: _Read,
@@ -75,6 +77,7 @@ class Preparer:
         self._slices = slices
         self._specs = specs
         self._rollback = rollback
+        self._sharing = sharing
         self._look = look
         self._read_devices = read_devices
         self._read_expected = read_expected
@@ -134,10 +137,10 @@ class Preparer:
     def _attempt(self, ref: ClaimRef) -> tuple[Prepared, ...]:
         entries = self._entries(ref, self._read_devices)
         try:
-            self._specs.check()
+            needs = self._specs.check()
             self._specs.check_writable()
             done = [entry for unit, group in entries for entry in self._on_gpu(unit, group)]
-            self._specs.write(done)
+            self._specs.write(done, needs)
             if any(e.state is not State.PREPARED for e in done):
                 done = [e if e.state is State.PREPARED else e.at(State.PREPARED) for e in done]
                 self._journal.put(*done)
@@ -235,7 +238,12 @@ class Preparer:
                 )
         if entry.state in ARRIVING:
             check_withheld(unit.known)
+            self._sharing.check(entry)
             self._journal.put(entry)
+        elif entry.interval and entry.boot_id != self._hardware.boot_id:
+            entry = replace(entry, boot_id=self._hardware.boot_id)
+            self._journal.put(entry)
+        self._sharing.begin(entry)
         return entry
 
     def _look_again(self, groups: Iterable[tuple[GpuUnit, list[Entry]]]) -> None:

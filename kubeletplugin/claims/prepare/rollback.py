@@ -23,6 +23,7 @@ from kubeletplugin.journal.entries import HELD, LEAVING, Entry, State
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.journal.journalfile import EntryKey
 from kubeletplugin.nvml.errors import GpuLostError, InUseError, NvmlError
+from kubeletplugin.sharing.sharing import DeviceSharing
 from kubeletplugin.telemetry.logfields import device
 from kubeletplugin.telemetry.reports import Reports
 
@@ -60,6 +61,7 @@ class Rollback:
         removal: Removal,
         specs: Specs,
         *,
+        sharing: DeviceSharing,
         look: Callable[[str], None],
         reports: Reports,
         clock: Clock | None = None,
@@ -68,6 +70,7 @@ class Rollback:
         self._journal = journal
         self._removal = removal
         self._specs = specs
+        self._sharing = sharing
         self._look = look
         self._reports = reports
         self._clock = clock or SystemClock()
@@ -149,7 +152,8 @@ class Rollback:
                 self._keep(entry, error, left, otherwise)
 
     def _entry(self, entry: Entry, end: float, before: Entry | None, keep: _Keep) -> None:
-        if entry.placement is None or entry.boot_id != self._hardware.boot_id:
+        is_whole = entry.placement is None and not entry.interval
+        if is_whole or entry.boot_id != self._hardware.boot_id:
             self._journal.remove(entry)  # there is nothing on the hardware
             return
         unit = self._hardware.unit(entry.gpu)
@@ -179,6 +183,10 @@ class Rollback:
                 raise HardwareError(f"{gpu.name} is {gpu.let_go}")
             current = self._journal.get(entry)
             if current is None:
+                return
+            self._sharing.end(current)
+            if current.placement is None:
+                self._journal.remove(current)
                 return
             if other := self._removal.remove(current, before, keep=keep(current)):
                 _log.warning("%s", other)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from cdi.errors import CdiError
 from cdi.spec import Device, DeviceNode, Edits, Spec, claim_kind, device_id, joined
@@ -32,6 +33,14 @@ _GRAPHICS = "gfx"
 """The attribute in the name of a profile whose slices can do graphics: ``1g.24gb+gfx``."""
 
 
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """The driver's files and its control nodes, of which every container needs some."""
+
+    files: DriverFiles
+    control: Edits
+
+
 class Specs:
     """Writes and removes claims' specs. Raises HostError, naming the file."""
 
@@ -43,15 +52,19 @@ class Specs:
         self._roots = roots
         self._search = search
         self._store = SpecStore(roots.cdi, driver)
+        self._shared: tuple[Edits, DriverFiles, Edits] | None = None
 
     def qualified(self, entry: Entry) -> str:
         """The CDI name that kubelet hands to the runtime."""
         return f"{self._kind}={device_id(entry.claim.uid, entry.device)}"
 
-    def write(self, entries: Sequence[Entry]) -> None:
-        """Write the spec of one claim, of which these are all the entries; no-op if it is there."""
+    def write(self, entries: Sequence[Entry], needs: Needs | None = None) -> None:
+        """Write the spec of one claim, of which these are all the entries; no-op if it is there.
+
+        ``needs`` is what ``check`` has found, unless that is to be looked for anew.
+        """
         try:
-            self._store.write(entries[0].claim.uid, self.build(entries))
+            self._store.write(entries[0].claim.uid, self.build(entries, needs))
         except CdiError as error:
             raise HostError(str(error)) from error
 
@@ -76,18 +89,19 @@ class Specs:
         except CdiError as error:
             raise HostError(str(error)) from error
 
-    def check(self) -> None:
+    def check(self) -> Needs:
         """Refuse while no container could be given what it needs, before anything is made for it.
 
         Raises:
             IncompleteError: says what the node lacks, and the remedy.
         """
-        self._needs()
+        needs = self._needs()
         try:
             if any(unit.known.card.mig_enabled for unit in self._hardware.units()):
                 check_capabilities(self._roots)
         except HostError as error:
             raise IncompleteError(str(error)) from error
+        return needs
 
     def check_writable(self) -> None:
         """Refuse while the directory of specs cannot be written to."""
@@ -96,46 +110,52 @@ class Specs:
         except CdiError as error:
             raise HostError(str(error)) from error
 
-    def found(self) -> object:
-        """The driver's files for specs; another object when the files have changed."""
-        return self._files()
+    def driver_files(self) -> DriverFiles:
+        """The driver's files; another object when the files have changed."""
+        return self._search.find(self._hardware.driver_version)
 
     def hook(self) -> str:
         """The hook program's path on the host; empty where specs use mounts alone."""
-        found = self._files().hook
+        found = self.driver_files().hook
         return found.path if found is not None else ""
 
-    def build(self, entries: Sequence[Entry]) -> Spec:
+    def build(self, entries: Sequence[Entry], needs: Needs | None = None) -> Spec:
         """The spec of one claim.
 
         Raises:
             IncompleteError: the node lacks what every container needs.
             HostError: it lacks what one of these needs.
         """
-        files, control = self._needs()
+        needs = needs or self._needs()
         return Spec(
             kind=self._kind,
             devices=tuple(
-                Device(device_id(e.claim.uid, e.device), self._of_device(e, files)) for e in entries
+                Device(device_id(e.claim.uid, e.device), self._of_device(e, needs.files))
+                for e in entries
             ),
-            common=joined(control, files.common),
+            common=self._common(needs),
         )
 
-    def _needs(self) -> tuple[DriverFiles, Edits]:
-        """The driver's files and control nodes, of which every container needs some.
+    def _common(self, needs: Needs) -> Edits:
+        """Edits of every container; the same object as long as they are the same."""
+        shared = self._shared
+        if shared is None or shared[0] != needs.control or shared[1] is not needs.files:
+            edits = joined(needs.control, needs.files.common)
+            shared = self._shared = (needs.control, needs.files, edits)
+        return shared[2]
+
+    def _needs(self) -> Needs:
+        """The needs of every container on this node now.
 
         Raises:
             IncompleteError: says what the node lacks, and the remedy.
         """
-        files = self._files()
+        files = self.driver_files()
         try:
             check_files(files, self._search)
-            return files, control_nodes(self._roots)
+            return Needs(files, control_nodes(self._roots))
         except HostError as error:
             raise IncompleteError(str(error)) from error
-
-    def _files(self) -> DriverFiles:
-        return self._search.find(self._hardware.driver_version)
 
     def _of_device(self, entry: Entry, files: DriverFiles) -> Edits:
         unit = self._hardware.unit(entry.gpu)

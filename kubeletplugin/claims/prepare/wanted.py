@@ -34,6 +34,7 @@ class Wanted:
     profile: str = ""
     placement: Placement | None = None
     view: bool = False
+    interval: str = ""
 
     def entry(self, claim: ClaimRef, *, boot_id: str, total: int) -> Entry:
         """The record of the intent to make it for ``claim``, which has ``total`` devices here."""
@@ -50,6 +51,7 @@ class Wanted:
             profile=self.profile,
             placement=self.placement,
             view=self.view,
+            interval=self.interval,
         )
 
 
@@ -63,6 +65,11 @@ def resolve(device: AllocatedDevice, hardware: Hardware) -> tuple[GpuUnit, Wante
         parsed = parse_device(device.device)
     except DeviceNameError as error:
         raise DeviceError(f"{error}; the claim must be allocated by this driver") from error
+    if device.sharing.by_mps:
+        raise DeviceError(
+            f"sharing.strategy 'MPS' cannot be had for {device.device}: this node runs no MPS "
+            "daemons; choose sharing.strategy None"
+        )
     unit = hardware.named(gpu_name(parsed.minor))
     gpu, requests = unit.known, (device.base_request,)
     if isinstance(parsed, GpuDevice):
@@ -77,7 +84,8 @@ def resolve(device: AllocatedDevice, hardware: Hardware) -> tuple[GpuUnit, Wante
             raise DeviceError(f"{gpu} cannot be used: {gpu.card.problem}")
         if gpu.unhealthy:
             raise DeviceError(f"{gpu} is not healthy: {gpu.unhealthy}")
-        return unit, Wanted(device.device, device.pool, requests, unit.uuid)
+        interval = device.sharing.interval
+        return unit, Wanted(device.device, device.pool, requests, unit.uuid, interval=interval)
     return unit, _slice(device, parsed, unit)
 
 

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 from sim.nvml.files.elf import empty_library
+from sim.nvml.files.nvidia_smi import script
 
 _LIBRARIES = Path("usr/lib/x86_64-linux-gnu")
 # Name of the file to what follows in the SONAME; empty where that is the whole version.
@@ -62,7 +63,8 @@ def install(root: Path, version: str, *, libraries: bool = True) -> None:
             _library(folder / name, name)
     for name in _PROGRAMS:
         path = root / "usr/bin" / name
-        _write(path, f"#!/bin/sh\necho 'simulated {name} {version}'\n")
+        plain = f"#!/bin/sh\necho 'simulated {name} {version}'\n"
+        _write(path, script(version) if name == "nvidia-smi" else plain)
         path.chmod(0o755)
     for name, content in _CONFIGURATION.items():
         _write(root / name, content)

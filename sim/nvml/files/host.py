@@ -37,7 +37,7 @@ def compute_instance_minor(gpu_minor: int, gpu_instance: int, compute_instance: 
 
 def build_host(root: Path, state: MachineState, products: dict[str, Product]) -> None:
     """Makes the host's files for a machine that has just booted."""
-    for stale in ("proc", "dev", "sys"):
+    for stale in ("proc", "dev", "sys", "run/simulated-driver"):
         shutil.rmtree(root / stale, ignore_errors=True)
     _build_proc(root / "proc", state, products)
     _build_dev(root / "dev", state)

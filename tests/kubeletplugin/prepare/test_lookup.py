@@ -178,7 +178,8 @@ def config(parameters: Obj, **more: object) -> Obj:
 
 
 BAD: tuple[tuple[Obj, list[str]], ...] = (
-    ({**MIG_CONFIG, "sharing": {}}, ["'sharing'", "unknown field"]),
+    ({**MIG_CONFIG, "share": {}}, ["'share'", "unknown field"]),
+    ({**MIG_CONFIG, "sharing": {"strategy": "TimeSlicing"}}, ["for slices are: None, MPS"]),
     ({**MIG_CONFIG, "placement": {"policy": "best"}}, ["'placement.policy'"]),
     ({**MIG_CONFIG, "placement": {"strategy": "sws"}}, ["'placement.strategy'", "unknown field"]),
     ({"apiVersion": "v9", "kind": "Other"}, ["apiVersion and kind"]),
@@ -195,6 +196,35 @@ def test_a_bad_configuration_is_refused_with_the_path_of_the_field(
     assert isinstance(error, ClaimError)
     for part in ("status.allocation.devices.config[1].opaque.parameters (FromClaim)", *parts):
         assert part in str(error)
+
+
+GPU_CONFIG = {**MIG_CONFIG, "kind": "GpuConfig"}
+MPS = {"sharing": {"strategy": "MPS"}}
+
+
+def test_sharing_is_read_for_each_device(server: Server) -> None:
+    given = (config(GPU_CONFIG | {"sharing": {"strategy": "TimeSlicing"}}, requests=["r1"]),)
+    results = (RESULT, RESULT | {"request": "r1", "device": "gpu-1"})
+    a_slice, whole = server.read(server.claim(*results, config=given))
+    assert (a_slice.sharing.interval, whole.sharing.interval) == ("", "Default")
+
+
+@pytest.mark.parametrize(
+    ("devices", "parameters", "told"),
+    [
+        ([GOOD], GPU_CONFIG | MPS, f"not for {GOOD}, which is a slice: write kind MigDeviceConfig"),
+        (["gpu-1"], MIG_CONFIG | MPS, "not for gpu-1, which is a whole GPU: write kind GpuConfig"),
+        (["gpu-1", "gpu-2"], GPU_CONFIG | MPS, "may hold one device only, this one holds 2"),
+    ],
+)
+def test_sharing_that_the_devices_cannot_have_is_refused(
+    server: Server, devices: list[str], parameters: Obj, told: str
+) -> None:
+    results = [RESULT | {"request": f"r{i}", "device": d} for i, d in enumerate(devices)]
+    error = server.refused(server.claim(*results, config=(config(parameters),)))
+    assert isinstance(error, ClaimError)
+    assert told in str(error)
+    assert "create the pod again" in str(error)
 
 
 def test_configuration_of_other_drivers_and_other_requests_is_not_read(server: Server) -> None:

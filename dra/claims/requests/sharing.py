@@ -1,0 +1,88 @@
+"""Sharing that cannot be had, as far as a claim's spec and its classes tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from api.errors import InvalidObjectError
+from dra.claims.claims import ALL, Request
+from dra.claims.classes import GPU_CLASS, DeviceClass, looks_ours
+from dra.claims.reasons import Obstacle, Reason
+from dra.claims.sharing import Sharing, misplaced, sharing_of, too_many
+
+_Entries = Sequence[Mapping[str, Any]]
+
+
+class RequestedSharing:
+    """Sharing that the configuration of a claim and of its classes asks for.
+
+    ``of_class`` has the configuration of a class, which is empty if the class is not known.
+    """
+
+    def __init__(self, config: _Entries, of_class: Callable[[str], _Entries], driver: str) -> None:
+        self._config = config
+        self._of_class = of_class
+        self._driver = driver
+
+    def of(self, request: Request) -> Sharing:
+        """Sharing of one exact request's devices.
+
+        Raises:
+            InvalidObjectError: a configuration cannot be understood.
+        """
+        entries = (*self._of_class(request.class_name), *self._config)
+        return sharing_of(entries, request.name, self._driver)
+
+    def uses_mps(self, requests: Iterable[Request]) -> bool:
+        """True if a device is shared by MPS; False if that cannot be understood."""
+        try:
+            return any(self.of(choice).by_mps for r in requests for choice in r.choices)
+        except InvalidObjectError:
+            return False
+
+    def problem(self, requests: Sequence[Request]) -> str:
+        """Fault of the sharing of a claim with these requests; empty if there is none.
+
+        Of a class with a name of its own only the node can tell what it was given.
+
+        Raises:
+            InvalidObjectError: as ``of``.
+        """
+        by_mps = False
+        for choice in (choice for request in requests for choice in request.choices):
+            found = self.of(choice)
+            by_mps = by_mps or found.by_mps
+            name = choice.class_name
+            device = f"request {choice.name!r} of class {name!r}"
+            is_slice = name != GPU_CLASS
+            if looks_ours(name) and (fault := misplaced(found, device, is_slice=is_slice)):
+                return fault
+        first = [request.choices[0] for request in requests]
+        if by_mps and any(choice.mode == ALL for choice in first):
+            return too_many("all that there are")
+        count = sum(choice.count for choice in first)
+        return too_many(str(count)) if by_mps and count > 1 else ""
+
+
+def find_problem(
+    requests: Sequence[Request],
+    config: _Entries,
+    classes: Mapping[str, DeviceClass],
+    driver: str,
+) -> Obstacle | None:
+    """Obstacle to the sharing of a claim, whose configuration can be understood."""
+    problem = requested_sharing(config, classes, driver).problem(requests)
+    return Obstacle(Reason.BAD_CONFIG, problem) if problem else None
+
+
+def requested_sharing(
+    config: _Entries, classes: Mapping[str, DeviceClass], driver: str
+) -> RequestedSharing:
+    """The sharing that a claim's ``config`` and ``classes``, by name, ask for."""
+
+    def of_class(name: str) -> _Entries:
+        known = classes.get(name)
+        return known.config if known is not None else ()
+
+    return RequestedSharing(config, of_class, driver)

@@ -1,0 +1,94 @@
+"""Sharing that a claim's configuration sets for its devices, and combinations that are refused.
+
+One text each, whoever finds it: controller, node or command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from api.config import GPU_KIND, KIND, decode_sharing
+from api.sharing import NOT_SHARED, MpsConfig, SharingConfig
+from dra.common.resources import at
+
+MPS = "MPS"
+TIME_SLICING = "TimeSlicing"
+
+
+@dataclass(frozen=True, slots=True)
+class Sharing:
+    """The sharing of one request's devices, and the kind of the configuration that says so."""
+
+    kind: str = KIND
+    config: SharingConfig = NOT_SHARED
+
+    @property
+    def by_mps(self) -> bool:
+        """True if an MPS daemon serves the device."""
+        return self.config.strategy == MPS
+
+    @property
+    def interval(self) -> str:
+        """Length of turns on a whole GPU; empty where none is set."""
+        is_set = self.config.strategy == TIME_SLICING
+        return self.config.time_slicing.interval if is_set else ""
+
+    @property
+    def mps(self) -> MpsConfig:
+        """Limits of MPS clients; they count if ``by_mps``."""
+        return self.config.mps
+
+
+UNSHARED = Sharing()
+
+
+def sharing_of(entries: Iterable[Mapping[str, Any]], request: str, driver: str) -> Sharing:
+    """Sharing of the devices of ``request`` by configuration entries, of which the last counts.
+
+    ``request`` may be ``request/subrequest``. Entries are those of ``spec.devices.config`` or of
+    ``status.allocation.devices.config``; those of a class come first.
+
+    Raises:
+        InvalidObjectError: an entry for ``driver`` that concerns the request cannot be understood.
+    """
+    names = {request, request.partition("/")[0]}
+    found = UNSHARED
+    for entry in entries:
+        wanted = entry.get("requests")
+        if at(entry, "opaque", "driver") != driver or (wanted and names.isdisjoint(wanted)):
+            continue
+        said = decode_sharing(entry["opaque"].get("parameters"))
+        found = Sharing(*said) if said is not None else found
+    return found
+
+
+def misplaced(sharing: Sharing, device: str, *, is_slice: bool) -> str:
+    """Fault of ``sharing`` for a device, or for what is called ``device``; empty without one."""
+    if sharing.config.strategy == "None" or is_slice == (sharing.kind == KIND):
+        return ""
+    what, kind = ("a slice", KIND) if is_slice else ("a whole GPU", GPU_KIND)
+    allowed = "None, MPS" if is_slice else "None, TimeSlicing, MPS"
+    return (
+        f"sharing.strategy {sharing.config.strategy!r} of kind {sharing.kind} is not for {device}, "
+        f"which is {what}: write kind {kind}, whose sharing.strategy may be: {allowed}"
+    )
+
+
+def too_many(count: str) -> str:
+    """Fault of a claim of several devices, in words how many, one of them to be shared by MPS."""
+    return (
+        f"a claim with sharing.strategy 'MPS' may hold one device only, this one holds {count}: "
+        "its daemon serves one device, and a CUDA program is a client of one daemon; write a claim "
+        "for each device, and a container for each claim"
+    )
+
+
+def crowded(container: str, claims: Iterable[str]) -> str:
+    """Fault of a container that uses a claim shared by MPS beside others."""
+    return (
+        f"container {container!r} uses claims {', '.join(sorted(claims))}, of which at least one "
+        "has sharing.strategy 'MPS': a container is a client of one MPS daemon, which serves one "
+        "device; name one of these claims in its resources.claims, the others in other containers"
+    )

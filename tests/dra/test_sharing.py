@@ -1,0 +1,168 @@
+"""Sharing as a claim and its classes configure it: who has the last word, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from api.sharing import SLICES_TAKE_TURNS, SharingConfig
+from dra.allocator.pod_problem import examine
+from dra.claims.claims import read_requests
+from dra.claims.reading import Fault
+from dra.claims.requests.reader import Reader
+from dra.claims.requests.sharing import requested_sharing
+from dra.claims.sharing import Sharing, crowded, misplaced, sharing_of, too_many
+from dra.common.resources import Obj
+from dra.pods.pods import read_pod
+from tests.controller.objects import (
+    DRIVER,
+    allocated,
+    claim,
+    cluster,
+    device_class,
+    pod,
+    request,
+    versioned,
+)
+
+SLICE, GPU = "MigDeviceConfig", "GpuConfig"
+
+
+def config(kind: str, strategy: str = "", *requests: str, **more: Any) -> Obj:
+    sharing = {"sharing": {"strategy": strategy, **more}} if strategy else {}
+    parameters = {"apiVersion": "mig.dra.dev/v1alpha1", "kind": kind, **sharing}
+    return {"opaque": {"driver": DRIVER, "parameters": parameters}, "requests": list(requests)}
+
+
+def test_the_last_entry_that_names_sharing_counts_and_others_leave_it() -> None:
+    entries = [
+        config(GPU, "TimeSlicing", timeSlicing={"interval": "Long"}),
+        config(GPU, "MPS", "other"),
+        config(GPU),
+        {"opaque": {"driver": "gpu.example.com", "parameters": {"kind": "Whatever"}}},
+    ]
+    assert sharing_of(entries, "r/large", DRIVER).interval == "Long"
+    assert sharing_of(entries, "other", DRIVER).by_mps
+    assert sharing_of([*entries, config(GPU, "None", "r")], "r/large", DRIVER).interval == ""
+    assert not sharing_of([], "r", DRIVER).by_mps
+
+
+REFUSED: dict[str, tuple[list[Obj], list[Obj], str]] = {
+    "for a whole GPU, on a slice": (
+        [request()],
+        [config(GPU, "MPS")],
+        "is not for request 'r' of class 'mig-1g.5gb', which is a slice: write kind MigDevice",
+    ),
+    "for a slice, on a whole GPU": (
+        [request("r", "gpu.dra.dev")],
+        [config(SLICE, "MPS")],
+        "a whole GPU: write kind GpuConfig, whose sharing.strategy may be: None, TimeSlicing, MPS",
+    ),
+    "two devices of one request": ([request(count=2)], [config(SLICE, "MPS")], "this one holds 2"),
+    "all devices": (
+        [request("r", "gpu.dra.dev", allocationMode="All")],
+        [config(GPU, "MPS")],
+        "holds all that there are",
+    ),
+    "a slice beside that of the daemon": (
+        [request(), request("s")],
+        [config(SLICE, "MPS", "r")],
+        "write a claim for each device, and a container for each claim",
+    ),
+    "turns on a slice": (
+        [request()],
+        [config(SLICE, "TimeSlicing")],
+        "field 'sharing.strategy': NVIDIA's driver sets the length of turns for whole GPUs only",
+    ),
+}
+
+
+def found_for(known: Any, *claims: Obj, **spec: Any) -> Any:
+    for body in claims:
+        known.set_claim(versioned(body))
+    body = versioned(pod("p", *(c["metadata"]["name"] for c in claims), **spec))
+    reader = Reader(DRIVER, known.fleet.kinds, known.classes)
+    return examine(read_pod(body), known, reader).found
+
+
+def classes() -> Any:
+    known = cluster("node-a")
+    for name, kind in (("mig-1g.5gb", "mig"), ("gpu.dra.dev", "gpu")):
+        expression = (
+            f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].type == '{kind}'"
+        )
+        known.set_class(versioned(device_class(name, expression)))
+    return known
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_cannot_be_shared_so_is_refused_before_anything_is_allocated(case: str) -> None:
+    requests, configs, told = REFUSED[case]
+    found = found_for(classes(), claim("c", *requests, config=configs))
+    assert isinstance(found, Fault)
+    assert told in found.obstacle.message
+    assert found.obstacle.reason == "InvalidConfig"
+
+
+def test_what_can_be_shared_is_not_refused() -> None:
+    known = classes()
+    for requests, configs in (
+        ([request()], [config(SLICE, "MPS")]),
+        ([request("r", "gpu.dra.dev")], [config(GPU, "TimeSlicing")]),
+        ([request("r", "gpu.dra.dev", count=2)], [config(GPU, "TimeSlicing")]),
+        ([request(), request("s")], [config(SLICE)]),
+    ):
+        assert not isinstance(found_for(known, claim("c", *requests, config=configs)), Fault)
+
+
+def containers(**claims: list[str]) -> list[Obj]:
+    return [
+        {"name": name, "resources": {"claims": [{"name": c} for c in used]}}
+        for name, used in claims.items()
+    ]
+
+
+def test_a_container_is_the_client_of_one_daemon_and_uses_nothing_beside() -> None:
+    known = classes()
+    shared = claim("shared", config=[config(SLICE, "MPS")])
+    given = allocated(claim("given"), "node-a", "gpu-0-mig-1g5gb-19-0")
+    crowded = found_for(
+        known, shared, given, initContainers=containers(first=["shared", "given"]), containers=[]
+    )
+    assert isinstance(crowded, Fault)
+    assert crowded.claim.name == "shared"
+    assert "container 'first' uses claims given, shared" in crowded.obstacle.message
+    apart = containers(one=["shared"], other=["given"])
+    assert not isinstance(found_for(known, shared, given, containers=apart), Fault)
+    foreign = claim("nic", request("r", "nics"))
+    known.set_class(versioned(device_class("nics", "device.driver == 'nics.example.com'")))
+    beside = containers(one=["shared", "nic"])
+    assert not isinstance(found_for(known, shared, foreign, containers=beside), Fault)
+
+
+def test_a_class_may_share_and_its_claim_may_do_without() -> None:
+    body = device_class("mine", f"device.driver == '{DRIVER}'", config=[config(SLICE, "MPS")])
+    known = cluster("node-a")
+    known.set_class(versioned(body))
+    requests = read_requests([request("r", "mine")])
+    assert requested_sharing((), known.classes, DRIVER).uses_mps(requests)
+    own = [config(SLICE, "None")]
+    assert not requested_sharing(own, known.classes, DRIVER).uses_mps(requests)
+    unreadable = [config(SLICE, "Mps")]
+    assert not requested_sharing(unreadable, known.classes, DRIVER).uses_mps(requests)
+
+
+def test_the_handbook_has_each_text() -> None:
+    page = (Path(__file__).parents[2] / "docs/sharing.md").read_text()
+    mps = Sharing(GPU, SharingConfig(strategy="MPS"))
+    of_slices = Sharing(SLICE, SharingConfig(strategy="MPS"))
+    texts = (
+        SLICES_TAKE_TURNS,
+        misplaced(mps, "…", is_slice=True),
+        misplaced(of_slices, "…", is_slice=False),
+        too_many("2"),
+        crowded("main", ["…"]),
+    )
+    assert [text for text in texts if text not in page] == []
