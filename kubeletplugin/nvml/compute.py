@@ -8,6 +8,7 @@ so is 7_SLICE_NVL (dra-driver-nvidia-gpu#1480). So none is chosen or skipped by 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +22,11 @@ from kubeletplugin.nvml.errors import (
     UndeliverableError,
 )
 from kubeletplugin.nvml.instances import (
-    compute_profiles,
+    ask_compute_profiles,
     find_compute_instance,
     read_compute_instance,
 )
+from kubeletplugin.nvml.session.compute_profiles import ComputeProfile, ProfileKey
 from kubeletplugin.nvml.session.session import Session, together
 
 # Two 3g.20gb of one A100 show 20224 and 20096 MiB where the profile says 19968.
@@ -54,10 +56,11 @@ def create_compute_instance(
         ReadBackError: it is not there.
     """
     gi = session.call(pynvml.nvmlDeviceGetGpuInstanceById, session.device(gpu), gi_id, gpu=gpu)
-    choices = _whole(session, gi, profile, gpu=gpu)
+    key = (session.generation, gpu, profile.id)
+    choices = _whole(session, gi, profile, key=key)
     refused: list[str] = []
     for choice in choices:
-        if choice.multiprocessorCount < profile.multiprocessors:
+        if choice.multiprocessors < profile.multiprocessors:
             break
         try:
             handle = session.call(
@@ -66,9 +69,8 @@ def create_compute_instance(
         except (NotSupportedError, InsufficientResourcesError) as error:
             if error.code == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
                 raise
-            refused.append(
-                f"{choice.multiprocessorCount} multiprocessors (id {choice.id}): {error}"
-            )
+            session.compute_profiles.doubt(key)
+            refused.append(f"{choice.multiprocessors} multiprocessors (id {choice.id}): {error}")
             continue
         made = read_compute_instance(session, handle, gpu=gpu)
         delivered = _checked(session, handle, profile, gpu=gpu)
@@ -80,22 +82,22 @@ def create_compute_instance(
     raise _undeliverable(choices, refused, profile, gpu=gpu)
 
 
-def _whole(session: Session, gi: Any, profile: Profile, *, gpu: str) -> list[Any]:
+def _whole(session: Session, gi: Any, profile: Profile, *, key: ProfileKey) -> list[ComputeProfile]:
     """Compute-instance profiles of all slices of a GPU instance, most multiprocessors first.
 
     Asked for twice where none has enough: one wrong answer takes no profile away.
     """
-    best: list[Any] = []
+    best = _fitting(session.compute_profiles.certain(key), profile)
     for _ in range(2):
-        found = [
-            (-info.multiprocessorCount, enum, info)
-            for enum, info in compute_profiles(session, gi, gpu=gpu)
-            if info.sliceCount == profile.compute_slices
-        ]
-        best = [info for _, _, info in sorted(found, key=lambda each: each[:2])]
-        if best and best[0].multiprocessorCount >= profile.multiprocessors:
+        if best and best[0].multiprocessors >= profile.multiprocessors:
             break
+        best = _fitting(ask_compute_profiles(session, gi, key), profile)
     return best
+
+
+def _fitting(offered: Iterable[ComputeProfile], profile: Profile) -> list[ComputeProfile]:
+    whole = [p for p in offered if p.slices == profile.compute_slices]
+    return sorted(whole, key=lambda p: (-p.multiprocessors, p.enum))
 
 
 def _checked(session: Session, handle: Any, profile: Profile, *, gpu: str) -> Delivered:
@@ -119,9 +121,9 @@ def _checked(session: Session, handle: Any, profile: Profile, *, gpu: str) -> De
 
 
 def _undeliverable(
-    choices: list[Any], refused: list[str], profile: Profile, *, gpu: str
+    choices: list[ComputeProfile], refused: list[str], profile: Profile, *, gpu: str
 ) -> UndeliverableError:
-    most = choices[0].multiprocessorCount if choices else 0
+    most = choices[0].multiprocessors if choices else 0
     detail = f"it advertises {profile.multiprocessors} multiprocessors, and "
     if refused:
         detail += f"the driver refused a compute instance of {'; '.join(refused)}"

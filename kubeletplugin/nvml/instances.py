@@ -15,6 +15,7 @@ import pynvml
 
 from dra.gpu.geometry import Geometry, Placement
 from kubeletplugin.nvml.errors import InstanceNotFoundError, NotSupportedError, NvmlError
+from kubeletplugin.nvml.session.compute_profiles import ComputeProfile, ProfileKey
 from kubeletplugin.nvml.session.session import Session, together
 from kubeletplugin.nvml.versions import newest_form
 
@@ -148,12 +149,17 @@ def _compute_profile_ids(session: Session, gi: Any, *, gpu: str) -> tuple[int, .
     """Ids of the compute-instance profiles of a GPU instance; one wrong answer is not kept."""
     profile = session.call(pynvml.nvmlGpuInstanceGetInfo, gi, gpu=gpu).profileId
     key = (session.generation, gpu, int(profile))
-    if key in session.certain:
-        return session.compute_profiles[key]
-    found = tuple(dict.fromkeys(info.id for _, info in compute_profiles(session, gi, gpu=gpu)))
-    if found and session.compute_profiles.get(key) == found:
-        session.certain.add(key)
-    session.compute_profiles[key] = found
+    found = session.compute_profiles.certain(key) or ask_compute_profiles(session, gi, key)
+    return tuple(dict.fromkeys(p.id for p in found))
+
+
+def ask_compute_profiles(session: Session, gi: Any, key: ProfileKey) -> tuple[ComputeProfile, ...]:
+    """The compute-instance profiles of a GPU instance, as NVML tells them now."""
+    found = tuple(
+        ComputeProfile(enum, info.id, info.sliceCount, info.multiprocessorCount)
+        for enum, info in compute_profiles(session, gi, gpu=key[1])
+    )
+    session.compute_profiles.take(key, found)
     return found
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
@@ -175,6 +176,60 @@ def test_one_wrong_answer_takes_no_compute_instance_away(bench: Bench) -> None:
     asks = "nvmlGpuInstanceGetComputeInstanceProfileInfoV"
     machine.inject(Fault(id="no", function=asks, action="return", code=3, after=7))
     assert make(session, machine.gpu(0).uuid, double(session))[0] == 26
+
+
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The enums of compute-instance profiles that are asked for from now on."""
+    enums: list[int] = []
+    real = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfoV
+
+    @wraps(real)
+    def count(gi: Any, enum: int, *more: Any, **named: Any) -> Any:
+        enums.append(enum)
+        return real(gi, enum, *more, **named)
+
+    monkeypatch.setattr(pynvml, "nvmlGpuInstanceGetComputeInstanceProfileInfoV", count)
+    return enums
+
+
+def test_profiles_that_were_told_twice_alike_are_not_asked_for_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, session = bench(H100)
+    gpu, wanted = machine.gpu(0).uuid, double(session)
+    make(session, gpu, wanted)
+    enums = asked(monkeypatch)
+    assert make(session, gpu, wanted)[0] == 26
+    assert not enums
+    other = next(p for p in profiles(session) if p.name == "1g.10gb")
+    assert make(session, gpu, other)[0] == other.multiprocessors
+    assert enums, "those of another profile are"
+
+
+def test_profiles_are_asked_for_again_once_an_instance_was_refused(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, session = bench(H100)
+    gpu, wanted = machine.gpu(0).uuid, double(session)
+    make(session, gpu, wanted)
+    machine.inject(Fault(id="no", function=CREATES, action="return", code=3))
+    with pytest.raises(UndeliverableError):
+        make(session, gpu, wanted)
+    enums = asked(monkeypatch)
+    assert make(session, gpu, wanted)[0] == 26
+    assert enums
+
+
+def test_profiles_that_have_too_little_are_asked_for_each_time(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, session = bench(altered(H100, DOUBLE, keep=lambda c: c.enum != 7))
+    enums = asked(monkeypatch)
+    for _ in range(3):
+        enums.clear()
+        with pytest.raises(UndeliverableError):
+            make(session, machine.gpu(0).uuid, double(session))
+        assert enums.count(0) >= 2
 
 
 @pytest.mark.parametrize("shortage", [("multiprocessorCount", 0.5), ("memorySizeMB", 0.8)])

@@ -6,7 +6,7 @@ What is published comes from the last look at each GPU, so that a GPU that hangs
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from dra.gpu.reasons import GpuReason
 from kubeletplugin.gpus.description.gpu_description import describe
@@ -86,13 +86,25 @@ class GpuReader:
         """
         self._watch.keep_only({e.key for e in self._journal.entries()})
         gpu, entries = unit.known, self._journal.of_gpu(unit.uuid)
-        present: tuple[GpuInstance, ...] = ()
-        if gpu.card.geometry is not None:
-            present = list_gpu_instances(self._session, unit.uuid, gpu.card.geometry)
+        present, owners = self._instances(unit, entries)
         if gpu.away or not gpu.card.mig_enabled:
             slices = (e for e in entries if e.state is State.PREPARED and e.placement is not None)
             unit.come_back(() if present else (e.key for e in slices))
-        self._show(unit, present, self._identity.owners(present, entries))
+        self._show(unit, present, owners)
+
+    def _instances(
+        self, unit: GpuUnit, entries: Collection[Entry]
+    ) -> tuple[tuple[GpuInstance, ...], dict[int, Entry]]:
+        """The instances on a GPU, and the entries of those that have one, by the instance's id."""
+        geometry = unit.known.card.geometry
+        if geometry is None:
+            return (), {}
+
+        def found() -> tuple[tuple[GpuInstance, ...], dict[int, Entry]]:
+            present = list_gpu_instances(self._session, unit.uuid, geometry)
+            return present, self._identity.owners(present, entries)
+
+        return self._session.as_one(found, gpu=unit.uuid)
 
     def show_let_go(self, unit: GpuUnit) -> None:
         """Publish that a GPU is let go of."""

@@ -71,6 +71,12 @@ class Identity:
         """
         if entry.boot_id != self._boot_id or entry.placement is None or entry.profile_id is None:
             return FoundInstance()
+        return self._session.as_one(
+            lambda: self._found(entry, has_no_compute_instance=has_no_compute_instance),
+            gpu=entry.gpu,
+        )
+
+    def _found(self, entry: Entry, *, has_no_compute_instance: bool) -> FoundInstance:
         try:
             found = self._candidate(entry)
             if found is None:

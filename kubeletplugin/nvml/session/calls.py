@@ -7,11 +7,11 @@ time, no other is begun there: each would cost one more thread, and as long.
 
 from __future__ import annotations
 
+import contextlib
 import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeVar
@@ -29,7 +29,8 @@ class AbandonedError(Exception):
 class _Call:
     """One call, or the one of an operation's calls that is the latest; ``until`` is its deadline.
 
-    Of an operation ``waited`` is the time until which its caller sleeps.
+    Of an operation ``waited`` is the time until which its caller sleeps. Whatever is put into
+    ``wake`` has the caller look again; ``result`` or ``error`` is there once it runs no more.
     """
 
     name: str
@@ -39,8 +40,9 @@ class _Call:
     until: float
     waited: float = 0.0
     abandoned: bool = False
-    wake: threading.Event = field(default_factory=threading.Event)
-    future: Future[Any] = field(default_factory=Future)
+    wake: queue.SimpleQueue[None] = field(default_factory=queue.SimpleQueue)
+    result: Any = None
+    error: BaseException | None = None
 
 
 class CallPool:
@@ -74,7 +76,7 @@ class CallPool:
             operation.until = began + self._seconds * factor
             early = operation.until < operation.waited
         if early:
-            operation.wake.set()
+            operation.wake.put(None)
         try:
             result = work()
         except Exception:
@@ -141,10 +143,16 @@ class CallPool:
                     call.abandoned = True
                     self._abandoned.setdefault(call.gpu, call)
                     raise self._error(call)
-            if not is_running:
-                return call.future.result()
-            call.wake.wait(left)
-            call.wake.clear()
+            if is_running:
+                with contextlib.suppress(queue.Empty):
+                    call.wake.get(timeout=left)
+                continue
+            try:
+                if call.error is not None:
+                    raise call.error
+                return call.result
+            finally:
+                del call  # an error keeps this frame
 
     def _check(self, operation: _Call) -> None:
         if operation.abandoned:
@@ -154,14 +162,11 @@ class CallPool:
         while True:
             call = self._mine.call = mine.get()
             try:
-                result = call.work()
+                call.result = call.work()
             except BaseException as error:  # noqa: BLE001 - handed to whoever waits
-                self._done(call, mine)
-                call.future.set_exception(error)
-            else:
-                self._done(call, mine)
-                call.future.set_result(result)
-            call.wake.set()
+                call.error = error
+            self._done(call, mine)
+            call.wake.put(None)
             del call
             self._mine.call = None
 

@@ -20,6 +20,7 @@ from kubeletplugin.nvml.errors import (
     NvmlError,
     translate,
 )
+from kubeletplugin.nvml.session.compute_profiles import ComputeProfiles
 from kubeletplugin.nvml.session.handles import Device, Handles
 from kubeletplugin.nvml.session.library import Library
 
@@ -49,10 +50,7 @@ class Session(Library):
         """True if NVML can name all processes of the node; without, an empty list says nothing."""
         self.let_go: frozenset[str] = frozenset()
         """UUIDs of GPUs of which no handle is taken; see ``reopen`` for those that are taken."""
-        self.compute_profiles: dict[tuple[int, str, int], tuple[int, ...]] = {}
-        """Ids of compute-instance profiles by generation, GPU and GPU-instance profile, as last
-        answered; what was answered twice is not asked for again."""
-        self.certain: set[tuple[int, str, int]] = set()
+        self.compute_profiles = ComputeProfiles()
 
     def call(self, function: Callable[..., T], *arguments: Any, gpu: str = "") -> T:
         """Call a function of pynvml; ``gpu`` is the UUID to name in an error.
