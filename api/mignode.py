@@ -48,10 +48,14 @@ class ProfileField(_Struct, frozen=True):
 
 
 class GeometryField(_Struct, frozen=True):
-    """The profiles that GPUs of this node share; ``name`` is what GPUs refer to."""
+    """The profiles that GPUs of this node share; ``name`` is what GPUs refer to.
+
+    ``memory_slices`` is 0 where the placements reach the end of the GPU.
+    """
 
     name: str
     profiles: list[ProfileField]
+    memory_slices: int = 0
 
 
 class ClaimField(_Struct, frozen=True):
@@ -85,6 +89,13 @@ class IdleField(_Struct, frozen=True):
     profile_id: int | None = None
 
 
+class LayoutField(_Struct, frozen=True):
+    """The declared geometry of a GPU, or of a node; ``ready`` are slices that no claim holds."""
+
+    name: str
+    ready: list[PlacementField] = msgspec.field(default_factory=list)
+
+
 class MigModeField(_Struct, frozen=True):
     """MIG mode now and after the next reset (nvmlDeviceGetMigMode). Both are always written."""
 
@@ -109,6 +120,7 @@ class GpuField(_Struct, frozen=True):
     geometry: str = ""
     instances: list[InstanceField] = msgspec.field(default_factory=list)
     idle: list[IdleField] = msgspec.field(default_factory=list)
+    layout: LayoutField | None = None
     reason: str = ""
     message: str = ""
 
@@ -167,6 +179,20 @@ class FailedClaimField(_Struct, frozen=True):
     passing: bool = False
 
 
+class ModeField(_Struct, frozen=True):
+    """Mode of a node's GPUs, and how far it is reached.
+
+    ``mode`` is a word of ``api.nodeclass.Mode``, ``layout`` the declared geometry of a node that
+    has one. ``state`` is ``pending``, ``success`` or ``failed``, as mig-manager has them;
+    ``message`` says what it waits for or why it cannot be.
+    """
+
+    mode: str
+    state: str
+    layout: str = ""
+    message: str = ""
+
+
 class MigNodeStatus(_Struct, frozen=True):
     """State of the node as the plugin last saw it.
 
@@ -178,6 +204,7 @@ class MigNodeStatus(_Struct, frozen=True):
     cuda_driver_version: str = ""
     cdi_hook: str = ""
     resumed: str = ""
+    mode: ModeField | None = None
     failed_claims: list[FailedClaimField] = msgspec.field(default_factory=list)
     geometries: list[GeometryField] = msgspec.field(default_factory=list)
     gpus: list[GpuField] = msgspec.field(default_factory=list)

@@ -124,6 +124,12 @@ class _Program(click.Group):
     " this node. If it manages the same ones, pods lose their slices or get those of others.",
 )
 @click.option(
+    "--node-classes",
+    type=_DIRECTORY,
+    help="Directory of files that configure classes of nodes (MigNodeClass), or have layouts as"
+    " mig-parted's do. Without it slices are made for claims alone.",
+)
+@click.option(
     "--pause-labels",
     default=",".join(DEPLOY_LABELS),
     metavar="LIST",
@@ -213,6 +219,7 @@ def main(  # noqa: PLR0913 - the flags
     instance: str,
     enable_mig: bool,
     ignore_other_managers: bool,
+    node_classes: Path | None,
     pause_labels: str,
     nvml_timeout: float,
     forgotten_after: float,
@@ -262,6 +269,7 @@ def main(  # noqa: PLR0913 - the flags
         instance=instance,
         enable_mig=enable_mig,
         ignore_other_managers=ignore_other_managers,
+        node_classes=node_classes,
         pause_labels=tuple(k.strip() for k in pause_labels.split(",") if k.strip()),
         nvml_seconds=nvml_timeout,
         forgotten_seconds=forgotten_after,

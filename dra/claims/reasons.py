@@ -64,6 +64,10 @@ class NodeReason(StrEnum):
     MIG_ENABLED = "MIGModeEnabled"
     MIG_PENDING = GpuReason.MIG_PENDING
     MIG_LEFT_OFF = "MIGModeLeftOff"
+    MIG_DISABLED = "MIGModeDisabled"
+    LAYOUT_MADE = "LayoutMade"
+    LAYOUT_PENDING = GpuReason.LAYOUT_PENDING
+    LAYOUT_FAILED = "LayoutFailed"
     MIG_MANAGER = GpuReason.MIG_MANAGER
     DEVICE_PLUGIN = GpuReason.DEVICE_PLUGIN
     DRIVER_INCOMPLETE = "DriverIncomplete"

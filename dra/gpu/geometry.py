@@ -7,8 +7,8 @@ in memory slices, memory in MiB.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import add, le
 from typing import NamedTuple
@@ -118,9 +118,14 @@ EMPTY = Usage()
 
 @dataclass(frozen=True)
 class Geometry:
-    """The profiles of one kind of GPU, and what fits beside what."""
+    """The profiles of one kind of GPU, and what fits beside what.
+
+    ``slices`` are the GPU's memory slices where its placements do not show them, as of a GPU of
+    which only some are offered; 0 where they do.
+    """
 
     profiles: tuple[Profile, ...]
+    slices: int = 0
     _by_id: Mapping[int, Profile] = field(init=False, repr=False, compare=False)
     _by_name: Mapping[str, Profile] = field(init=False, repr=False, compare=False)
 
@@ -140,7 +145,22 @@ class Geometry:
     def memory_slices(self) -> int:
         """Memory slices of the GPU: the furthest end of any placement."""
         ends = (q.start + q.size for p in self.profiles for q in p.placements)
-        return max(ends, default=0)
+        return self.slices or max(ends, default=0)
+
+    def only(self, offered: Collection[Occupant]) -> Geometry:
+        """This geometry with no other placements than those of ``offered``.
+
+        The profiles stay: what fits beside what depends on all of them.
+        """
+        return Geometry(
+            tuple(
+                replace(
+                    p, placements=tuple(q for q in p.placements if Occupant(q, p.id) in offered)
+                )
+                for p in self.profiles
+            ),
+            self.memory_slices,
+        )
 
     @cached_property
     def largest_first(self) -> tuple[Profile, ...]:

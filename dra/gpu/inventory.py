@@ -72,12 +72,31 @@ class IdleInstance:
 
 
 @dataclass(frozen=True, slots=True)
+class GpuLayout:
+    """The declared geometry of a GPU; ``ready`` are its slices that are made and nobody holds."""
+
+    name: str
+    ready: tuple[Placement, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NodeMode:
+    """Mode of a node's GPUs and how far it is reached, as words of ``api.mignode.ModeField``."""
+
+    mode: str
+    state: str
+    layout: str = ""
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Gpu:
     """One GPU of a node.
 
     ``minor`` is the number in its name, kept with the UUID over reboots. ``geometry`` is None where
     the GPU has no MIG, and its profiles may be known while MIG mode is off. ``unavailable`` says in
-    words why nothing can be placed on it now, and is empty when something can.
+    words why nothing can be placed on it now, and is empty when something can. ``layout`` is None
+    where slices are made for claims: of a GPU with one, ``geometry`` has no other placements.
     """
 
     minor: int
@@ -97,6 +116,7 @@ class Gpu:
     unavailable: str = ""
     reason: str = ""
     idle: tuple[IdleInstance, ...] = ()
+    layout: GpuLayout | None = None
 
     @property
     def name(self) -> str:
@@ -165,7 +185,8 @@ class Inventory:
     ``publication`` is None where nobody asked for ResourceSlices, ``drain`` where nothing is
     drained. ``cdi_hook`` is the hook program on the node that containers' CDI specs use.
     ``resumed`` is when kubelet could call the plugin again after calls were cut short (RFC 3339
-    with microseconds), empty if they never were.
+    with microseconds), empty if they never were. ``mode`` is None where no class of nodes is
+    configured.
     """
 
     node: str
@@ -182,6 +203,7 @@ class Inventory:
     drain: Drain | None = None
     resumed: str = ""
     failed_claims: tuple[FailedClaim, ...] = ()
+    mode: NodeMode | None = None
 
     def gpu(self, name: str) -> Gpu | None:
         """The GPU called ``gpu-<minor>``."""

@@ -13,10 +13,12 @@ from dra.gpu.inventory import (
     Drain,
     FailedClaim,
     Gpu,
+    GpuLayout,
     IdleInstance,
     Instance,
     InstanceState,
     Inventory,
+    NodeMode,
     Publication,
 )
 from dra.gpu.names import DeviceNameError, GpuDevice, parse_device
@@ -41,6 +43,7 @@ def to_mignode(inventory: Inventory, *, transition_time: str = "") -> dict[str, 
         cuda_driver_version=inventory.cuda_driver_version,
         cdi_hook=inventory.cdi_hook,
         resumed=inventory.resumed,
+        mode=_mode_out(inventory.mode),
         failed_claims=[_failed_out(f) for f in inventory.failed_claims],
         geometries=[_geometry_out(name, geometry) for geometry, name in names.items()],
         gpus=[_gpu_out(g, names) for g in inventory.gpus],
@@ -83,6 +86,7 @@ def from_mignode(obj: dict[str, Any]) -> Inventory:
         drain=_drain_in(node.spec.drain),
         resumed=node.status.resumed,
         failed_claims=tuple(_failed_in(f) for f in node.status.failed_claims),
+        mode=_mode_in(node.status.mode),
     )
 
 
@@ -119,6 +123,18 @@ def _drain_out(drain: Drain | None) -> wire.DrainField | None:
     if drain is None:
         return None
     return wire.DrainField(gpus=[*drain.gpus], reason=drain.reason, since=drain.since)
+
+
+def _mode_out(mode: NodeMode | None) -> wire.ModeField | None:
+    if mode is None:
+        return None
+    return wire.ModeField(
+        mode=mode.mode, state=mode.state, layout=mode.layout, message=mode.message
+    )
+
+
+def _mode_in(field: wire.ModeField | None) -> NodeMode | None:
+    return None if field is None else NodeMode(field.mode, field.state, field.layout, field.message)
 
 
 def _conditions_out(inventory: Inventory, transition_time: str) -> list[wire.ConditionField]:
@@ -174,7 +190,8 @@ def _summary(inventory: Inventory) -> wire.SummaryField:
 
 
 def _geometry_out(name: str, geometry: Geometry) -> wire.GeometryField:
-    return wire.GeometryField(name=name, profiles=[_profile_out(p) for p in geometry.profiles])
+    profiles = [_profile_out(p) for p in geometry.profiles]
+    return wire.GeometryField(name=name, profiles=profiles, memory_slices=geometry.slices)
 
 
 def _profile_out(profile: Profile) -> wire.ProfileField:
@@ -215,7 +232,21 @@ def _gpu_out(gpu: Gpu, names: dict[Geometry, str]) -> wire.GpuField:
             )
             for i in gpu.idle
         ],
+        layout=_layout_out(gpu.layout),
     )
+
+
+def _layout_out(layout: GpuLayout | None) -> wire.LayoutField | None:
+    if layout is None:
+        return None
+    ready = [wire.PlacementField(start=p.start, size=p.size) for p in layout.ready]
+    return wire.LayoutField(name=layout.name, ready=ready)
+
+
+def _layout_in(field: wire.LayoutField | None) -> GpuLayout | None:
+    if field is None:
+        return None
+    return GpuLayout(field.name, tuple(Placement(p.start, p.size) for p in field.ready))
 
 
 def _instance_out(instance: Instance) -> wire.InstanceField:
@@ -237,7 +268,7 @@ def _instance_out(instance: Instance) -> wire.InstanceField:
 
 
 def _geometry_in(field: wire.GeometryField) -> Geometry:
-    return Geometry(tuple(_profile_in(p) for p in field.profiles))
+    return Geometry(tuple(_profile_in(p) for p in field.profiles), field.memory_slices)
 
 
 def _profile_in(field: wire.ProfileField) -> Profile:
@@ -277,6 +308,7 @@ def _gpu_in(field: wire.GpuField, geometries: dict[str, Geometry]) -> Gpu:
             IdleInstance(Placement(i.placement.start, i.placement.size), i.profile_id, i.namespace)
             for i in field.idle
         ),
+        layout=_layout_in(field.layout),
     )
 
 

@@ -22,6 +22,8 @@ class GpuReason(StrEnum):
     MIG_MANAGER = "MIGManagerActive"
     DEVICE_PLUGIN = "DevicePluginActive"
     NVIDIA_DRA = "NvidiaDraDriverActive"
+    LAYOUT_PENDING = "LayoutPending"
+    """The node's mode wants something else of the GPU, which is not made yet or cannot be."""
     WITHHELD = "Withheld"
     """The plugin withholds the GPU without saying why in a word."""
     NOT_READY = "DriverNotReady"

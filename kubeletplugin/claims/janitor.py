@@ -130,7 +130,8 @@ class Janitor:
 
     def give_up_idle(self) -> None:
         """Remove what is kept for other claims, of which nobody would know who ends it."""
-        for ref in dict.fromkeys(e.claim for e in self._journal.entries() if e.idle):
+        idle = (e for e in self._journal.entries() if e.idle and not e.layout)
+        for ref in dict.fromkeys(e.claim for e in idle):
             self._upkeep.retry_removal(ref)
 
     def _turn(self) -> float:

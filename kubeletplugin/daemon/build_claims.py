@@ -25,8 +25,11 @@ from kubeletplugin.claims.prepare.removal import Removal
 from kubeletplugin.claims.prepare.rollback import Rollback
 from kubeletplugin.claims.prepare.slices import Slices
 from kubeletplugin.claims.prepare.specs import Specs
+from kubeletplugin.claims.recovery.allocated_elsewhere import AllocatedElsewhere
 from kubeletplugin.claims.recovery.given_devices import claims_of
+from kubeletplugin.claims.recovery.layouts import Layouts
 from kubeletplugin.claims.recovery.lost_slices import LostSlices
+from kubeletplugin.claims.recovery.ready_slices import ReadySlices
 from kubeletplugin.claims.recovery.rebuild import Rebuild
 from kubeletplugin.claims.recovery.recovery import Recovery
 from kubeletplugin.claims.release import Release
@@ -57,12 +60,14 @@ class ClaimParts:
     rebuild: Rebuild
     janitor: Janitor
     needs: NodeNeeds
+    layouts: Layouts
 
 
 @dataclass(frozen=True, slots=True)
 class _PrepareParts:
     """The transaction of Prepare, and its rollback."""
 
+    removal: Removal
     specs: Specs
     rollback: Rollback
     preparer: Preparer
@@ -196,7 +201,26 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         on_other_files=janitor.check_soon,
     )
     watch = _build_watch(common, eager, awaited)
-    return ClaimParts(node, failed, tasks, eager, watch, recovery, rebuild, janitor, needs)
+    layouts = _build_layouts(common, gpus, prepare.removal)
+    return ClaimParts(node, failed, tasks, eager, watch, recovery, rebuild, janitor, needs, layouts)
+
+
+def _build_layouts(common: Common, gpus: GpuParts, removal: Removal) -> Layouts:
+    options, journal = common.options, common.journal
+    allocated = AllocatedElsewhere(
+        common.api, journal, driver=options.driver_name, pool=options.pool
+    )
+    return Layouts(
+        gpus.hardware,
+        journal,
+        ReadySlices(gpus.hardware, journal, removal),
+        choice=gpus.choice.current,
+        leaves=gpus.letting_go.leaves,
+        enable_mig=options.enable_mig,
+        allocated=allocated.names,
+        reports=common.reports,
+        on_change=common.changed,
+    )
 
 
 def _build_watch(common: Common, eager: EagerCreation, awaited: AwaitedClaims) -> ClaimWatch | None:
@@ -264,4 +288,4 @@ def _build_prepare(
             seen=common.telemetry.metrics.claim_seen,
         ),
     )
-    return _PrepareParts(specs, rollback, preparer)
+    return _PrepareParts(removal, specs, rollback, preparer)

@@ -16,8 +16,10 @@ from kubeletplugin.gpus.lifecycle.hardwareloop import HardwareLoop
 from kubeletplugin.gpus.lifecycle.letgo import LettingGo
 from kubeletplugin.gpus.lifecycle.migmode import MigMode
 from kubeletplugin.gpus.looks import Looks
+from kubeletplugin.gpus.neighbours.node_choice import NodeChoice
 from kubeletplugin.gpus.neighbours.nodewatch import NodeWatch
 from kubeletplugin.gpus.neighbours.pausing import Pause, Pauses
+from kubeletplugin.host.class_files import ClassFiles
 from kubeletplugin.host.pidnamespace import sees_processes
 from kubeletplugin.nvml.session.session import Session
 
@@ -30,6 +32,7 @@ class GpuParts:
     looks: Looks
     monitor: HealthMonitor
     node_watch: NodeWatch
+    choice: NodeChoice
     mig_mode: MigMode
     library: DriverLibrary
     letting_go: LettingGo
@@ -44,7 +47,7 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
     refresh_status: RefreshStatus,
     on_instances: Callable[[], None],
     recover: Callable[[], None],
-    settle: Callable[[], None],
+    settle: Callable[[], float | None],
     end: Callable[[], None],
 ) -> GpuParts:
     """Build the parts that look at the GPUs; the hooks are called once threads run, not before.
@@ -70,12 +73,19 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
         hardware.withhold(asked.conflict if asked is not None else None, source="pause")
         loop.notify()
 
+    files = None if options.node_classes is None else ClassFiles(options.node_classes)
+
+    def hurry() -> None:
+        loop.hurry()
+
+    choice = NodeChoice(files, driver=options.driver_name, on_change=hurry)
     node_watch = NodeWatch(
         common.api,
         options.node_name,
         driver=options.driver_name,
         on_conflict=hardware.withhold,
         pauses=Pauses(options.pause_labels, reports=reports, on_change=pause),
+        choice=choice,
         ignore=options.ignore_other_managers,
         reports=reports,
     )
@@ -106,7 +116,9 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
     )
     mig_mode = MigMode(hardware, journal, reports=reports)
     looks = Looks(hardware.look)
-    return GpuParts(hardware, looks, monitor, node_watch, mig_mode, library, letting_go, loop)
+    return GpuParts(
+        hardware, looks, monitor, node_watch, choice, mig_mode, library, letting_go, loop
+    )
 
 
 def build_hardware(common: Common) -> Hardware:

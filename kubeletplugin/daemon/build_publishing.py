@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from dra.gpu.inventory import NodeMode
 from kubeletplugin.daemon.build_gpus import GpuParts
 from kubeletplugin.daemon.common import Common
 from kubeletplugin.publishing.allocatormode import AllocatorMode
@@ -26,12 +27,13 @@ class PublishingParts:
     failed_gpus: FailedGpus
 
 
-def build_publishing(
+def build_publishing(  # noqa: PLR0913 - whom it asks
     common: Common,
     gpus: GpuParts,
     *,
     missing: Callable[[], str],
     cdi_hook: Callable[[], str],
+    node_mode: Callable[[], NodeMode | None],
     failures: Callable[[], Failures],
 ) -> PublishingParts:
     """Build the publishing parts; the callables are NodeInventory's."""
@@ -55,6 +57,7 @@ def build_publishing(
         unseen=gpus.letting_go.unseen,
         before=lambda: gpus.letting_go.before,
         cdi_hook=cdi_hook,
+        node_mode=node_mode,
         failures=failures,
     )
     mignode = MigNodePublisher(

@@ -51,6 +51,7 @@ class Daemon:
             self.gpus,
             missing=lambda: self.claims.needs.missing,
             cdi_hook=lambda: self.claims.needs.hook,
+            node_mode=lambda: self.claims.layouts.mode,
             failures=lambda: Failures(self.claims.failed.listed(), self.claims.failed.resumed),
         )
         self.claims = build_claims(self.common, self.gpus, self.publishing)
@@ -152,10 +153,11 @@ class Daemon:
     def _check_soon(self) -> None:
         self.claims.janitor.check_soon()
 
-    def _settle(self) -> None:
+    def _settle(self) -> float | None:
         self.claims.needs.look()
-        if self.common.options.enable_mig:
-            self.gpus.mig_mode.enable()
+        soon = self.claims.layouts.settle()
+        self.gpus.mig_mode.settle(self.claims.layouts.wants_mig)
+        return soon
 
     def _end(self) -> None:
         """End in order; whoever runs this program starts it again."""
@@ -169,5 +171,6 @@ class Daemon:
         self.gpus.node_watch.look()
         self.claims.rebuild.run()
         self.claims.recovery.run()
+        self.claims.layouts.begin()
         for ref in dict.fromkeys(e.claim for e in common.journal.entries() if e.state in HELD):
             statuses.show_devices(ref, common.journal.of_claim(ref.uid))

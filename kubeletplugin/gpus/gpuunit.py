@@ -5,11 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
+from dra.gpu.geometry import Geometry, Occupant
 from dra.gpu.inventory import Gpu
 from dra.kube.timing import Clock, SystemClock
-from kubeletplugin.gpus.known_gpu import KnownGpu
+from kubeletplugin.gpus.known_gpu import DeclaredLayout, KnownGpu
 from kubeletplugin.gpus.locks import FifoLock
 from kubeletplugin.gpus.neighbours.other_managers import Conflict
 from kubeletplugin.gpus.offers import Offers
@@ -44,6 +46,9 @@ class GpuUnit:
         """Knowledge about the GPU now."""
         known = self._known
         offered = self._offers.of(known.card.geometry)
+        layout = known.layout
+        if offered is not None and layout is not None and layout.slices and not layout.waits:
+            offered = _only(offered, layout.slices)
         return known if offered is known.geometry else replace(known, geometry=offered)
 
     def set_card(self, card: Card) -> None:
@@ -53,6 +58,13 @@ class GpuUnit:
     def withhold(self, conflict: Conflict | None) -> None:
         """Give nothing out here for a reason, or for none any more. ``Hardware`` alone."""
         self._change(withheld=conflict)
+
+    def declare(self, layout: DeclaredLayout | None) -> bool:
+        """Offer these slices and no others; True if that is new. ``ReadySlices`` alone."""
+        with self._mutex:
+            changed = self._known.layout != layout
+            self._known = replace(self._known, layout=layout)
+            return changed
 
     def show(self, gpu: Gpu) -> Gpu | None:
         """Keep what is published from now on; returns what was before. ``Hardware`` alone."""
@@ -108,3 +120,9 @@ class GpuUnit:
     def _change(self, **fields: Any) -> None:
         with self._mutex:
             self._known = replace(self._known, **fields)
+
+
+@lru_cache(maxsize=64)
+def _only(geometry: Geometry, slices: tuple[Occupant, ...]) -> Geometry:
+    """One object for GPUs of one geometry and layout, which is asked for all the time."""
+    return geometry.only(slices)

@@ -4,10 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dra.gpu.geometry import Geometry
+from dra.gpu.geometry import Geometry, Occupant
 from dra.gpu.inventory import Gpu
 from kubeletplugin.gpus.neighbours.other_managers import Conflict
 from kubeletplugin.nvml.discovery import Card
+
+
+@dataclass(frozen=True, slots=True)
+class DeclaredLayout:
+    """Wish of the node's mode for a GPU that is not cut for claims alone.
+
+    ``slices`` are to stay on it, none for one that is to be whole. ``waits`` says why that is not
+    so yet, or cannot be; nothing new is given out meanwhile.
+    """
+
+    name: str
+    slices: tuple[Occupant, ...] = ()
+    waits: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +29,7 @@ class KnownGpu:
 
     ``card`` is NVML's description, ``geometry`` what is offered of its profiles: without those that
     could not be delivered as advertised, None without MIG mode.
+    ``layout`` is None where slices are made for claims.
     ``withheld``: no slice is given out here, because of another program or a pause.
     ``unhealthy``: the reason why no slice is made although the GPU answers; empty if one may be.
     ``let_go``: this program has nothing of the GPU open; says why and what ends that.
@@ -29,6 +43,7 @@ class KnownGpu:
     card: Card
     pcie_root: str = ""
     geometry: Geometry | None = None
+    layout: DeclaredLayout | None = None
     withheld: Conflict | None = None
     unhealthy: str = ""
     let_go: str = ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 
 from dra.gpu.inventory import AllocatorKind
 from kubeletplugin.host.driver.hooks import AUTO
@@ -38,6 +39,7 @@ class Options:
     slice is kept.
     ``library_directories`` are below the driver's root, ``cdi_hook`` is ``auto``, ``never`` or a
     path of the host.
+    ``node_classes`` is the directory of files that configure classes of nodes, if there is one.
     ``pause_labels`` are the keys, with wildcards, of labels that ask GPU clients to pause.
     """
 
@@ -54,6 +56,7 @@ class Options:
     eager_seconds: float = 120.0
     binding_conditions: BindingConditions = BindingConditions.AFTER_FAILURE
     idle_seconds: float = 0.0
+    node_classes: Path | None = None
     pause_labels: tuple[str, ...] = DEPLOY_LABELS
     xids: XidRules = field(default_factory=XidRules)
     library_directories: tuple[str, ...] = LIBRARY_DIRECTORIES

@@ -62,7 +62,8 @@ class Entry:
     rebuilt from what was found, without a record. A ``view`` looks at a whole GPU and holds nothing
     of it (adminAccess). ``interval`` is the length of turns set on a whole GPU for it, or empty.
     ``ahead``: made before kubelet asked for it, which has not asked yet.
-    ``idle``: its GPU instance alone is left, kept for another claim of the namespace. ``wiped``:
+    ``idle``: its GPU instance alone is left, kept for another claim of the namespace. ``layout``:
+    it is a slice of a declared layout, whose GPU instance stays when its claim goes. ``wiped``:
     lost to a GPU reset or driver reload, together with everything else on the GPU. ``quarantined``
     says why the record could not be understood, and is empty for all others. ``extra`` holds the
     fields that a newer version wrote besides; for a quarantined entry, the whole record.
@@ -89,6 +90,7 @@ class Entry:
     interval: str = ""
     ahead: bool = False
     idle: bool = False
+    layout: bool = False
     quarantined: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
@@ -96,6 +98,11 @@ class Entry:
     def key(self) -> tuple[str, str]:
         """Claim UID and device name."""
         return (self.claim.uid, self.device)
+
+    @property
+    def ready(self) -> bool:
+        """True if it is a slice of a layout that nobody holds."""
+        return self.idle and self.layout
 
     def at(self, state: State, *, note: str = "", **changes: Any) -> Entry:
         """This entry in another state; what was quarantined is understood from now on."""
@@ -108,6 +115,8 @@ class Entry:
 
     def holder(self) -> str:
         """Holder of the placement, in words for an error."""
+        if self.ready:
+            return f"a ready slice of the node's layout ({self.device})"
         why = f": {self.note}" if self.note else ""
         return f"claim {self.claim} (UID {self.claim.uid}, {self.device}, {self.state.value}{why})"
 

@@ -66,6 +66,7 @@ class _Fields(msgspec.Struct, rename="camel"):
     interval: str = ""
     ahead: bool = False
     idle: bool = False
+    layout: bool = False
 
 
 _KNOWN = frozenset(f.encode_name for f in msgspec.structs.fields(_Fields))
@@ -211,6 +212,7 @@ def _entry(fields: _Fields, raw: Record) -> Entry:
         interval=fields.interval,
         ahead=fields.ahead and _STATES[fields.state] in ARRIVING,
         idle=fields.idle and _STATES[fields.state] is State.CI_DESTROYED,
+        layout=fields.layout,
         extra=dict(raw),
     )
 
@@ -243,6 +245,7 @@ def _record(entry: Entry) -> Record:
         interval=entry.interval,
         ahead=entry.ahead,
         idle=entry.idle,
+        layout=entry.layout,
     )
     newer = {k: v for k, v in entry.extra.items() if k not in _KNOWN}
     known: Record = msgspec.to_builtins(fields)

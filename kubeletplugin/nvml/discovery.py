@@ -37,6 +37,7 @@ class Card:
     """A GPU as NVML describes it now.
 
     ``minor`` is the number of its device node. ``geometry`` is None without MIG mode.
+    The ids of the PCI device and of its board have the vendor in their lower halves.
     ``reason`` and ``problem`` say, for programs and for people, why it cannot be used; both are
     empty when it can.
     """
@@ -48,6 +49,8 @@ class Card:
     architecture: str = ""
     cuda_compute_capability: str = ""
     pci_bus_id: str = ""
+    pci_device_id: int = 0
+    pci_subsystem_id: int = 0
     memory_mib: int = 0
     mig_capable: bool = False
     mig_enabled: bool = False
@@ -142,7 +145,8 @@ def _describe(session: Session, device: Any, *, uuid: str, minor: int) -> Card:
     major, minor_version = ask(pynvml.nvmlDeviceGetCudaComputeCapability)
     architecture = ask(pynvml.nvmlDeviceGetArchitecture)
     brand = ask(pynvml.nvmlDeviceGetBrand)
-    bus_id = ask(pynvml.nvmlDeviceGetPciInfo).busId
+    pci = ask(pynvml.nvmlDeviceGetPciInfo)
+    bus_id = pci.busId
     return Card(
         uuid=uuid,
         minor=minor,
@@ -151,6 +155,8 @@ def _describe(session: Session, device: Any, *, uuid: str, minor: int) -> Card:
         architecture=architecture_name(architecture),
         cuda_compute_capability=f"{major}.{minor_version}",
         pci_bus_id=_pci_address(bus_id.decode() if isinstance(bus_id, bytes) else bus_id),
+        pci_device_id=pci.pciDeviceId,
+        pci_subsystem_id=pci.pciSubSystemId,
         memory_mib=ask(pynvml.nvmlDeviceGetMemoryInfo).total // _MIB,
         mig_capable=mode is not None,
         mig_enabled=enabled,

@@ -24,3 +24,12 @@ def enable_mig(uuid: str, *, node: str = _NODE, gpu: str = _GPU) -> str:
         f"turn it on with: nvidia-smi -i {uuid} -mig 1 (before Hopper between kubectl mig drain "
         f"{node} {gpu} --wait and kubectl mig resume {node} {gpu})"
     )
+
+
+def disable_mig(uuid: str, *, node: str = _NODE, gpu: str = _GPU) -> str:
+    """Remedy: turning off a GPU's MIG mode, which resets it before Hopper."""
+    return (
+        f"turn it off with: nvidia-smi -i {uuid} -mig 0 (before Hopper between kubectl mig drain "
+        f"{node} {gpu} --wait and kubectl mig resume {node} {gpu}), or set migMode: switch in the "
+        "class of the node where no reset is needed (from Hopper on)"
+    )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dra.gpu.inventory import Drain, FailedClaim, Gpu, Inventory
+from dra.gpu.inventory import Drain, FailedClaim, Gpu, Inventory, NodeMode
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.host.options import Options
 from kubeletplugin.journal.journal import Journal
@@ -26,6 +26,7 @@ class NodeInventory:
 
     ``gpus`` are all GPUs with their problems, ``drain`` is what an administrator drains,
     ``missing`` says what the node lacks for containers, ``cdi_hook`` is their hook program.
+    ``node_mode`` is what is to become of the GPUs.
     ``unseen`` is the reason of GPUs of which only is known what the MigNode said ``before``.
     """
 
@@ -43,6 +44,7 @@ class NodeInventory:
         cdi_hook: Callable[[], str] = str,
         unseen: Callable[[], str] = str,
         before: Callable[[], Inventory | None] = lambda: None,
+        node_mode: Callable[[], NodeMode | None] = lambda: None,
         failures: Callable[[], Failures] = Failures,
     ) -> None:
         self._options = options
@@ -56,6 +58,7 @@ class NodeInventory:
         self._unseen = unseen
         self._before = before
         self._cdi_hook = cdi_hook
+        self._node_mode = node_mode
         self._failures = failures
 
     def of_mignode(self) -> Inventory | None:
@@ -88,6 +91,7 @@ class NodeInventory:
             drain=self._drain(),
             resumed=failures.resumed,
             failed_claims=failures.failed_claims,
+            mode=self._node_mode(),
         )
 
     def _gpus_before(self) -> tuple[Gpu, ...]:

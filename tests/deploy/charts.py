@@ -47,6 +47,10 @@ VALUES: dict[str, Obj] = {
             "metricsFrom": [{"namespaceSelector": {"matchLabels": {"name": "monitoring"}}}]
         },
         "nodeLabels": {"enabled": True},
+        "nodeClasses": {
+            "classes": {"default": {"mode": "whole", "migMode": "switch"}},
+            "configMaps": ["mig-parted"],
+        },
         "finalizerAtCreation": {"classes": ["team-slices", "other.example.com"]},
     },
     "webhook": {"webhook": {"enabled": True}, "driverName": "other.example.com"},

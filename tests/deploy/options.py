@@ -75,6 +75,11 @@ BY_VALUE: dict[str, dict[str, Given]] = {
         "--state-dir": ("kubeletPlugin.stateDir", "/srv/state", Path("/srv/state")),
         "--enable-mig": ("kubeletPlugin.enableMig", True, True),
         "--ignore-other-managers": ("kubeletPlugin.ignoreOtherManagers", True, True),
+        "--node-classes": (
+            "nodeClasses.configMaps",
+            ["mig-parted"],
+            Path("/etc/mig.dra.dev/node-classes"),
+        ),
         "--pause-labels": ("kubeletPlugin.pauseLabels", ["a.example/*", "b"], "a.example/*,b"),
         "--nvml-timeout": ("kubeletPlugin.nvmlTimeout", 30, 30.0),
         "--forgotten-after": ("kubeletPlugin.forgottenAfter", 300, 300.0),

@@ -80,6 +80,7 @@ class Rig:
         self.eager_seconds = 600.0
         self.idle_seconds = 0.0
         self.binding_conditions = BindingConditions.AFTER_FAILURE
+        self.node_classes: Path | None = None
         self.daemon: Daemon | None = None
         self.telemetry = Telemetry()
         self._stop = threading.Event()
@@ -118,6 +119,7 @@ class Rig:
             eager_seconds=self.eager_seconds,
             idle_seconds=self.idle_seconds,
             binding_conditions=self.binding_conditions,
+            node_classes=self.node_classes,
         )
         self._stop = threading.Event()
         self.telemetry = Telemetry()

@@ -12,6 +12,7 @@ from dra.common.resources import NODES, RESOURCE_SLICES, Obj, Resource
 from dra.gpu.reasons import GpuReason
 from dra.kube.mirror.reflector import Reflector
 from dra.resourceslices.nvidiadra import DEPLOY_LABEL, DRA_DRIVER
+from kubeletplugin.gpus.neighbours.node_choice import NodeChoice
 from kubeletplugin.gpus.neighbours.nodewatch import NodeWatch
 from kubeletplugin.gpus.neighbours.other_managers import Conflict
 from kubeletplugin.gpus.neighbours.pausing import Pauses
@@ -182,6 +183,7 @@ class Seen:
             driver=driver,
             on_conflict=self.conflicts.append,
             pauses=Pauses((), reports=reports, on_change=lambda _: None),
+            choice=NodeChoice(None, driver=driver, on_change=lambda: None),
             reports=reports,
         )
 

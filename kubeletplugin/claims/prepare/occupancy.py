@@ -46,9 +46,9 @@ class Occupancy:
         """Remove leftovers of ours in the way.
 
         Returns the leftover whose GPU instance has the very shape that is wanted and no compute
-        instance, left by a claim of the same namespace, and is kept for that or cannot be
-        destroyed: it is to be used again. A driver was seen to refuse to destroy one (IN_USE) with
-        no process left.
+        instance, left by a claim of the same namespace or ready for any, and is kept for that or
+        cannot be destroyed: it is to be used again. A driver was seen to refuse to destroy one
+        (IN_USE) with no process left.
 
         Raises:
             BusyError: somebody holds the placement; ``passing`` if it is on its way out.
@@ -67,7 +67,7 @@ class Occupancy:
                     passing=other.ahead,
                 )
             same = (other.profile_id, other.placement) == (entry.profile_id, placement)
-            akin = other.claim.namespace == entry.claim.namespace
+            akin = other.ready or other.claim.namespace == entry.claim.namespace
             if other.idle and same and akin and self._removal.is_bare(other):
                 reusable = other
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from kubeletplugin.claims.prepare.ready_entries import ready_entry
 from kubeletplugin.errors import PluginError
 from kubeletplugin.gpus.ownership.identity import Identity
 from kubeletplugin.journal.entries import ARRIVING, LEAVING, Entry, State
@@ -30,7 +31,7 @@ class Removal:
         """Destroy what is left of an entry's slice and forget the entry; the GPU's lock is held.
 
         The entry becomes again what it was ``before``, if that is given. With ``keep`` the GPU
-        instance stays, and the entry says that it is idle.
+        instance stays, and the entry says that it is idle; that of a layout is a claim's no more.
         Nothing left is fine, and so is what may be another's in its place: it is left alone, and
         the answer says in words what it is.
 
@@ -52,7 +53,12 @@ class Removal:
             self._without_compute_instance.add(entry.key)
             if keep:
                 idle = entry.at(State.CI_DESTROYED, gi_id=gi_id, ci_id=None, mig_uuid="", idle=True)
-                self._journal.put(idle)
+                if entry.layout:
+                    ready = ready_entry(idle)
+                    self._journal.exchange(entry, ready)
+                    self._identity.note_made(ready)
+                else:
+                    self._journal.put(idle)
                 self._without_compute_instance.discard(entry.key)
                 return ""
             if entry.state is not State.CI_DESTROYED:

@@ -14,6 +14,7 @@ from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef
 from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.claims.prepare.patience import patiently
+from kubeletplugin.claims.prepare.ready_entries import is_declared
 from kubeletplugin.claims.prepare.removal import Removal
 from kubeletplugin.claims.prepare.specs import Specs
 from kubeletplugin.errors import HardwareError, PluginError
@@ -119,7 +120,8 @@ class Rollback:
     def retry_removal(self, uid: str) -> Remainder:
         """Try once more to remove what is on its way out."""
         left = Remainder()
-        rest = [e for e in self._journal.of_claim(uid) if e.state in LEAVING and not e.quarantined]
+        entries = self._journal.of_claim(uid)
+        rest = [e for e in entries if e.state in LEAVING and not e.quarantined and not e.ready]
         self._entries(rest, left, 0.0, State.LEFTOVER)
         return left
 
@@ -188,7 +190,8 @@ class Rollback:
             if current.placement is None:
                 self._journal.remove(current)
                 return
-            if other := self._removal.remove(current, before, keep=keep(current)):
+            stays = keep(current) or (current.layout and is_declared(unit, current))
+            if other := self._removal.remove(current, before, keep=stays):
                 _log.warning("%s", other)
                 self._reports.report_node(NodeReason.FOREIGN, other, warning=True)
         finally:

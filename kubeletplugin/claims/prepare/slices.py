@@ -11,6 +11,7 @@ from dataclasses import replace
 from dra.gpu.geometry import Placement, Profile
 from kubeletplugin.claims.prepare.gpu_checks import check_mig, check_withheld, mode_is_off
 from kubeletplugin.claims.prepare.occupancy import Occupancy
+from kubeletplugin.claims.prepare.ready_entries import is_declared
 from kubeletplugin.claims.prepare.removal import Removal
 from kubeletplugin.errors import DeviceError, HardwareError
 from kubeletplugin.gpus.gpuunit import GpuUnit
@@ -77,9 +78,10 @@ class Slices:
     def _make(self, unit: GpuUnit, entry: Entry) -> Entry:
         """Record the intent, make both instances, read them back."""
         profile, placement = _shape(unit, entry)
+        entry = replace(entry, layout=is_declared(unit, entry))
         leftover = self._occupancy.make_room(unit, entry, placement)
         if leftover is not None and leftover.gi_id is not None:
-            detail = f"the GPU instance was left by claim {leftover.claim}"
+            detail = f"the GPU instance was left by {leftover.holder()}"
             _log.info("GPU instance used again", extra=device(entry, detail=detail))
             entry = self._bare(entry, leftover.gi_id)
             self._journal.exchange(leftover, entry)
@@ -176,6 +178,8 @@ def _shape(unit: GpuUnit, entry: Entry) -> tuple[Profile, Placement]:
     )
     if profile is None or entry.placement not in profile.placements:
         why = "" if entry.profile_id is None else unit.struck(entry.profile_id)
+        if gpu.layout is not None and not why:
+            why = f"its layout is {gpu.layout.name}"
         raise DeviceError(
             f"{unit.name} offers no profile {entry.profile} at {entry.placement}"
             + (f": {why}" if why else "")

@@ -103,10 +103,11 @@ def _slice(device: AllocatedDevice, parsed: MigDevice, unit: GpuUnit) -> Wanted:
         )
     placement = next((p for p in profile.placements if p.start == parsed.start), None)
     if placement is None:
-        starts = ", ".join(str(p.start) for p in profile.placements)
+        starts = ", ".join(str(p.start) for p in profile.placements) or "none"
+        why = f" (its layout is {gpu.layout.name})" if gpu.layout is not None else ""
         raise DeviceError(
             f"{profile.name} on {unit.name} cannot start at memory slice {parsed.start}; "
-            f"it can at: {starts}"
+            f"it can at: {starts}{why}"
         )
     return Wanted(
         device.device,

@@ -50,6 +50,20 @@ def given_devices(
             yield Given(claim.ref, device, len(ours))
 
 
+def allocated_devices(
+    claims: Iterable[Obj], *, driver: str, pool: str
+) -> Iterator[tuple[ClaimRef, str]]:
+    """The devices of ``driver`` in ``pool`` that claims were given, reserved or not.
+
+    Those that hold nothing (``adminAccess``) are left out.
+    """
+    for obj in claims:
+        claim = read_claim(obj)
+        for device in claim.allocation.of_driver(driver) if claim.allocation is not None else ():
+            if device.pool == pool and not device.admin_access:
+                yield claim.ref, device.device
+
+
 def claims_of(api: KubeApi, pool: str) -> Iterable[Obj]:
     """The claims of the cluster that name ``pool`` in their status; no others are held in memory.
 

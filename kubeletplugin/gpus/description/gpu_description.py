@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from dra.gpu.geometry import Geometry
-from dra.gpu.inventory import Gpu, IdleInstance, Instance, InstanceState
+from dra.gpu.inventory import Gpu, GpuLayout, IdleInstance, Instance, InstanceState
 from dra.gpu.reasons import GpuReason
 from kubeletplugin.gpus.known_gpu import KnownGpu
 from kubeletplugin.journal.entries import LEAVING, Entry, State
@@ -61,11 +61,19 @@ def describe(
         idle=tuple(
             IdleInstance(e.placement, e.profile_id, e.claim.namespace)
             for e in owners.values()
-            if e.idle and e.placement is not None
+            if e.idle and not e.layout and e.placement is not None
         ),
+        layout=_layout(known, owners.values()),
         unavailable=problem,
         reason=reason,
     )
+
+
+def _layout(known: KnownGpu, owners: Iterable[Entry]) -> GpuLayout | None:
+    if known.layout is None or not known.layout.slices:
+        return None
+    ready = (e.placement for e in owners if e.ready and e.placement is not None)
+    return GpuLayout(known.layout.name, tuple(sorted(ready)))
 
 
 def _instances(
@@ -130,6 +138,8 @@ def _availability(known: KnownGpu, failure: tuple[str, str]) -> tuple[str, str]:
         return card.reason, card.problem
     if known.withheld is not None:
         return known.withheld.reason, known.withheld.problem
+    if known.layout is not None and known.layout.waits:
+        return GpuReason.LAYOUT_PENDING, known.layout.waits
     if not card.mig_capable:
         return GpuReason.NO_MIG, ""
     return "" if card.mig_enabled else GpuReason.MIG_OFF, ""

@@ -28,7 +28,8 @@ class HardwareLoop:
     """Sets readiness once the GPUs are known; ``recover`` runs before the first time.
 
     ``holding`` is asked before NVML is.
-    ``settle`` runs after every look at the GPUs. ``library`` hears how NVML answers.
+    ``settle`` runs after every look at the GPUs, and says in how many seconds it is to run again if
+    that is sooner than usual. ``library`` hears how NVML answers.
     ``beat`` is called every round.
     """
 
@@ -40,7 +41,7 @@ class HardwareLoop:
         holding: LettingGo,
         recover: Callable[[], None],
         library: DriverLibrary,
-        settle: Callable[[], None] = lambda: None,
+        settle: Callable[[], float | None] = lambda: None,
         beat: Callable[[], None] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
@@ -55,6 +56,7 @@ class HardwareLoop:
         self._recovered = False
         self._backoff = Backoff(first=1.0)
         self._due = 0.0
+        self._hurried = False
         self.thread = Loop("hardware", self._turn, beat=beat, clock=clock)
 
     def start(self) -> None:
@@ -66,6 +68,11 @@ class HardwareLoop:
         self.thread.stop()
         self.thread.join()
 
+    def hurry(self) -> None:
+        """Look at once: something else is wanted of the GPUs."""
+        self._hurried = True
+        self.thread.notify()
+
     def notify(self) -> None:
         """Look soon, if other GPUs than before are to be held open."""
         self.thread.notify()
@@ -73,15 +80,16 @@ class HardwareLoop:
     def _turn(self) -> float:
         """A look if one is due, or GPUs are to be let go of; returns seconds until the next."""
         left = self._due - self._clock.monotonic()
-        if left > 0 and not self._holding.pending:
+        if left > 0 and not self._holding.pending and not self._hurried:
             return left
+        self._hurried = False
         delay = self._look()
         self._due = self._clock.monotonic() + delay
         return delay
 
     def _look(self) -> float:
         try:
-            self._step()
+            soon = self._step()
             if self._hardware.session.is_open:
                 self._library.note_answer()
         except (NvmlError, PluginError) as error:
@@ -92,23 +100,24 @@ class HardwareLoop:
             _log.exception("hardware")
             return self._unavailable(repr(error))
         self._backoff.reset()
-        return POLL_SECONDS
+        return POLL_SECONDS if soon is None else min(soon, POLL_SECONDS)
 
-    def _step(self) -> None:
+    def _step(self) -> float | None:
         if not self._holding.settle():
             self._rest()
-        elif self._readiness.is_ready:
+            return None
+        if self._readiness.is_ready:
             self._hardware.poll()
             self._regaining.look()
-            self._settle()
-        else:
-            self._hardware.session.open()
-            self._hardware.discover()
-            self._settle()
-            if not self._recovered:
-                self._recover()
-                self._recovered = True
-            self._readiness.set_ready()
+            return self._settle()
+        self._hardware.session.open()
+        self._hardware.discover()
+        soon = self._settle()
+        if not self._recovered:
+            self._recover()
+            self._recovered = True
+        self._readiness.set_ready()
+        return soon
 
     def _rest(self) -> None:
         """Serve without NVML, as far as that goes."""

@@ -11,6 +11,7 @@ from dra.kube.client.transport import KubeApi
 from dra.kube.errors import KubeError
 from dra.kube.mirror.reflector import Change, Reflector
 from dra.resourceslices.nvidiadra import DRA_DRIVER, summary
+from kubeletplugin.gpus.neighbours.node_choice import NodeChoice
 from kubeletplugin.gpus.neighbours.other_managers import Conflict, conflict
 from kubeletplugin.gpus.neighbours.pausing import Pauses
 from kubeletplugin.telemetry.reports import Reports
@@ -22,7 +23,7 @@ class NodeWatch:
     """Tells when another manager appears or goes; ``on_conflict`` gets it, or None.
 
     ``driver`` is this program's name: slices under it are its own. With ``ignore`` nobody counts as
-    another manager. ``pauses`` sees the Node as well.
+    another manager. ``pauses`` and ``choice`` see the Node as well.
     """
 
     def __init__(  # noqa: PLR0913 - what it looks for, and whom it tells
@@ -33,6 +34,7 @@ class NodeWatch:
         driver: str,
         on_conflict: Callable[[Conflict | None], None],
         pauses: Pauses,
+        choice: NodeChoice,
         ignore: bool = False,
         reports: Reports,
     ) -> None:
@@ -40,6 +42,7 @@ class NodeWatch:
         self._node_name = node_name
         self._on_conflict = on_conflict
         self.pauses = pauses
+        self._choice = choice
         self._ignore = ignore
         self._reports = reports
         self._lock = threading.Lock()
@@ -95,11 +98,13 @@ class NodeWatch:
         """Decide anew, with the Node as it is now if that has changed."""
         if node is not None:
             self.pauses.see(node)
+            self._choice.see(node)
         with self._lock:
             if node is not None:
                 self._node = node
             slices = self._slices.store.list() if self._slices.synced else self._listed
-            found = None if self._ignore else conflict(self._node, slices)
+            ours = self._choice.configured
+            found = None if self._ignore else conflict(self._node, slices, makes_layouts=ours)
             if found == self._current:
                 return
             self._current = found

@@ -14,6 +14,7 @@ from dra.resourceslices.nvidiadra import DEPLOY_LABEL, dra_driver
 
 _CONFIG = "nvidia.com/mig.config"
 _STATE = "nvidia.com/mig.config.state"
+_DEPLOY = "nvidia.com/gpu.deploy.mig-manager"
 _WHOLE = "nvidia.com/gpu"
 _SLICES = "nvidia.com/mig-"
 
@@ -32,13 +33,18 @@ class Conflict:
 
 
 def conflict(
-    node: Mapping[str, Any], summaries: Iterable[Mapping[str, Any]] = ()
+    node: Mapping[str, Any],
+    summaries: Iterable[Mapping[str, Any]] = (),
+    *,
+    makes_layouts: bool = False,
 ) -> Conflict | None:
     """Find another manager of a Node's GPUs (core/v1, as JSON); of several the most dangerous.
 
-    ``summaries`` are those of the ResourceSlices that NVIDIA's DRA driver has for it.
+    ``summaries`` are those of the ResourceSlices that NVIDIA's DRA driver has for it. With
+    ``makes_layouts`` this program does what the label of mig-manager says.
     """
-    return _mig_manager(node) or _dra_driver(node, summaries) or _device_plugin(node)
+    mig_manager = _second_mig_manager(node) if makes_layouts else _mig_manager(node)
+    return mig_manager or _dra_driver(node, summaries) or _device_plugin(node)
 
 
 def _mig_manager(node: Mapping[str, Any]) -> Conflict | None:
@@ -62,6 +68,20 @@ def _mig_manager(node: Mapping[str, Any]) -> Conflict | None:
         f"{_CONFIG} and mig-manager from this node",
         frozen=True,
         passing=True,
+    )
+
+
+def _second_mig_manager(node: Mapping[str, Any]) -> Conflict | None:
+    """MIG manager, where this program makes the layouts: the GPU operator runs it by a label."""
+    labels = node.get("metadata", {}).get("labels") or {}
+    value = labels.get(_DEPLOY, "")
+    if value in {"", "false"}:
+        return None
+    return Conflict(
+        NodeReason.MIG_MANAGER,
+        f"mig-manager is to run on this node ({_DEPLOY}={value}), where layouts are made by this "
+        f"plugin; set the label {_DEPLOY} to false, or take the class of the node away",
+        frozen=True,
     )
 
 

@@ -1,0 +1,1 @@
+"""Declared geometries of GPUs: which is whose, and where its slices lie."""

@@ -1,0 +1,253 @@
+"""The node's mode on its GPUs: slices of a layout kept ready, GPUs kept whole, or left to claims.
+
+A change waits until nobody holds what would have to go, and nothing new is given out of the GPU
+meanwhile. What is there already and belongs to the new layout stays.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
+from api.layouts import LayoutEntry
+from dra.claims.reasons import NodeReason
+from dra.gpu.geometry import Occupant
+from dra.gpu.inventory import NodeMode
+from dra.kube.timing import Clock, SystemClock
+from dra.layouts.choosing import Choice
+from dra.layouts.placing import PlacingError, place
+from kubeletplugin.claims.prepare.ready_entries import occupant_of
+from kubeletplugin.claims.recovery.ready_slices import ReadySlices
+from kubeletplugin.errors import PluginError
+from kubeletplugin.gpus.gpuunit import GpuUnit
+from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.gpus.known_gpu import DeclaredLayout
+from kubeletplugin.journal.entries import LEAVING
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.nvml.errors import NvmlError
+from kubeletplugin.nvml.remedies import disable_mig, enable_mig
+from kubeletplugin.telemetry.reports import Reports
+
+_log = logging.getLogger(__name__)
+GRACE_SECONDS = 2.0
+"""Time for the controller to hear that nothing of a GPU is given out any more."""
+_PENDING, _SUCCESS, _FAILED = "pending", "success", "failed"
+Allocated = Callable[[GpuUnit, Iterable[Occupant]], Iterable[str]]
+
+
+class Layouts:
+    """Settles all GPUs, in the thread that looks at the hardware.
+
+    ``choice`` is what is to become of them, ``leaves`` says of a GPU by name that it is to be let
+    go of, ``enable_mig`` is the option of that name. ``allocated`` names claims that were given
+    other parts of a GPU than these, by the API server; it raises PluginError without an answer.
+    ``on_change`` hears that :attr:`mode`, which is published, is another.
+    """
+
+    def __init__(  # noqa: PLR0913 - what is wanted, and what is there
+        self,
+        hardware: Hardware,
+        journal: Journal,
+        ready: ReadySlices,
+        *,
+        choice: Callable[[], Choice | None],
+        leaves: Callable[[str], bool],
+        enable_mig: bool,
+        allocated: Allocated,
+        reports: Reports,
+        on_change: Callable[[], None],
+        clock: Clock | None = None,
+    ) -> None:
+        self._hardware = hardware
+        self._journal = journal
+        self._ready = ready
+        self._choice = choice
+        self._leaves = leaves
+        self._enable_mig = enable_mig
+        self._allocated = allocated
+        self._reports = reports
+        self._on_change = on_change
+        self._clock = clock or SystemClock()
+        self.mode: NodeMode | None = None
+        self._begun = self._unconfigured = False
+        self._waits: dict[str, str] = {}
+        self._failed: set[str] = set()
+        self._since: dict[str, float] = {}
+        self._mig: dict[str, bool] = {}
+
+    def begin(self) -> None:
+        """Change GPUs in ``settle`` from now on: it is known what the last run left."""
+        self._begun = True
+        self.settle(at_once=True)
+
+    def wants_mig(self, unit: GpuUnit) -> bool | None:
+        """MIG mode that a GPU is to have and may be given now; None: it stays as it is."""
+        return self._mig.get(unit.uuid, True if self._unconfigured and self._enable_mig else None)
+
+    def settle(self, *, at_once: bool = False) -> float | None:
+        """Bring each GPU nearer to what is wanted; seconds until more can be done, or None.
+
+        ``at_once``: nothing was given out before, so that nobody has to hear of a change first.
+        """
+        choice = self._choice()
+        self._unconfigured = choice is None
+        if not self._begun or (choice is None and self.mode is None and not self._left_over()):
+            return None
+        self._mig = {}
+        by_address = sorted(self._hardware.units(), key=lambda u: u.known.card.pci_bus_id)
+        for index, unit in enumerate(by_address):
+            if self._can_change(unit) and unit.lock.try_enter():
+                try:
+                    self._gpu(unit, index, choice, at_once=at_once)
+                finally:
+                    unit.lock.leave()
+        self._tell(choice, by_address)
+        return GRACE_SECONDS if self._heard_soon() else None
+
+    def _heard_soon(self) -> bool:
+        """True if somebody is still to hear that a GPU changes."""
+        return any(self._clock.monotonic() - t < GRACE_SECONDS for t in self._since.values())
+
+    def _left_over(self) -> bool:
+        return any(e.ready for e in self._journal.entries())
+
+    def _can_change(self, unit: GpuUnit) -> bool:
+        gpu = unit.known
+        frozen = gpu.withheld is not None and gpu.withheld.frozen
+        return not (gpu.let_go or gpu.card.problem or gpu.unhealthy or frozen)
+
+    def _gpu(self, unit: GpuUnit, index: int, choice: Choice | None, *, at_once: bool) -> None:
+        before = unit.known.layout
+        self._failed.discard(unit.uuid)
+        try:
+            layout = self._wanted(unit, index, choice, at_once=at_once)
+        except (NvmlError, PluginError) as error:
+            self._failed.add(unit.uuid)
+            layout = replace(before or DeclaredLayout(""), waits=str(error))
+        except PlacingError as error:
+            self._failed.add(unit.uuid)
+            card = unit.known.card
+            name = choice.layout if choice else ""
+            text = f"{unit.name} ({card.product_name}) cannot have the layout {name!r}: {error}"
+            layout = replace(before or DeclaredLayout(name), waits=text)
+        self._waits[unit.uuid] = layout.waits if layout is not None else ""
+        if not self._waits[unit.uuid]:
+            self._since.pop(unit.uuid, None)
+        if unit.declare(layout):
+            self._hardware.observe(unit)
+
+    def _wanted(
+        self, unit: GpuUnit, index: int, choice: Choice | None, *, at_once: bool
+    ) -> DeclaredLayout | None:
+        """The GPU's layout as it is by now, with what it waits for."""
+        before = unit.known.layout
+        if self._leaves(unit.name):
+            self._ready.remove(unit)
+            return before
+        if self._journal.rebuild:
+            return before  # what looks like nobody's may be a claim's
+        if choice is not None and choice.problem:
+            self._failed.add(unit.uuid)
+            # What was made stays; a GPU of which nothing is known is not given out either way.
+            return before or DeclaredLayout(choice.layout, waits=choice.problem)
+        return self._chosen(unit, index, choice, at_once=at_once)
+
+    def _chosen(
+        self, unit: GpuUnit, index: int, choice: Choice | None, *, at_once: bool
+    ) -> DeclaredLayout | None:
+        card = unit.known.card
+        mode = "on-demand" if choice is None or not card.mig_capable else choice.mode
+        if choice is not None and mode == "layout":
+            entry = choice.of_gpu(index, device=card.pci_device_id, subsystem=card.pci_subsystem_id)
+            if entry is not None and entry.counts:
+                return self._layout(unit, choice, entry, at_once=at_once)
+            mode = "whole" if entry is not None and not entry.mig_enabled else "on-demand"
+        if choice is not None and mode == "whole":
+            return self._whole(unit, choice, at_once=at_once)
+        self._ready.remove(unit)
+        if self._policy(choice) != "keep":
+            self._mig[unit.uuid] = True
+        return None
+
+    def _policy(self, choice: Choice | None) -> str:
+        chosen = "keep" if choice is None else choice.mig_mode
+        return "enable" if chosen == "keep" and self._enable_mig else chosen
+
+    def _whole(self, unit: GpuUnit, choice: Choice, *, at_once: bool) -> DeclaredLayout | None:
+        if not unit.known.card.mig_enabled:
+            self._ready.remove(unit)
+            return None
+        waits = self._held(unit, (), at_once=at_once)
+        if not waits:
+            self._ready.remove(unit)
+            waits = f"MIG mode of {unit.name} is on; {disable_mig(unit.uuid, gpu=unit.name)}"
+            if self._policy(choice) == "switch":
+                self._mig[unit.uuid] = False
+        return DeclaredLayout(choice.layout or "whole", waits=waits)
+
+    def _layout(
+        self, unit: GpuUnit, choice: Choice, entry: LayoutEntry, *, at_once: bool
+    ) -> DeclaredLayout:
+        card, before = unit.known.card, unit.known.layout
+        if card.geometry is None:
+            waits = self._held(unit, (), at_once=at_once)
+            if not waits:
+                waits = f"MIG mode of {unit.name} is off; {enable_mig(unit.uuid, gpu=unit.name)}"
+                if self._policy(choice) != "keep":
+                    self._mig[unit.uuid] = True
+            return DeclaredLayout(choice.layout, waits=waits)
+        slices = self._slices(unit, entry)
+        settled = before is not None and not before.waits and before.slices == slices
+        if not settled and (waits := self._held(unit, slices, at_once=at_once)):
+            return DeclaredLayout(choice.layout, slices, waits)
+        if made := self._ready.make(unit, slices):
+            _log.info("%s: %d ready slices made for layout %s", unit.name, made, choice.layout)
+        return DeclaredLayout(choice.layout, slices)
+
+    def _slices(self, unit: GpuUnit, entry: LayoutEntry) -> tuple[Occupant, ...]:
+        """Places of the slices: those of before, those that some have, or any."""
+        geometry, before = unit.known.card.geometry, unit.known.layout
+        if geometry is None:
+            return ()
+        names = {p.id: p.name for p in geometry.profiles}
+        if before is not None:
+            had = Counter(names.get(o.profile_id or 0, "") for o in before.slices)
+            if had == Counter(dict(entry.counts)):
+                return before.slices
+        entries = self._journal.of_gpu(unit.uuid)
+        staying = (occupant_of(e) for e in entries if e.ready or e.state not in LEAVING)
+        return place(geometry, entry.counts, [o for o in staying if o is not None])
+
+    def _held(self, unit: GpuUnit, slices: tuple[Occupant, ...], *, at_once: bool) -> str:
+        """Text on what has to go first; empty if nothing has. The API server is asked last."""
+        now = self._clock.monotonic()
+        since = self._since.setdefault(unit.uuid, now)
+        found = list(self._ready.in_the_way(unit, slices))
+        if not found and not at_once and now - since < GRACE_SECONDS:
+            return f"{unit.name} is about to change"
+        found = found or list(self._allocated(unit, slices))
+        return f"{unit.name} waits for {', '.join(found)} to go" if found else ""
+
+    def _tell(self, choice: Choice | None, units: Iterable[GpuUnit]) -> None:
+        mode = None
+        if choice is not None:
+            waits = [text for u in units if (text := self._waits.get(u.uuid, ""))]
+            message = "; ".join(dict.fromkeys(waits)) or choice.problem
+            state = _PENDING if message else _SUCCESS
+            if choice.problem or self._failed & {u.uuid for u in units}:
+                state = _FAILED
+            mode = NodeMode(choice.mode, state, choice.layout, message)
+        before, self.mode = self.mode, mode
+        if mode == before:
+            return
+        self._on_change()
+        if mode is None:
+            return
+        what = f"mode {mode.mode}" + (f", layout {mode.layout}" if mode.layout else "")
+        text = f"{what}: {mode.message or 'made'}"
+        _log.info("%s: %s", mode.state, text)
+        reasons = {_FAILED: NodeReason.LAYOUT_FAILED, _PENDING: NodeReason.LAYOUT_PENDING}
+        reason = reasons.get(mode.state, NodeReason.LAYOUT_MADE)
+        self._reports.report_node(reason, text, warning=mode.state == _FAILED)

@@ -1,0 +1,75 @@
+"""Files of a directory that configure classes of nodes, read anew when one has changed.
+
+A file is a ``MigNodeClass``, called like its class, or one of mig-parted's, whose layouts all
+classes can have. The directory is a mounted ConfigMap, where kubelet exchanges files under way.
+"""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from api.errors import InvalidObjectError
+from api.layouts import Layout, decode_layouts, is_layouts
+from api.nodeclass import NodeClass, decode_node_class
+from dra.layouts.choosing import Classes
+
+_log = logging.getLogger(__name__)
+_SUFFIXES = frozenset({".yaml", ".yml", ".json"})
+
+
+class ClassFiles:
+    """The files of ``folder``. For one thread."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stamp: object = None
+        self._known = Classes({}, {}, {})
+
+    def read(self) -> Classes:
+        """Content of the files now. Never raises: what is wrong with them is said in it."""
+        stamp = self._look()
+        if stamp != self._stamp:
+            self._stamp, self._known = stamp, read_classes(self._folder)
+            for name, problem in self._known.problems.items():
+                _log.error("class %s of nodes: %s", name, problem)
+        return self._known
+
+    def _look(self) -> object:
+        try:
+            found = [(p.name, p.stat()) for p in _files(self._folder)]
+        except OSError as error:
+            return str(error)
+        return [(name, s.st_ino, s.st_size, s.st_mtime_ns) for name, s in found]
+
+
+def read_classes(folder: Path) -> Classes:
+    """Content of all files of a directory, valid or not."""
+    classes: dict[str, NodeClass] = {}
+    layouts: dict[str, Layout] = {}
+    problems: dict[str, str] = {}
+    try:
+        files = _files(folder)
+    except OSError as error:
+        return Classes({}, {}, {"default": f"{folder}: {error.strerror or error}"})
+    for path in files:
+        try:
+            obj: Any = yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader)
+            if is_layouts(obj):
+                layouts |= decode_layouts(obj)
+            else:
+                classes[path.stem] = decode_node_class(obj)
+        except (OSError, ValueError, yaml.YAMLError, InvalidObjectError) as error:
+            problems[path.stem] = f"{path.name}: {' '.join(str(error).split())}"
+    return Classes(classes, layouts, problems)
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(
+        p
+        for p in folder.iterdir()
+        if p.suffix in _SUFFIXES and not p.name.startswith(".") and p.is_file()
+    )

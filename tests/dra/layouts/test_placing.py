@@ -1,0 +1,78 @@
+"""Placements of declared slices: any way in which they fit is found, and what is there stays."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from dra.gpu.geometry import Occupant, Placement
+from dra.gpu.inventory import Gpu, GpuLayout, Inventory, NodeMode
+from dra.gpu.mignode import from_mignode, to_mignode
+from dra.layouts.placing import PlacingError, place
+from tests.dra.gpus import A100
+
+_BALANCED = (("1g.5gb", 2), ("2g.10gb", 1), ("3g.20gb", 1))
+
+
+@pytest.mark.parametrize(
+    ("counts", "starts"),
+    [
+        ((("1g.5gb", 7),), [0, 1, 2, 3, 4, 5, 6]),
+        ((("2g.10gb", 3),), [0, 2, 4]),
+        ((("3g.20gb", 2),), [0, 4]),
+        ((("7g.40gb", 1),), [0]),
+        ((("1g.10gb", 4),), [0, 2, 4, 6]),
+        (_BALANCED, [0, 2, 3, 4]),
+        ((("4g.20gb", 1), ("3g.20gb", 1)), [0, 4]),
+        ((("1g.5gb+me", 1), ("1g.5gb", 6)), [0, 1, 2, 3, 4, 5, 6]),
+        ((("1g.5gb", 0), ("2g.10gb", 1)), [0]),
+    ],
+)
+def test_declared_slices_lie_beside_each_other(
+    counts: tuple[tuple[str, int], ...], starts: list[int]
+) -> None:
+    found = place(A100, counts)
+    assert [o.placement.start for o in found] == starts
+    assert not any(a.placement.overlaps(b.placement) for a, b in pairwise(found))
+
+
+@pytest.mark.parametrize(
+    ("counts", "text"),
+    [
+        ((("3g.20gb", 3),), "3 x 3g.20gb do not fit on it together"),
+        ((("1g.5gb+me", 2),), "2 x 1g.5gb+me do not fit"),
+        ((("1g.5gb", 100),), "100 x 1g.5gb do not fit"),
+        ((("1g.6gb", 1),), "no profile 1g.6gb; it has: 1g.5gb, 1g.5gb+me"),
+        ((("1c.3g.20gb", 1),), "compute instances smaller than their GPU instance are not made"),
+    ],
+)
+def test_what_cannot_be_had_is_said(counts: tuple[tuple[str, int], ...], text: str) -> None:
+    with pytest.raises(PlacingError) as error:
+        place(A100, counts)
+    assert text in str(error.value)
+
+
+def test_what_is_there_already_stays_if_it_can() -> None:
+    there = Occupant(Placement(5, 1), 19)
+    found = place(A100, (("1g.5gb", 2), ("3g.20gb", 1)), [there])
+    assert there in found
+    assert Occupant(Placement(0, 4), 9) in found
+    hindering = Occupant(Placement(3, 1), 19)
+    assert hindering not in place(A100, (("1g.5gb", 3), ("4g.20gb", 1)), [hindering])
+
+
+def test_a_gpu_with_a_layout_offers_its_slices_and_counts_as_large_as_before() -> None:
+    slices = place(A100, (("2g.10gb", 2),))
+    only = A100.only(slices)
+    assert only.memory_slices == A100.memory_slices == 8
+    assert (only.compute_slices, only.engine_totals) == (A100.compute_slices, A100.engine_totals)
+    assert {p.name for p in only.profiles if p.placements} == {"2g.10gb"}
+    taken = only.usage(slices[:1])
+    assert only.placeable(taken)["2g.10gb"] == 1
+    layout = GpuLayout("pairs", (slices[1].placement,))
+    gpu = Gpu(0, "GPU-a", mig_enabled=True, mig_pending=True, geometry=only, layout=layout)
+    mode = NodeMode("layout", "pending", "pairs", "it waits")
+    inventory = Inventory("n", "n", "mig.dra.dev", (gpu,), mode=mode)
+    seen = from_mignode(to_mignode(inventory))
+    assert (seen.gpus, seen.mode) == (inventory.gpus, mode)
