@@ -24,6 +24,7 @@ NodePolicy = Literal["none", "binpack", "spread"]
 NodeResource = Literal["gpu-memory", "cpu", "memory"]
 OnFailure = Literal["wait", "evict"]
 BindWhen = Literal["allocated", "made"]
+Tenants = Literal["namespace", "any"]
 
 
 class NodesConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -74,6 +75,23 @@ class PreparationConfig(
     bind_when: BindWhen = "allocated"
 
 
+class ShareConfig(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True
+):
+    """Part of a whole GPU that several claims share, where a claim cannot state capacities.
+
+    ``memory_mib`` and ``cores`` (percent) are limits; without them a claim has one part in as many
+    as the GPU has shares, and no limit of cores. ``tenants``: ``any`` lets claims of several
+    namespaces have one GPU, and is for classes alone.
+    """
+
+    memory_mib: Annotated[int, msgspec.Meta(ge=1)] | None = msgspec.field(
+        default=None, name="memoryMiB"
+    )
+    cores: Annotated[int, msgspec.Meta(ge=0, le=100)] | None = None
+    tenants: Tenants = "namespace"
+
+
 class DeviceConfig(
     msgspec.Struct,
     frozen=True,
@@ -99,6 +117,7 @@ class GpuConfig(DeviceConfig, frozen=True, kw_only=True):
     """Configuration of whole GPUs."""
 
     kind: Literal["GpuConfig"]
+    share: ShareConfig = ShareConfig()
 
 
 DEFAULT = MigDeviceConfig(api_version=API_VERSION, kind=KIND)
@@ -161,6 +180,24 @@ def decode_placement(parameters: object) -> dict[str, Any]:
     said = decode(parameters).placement
     named = parameters.get("placement", {}) if isinstance(parameters, dict) else {}
     return {name: getattr(said, name) for name in named}
+
+
+def decode_share(parameters: object, *, of_class: bool) -> dict[str, Any]:
+    """The fields of ``ShareConfig`` that ``parameters`` name, by name; others stay as they are.
+
+    Raises:
+        InvalidObjectError: as ``decode``; also for ``tenants``, unless it is a class that says so.
+    """
+    config = decode(parameters)
+    if not isinstance(config, GpuConfig) or not isinstance(parameters, dict):
+        return {}
+    said, named = config.share, parameters.get("share", {})
+    if "tenants" in named and not of_class:
+        raise InvalidObjectError(
+            GPU_KIND, "share.tenants", "only a DeviceClass may say it: take it out of the claim"
+        )
+    fields = {"memoryMiB": "memory_mib", "cores": "cores", "tenants": "tenants"}
+    return {fields[name]: getattr(said, fields[name]) for name in named}
 
 
 def decode_on_failure(parameters: object) -> OnFailure | None:

@@ -96,6 +96,13 @@ class LayoutField(_Struct, frozen=True):
     ready: list[PlacementField] = msgspec.field(default_factory=list)
 
 
+class SharingField(_Struct, frozen=True):
+    """A whole GPU that so many claims may have; ``enforcer`` holds them to their limits."""
+
+    shares: int
+    enforcer: str = ""
+
+
 class MigModeField(_Struct, frozen=True):
     """MIG mode now and after the next reset (nvmlDeviceGetMigMode). Both are always written."""
 
@@ -121,6 +128,7 @@ class GpuField(_Struct, frozen=True):
     instances: list[InstanceField] = msgspec.field(default_factory=list)
     idle: list[IdleField] = msgspec.field(default_factory=list)
     layout: LayoutField | None = None
+    sharing: SharingField | None = None
     reason: str = ""
     message: str = ""
 

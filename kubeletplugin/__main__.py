@@ -171,6 +171,13 @@ class _Program(click.Group):
     " namespace that is placed there, unless somebody needs its room otherwise.",
 )
 @click.option(
+    "--gpu-shares",
+    type=click.IntRange(min=1),
+    default=1,
+    help="How many claims may have a GPU at a time whose MIG mode is off, each with a part of its"
+    " memory; 1 gives such GPUs whole.",
+)
+@click.option(
     "--ignore-xids",
     default="",
     metavar="LIST|all",
@@ -226,6 +233,7 @@ def main(  # noqa: PLR0913 - the flags
     eager_seconds: float,
     binding_conditions: str,
     idle_seconds: float,
+    gpu_shares: int,
     ignore_xids: str,
     fatal_xids: str,
     metrics_address: str,
@@ -276,6 +284,7 @@ def main(  # noqa: PLR0913 - the flags
         eager_seconds=eager_seconds,
         binding_conditions=binding if eager_seconds else BindingConditions.NEVER,
         idle_seconds=idle_seconds,
+        gpu_shares=gpu_shares,
         xids=xids,
         library_directories=library_directories,
         cdi_hook=cdi_hook,

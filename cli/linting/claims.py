@@ -105,7 +105,8 @@ def check_config(document: Document, path: Path, entry: dict[str, Any]) -> Itera
     if text(mapping(entry, "opaque"), "driver") != DEFAULT_DRIVER:
         return
     try:
-        opaque.decode(mapping(entry, "opaque").get("parameters"))
+        parameters = mapping(entry, "opaque").get("parameters")
+        opaque.decode_share(parameters, of_class=document.kind == "DeviceClass")
     except InvalidObjectError as error:
         where: Path = (*path, "opaque", "parameters")
         fields = tuple(part for part in error.path.split(".") if part)

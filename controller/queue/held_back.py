@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from dra.allocator.contention.hold_back import Plan, blockers, memory_in_use
 from dra.allocator.fleet.fleet import Fleet
-from dra.claims.allocation import AllocatedDevice, Allocation
+from dra.claims.allocation import Allocation
 from dra.gpu.inventory import ClaimRef
 from dra.pods.pods import Pod
 
@@ -100,8 +100,7 @@ class HeldBack:
             hold.since, hold.blocked = before.since, before.blocked
         self._holds[pod.uid] = hold
         devices = tuple(
-            AllocatedDevice(p.request, self._fleet.driver, plan.decision.pool, p.device)
-            for p in plan.decision.picks
+            p.allocated(self._fleet.driver, plan.decision.pool) for p in plan.decision.picks
         )
         self._fleet.hold(hold.ref, Allocation(devices, node))
         return freed

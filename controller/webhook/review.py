@@ -46,7 +46,7 @@ def _problems(obj: object, driver: str) -> Iterator[str]:
         if opaque.get("driver") != driver:
             continue
         try:
-            config.decode(opaque.get("parameters"))
+            config.decode_share(opaque.get("parameters"), of_class=kind == "DeviceClass")
         except InvalidObjectError as error:
             field = ".".join((*steps, f"config[{index}]", "opaque.parameters"))
             field += f".{error.path}" if error.path else ""

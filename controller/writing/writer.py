@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Protocol
 
 from controller.cluster.trimming.trimming import MOST_FINALIZERS
 from controller.writing.handover import Unanswered
 from dra.allocator.problem import Pick
-from dra.claims.allocation import AllocatedDevice, write_allocation
+from dra.claims.allocation import write_allocation
 from dra.claims.claims import Claim, field_manager
 from dra.claims.node_label import label_of, node_label
 from dra.common.resources import (
@@ -152,14 +153,7 @@ class Writer:
         requests = {c.name: c for request in claim.requests for c in request.choices}
         order = {name: n for n, name in enumerate(requests)}
         devices = [
-            AllocatedDevice(
-                p.request,
-                self._driver,
-                pool,
-                p.device,
-                admin_access=p.admin,
-                tolerations=requests[p.request].tolerations,
-            )
+            replace(p.allocated(self._driver, pool), tolerations=requests[p.request].tolerations)
             for p in sorted(picks, key=lambda p: order[p.request])
         ]
         allocation = write_allocation(devices, node, timestamp=rfc3339(self._now()), config=config)

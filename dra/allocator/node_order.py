@@ -52,6 +52,11 @@ def _gpus(node: NodeGpus) -> Taken:
 
 
 def _slices(state: GpuState) -> tuple[int, int]:
-    """Memory slices that are taken, and all of them; a GPU without slices is one."""
+    """Memory slices that are taken, and all of them; a GPU without slices is one.
+
+    Of a GPU that several claims may have, MiB.
+    """
+    if state.shared is not None:
+        return state.shared.memory_mib, state.gpu.memory_mib
     slices = state.geometry_index.geometry.memory_slices if state.geometry_index else 1
     return (slices if state.whole_held else state.usage.mask.bit_count()), slices

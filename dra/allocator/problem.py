@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from dra.allocator.fleet.gpustate import GpuState
 from dra.cel.kinds import Offer
-from dra.claims.allocation import AllocatedDevice, Allocation
+from dra.claims.allocation import AllocatedDevice, Allocation, share_id
 from dra.claims.reading import Fault, ReadClaims
 from dra.claims.requests.wants import ClaimWants, Want
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import gpu_name, mig_device
+from dra.gpu.shares import ANY_TENANT, Ask, Share
 from dra.pods.hosts import Hosts
 from dra.pods.pods import Pod
 from dra.pods.rules import Rules, find_rules
@@ -48,7 +49,10 @@ def pose_problem(pod: Pod, claims: ReadClaims, hosts: Hosts) -> Problem | Fault:
 
 @dataclass(frozen=True, slots=True)
 class Pick:
-    """One device for one request; no placement for a whole GPU. ``admin``: only to look at."""
+    """One device for one request; no placement for a whole GPU. ``admin``: only to look at.
+
+    ``share`` is set where several claims may have the GPU.
+    """
 
     claim: ClaimRef
     request: str
@@ -57,6 +61,19 @@ class Pick:
     profile: str
     placement: Placement | None
     admin: bool = False
+    share: Share | None = None
+
+    def allocated(self, driver: str, pool: str) -> AllocatedDevice:
+        """The device as an allocation names it."""
+        found = AllocatedDevice(self.request, driver, pool, self.device, admin_access=self.admin)
+        if self.share is None:
+            return found
+        share, anybody = self.share, self.share.tenant == ANY_TENANT
+        return replace(
+            found,
+            share_id=share_id(self.claim.uid, self.device),
+            ask=Ask(share.memory_mib, share.cores, anybody=anybody),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +90,8 @@ class Decision:
 
     def allocation(self, claim: ClaimRef, driver: str) -> Allocation:
         """The allocation of one claim, without its configuration."""
-        devices = (
-            AllocatedDevice(p.request, driver, self.pool, p.device, admin_access=p.admin)
-            for p in self.of(claim)
-        )
-        return Allocation(tuple(devices), self.node)
+        devices = tuple(pick.allocated(driver, self.pool) for pick in self.of(claim))
+        return Allocation(devices, self.node)
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +130,8 @@ class OpenRequest(NamedTuple):
         """A device for it; no placement for a whole GPU."""
         claim, request, gpu = self.claim, self.want.request, state.gpu
         if offer.profile is None or placement is None:
-            return Pick(claim, request, gpu.name, gpu_name(gpu.minor), "", None)
+            share = state.share(self.want.ask, claim.namespace)
+            return Pick(claim, request, gpu.name, gpu_name(gpu.minor), "", None, share=share)
         profile = offer.profile
         device = mig_device(gpu.minor, profile.name, profile_id=profile.id, start=placement.start)
         return Pick(claim, request, gpu.name, str(device), profile.name, placement)

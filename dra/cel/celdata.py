@@ -32,11 +32,11 @@ DeviceData = dict[str, Any]
 
 
 def device_data(
-    driver: str, attributes: Mapping[str, Any], capacity: Mapping[str, Any]
+    driver: str, attributes: Mapping[str, Any], capacity: Mapping[str, Any], *, shared: bool = False
 ) -> DeviceData:
     """The data of a device with these attributes and capacities, as ``dra.gpu.devices`` has them.
 
-    Names without a domain belong to the driver's own.
+    Names without a domain belong to the driver's own. ``shared``: several claims may have it.
     """
     domains: dict[str, dict[str, Any]] = {driver: {}}
     for name, field in attributes.items():
@@ -50,7 +50,7 @@ def device_data(
         "driver": driver,
         "attributes": domains,
         "capacity": capacities,
-        "allowMultipleAllocations": False,
+        "allowMultipleAllocations": shared,
     }
 
 

@@ -50,16 +50,19 @@ _AT_ONCE = 128
 class Offer:
     """Offer of a kind: a profile, or the whole GPU (``profile`` None).
 
-    ``size`` is the profile's rank.
+    ``size`` is the profile's rank. ``shared``: several claims may have the whole GPU.
     """
 
     profile: Profile | None
     size: int = 0
+    shared: bool = False
 
     @property
     def name(self) -> str:
-        """The profile's name, or ``gpu``."""
-        return self.profile.name if self.profile else "gpu"
+        """The profile's name, ``gpu``, or ``share``."""
+        if self.profile is None:
+            return "share" if self.shared else "gpu"
+        return self.profile.name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,6 +166,7 @@ class Kinds:
             gpu.memory_mib,
             gpu.multiprocessors,
             gpu.mig_enabled,
+            gpu.sharing,
             inventory.driver,
             inventory.driver_version,
             inventory.cuda_driver_version,
@@ -173,7 +177,7 @@ class Kinds:
 
     def whole(self, gpu: Gpu, inventory: Inventory) -> GpuKind:
         """The kind of ``gpu`` seen as a whole, whether it is in MIG mode or not."""
-        return self.of(replace(gpu, mig_enabled=False), inventory)
+        return self.of(replace(gpu, mig_enabled=False, sharing=None), inventory)
 
     def check(self, expression: str) -> None:
         """Raise SelectorError, with the place, unless the expression compiles to a boolean.
@@ -352,7 +356,12 @@ def _identity(gpu: Gpu) -> GpuIdentity:
 def describe(offer: Offer, gpu: Gpu, inventory: Inventory) -> DeviceData:
     """``offer`` of this very GPU as CEL data."""
     if offer.profile is None:
-        return device_data(inventory.driver, gpu_attributes(gpu, inventory), gpu_capacity(gpu))
+        return device_data(
+            inventory.driver,
+            gpu_attributes(gpu, inventory),
+            gpu_capacity(gpu),
+            shared=offer.shared,
+        )
     return device_data(
         inventory.driver,
         slice_attributes(gpu, offer.profile, inventory),
@@ -367,6 +376,6 @@ def _kind(gpu: Gpu, inventory: Inventory) -> GpuKind:
 
 def _offers(gpu: Gpu) -> Iterable[Offer]:
     if not gpu.mig_enabled:
-        return [Offer(None)]
+        return [Offer(None, shared=gpu.sharing is not None)]
     profiles = gpu.geometry.profiles if gpu.geometry else ()
     return [Offer(p, p.rank) for p in profiles if p.placements]

@@ -8,14 +8,20 @@ then refused as immutable.
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from api.config import decode_share
+from api.errors import InvalidObjectError
 from dra.claims.sharing import UNSHARED, Sharing
+from dra.common.quantity import QuantityError, mebibytes, parse_quantity
 from dra.common.resources import at
+from dra.gpu.shares import NO_ASK, Ask
 
 MAX_RESULTS = 32
+_MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +29,8 @@ class AllocatedDevice:
     """An entry of ``allocation.devices.results``; ``request`` may be ``request/subrequest``.
 
     ``sharing`` is that of the allocation's configuration, where somebody has read it.
+    ``share_id`` tells apart several shares of one device; API servers without consumable capacity
+    keep none. ``ask`` are the limits of a share, as far as the allocation says.
     """
 
     request: str
@@ -32,6 +40,8 @@ class AllocatedDevice:
     admin_access: bool = False
     tolerations: tuple[Mapping[str, Any], ...] = field(default=(), hash=False)
     sharing: Sharing = UNSHARED
+    share_id: str = ""
+    ask: Ask = NO_ASK
 
     @property
     def base_request(self) -> str:
@@ -54,6 +64,7 @@ class Allocation:
 
 def read_allocation(obj: Mapping[str, Any]) -> Allocation:
     """The allocation in ``status.allocation``."""
+    config = tuple(at(obj, "devices", "config"))
     return Allocation(
         devices=tuple(
             AllocatedDevice(
@@ -63,11 +74,13 @@ def read_allocation(obj: Mapping[str, Any]) -> Allocation:
                 device=r["device"],
                 admin_access=bool(r.get("adminAccess")),
                 tolerations=tuple(at(r, "tolerations")),
+                share_id=r.get("shareID") or "",
+                ask=NO_ASK if "-mig-" in r["device"] else _ask(r, config),
             )
             for r in at(obj, "devices", "results")
         ),
         node=_node_name(obj.get("nodeSelector")),
-        config=tuple(at(obj, "devices", "config")),
+        config=config,
     )
 
 
@@ -92,6 +105,7 @@ def write_allocation(
                 "device": d.device,
                 **({"adminAccess": True} if d.admin_access else {}),
                 **({"tolerations": [*d.tolerations]} if d.tolerations else {}),
+                **(_consumed(d) if d.share_id else {}),
             }
             for d in devices
         ]
@@ -136,6 +150,62 @@ def allocation_config(
         if wanted or not entry.get("requests"):
             entries.append({"source": "FromClaim", **entry, "requests": wanted})
     return entries
+
+
+def share_id(claim_uid: str, device: str) -> str:
+    """The id of the share of ``device`` that a claim has: always the same."""
+    return str(uuid.uuid5(uuid.NAMESPACE_OID, f"{claim_uid}/{device}"))
+
+
+def _consumed(device: AllocatedDevice) -> dict[str, Any]:
+    """Fields of a share, as kube-scheduler writes them: every capacity, be it zero."""
+    return {
+        "shareID": device.share_id,
+        "consumedCapacity": {
+            "memory": mebibytes(device.ask.memory_mib or 0),
+            "cores": str(device.ask.cores or 0),
+            "shares": "1",
+            "multiprocessors": "0",
+        },
+    }
+
+
+def _ask(result: Mapping[str, Any], config: Iterable[Mapping[str, Any]]) -> Ask:
+    """Limits of a share: what was consumed goes before what the configuration says.
+
+    Configuration that cannot be understood is told of elsewhere.
+    """
+    names = {result["request"], result["request"].partition("/")[0]}
+    said: dict[str, Any] = {}
+    for entry in config:
+        opaque = entry.get("opaque") or {}
+        wanted = entry.get("requests")
+        if opaque.get("driver") != result["driver"] or (wanted and names.isdisjoint(wanted)):
+            continue
+        try:
+            of_class = entry.get("source") == "FromClass"
+            said |= decode_share(opaque.get("parameters"), of_class=of_class)
+        except InvalidObjectError:
+            continue
+    consumed = at(result, "consumedCapacity", default={})
+    memory, cores = _whole(consumed.get("memory")), _whole(consumed.get("cores"))
+    if not said and memory is None and cores is None:
+        return NO_ASK
+    return Ask(
+        said.get("memory_mib") if memory is None else memory // _MIB,
+        said.get("cores") if cores is None else cores,
+        anybody=said.get("tenants") == "any",
+    )
+
+
+def _whole(amount: Any) -> int | None:
+    """A quantity, rounded up; None for none."""
+    if amount is None:
+        return None
+    try:
+        return -int(-parse_quantity(amount) // 1)
+    except QuantityError:
+        return None
 
 
 def _node_name(selector: Mapping[str, Any] | None) -> str:

@@ -11,10 +11,11 @@ from typing import Any
 
 from dra.claims.claims import class_config, class_selectors
 from dra.common.resources import DEVICE_CLASSES, Obj, at
-from dra.gpu.devices import TYPE_GPU, TYPE_MIG
+from dra.gpu.devices import TYPE_GPU, TYPE_MIG, TYPE_SHARE
 from dra.gpu.names import class_name, extended_resource_name
 
 GPU_CLASS = "gpu.dra.dev"
+SHARE_CLASS = "gpu-share.dra.dev"
 ANY_SLICE_CLASS = "mig.dra.dev"
 ROUND_SIZES = (5, 10, 20, 40, 80, 160)
 """Memory for which there is a class ``mig-min-<size>gb``, as profile names count it."""
@@ -64,7 +65,7 @@ def names_driver(expression: str, driver: str) -> bool:
 def looks_ours(name: str) -> bool:
     """True if a class that does not exist is called like one that we would generate."""
     ours = re.match(r"mig-(\d+g\.|min-\d+gb$)", name) is not None
-    return ours or name in (ANY_SLICE_CLASS, GPU_CLASS)
+    return ours or name in (ANY_SLICE_CLASS, GPU_CLASS, SHARE_CLASS)
 
 
 def is_generated(obj: Mapping[str, Any], driver: str) -> bool:
@@ -75,8 +76,8 @@ def is_generated(obj: Mapping[str, Any], driver: str) -> bool:
 def generated_classes(driver: str, profiles: Iterable[str]) -> list[Obj]:
     """The classes to generate, for apply.
 
-    Any slice, whole GPUs, one per profile, and one per round size that a profile reaches: a claim
-    of ``mig-min-10gb`` gets the smallest profile with at least that much.
+    Any slice, whole GPUs, shares of them, one per profile, and one per round size that a profile
+    reaches: a claim of ``mig-min-10gb`` gets the smallest profile with at least that much.
     """
     profiles = sorted(profiles)
     is_type = f"device.driver == '{driver}' && device.attributes['{driver}'].type == '{{}}'"
@@ -84,6 +85,7 @@ def generated_classes(driver: str, profiles: Iterable[str]) -> list[Obj]:
     classes = [
         _class(driver, ANY_SLICE_CLASS, any_slice),
         _class(driver, GPU_CLASS, is_type.format(TYPE_GPU)),
+        _class(driver, SHARE_CLASS, is_type.format(TYPE_SHARE)),
     ]
     classes += [
         _class(

@@ -13,6 +13,7 @@ from dra.common.quantity import mebibytes
 from dra.gpu.geometry import Placement, Profile
 from dra.gpu.inventory import Gpu, Inventory
 from dra.gpu.names import GpuDevice, MigDevice, mig_device
+from dra.gpu.shares import ALL_CORES
 
 PARENT = "parentUUID"
 PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
@@ -20,6 +21,8 @@ PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 
 TYPE_GPU = "gpu"
 TYPE_MIG = "mig"
+TYPE_SHARE = "gpu-share"
+"""A whole GPU that several claims may have: who asks for a GPU is not given a part of one."""
 
 
 _ENGINES = ("copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines")
@@ -51,8 +54,12 @@ def slice_attributes(gpu: Gpu, profile: Profile, inventory: Inventory) -> dict[s
 
 def gpu_attributes(gpu: Gpu, inventory: Inventory) -> dict[str, Any]:
     """Attributes of a whole GPU, in the same shape as ``slice_attributes``."""
+    kind = {"type": {"string": TYPE_GPU}}
+    if gpu.sharing is not None:
+        enforcer = {"string": gpu.sharing.enforcer}
+        kind = {"type": {"string": TYPE_SHARE}, "limitsEnforcedBy": enforcer}
     return {
-        "type": {"string": TYPE_GPU},
+        **kind,
         "uuid": {"string": gpu.uuid},
         **_common_attributes(gpu, inventory),
     }
@@ -69,11 +76,15 @@ def slice_capacity(profile: Profile) -> dict[str, Any]:
 
 
 def gpu_capacity(gpu: Gpu) -> dict[str, Any]:
-    """Capacities of a whole GPU."""
-    return {
+    """Capacities of a whole GPU, with ``cores`` in percent and ``shares`` where it is shared."""
+    capacity = {
         "memory": {"value": mebibytes(gpu.memory_mib)},
         "multiprocessors": {"value": str(gpu.multiprocessors)},
     }
+    if gpu.sharing is not None:
+        capacity["cores"] = {"value": str(ALL_CORES)}
+        capacity["shares"] = {"value": str(gpu.sharing.shares)}
+    return capacity
 
 
 def _common_attributes(gpu: Gpu, inventory: Inventory) -> dict[str, Any]:

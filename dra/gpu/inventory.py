@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from dra.gpu.geometry import Geometry, Occupant, Placement, Usage
 from dra.gpu.names import gpu_name
+from dra.gpu.shares import ShareOffer
 
 
 class InstanceState(StrEnum):
@@ -97,6 +98,7 @@ class Gpu:
     the GPU has no MIG, and its profiles may be known while MIG mode is off. ``unavailable`` says in
     words why nothing can be placed on it now, and is empty when something can. ``layout`` is None
     where slices are made for claims: of a GPU with one, ``geometry`` has no other placements.
+    ``sharing``: several claims may have it whole; None in MIG mode.
     """
 
     minor: int
@@ -117,6 +119,7 @@ class Gpu:
     reason: str = ""
     idle: tuple[IdleInstance, ...] = ()
     layout: GpuLayout | None = None
+    sharing: ShareOffer | None = None
 
     @property
     def name(self) -> str:

@@ -22,6 +22,7 @@ from dra.gpu.inventory import (
     Publication,
 )
 from dra.gpu.names import DeviceNameError, GpuDevice, parse_device
+from dra.gpu.shares import UNENFORCED, ShareOffer
 
 READY = "Ready"
 SLICES_PUBLISHED = "SlicesPublished"
@@ -233,6 +234,7 @@ def _gpu_out(gpu: Gpu, names: dict[Geometry, str]) -> wire.GpuField:
             for i in gpu.idle
         ],
         layout=_layout_out(gpu.layout),
+        sharing=_sharing_out(gpu.sharing),
     )
 
 
@@ -309,7 +311,19 @@ def _gpu_in(field: wire.GpuField, geometries: dict[str, Geometry]) -> Gpu:
             for i in field.idle
         ),
         layout=_layout_in(field.layout),
+        sharing=_sharing_in(field.sharing),
     )
+
+
+def _sharing_out(sharing: ShareOffer | None) -> wire.SharingField | None:
+    if sharing is None:
+        return None
+    enforcer = "" if sharing.enforcer == UNENFORCED else sharing.enforcer
+    return wire.SharingField(shares=sharing.shares, enforcer=enforcer)
+
+
+def _sharing_in(field: wire.SharingField | None) -> ShareOffer | None:
+    return None if field is None else ShareOffer(field.shares, field.enforcer or UNENFORCED)
 
 
 def _instance_in(field: wire.InstanceField) -> Instance:

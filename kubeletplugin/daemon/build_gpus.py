@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dra.gpu.inventory import Drain, Inventory
+from dra.gpu.shares import ShareOffer
 from kubeletplugin.daemon.common import Common
 from kubeletplugin.gpus.gpu_names import GpuNames, used_names
 from kubeletplugin.gpus.hardware import Hardware
@@ -134,4 +135,10 @@ def build_hardware(common: Common) -> Hardware:
         roots=roots,
         on_change=common.changed,
         on_lock_wait=observer.lock_wait,
+        sharing=_sharing(common.options.gpu_shares),
     )
+
+
+def _sharing(shares: int) -> ShareOffer | None:
+    """Offer of the node's GPUs outside MIG mode; None where one claim has one alone."""
+    return ShareOffer(shares) if shares > 1 else None

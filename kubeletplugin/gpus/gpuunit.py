@@ -10,6 +10,7 @@ from typing import Any
 
 from dra.gpu.geometry import Geometry, Occupant
 from dra.gpu.inventory import Gpu
+from dra.gpu.shares import ShareOffer
 from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.gpus.known_gpu import DeclaredLayout, KnownGpu
 from kubeletplugin.gpus.locks import FifoLock
@@ -54,6 +55,10 @@ class GpuUnit:
     def set_card(self, card: Card) -> None:
         """Take NVML's new description. ``Hardware.discover`` alone."""
         self._change(card=card, geometry=card.geometry)
+
+    def share(self, sharing: ShareOffer | None) -> None:
+        """Let several claims have the GPU whole, or one alone. ``Hardware`` alone."""
+        self._change(sharing=sharing)
 
     def withhold(self, conflict: Conflict | None) -> None:
         """Give nothing out here for a reason, or for none any more. ``Hardware`` alone."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from dra.gpu.inventory import Gpu
 from dra.gpu.reasons import GpuReason
+from dra.gpu.shares import ShareOffer
 from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.errors import DeviceError
 from kubeletplugin.gpus.description.gpu_reader import GpuReader
@@ -28,7 +29,10 @@ _log = logging.getLogger(__name__)
 
 
 class Hardware:
-    """All GPUs. Thread-safe; ``on_change`` is called when what is to be published has changed."""
+    """All GPUs. Thread-safe; ``on_change`` is called when what is to be published has changed.
+
+    ``sharing``: several claims may have a GPU that is not in MIG mode.
+    """
 
     def __init__(  # noqa: PLR0913 - what it looks through, and who listens
         self,
@@ -39,6 +43,7 @@ class Hardware:
         roots: Roots,
         on_change: Callable[[], None],
         on_lock_wait: Callable[[float], None] = lambda _: None,
+        sharing: ShareOffer | None = None,
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
@@ -52,6 +57,7 @@ class Hardware:
         self._roots = roots
         self._on_change = on_change
         self._on_lock_wait = on_lock_wait
+        self._sharing = sharing
         self._mutex = threading.Lock()
         self._units: dict[str, GpuUnit] = {}
         self._ordered: tuple[GpuUnit, ...] = ()
@@ -117,6 +123,7 @@ class Hardware:
                 unit.set_card(_still_known(unit.known.card, card))
             for unit in self._units.values():
                 unit.withhold(self._conflict())
+                unit.share(self._sharing)
         self.driver_version, self.cuda_version = found.driver_version, found.cuda_version
         for problem in set(found.problems).difference(self.problems):
             _log.error("GPU left out: %s", problem)

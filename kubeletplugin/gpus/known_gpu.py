@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from dra.gpu.geometry import Geometry, Occupant
 from dra.gpu.inventory import Gpu
+from dra.gpu.shares import ShareOffer
 from kubeletplugin.gpus.neighbours.other_managers import Conflict
 from kubeletplugin.nvml.discovery import Card
 
@@ -36,6 +37,7 @@ class KnownGpu:
     ``away``: the GPU may have lost its instances since the last look: it was lost, or its driver or
     this program did not run. ``wiped``: keys of journal entries that were prepared on it when it
     was seen empty right after such a time.
+    ``sharing``: several claims may have it whole, while it is not in MIG mode.
     ``seen`` is what was published of it last.
     """
 
@@ -50,6 +52,7 @@ class KnownGpu:
     away: bool = True
     wiped: frozenset[tuple[str, str]] = frozenset()
     seen: Gpu | None = None
+    sharing: ShareOffer | None = None
 
     @property
     def name(self) -> str:

@@ -37,6 +37,7 @@ class Options:
     makes none. ``binding_conditions`` says where kube-scheduler, if it allocates, is to bind pods
     only once their slices are made. ``idle_seconds`` is how long the GPU instance of a released
     slice is kept.
+    ``gpu_shares`` is how many claims may have a GPU at a time that is not in MIG mode.
     ``library_directories`` are below the driver's root, ``cdi_hook`` is ``auto``, ``never`` or a
     path of the host.
     ``node_classes`` is the directory of files that configure classes of nodes, if there is one.
@@ -57,6 +58,7 @@ class Options:
     binding_conditions: BindingConditions = BindingConditions.AFTER_FAILURE
     idle_seconds: float = 0.0
     node_classes: Path | None = None
+    gpu_shares: int = 1
     pause_labels: tuple[str, ...] = DEPLOY_LABELS
     xids: XidRules = field(default_factory=XidRules)
     library_directories: tuple[str, ...] = LIBRARY_DIRECTORIES

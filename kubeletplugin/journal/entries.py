@@ -9,6 +9,7 @@ from typing import Any
 
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
+from dra.gpu.shares import Share
 
 
 class State(StrEnum):
@@ -61,6 +62,8 @@ class Entry:
     mean nothing in another. ``note`` says why the entry is in its state. An ``adopted`` entry was
     rebuilt from what was found, without a record. A ``view`` looks at a whole GPU and holds nothing
     of it (adminAccess). ``interval`` is the length of turns set on a whole GPU for it, or empty.
+    ``share``: what it has of a whole GPU that several claims may have, None of one that it has
+    alone; ``share_id`` tells several shares of one claim apart.
     ``ahead``: made before kubelet asked for it, which has not asked yet.
     ``idle``: its GPU instance alone is left, kept for another claim of the namespace. ``layout``:
     it is a slice of a declared layout, whose GPU instance stays when its claim goes. ``wiped``:
@@ -88,6 +91,8 @@ class Entry:
     wiped: bool = False
     view: bool = False
     interval: str = ""
+    share: Share | None = None
+    share_id: str = ""
     ahead: bool = False
     idle: bool = False
     layout: bool = False
@@ -96,8 +101,9 @@ class Entry:
 
     @property
     def key(self) -> tuple[str, str]:
-        """Claim UID and device name."""
-        return (self.claim.uid, self.device)
+        """Claim UID and device name, with the id of its share if it has one."""
+        device = f"{self.device}/{self.share_id}" if self.share_id else self.device
+        return (self.claim.uid, device)
 
     @property
     def ready(self) -> bool:

@@ -17,6 +17,7 @@ import msgspec
 
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
+from dra.gpu.shares import Share
 from kubeletplugin.journal.entries import ARRIVING, Entry, State
 from kubeletplugin.journal.recordchecks import inconsistent, unusable
 
@@ -42,6 +43,12 @@ class Contents:
     rebuild: bool = False
 
 
+class _Share(msgspec.Struct, rename="camel"):
+    memory_mib: int = msgspec.field(name="memoryMiB")
+    cores: int
+    tenant: str
+
+
 class _Fields(msgspec.Struct, rename="camel"):
     namespace: str
     name: str
@@ -64,6 +71,8 @@ class _Fields(msgspec.Struct, rename="camel"):
     wiped: bool = False
     view: bool = False
     interval: str = ""
+    share_id: str = msgspec.field(default="", name="shareID")
+    share: _Share | None = None
     ahead: bool = False
     idle: bool = False
     layout: bool = False
@@ -210,6 +219,10 @@ def _entry(fields: _Fields, raw: Record) -> Entry:
         wiped=fields.wiped,
         view=fields.view,
         interval=fields.interval,
+        share_id=fields.share_id,
+        share=None
+        if (share := fields.share) is None
+        else Share(share.memory_mib, share.cores, share.tenant),
         ahead=fields.ahead and _STATES[fields.state] in ARRIVING,
         idle=fields.idle and _STATES[fields.state] is State.CI_DESTROYED,
         layout=fields.layout,
@@ -243,6 +256,10 @@ def _record(entry: Entry) -> Record:
         wiped=entry.wiped,
         view=entry.view,
         interval=entry.interval,
+        share_id=entry.share_id,
+        share=None
+        if (share := entry.share) is None
+        else _Share(memory_mib=share.memory_mib, cores=share.cores, tenant=share.tenant),
         ahead=entry.ahead,
         idle=entry.idle,
         layout=entry.layout,

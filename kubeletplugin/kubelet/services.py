@@ -92,7 +92,11 @@ class _Plugin:
             pool_name=prepared.pool,
             device_name=prepared.device,
             cdi_device_ids=prepared.cdi_ids,
+            **self._share(prepared),
         )
+
+    def _share(self, prepared: Prepared) -> dict[str, str]:
+        return {"share_id": prepared.share_id} if prepared.share_id else {}
 
 
 class PluginV1(_Plugin, v1_grpc.DRAPluginServicer):
@@ -105,6 +109,9 @@ class PluginV1Beta1(_Plugin, v1beta1_grpc.DRAPluginServicer):
     """k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin, for kubelets before 1.34."""
 
     messages: ClassVar[Any] = v1beta1
+
+    def _share(self, prepared: Prepared) -> dict[str, str]:  # noqa: ARG002 - it has no such field
+        return {}
 
 
 def add_services(node: Node, board: HealthBoard, server: grpc.Server) -> None:

@@ -32,6 +32,7 @@ def present_device(
         "driver": driver,
         "pool": entry.pool,
         "device": entry.device,
+        **({"shareID": entry.share_id} if entry.share_id else {}),
         "conditions": conditions,
         "data": _data(entry),
     }
@@ -44,7 +45,13 @@ def failed_devices(
     condition = _condition(READY, "False", reason, message)
     ours = claim.allocation.of_driver(driver) if claim.allocation else ()
     return [
-        {"driver": driver, "pool": d.pool, "device": d.device, "conditions": [condition]}
+        {
+            "driver": driver,
+            "pool": d.pool,
+            "device": d.device,
+            **({"shareID": d.share_id} if d.share_id else {}),
+            "conditions": [condition],
+        }
         for d in ours
         if d.pool == pool
     ]
@@ -89,7 +96,7 @@ def _readiness(entry: Entry, problem: DeviceProblem | None) -> Obj:
 def _data(entry: Entry) -> dict[str, Any]:
     """Data of a device in the status, beside its name; placement in memory slices."""
     if entry.placement is None:
-        return {"uuid": entry.gpu}
+        return {"uuid": entry.gpu, **_share(entry)}
     return {
         "profile": entry.profile,
         "parentUUID": entry.gpu,
@@ -98,6 +105,12 @@ def _data(entry: Entry) -> dict[str, Any]:
         "gpuInstanceID": entry.gi_id,
         "computeInstanceID": entry.ci_id,
     }
+
+
+def _share(entry: Entry) -> dict[str, Any]:
+    if entry.share is None:
+        return {}
+    return {"share": {"memoryMiB": entry.share.memory_mib, "cores": entry.share.cores}}
 
 
 def _condition(kind: str, status: str, reason: str, message: str) -> Obj:

@@ -227,12 +227,15 @@ class ClaimStatuses:
                 return
             self._seen(read_claim(claim))
         shown = {
-            (d["pool"], d["device"]): d
+            (d["pool"], d["device"], d.get("shareID")): d
             for d in claim.get("status", {}).get("devices", ())
             if d["driver"] == self._driver
         }
         moment = rfc3339(self._clock.now())
-        devices = [with_time(d, shown.get((d["pool"], d["device"])), moment) for d in wish(claim)]
+        devices = [
+            with_time(d, shown.get((d["pool"], d["device"], d.get("shareID"))), moment)
+            for d in wish(claim)
+        ]
         if devices == list(shown.values()):
             self._remember(ref, devices)
             return

@@ -97,6 +97,12 @@ MISTAKES = [
     ),
     ("policy: spread", "policy: sprad", 31, "placement.policy"),
     ("policy: spread", "policies: spread", 31, "unknown field"),
+    (
+        "MigDeviceConfig\n            placement:\n              policy: spread",
+        "GpuConfig\n            share:\n              tenants: any",
+        31,
+        "only a DeviceClass may say it",
+    ),
     ("- opaque:", "- requests: [slce]\n        opaque:", 25, "there is no request 'slce'"),
     (
         "      config:",

@@ -17,6 +17,7 @@ GOOD = {
     "kind": "MigDeviceConfig",
     "placement": {"policy": "spread"},
 }
+TENANTS = {**GOOD, "kind": "GpuConfig", "share": {"tenants": "any"}}
 BAD = {**GOOD, "placement": {"policy": "cheapest"}}
 START = dt.datetime(2026, 1, 1, tzinfo=dt.UTC)
 LIFE = dt.timedelta(days=30)
@@ -72,6 +73,7 @@ def test_a_bad_configuration_is_refused_with_object_field_and_remedy(kind: str, 
         (None, "config[0].opaque.parameters: the parameters must be an object"),
         ({**GOOD, "placements": {}}, "config[0].opaque.parameters.placements: unknown field"),
         ({**GOOD, "kind": "VfioConfig"}, "not 'mig.dra.dev/v1alpha1' and 'VfioConfig'"),
+        (TENANTS, "config[0].opaque.parameters.share.tenants: only a DeviceClass may say it"),
     ],
 )
 def test_what_is_wrong_is_named(parameters: object, named: str) -> None:
@@ -88,6 +90,7 @@ def test_every_bad_configuration_of_an_object_is_named_at_once() -> None:
     "given",
     [
         review("ResourceClaim", GOOD),
+        review("DeviceClass", TENANTS),
         review("ResourceClaim"),
         review("ResourceClaim", BAD, driver="gpu.nvidia.com"),
         review("Pod", BAD),

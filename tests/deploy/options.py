@@ -86,6 +86,7 @@ BY_VALUE: dict[str, dict[str, Given]] = {
         "--eager-seconds": ("eagerCreation.seconds", 300, 300.0),
         "--binding-conditions": ("bindingConditions", "always", "always"),
         "--idle-seconds": ("kubeletPlugin.idleSeconds", 60, 60.0),
+        "--gpu-shares": ("kubeletPlugin.gpuShares", 4, 4),
         "--ignore-xids": ("kubeletPlugin.ignoreXids", [31, 94], "31,94"),
         "--fatal-xids": ("kubeletPlugin.fatalXids", [63], "63"),
         "--metrics-address": ("metrics.port", 9400, ":9400"),

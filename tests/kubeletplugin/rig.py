@@ -81,6 +81,7 @@ class Rig:
         self.idle_seconds = 0.0
         self.binding_conditions = BindingConditions.AFTER_FAILURE
         self.node_classes: Path | None = None
+        self.gpu_shares = 1
         self.daemon: Daemon | None = None
         self.telemetry = Telemetry()
         self._stop = threading.Event()
@@ -120,6 +121,7 @@ class Rig:
             idle_seconds=self.idle_seconds,
             binding_conditions=self.binding_conditions,
             node_classes=self.node_classes,
+            gpu_shares=self.gpu_shares,
         )
         self._stop = threading.Event()
         self.telemetry = Telemetry()

@@ -13,6 +13,7 @@ from dra.allocator.problem import Decision, OpenRequest, Pick, Problem
 from dra.allocator.search.search import Search
 from dra.claims.requests.alternatives import choices
 from dra.gpu.holdings import Holding
+from dra.gpu.shares import sum_of
 
 _GPU_SLICES = 64
 """A whole GPU that is in use counts as more than any of its slices."""
@@ -91,12 +92,18 @@ def _emptied(state: GpuState, stays: AbstractSet[str]) -> GpuState:
     kept = tuple(h for h in state.holdings if not h.claim_uid or h.claim_uid in stays)
     geometry = state.gpu.geometry
     occupants = [h.occupant for h in kept if h.occupant is not None]
+    shares = {uid: share for uid, share in state.shares.items() if uid in stays}
+    sharing = state.gpu.sharing
     emptied = replace(
         state,
         claims={key: ref for key, ref in state.claims.items() if ref.uid in stays},
         holdings=kept,
         usage=geometry.usage(occupants) if geometry is not None else state.usage,
-        whole_held=any(h.occupant is None for h in kept),
+        whole_held=any(h.occupant is None for h in kept)
+        if sharing is None
+        else len(shares) >= sharing.shares,
+        shares=shares,
+        shared=None if sharing is None else sum_of(shares.values()),
     )
     emptied.fingerprint = emptied.traits
     return emptied

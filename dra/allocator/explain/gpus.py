@@ -26,7 +26,7 @@ def answer_gpu(
     offers = _offers(search, state, missing)
     if not offers:
         return _without(search, state, missing, kinds=kinds, full=full)
-    message = f"no room for {names(offers)}"
+    message = f"no room for {names(offers)}{_about_shares(search, state, missing)}"
     if not full:
         held = in_the_way(state, offers) if detail is Detail.EVENT else ()
         return GpuAnswer(name, reason_of(state, ()), message, tuple(map(blocker, held)))
@@ -41,6 +41,15 @@ def answer_gpu(
         least=len(least),
         cost=cost_of(least),
     )
+
+
+def _about_shares(search: Search, state: GpuState, missing: Iterable[int]) -> str:
+    """Reason why a GPU that several claims may have has no share for what is missing."""
+    for index in missing:
+        share = state.share(search.types[index].ask, search.namespace)
+        if share is not None and (why := state.why_full(share)):
+            return f": {why}"
+    return ""
 
 
 def names(offers: Iterable[Offer]) -> str:
@@ -92,7 +101,7 @@ def _where(search: Search, state: GpuState) -> str:
     geometry = state.gpu.geometry
     for offer in sorted(_offers(search, state, search.indices), key=lambda o: o.size):
         if offer.profile is None:
-            return "the whole GPU is free"
+            return "a share of the GPU is free" if offer.shared else "the whole GPU is free"
         starts = geometry.free_placements(state.usage, offer.profile) if geometry else ()
         if starts:
             return f"{offer.name} fits at {', '.join(map(str, starts))}"

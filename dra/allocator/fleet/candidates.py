@@ -42,10 +42,11 @@ _OffersBySize = list[list[_ProfileOffers]]
 
 
 class Candidates:
-    """The GPUs that take new slices, and how many are given out whole."""
+    """The GPUs that take new slices, and how many are given out whole, or to several claims."""
 
     def __init__(self, kinds: Kinds) -> None:
         self.whole = 0
+        self.shared = 0
         self._kinds = kinds
         self._members: dict[GeometryIndex, dict[GpuKind, int]] = {}
         self._states: dict[GpuId, GpuState] = {}
@@ -57,6 +58,7 @@ class Candidates:
         """Take a GPU in, in its present state."""
         if state.geometry_index is None:
             self.whole += 1
+            self.shared += state.gpu.sharing is not None
         elif state.counted:
             state.geometry_index.put(state.id, state.usage, instances=state.instances)
             if state.kind not in self._members.get(state.geometry_index, ()):
@@ -68,6 +70,7 @@ class Candidates:
         """Take it out; it may not have changed since it was taken in."""
         if state.geometry_index is None:
             self.whole -= 1
+            self.shared -= state.gpu.sharing is not None
         elif self._states.pop(state.id, None) is not None:
             state.geometry_index.drop(state.id)
             self._members[state.geometry_index][state.kind] -= 1

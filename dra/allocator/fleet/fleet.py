@@ -18,6 +18,7 @@ from dra.claims.allocation import Allocation
 from dra.gpu.holdings import why_blocked
 from dra.gpu.inventory import AllocatorKind, ClaimRef, Gpu, Inventory
 from dra.gpu.names import DeviceNameError, GpuDevice, MigDevice, parse_device
+from dra.gpu.shares import NO_ASK
 
 
 class Fleet:
@@ -202,15 +203,22 @@ class Fleet:
     def _why_blocked(self, gpu: Gpu, inventory: Inventory) -> str:
         return why_blocked(gpu, inventory) or self._left_out.get((inventory.node, gpu.name), "")
 
-    def _holds(self, allocation: Allocation) -> tuple[str, frozenset[str]]:
-        """The node, and the names of the devices that nobody else may have."""
+    def _holds(self, allocation: Allocation) -> tuple[str, frozenset[object]]:
+        """The node, and the names of the devices that nobody else may have, or share."""
         devices = allocation.of_driver(self.driver)
-        return allocation.node, frozenset(d.device for d in devices if not d.admin_access)
+        return allocation.node, frozenset(
+            d.device if d.ask is NO_ASK else (d.device, d.ask)
+            for d in devices
+            if not d.admin_access
+        )
 
     def _copied(self, name: str, copies: dict[str, NodeGpus]) -> NodeGpus | None:
         """The copy of a node whose claims may be changed; None without such a node."""
         if name not in copies and (node := self.nodes.get(name)) is not None:
-            gpus = [replace(state, claims=dict(state.claims)) for state in node.gpus]
+            gpus = [
+                replace(state, claims=dict(state.claims), shares=dict(state.shares))
+                for state in node.gpus
+            ]
             copies[name] = NodeGpus(node.inventory, gpus)
         return copies.get(name)
 
@@ -228,6 +236,10 @@ class Fleet:
             state = node.gpu(name)
             if state is not None:
                 state.claims[ref.uid, device] = ref
+                if state.gpu.sharing is not None:
+                    share = state.share(allocated.ask, ref.namespace)
+                    if share is not None:
+                        state.shares[ref.uid] = share
                 touched.append(state)
         return touched
 
@@ -280,6 +292,7 @@ def _detach(node: NodeGpus, claim_uid: str) -> list[GpuState]:
         held = [key for key, ref in state.claims.items() if ref.uid == claim_uid]
         for key in held:
             del state.claims[key]
+            state.shares.pop(claim_uid, None)
         if held:
             touched.append(state)
     return touched

@@ -114,6 +114,11 @@ class _OverlaidCandidates:
         """Number of GPUs given out whole: those stay who they are."""
         return self._fleet.whole
 
+    @property
+    def shared(self) -> int:
+        """Number of those that several claims may have."""
+        return self._fleet.shared
+
     def in_order(
         self, expressions: tuple[str, ...], policy: Policy, weights: WeightsOf
     ) -> Iterator[Candidate]:

@@ -57,6 +57,11 @@ class CandidatesView(Protocol):
         """Number of GPUs given out whole."""
         ...
 
+    @property
+    def shared(self) -> int:
+        """Number of those that several claims may have."""
+        ...
+
     def in_order(
         self, expressions: tuple[str, ...], policy: Policy, weights: WeightsOf
     ) -> Iterator[Candidate]:

@@ -16,6 +16,7 @@ from dra.allocator.search.constraint_values import (
 from dra.cel.kinds import Offer
 from dra.claims.requests.wants import Constraint
 from dra.gpu.devices import PCIE_ROOT, gpu_attributes, slice_attributes
+from dra.gpu.shares import NO_ASK, Ask
 
 Allowed = Sequence[tuple[Offer, ...]]
 """Per type of want, the offers of one GPU that would do."""
@@ -26,12 +27,18 @@ Homes = Mapping[object, set[object]]
 
 @dataclass(frozen=True, slots=True)
 class WantType:
-    """Wants that the same devices would serve alike: same constraints, same policy."""
+    """Wants that the same devices would serve alike: same constraints, same policy.
+
+    Where GPUs are shared, also the same ``ask`` of the same claim ``uid``: no claim has two shares
+    of a GPU.
+    """
 
     expressions: tuple[str, ...]
     constraints: tuple[Constraint, ...]
     policy: str
     everything: bool = False
+    ask: Ask = NO_ASK
+    uid: str = ""
 
 
 class Constrained:

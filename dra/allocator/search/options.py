@@ -24,7 +24,7 @@ from dra.gpu.geometry import Occupant, Placement, Usage
 
 K = TypeVar("K")
 
-_WHOLE = 1e6
+WHOLE = 1e6
 """A whole GPU costs more than any set of slices, where either would do."""
 
 
@@ -87,7 +87,7 @@ def slice_options(  # noqa: PLR0913 - what the GPU is, and what is wanted of it
     while layer:
         following: dict[tuple[Usage, object], Option] = {}
         for state, option in layer:
-            known = _leaving(option, target, rules.members)
+            known = leaving(option, target, rules.members)
             if known is not None:
                 _keep(best, known.key, known)
             for after, longer in slices.with_one_more(state, option, budget):
@@ -171,8 +171,8 @@ def whole_options(
                 used = rules.distinct.get((index, offer), NO_VALUES)
                 bound = rules.same.get((index, offer), NO_VALUES)
                 devices = (ChosenDevice(index, offer, None),)
-                option = _leaving(
-                    Option(take, (_WHOLE,), devices, used, bound), target, rules.members
+                option = leaving(
+                    Option(take, (WHOLE,), devices, used, bound), target, rules.members
                 )
                 options += [] if option is None else [option]
     return options
@@ -205,7 +205,7 @@ def _seen_by(
     )
 
 
-def _leaving(option: Option, target: Vector, members: Members) -> Option | None:
+def leaving(option: Option, target: Vector, members: Members) -> Option | None:
     """``option`` with only the values that matter to other GPUs.
 
     None where it binds others to a value that they cannot have.

@@ -58,6 +58,8 @@ class Rooms:
 def _at_most(state: GpuState, offers: Sequence[Offer]) -> int:
     if state.blocked or state.whole_held or not offers:
         return 0
+    if state.gpu.sharing is not None:
+        return state.gpu.sharing.shares - state.instances
     if state.geometry_index is None:
         return int(not state.holdings)
     profiles = [o.profile for o in offers if o.profile is not None]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
@@ -18,6 +19,7 @@ from dra.allocator.search.constraint_values import ConstraintRules, Vector
 from dra.allocator.search.constraints import Allowed, Constrained, WantType
 from dra.allocator.search.options import Option, nothing, slice_options, whole_options
 from dra.allocator.search.pricing import Pricing, segmented
+from dra.allocator.search.share_options import SharesWanted, share_options
 from dra.cel.kinds import GpuKind, Match, Offer
 from dra.claims.allocation import MAX_RESULTS
 from dra.gpu.devices import PARENT, PCIE_ROOT
@@ -58,6 +60,7 @@ class Search:
         """Wants by type, in the order in which they are asked for."""
         grouped: dict[WantType, list[OpenRequest]] = {}
         selecting: dict[Hashable, tuple[str, ...]] = {}
+        shared = self.fleet.candidates.shared
         for claim in self.problem.claims:
             for want in claim.wants:
                 bound = tuple(c for c in claim.constraints if c.covers(want))
@@ -65,6 +68,8 @@ class Search:
                 selected = self.fleet.kinds.selected(want.expressions)
                 expressions = selecting.setdefault(selected, want.expressions)
                 kind = WantType(expressions, bound, want.policy, want.everything)
+                if shared and (selected is want.expressions or _of_shares(selected)):
+                    kind = replace(kind, ask=want.ask, uid=claim.claim.ref.uid)
                 grouped.setdefault(kind, []).append(OpenRequest(claim.claim.ref, want))
         return grouped
 
@@ -241,7 +246,7 @@ class Search:
             return False
         for offer in self.match(state, index).offers:
             if offer.profile is None:
-                if not state.holdings:
+                if state.gives_whole(self.types[index].ask, self.namespace):
                     return True
             elif state.geometry_index and state.geometry_index.table.moves(
                 state.usage, offer.profile
@@ -307,6 +312,9 @@ class Search:
     ) -> list[Option]:
         if state.blocked or state.whole_held or not any(allowed):
             return [nothing(len(target))]
+        if state.gpu.sharing is not None:
+            wants = SharesWanted(self.types, target, self.namespace)
+            return share_options(state, wants, allowed, rules, self._budget)
         if state.geometry_index is None:
             return (
                 [nothing(len(target))] if state.holdings else whole_options(target, allowed, rules)
@@ -333,6 +341,12 @@ class Search:
                 budget=self._budget,
             )
         return known
+
+
+def _of_shares(selected: Hashable) -> bool:
+    """True if ``selected``, the offers of each kind, has a GPU that several claims may have."""
+    kinds = selected if isinstance(selected, Iterable) else ()
+    return any(offer.shared for offers in kinds for offer in offers)
 
 
 def all_of(gpus: list[tuple[Offer, ...]]) -> int | None:

@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from api.config import PlacementConfig, decode_placement
+from api.config import PlacementConfig, decode_placement, decode_share
 from api.errors import InvalidObjectError
 from dra.claims.claims import Claim, Request
 from dra.claims.classes import DeviceClass
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import at
+from dra.gpu.shares import NO_ASK, Ask
 
 
 class _Entry(NamedTuple):
@@ -23,6 +24,7 @@ class _Entry(NamedTuple):
 
     requests: frozenset[str]
     fields: Mapping[str, Any]
+    share: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +36,28 @@ class Placements:
 
     def of(self, request: Request) -> PlacementConfig:
         """Configuration for one exact request of the claim."""
-        names = {request.name, request.name.partition("/")[0]}
         fields: dict[str, Any] = {}
-        for entry in (*self.of_classes[request.class_name], *self.of_claim):
-            if not entry.requests or not names.isdisjoint(entry.requests):
-                fields |= entry.fields
+        for entry in self._entries(request):
+            fields |= entry.fields
         return PlacementConfig(**fields)
+
+    def share(self, request: Request) -> Ask:
+        """Share that is configured for one exact request of the claim."""
+        fields: dict[str, Any] = {}
+        for entry in self._entries(request):
+            fields |= entry.share
+        if not fields:
+            return NO_ASK
+        anybody = fields.pop("tenants", "") == "any"
+        return Ask(**fields, anybody=anybody)
+
+    def _entries(self, request: Request) -> Iterable[_Entry]:
+        names = {request.name, request.name.partition("/")[0]}
+        return (
+            entry
+            for entry in (*self.of_classes[request.class_name], *self.of_claim)
+            if not entry.requests or not names.isdisjoint(entry.requests)
+        )
 
 
 def read_placements(
@@ -52,10 +70,13 @@ def read_placements(
     names = dict.fromkeys(c.class_name for r in claim.requests for c in r.choices)
     try:
         of_classes = {
-            name: _decode(classes[name].config, f"DeviceClass {name!r} config", driver)
+            name: _decode(
+                classes[name].config, f"DeviceClass {name!r} config", driver, of_class=True
+            )
             for name in names
         }
-        return Placements(of_classes, _decode(claim.config, "spec.devices.config", driver))
+        of_claim = _decode(claim.config, "spec.devices.config", driver, of_class=False)
+        return Placements(of_classes, of_claim)
     except _BadConfigError as error:
         return Obstacle(Reason.BAD_CONFIG, str(error))
 
@@ -64,13 +85,17 @@ class _BadConfigError(Exception):
     """A configuration cannot be understood; says which and why."""
 
 
-def _decode(entries: Iterable[Mapping[str, Any]], place: str, driver: str) -> tuple[_Entry, ...]:
+def _decode(
+    entries: Iterable[Mapping[str, Any]], place: str, driver: str, *, of_class: bool
+) -> tuple[_Entry, ...]:
     found = []
     for number, entry in enumerate(entries):
         if at(entry, "opaque", "driver") == driver:
             try:
-                fields = decode_placement(entry["opaque"].get("parameters"))
+                parameters = entry["opaque"].get("parameters")
+                fields = decode_placement(parameters)
+                share = decode_share(parameters, of_class=of_class)
             except InvalidObjectError as error:
                 raise _BadConfigError(f"{place}[{number}].opaque.parameters: {error}") from error
-            found.append(_Entry(frozenset(entry.get("requests") or ()), fields))
+            found.append(_Entry(frozenset(entry.get("requests") or ()), fields, share))
     return tuple(found)

@@ -7,18 +7,20 @@ from typing import Any, Protocol
 
 import msgspec
 
-from api.config import PlacementConfig
 from dra.cel.kinds import UnansweredError
 from dra.cel.questions import CostlySelectorError, SelectorError, shortened
 from dra.claims.claims import ALL, Claim, Request
 from dra.claims.classes import DeviceClass, looks_ours
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.requests.placement import read_placements
+from dra.claims.requests.placement import Placements, read_placements
+from dra.claims.requests.shares import ask_of
 from dra.claims.requests.sharing import find_problem
 from dra.claims.requests.support import constrained_attribute, find_unsupported
 from dra.claims.requests.wants import ClaimWants, Constraint, Want
 from dra.common.cache import BoundedCache, json_weight
 from dra.common.resources import at
+from dra.gpu.devices import TYPE_SHARE
+from dra.gpu.shares import NO_ASK, Ask
 
 _SPECS_BYTES = 16 * 2**20
 """Bound on the distinct claims that are remembered; those made from one template are alike."""
@@ -100,9 +102,7 @@ class Reader:
         obstacle = find_problem(claim.requests, claim.config, self._classes, self._driver)
         if obstacle is not None:
             return obstacle
-        choices = tuple(
-            tuple(self._want(r, placements.of(r)) for r in q.choices) for q in claim.requests
-        )
+        choices = tuple(tuple(self._want(r, placements) for r in q.choices) for q in claim.requests)
         obstacle = self._bad_selector(want for alternatives in choices for want in alternatives)
         if obstacle is not None:
             return obstacle
@@ -166,20 +166,24 @@ class Reader:
         except SelectorError:
             return True
 
-    def _want(self, request: Request, placement: PlacementConfig) -> Want:
+    def _want(self, request: Request, placements: Placements) -> Want:
+        placement = placements.of(request)
         return Want(
             request.name,
             request.class_name,
-            expressions=self._expressions(request),
+            expressions=self._expressions(request, placements.share(request)),
             count=request.count,
             policy=placement.policy,
             nodes=placement.nodes,
             everything=request.mode == ALL,
             admin=request.admin_access,
+            ask=ask_of(request, placements.share(request), self._driver),
         )
 
-    def _expressions(self, request: Request) -> tuple[str, ...]:
+    def _expressions(self, request: Request, share: Ask = NO_ASK) -> tuple[str, ...]:
+        kind = f"device.attributes['{self._driver}'].type == '{TYPE_SHARE}'"
         return (
+            *((kind,) if share.stated else ()),
             *self._classes[request.class_name].selectors,
             *request.selectors,
             *(self._at_least(name, quantity) for name, quantity in request.capacity),

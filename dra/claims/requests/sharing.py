@@ -7,7 +7,7 @@ from typing import Any
 
 from api.errors import InvalidObjectError
 from dra.claims.claims import ALL, Request
-from dra.claims.classes import GPU_CLASS, DeviceClass, looks_ours
+from dra.claims.classes import GPU_CLASS, SHARE_CLASS, DeviceClass, looks_ours
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.sharing import Sharing, misplaced, sharing_of, too_many
 
@@ -55,7 +55,7 @@ class RequestedSharing:
             by_mps = by_mps or found.by_mps
             name = choice.class_name
             device = f"request {choice.name!r} of class {name!r}"
-            is_slice = name != GPU_CLASS
+            is_slice = name not in (GPU_CLASS, SHARE_CLASS)
             if looks_ours(name) and (fault := misplaced(found, device, is_slice=is_slice)):
                 return fault
         first = [request.choices[0] for request in requests]

@@ -9,6 +9,7 @@ from typing import Any
 from api.config import NO_PREFERENCE, NodesConfig, PlacementConfig
 from dra.claims.allocation import allocation_config
 from dra.claims.claims import Claim
+from dra.gpu.shares import NO_ASK, Ask
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,7 @@ class Want:
     ``request`` is ``request/subrequest`` where it is one of several alternatives. ``everything``
     asks for all such devices of a node, whatever ``count``. An ``admin`` want looks at devices and
     holds none. ``nodes`` says which node it prefers, ``policy`` what of the nodes preferred.
+    ``ask`` are the limits of its part where it is given a GPU that several claims have.
     """
 
     request: str
@@ -28,6 +30,7 @@ class Want:
     nodes: NodesConfig = NO_PREFERENCE
     everything: bool = False
     admin: bool = False
+    ask: Ask = NO_ASK
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from dra.gpu.shares import sum_of, why_full
 from kubeletplugin.errors import BusyError, DeviceError, ModeError
 from kubeletplugin.gpus.known_gpu import KnownGpu
+from kubeletplugin.journal.entries import ARRIVING, Entry
 from kubeletplugin.nvml.remedies import enable_mig
 
 
@@ -27,6 +31,31 @@ def check_mig(gpu: KnownGpu) -> None:
 def mode_is_off(gpu: KnownGpu) -> ModeError:
     """The error of a GPU without MIG mode, with the way to turn it on."""
     return ModeError(f"MIG mode of {gpu} is off; {enable_mig(gpu.uuid, gpu=gpu.name)}")
+
+
+def check_room(gpu: KnownGpu, entry: Entry, others: Iterable[Entry]) -> None:
+    """Refuse a whole GPU that ``others`` have, unless they share it and leave room for ``entry``.
+
+    What is prepared already stays, whatever the node says of sharing since.
+
+    Raises:
+        BusyError: says who has it, or what of it is left.
+    """
+    shares = []
+    for other in others:
+        if entry.share is None or other.share is None:
+            raise BusyError(
+                f"{gpu} is held by claim {other.claim} (UID {other.claim.uid}); it is free once "
+                "that claim is unprepared"
+            )
+        shares.append(other.share)
+    if entry.share is None or entry.state not in ARRIVING:
+        return
+    if gpu.sharing is None:
+        raise BusyError(f"{gpu} is not shared any more, and the claim was given a part of it")
+    why = why_full(sum_of(shares), entry.share, gpu.sharing, gpu.card.memory_mib)
+    if why:
+        raise BusyError(f"{gpu} has no room for one more claim: {why}")
 
 
 def check_withheld(gpu: KnownGpu) -> None:

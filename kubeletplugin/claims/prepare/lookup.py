@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 
-from api.config import decode as decode_config
+from api.config import decode_share
 from api.errors import InvalidObjectError
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.claims import Claim, read_claim
@@ -120,14 +120,14 @@ def _ours(allocation: Allocation, *, driver: str, pool: str) -> tuple[AllocatedD
     of_driver = allocation.of_driver(driver)
     devices = tuple(d for d in of_driver if d.pool == pool)
     if not devices:
-        given = ", ".join(f"{d.driver}/{d.pool}/{d.device}" for d in allocation.devices)
+        told = ", ".join(f"{d.driver}/{d.pool}/{d.device}" for d in allocation.devices)
         raise ClaimError(
             f"the claim holds no device of driver {driver} in this node's pool {pool}; "
-            f"it was given: {given or 'nothing'}"
+            f"it was given: {told or 'nothing'}"
         )
-    names = [d.device for d in devices]
-    for name in names:
-        if names.count(name) > 1:
+    given = [(d.device, d.share_id) for d in devices]
+    for name, share in given:
+        if given.count((name, share)) > 1:
             raise ClaimError(f"the claim was given device {name} twice")
     for device in devices:
         if device.admin_access and _SLICE in device.device:
@@ -152,7 +152,8 @@ def _with_sharing(
         if opaque.get("driver") != driver or requests.isdisjoint(wanted):
             continue
         try:
-            decode_config(opaque.get("parameters"))
+            of_class = entry.get("source") == "FromClass"
+            decode_share(opaque.get("parameters"), of_class=of_class)
         except InvalidObjectError as error:
             source = entry.get("source", "")
             raise ClaimError(

@@ -16,7 +16,7 @@ from dra.claims.allocation import AllocatedDevice
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef
 from dra.kube.timing import Clock, SystemClock
-from kubeletplugin.claims.prepare.gpu_checks import check_withheld
+from kubeletplugin.claims.prepare.gpu_checks import check_room, check_withheld
 from kubeletplugin.claims.prepare.lookup import ClaimUnreadableError
 from kubeletplugin.claims.prepare.patience import patiently
 from kubeletplugin.claims.prepare.rollback import Rollback
@@ -24,7 +24,6 @@ from kubeletplugin.claims.prepare.slices import Slices
 from kubeletplugin.claims.prepare.specs import Specs
 from kubeletplugin.claims.prepare.wanted import resolve
 from kubeletplugin.errors import (
-    BusyError,
     ClaimError,
     HardwareError,
     PluginError,
@@ -53,6 +52,7 @@ class Prepared:
     pool: str
     device: str
     cdi_ids: tuple[str, ...]
+    share_id: str = ""
 
 
 class Preparer:
@@ -150,7 +150,8 @@ class Preparer:
         finally:
             self._look_again(entries)
         return tuple(
-            Prepared(e.requests, e.pool, e.device, (self._specs.qualified(e),)) for e in done
+            Prepared(e.requests, e.pool, e.device, (self._specs.qualified(e),), e.share_id)
+            for e in done
         )
 
     def _undone(
@@ -173,20 +174,20 @@ class Preparer:
             if not complete(known):
                 raise
             return self._by_gpu((self._unit(e), e) for e in known)
-        names = {d.device for d in devices}
-        if {e.device for e in known} - names:
+        names = {(d.device, d.share_id) for d in devices}
+        if {(e.device, e.share_id) for e in known} - names:
             if any(e.state in HELD for e in known):
                 raise ClaimError(
                     f"the claim is prepared with {_names(e.device for e in known)} but was given "
-                    f"{_names(names)} since; end the pods that use it first"
+                    f"{_names(d.device for d in devices)} since; end the pods that use it first"
                 )
             if left := str(self._rollback.remove_all(ref.uid, patience=_ROLLBACK_PATIENCE)):
                 raise HardwareError(f"what an earlier allocation left cannot be removed: {left}")
             known = ()
-        by_device = {e.device: e for e in known}
+        by_device = {(e.device, e.share_id): e for e in known}
         pairs: list[tuple[GpuUnit, Entry]] = []
         for device in devices:
-            entry = by_device.get(device.device)
+            entry = by_device.get((device.device, device.share_id))
             if entry is not None:
                 pairs.append((self._unit(entry), entry))
                 continue
@@ -230,12 +231,8 @@ class Preparer:
         return known
 
     def _ensure_gpu(self, unit: GpuUnit, entry: Entry) -> Entry:
-        for other in self._journal.of_gpu(unit.uuid):
-            if other.key != entry.key:
-                raise BusyError(
-                    f"{unit.name} ({unit.uuid}) is held by claim {other.claim} "
-                    f"(UID {other.claim.uid}); it is free once that claim is unprepared"
-                )
+        others = [e for e in self._journal.of_gpu(unit.uuid) if e.key != entry.key]
+        check_room(unit.known, entry, others)
         if entry.state in ARRIVING:
             check_withheld(unit.known)
             self._sharing.check(entry)

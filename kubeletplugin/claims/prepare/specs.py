@@ -56,7 +56,7 @@ class Specs:
 
     def qualified(self, entry: Entry) -> str:
         """The CDI name that kubelet hands to the runtime."""
-        return f"{self._kind}={device_id(entry.claim.uid, entry.device)}"
+        return f"{self._kind}={_device_id(entry)}"
 
     def write(self, entries: Sequence[Entry], needs: Needs | None = None) -> None:
         """Write the spec of one claim, of which these are all the entries; no-op if it is there.
@@ -129,10 +129,7 @@ class Specs:
         needs = needs or self._needs()
         return Spec(
             kind=self._kind,
-            devices=tuple(
-                Device(device_id(e.claim.uid, e.device), self._of_device(e, needs.files))
-                for e in entries
-            ),
+            devices=tuple(Device(_device_id(e), self._of_device(e, needs.files)) for e in entries),
             common=self._common(needs),
         )
 
@@ -186,6 +183,12 @@ class Specs:
             self._roots, gpu_minor=gpu.card.minor, gi_id=entry.gi_id, ci_id=entry.ci_id
         )
         return (parent, *(capability_node(c) for c in capabilities))
+
+
+def _device_id(entry: Entry) -> str:
+    """Name of an entry's device in the specs: a device that a claim shares twice has two."""
+    device = f"{entry.device}-{entry.share_id}" if entry.share_id else entry.device
+    return device_id(entry.claim.uid, device)
 
 
 def has_engines(entry: Entry, gpu: KnownGpu) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dra.claims.allocation import AllocatedDevice
 from dra.gpu.geometry import Placement
@@ -15,6 +15,7 @@ from dra.gpu.names import (
     parse_device,
     profile_label,
 )
+from dra.gpu.shares import Share, share_of
 from kubeletplugin.claims.prepare.gpu_checks import check_mig
 from kubeletplugin.errors import DeviceError
 from kubeletplugin.gpus.gpuunit import GpuUnit
@@ -35,6 +36,8 @@ class Wanted:
     placement: Placement | None = None
     view: bool = False
     interval: str = ""
+    share: Share | None = None
+    share_id: str = ""
 
     def entry(self, claim: ClaimRef, *, boot_id: str, total: int) -> Entry:
         """The record of the intent to make it for ``claim``, which has ``total`` devices here."""
@@ -52,7 +55,15 @@ class Wanted:
             placement=self.placement,
             view=self.view,
             interval=self.interval,
+            share=self._share_of(claim),
+            share_id=self.share_id,
         )
+
+    def _share_of(self, claim: ClaimRef) -> Share | None:
+        """Its share, whose tenant is the claim's namespace unless its class says otherwise."""
+        if self.share is None or self.share.tenant:
+            return self.share
+        return replace(self.share, tenant=claim.namespace)
 
 
 def resolve(device: AllocatedDevice, hardware: Hardware) -> tuple[GpuUnit, Wanted]:
@@ -85,8 +96,30 @@ def resolve(device: AllocatedDevice, hardware: Hardware) -> tuple[GpuUnit, Wante
         if gpu.unhealthy:
             raise DeviceError(f"{gpu} is not healthy: {gpu.unhealthy}")
         interval = device.sharing.interval
-        return unit, Wanted(device.device, device.pool, requests, unit.uuid, interval=interval)
+        share = _share(device, unit)
+        return unit, Wanted(
+            device.device,
+            device.pool,
+            requests,
+            unit.uuid,
+            interval=interval,
+            share=share,
+            share_id=device.share_id,
+        )
     return unit, _slice(device, parsed, unit)
+
+
+def _share(device: AllocatedDevice, unit: GpuUnit) -> Share | None:
+    """Share of a GPU that several claims may have, still without its namespace."""
+    gpu = unit.known
+    if gpu.sharing is not None:
+        return share_of(device.ask, gpu.sharing, gpu.card.memory_mib, namespace="")
+    if device.share_id or device.ask.stated:
+        raise DeviceError(
+            f"{gpu} is not shared, and the claim was given a part of it; have the node share its "
+            "GPUs again, or delete the pod"
+        )
+    return None
 
 
 def _slice(device: AllocatedDevice, parsed: MigDevice, unit: GpuUnit) -> Wanted:

@@ -25,7 +25,9 @@ class Given:
     @property
     def key(self) -> EntryKey:
         """Key of the journal entry that would be its record."""
-        return (self.claim.uid, self.device.device)
+        device = self.device
+        name = f"{device.device}/{device.share_id}" if device.share_id else device.device
+        return (self.claim.uid, name)
 
 
 def given_devices(

@@ -163,7 +163,8 @@ class Rebuild:
             return entry
         known = self._journal.of_gpu(unit.uuid)
         if wanted.placement is None:
-            return None if known else entry
+            shared = entry.share is not None and all(e.share is not None for e in known)
+            return entry if shared or not known else None
         taken = any(e.placement is None or e.placement.overlaps(wanted.placement) for e in known)
         if taken:
             return None

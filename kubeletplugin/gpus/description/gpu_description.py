@@ -66,6 +66,7 @@ def describe(
         layout=_layout(known, owners.values()),
         unavailable=problem,
         reason=reason,
+        sharing=None if card.mig_enabled else known.sharing,
     )
 
 

@@ -1,0 +1,119 @@
+"""Shares of a whole GPU that several claims have at a time, each with memory and cores. Pure.
+
+The words are those of consumable capacity (KEP-5075): where kube-scheduler allocates, it counts
+``consumedCapacity`` of one device; where the controller does, it counts the same by these rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+UNENFORCED = "none"
+ANY_TENANT = "*"
+"""The tenant of claims whose class lets them share with other namespaces."""
+
+ALL_CORES = 100
+"""Cores are counted in hundredths of the GPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShareOffer:
+    """Offer of a whole GPU to at most ``shares`` claims at a time.
+
+    ``enforcer`` says what holds them to their limits; ``UNENFORCED`` where nothing does.
+    """
+
+    shares: int
+    enforcer: str = UNENFORCED
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Limits of a share as a claim states them; None where it states none.
+
+    ``anybody``: its class lets claims of other namespaces share the GPU.
+    """
+
+    memory_mib: int | None = None
+    cores: int | None = None
+    anybody: bool = False
+
+    @property
+    def stated(self) -> bool:
+        """True if it says how large the share is, which makes sense of a shared GPU only."""
+        return self.memory_mib is not None or self.cores is not None
+
+
+NO_ASK = Ask()
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """Part of a GPU that a claim has. ``cores`` 0: not limited, and none are set aside for it."""
+
+    memory_mib: int
+    cores: int
+    tenant: str
+
+
+@dataclass(frozen=True, slots=True)
+class SharesHeld:
+    """Sum of the shares of one GPU; their tenant is one and the same."""
+
+    count: int = 0
+    memory_mib: int = 0
+    cores: int = 0
+    tenant: str = ""
+
+    def add(self, share: Share) -> SharesHeld:
+        """The sum with one more, whether it fits or not."""
+        return SharesHeld(
+            self.count + 1,
+            self.memory_mib + share.memory_mib,
+            self.cores + share.cores,
+            share.tenant,
+        )
+
+
+NONE_HELD = SharesHeld()
+
+
+def share_of(ask: Ask, sharing: ShareOffer, memory_mib: int, namespace: str) -> Share:
+    """The share that a claim of ``namespace`` has of a GPU with ``memory_mib``.
+
+    Without an amount its memory is one part in as many as the GPU has shares.
+    """
+    memory = memory_mib // sharing.shares if ask.memory_mib is None else ask.memory_mib
+    return Share(memory, ask.cores or 0, ANY_TENANT if ask.anybody else namespace)
+
+
+def sum_of(shares: Iterable[Share]) -> SharesHeld:
+    """The sum of ``shares``."""
+    held = NONE_HELD
+    for share in shares:
+        held = held.add(share)
+    return held
+
+
+def why_full(held: SharesHeld, share: Share, sharing: ShareOffer, memory_mib: int) -> str:
+    """Reason why a GPU with ``memory_mib`` has no room for one more share; empty if it has.
+
+    The names of others' namespaces are not told.
+    """
+    if held.count >= sharing.shares:
+        return f"all {sharing.shares} shares are in use"
+    if held.count and held.tenant != share.tenant:
+        return (
+            "its shares are another namespace's: a class with share.tenants any is needed on both "
+            "sides"
+        )
+    left = memory_mib - held.memory_mib
+    if share.memory_mib > left:
+        return f"{left} of {memory_mib} MiB are left, {share.memory_mib} are asked for"
+    if held.cores + share.cores > ALL_CORES:
+        return (
+            f"{ALL_CORES - held.cores} of {ALL_CORES} % of the cores are left, "
+            f"{share.cores} are asked for"
+        )
+    return ""

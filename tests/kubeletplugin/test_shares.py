@@ -1,0 +1,156 @@
+"""Several claims on one GPU, on the node: counted, told to kubelet, given back one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+
+from api.kubelet.dra.v1 import api_pb2 as v1
+from dra.claims.allocation import share_id
+from dra.common.resources import Obj
+from dra.gpu.inventory import ClaimRef
+from sim.nvml.machine import GpuSpec
+from tests.kubeletplugin.conftest import A100
+from tests.kubeletplugin.rig import DRIVER, Rig
+
+
+@pytest.fixture
+def sharing(make_rig: Callable[..., Rig]) -> Rig:
+    """A node with a GPU that four claims may have, and one in MIG mode."""
+    rig = make_rig(GpuSpec(A100, mig=False), GpuSpec(A100))
+    rig.gpu_shares = 4
+    rig.start()
+    return rig
+
+
+def result(rig: Rig, memory: str, *, request: str = "r0", share: str = "") -> Obj:
+    common = {"request": request, "driver": DRIVER, "pool": rig.node, "device": "gpu-0"}
+    if not memory:
+        return common
+    consumed = {"memory": memory, "cores": "20", "shares": "1"}
+    return {
+        **common,
+        "shareID": share or share_id(f"{rig.node}/{memory}", "gpu-0"),
+        "consumedCapacity": consumed,
+    }
+
+
+def share(rig: Rig, memory: str = "", *, namespace: str = "default") -> ClaimRef:
+    return rig.claim(results=[result(rig, memory)], namespace=namespace)
+
+
+def test_claims_share_a_gpu_until_it_is_full_and_leave_it_one_by_one(sharing: Rig) -> None:
+    first, second = share(sharing, "30Gi"), share(sharing)
+    specs = [sharing.prepared(ref) for ref in (first, second)]
+    assert len({*specs[0], *specs[1]}) == 2
+    assert [(e.share.memory_mib, e.share.cores) for e in sharing.journal() if e.share] == [
+        (30720, 20),
+        (10240, 0),
+    ]
+    third = share(sharing, "1Gi")
+    assert "0 of 40960 MiB are left, 1024 are asked for" in sharing.refused(third)
+    assert sharing.prepared(first) == specs[0], "asked again, nothing changes"
+    assert sharing.unprepare(second) == ""
+    sharing.prepared(third)
+    assert [e.claim for e in sharing.journal()] == [first, third]
+    nodes = sharing.spec(first)["devices"][0]["containerEdits"]["deviceNodes"]
+    assert nodes[0]["path"] == "/dev/nvidia0"
+    for ref in (first, third):
+        assert sharing.unprepare(ref) == ""
+    assert sharing.clean()
+
+
+def test_kubelet_and_the_claim_hear_of_the_share(sharing: Rig) -> None:
+    ref = share(sharing, "8000Mi")
+    [device] = sharing.prepare(ref).devices
+    expected = share_id(f"{sharing.node}/8000Mi", "gpu-0")
+    assert (device.device_name, device.share_id) == ("gpu-0", expected)
+    [told] = sharing.claim_status(ref)
+    assert (told["shareID"], told["data"]["share"]) == (expected, {"memoryMiB": 8000, "cores": 20})
+    sharing.restart()
+    assert sharing.prepare(ref).devices[0] == device
+    assert sharing.journal()[0].share_id == expected
+
+
+def test_one_claim_may_have_two_shares_of_a_gpu(sharing: Rig) -> None:
+    ids = [share_id("u", name) for name in ("one", "two")]
+    ref = sharing.claim(
+        results=[
+            result(sharing, "1Gi", request="r0", share=ids[0]),
+            result(sharing, "2Gi", request="r1", share=ids[1]),
+        ]
+    )
+    answer: v1.NodePrepareResourceResponse = sharing.prepare(ref)
+    assert not answer.error
+    assert [(list(d.request_names), d.share_id) for d in answer.devices] == [
+        (["r0"], ids[0]),
+        (["r1"], ids[1]),
+    ]
+    assert len({cdi for d in answer.devices for cdi in d.cdi_device_ids}) == 2
+    assert sorted(d["shareID"] for d in sharing.claim_status(ref)) == sorted(ids)
+    assert sharing.unprepare(ref) == ""
+    assert sharing.clean()
+
+
+def test_namespaces_do_not_share_unless_their_classes_say_so(sharing: Rig) -> None:
+    parameters = {
+        "apiVersion": "mig.dra.dev/v1alpha1",
+        "kind": "GpuConfig",
+        "share": {"tenants": "any"},
+    }
+    opened = [{"source": "FromClass", "opaque": {"driver": DRIVER, "parameters": parameters}}]
+    first = share(sharing)
+    sharing.prepared(first)
+    other = share(sharing, namespace="kube-system")
+    assert "its shares are another namespace's" in sharing.refused(other)
+    assert sharing.unprepare(first) == ""
+    for namespace in ("default", "kube-system"):
+        ref = sharing.claim(results=[result(sharing, "")], config=opened, namespace=namespace)
+        sharing.prepared(ref)
+    own = [{**opened[0], "source": "FromClaim"}]
+    ref = sharing.claim(results=[result(sharing, "")], config=own)
+    assert "only a DeviceClass may say it" in sharing.refused(ref)
+
+
+def test_a_gpu_that_is_shared_no_more_keeps_its_claims_and_takes_no_others(sharing: Rig) -> None:
+    first = share(sharing, "1Gi")
+    before = sharing.prepared(first)
+    sharing.gpu_shares = 1
+    sharing.restart()
+    assert sharing.prepared(first) == before
+    assert "is not shared, and the claim was given a part of it" in sharing.refused(
+        share(sharing, "2Gi")
+    )
+    assert "is held by claim" in sharing.refused(share(sharing))
+    assert sharing.unprepare(first) == ""
+    sharing.prepared(share(sharing))
+
+
+def test_a_lost_journal_is_rebuilt_with_all_that_share(sharing: Rig) -> None:
+    refs = [share(sharing, memory) for memory in ("1Gi", "2Gi")]
+    for ref in refs:
+        sharing.prepared(ref)
+        pod = {"resource": "pods", "name": "p", "uid": ref.uid}
+        sharing.set_status(ref, reservedFor=[pod])
+    before = {e.key: e.share for e in sharing.journal()}
+    sharing.stop()
+    for path in sharing.roots.state.glob("*"):
+        if path.name.startswith("journal"):
+            path.unlink()
+    sharing.start()
+    for ref in refs:
+        sharing.prepared(ref)
+    assert {e.key: e.share for e in sharing.journal()} == before
+
+
+def test_the_older_protocol_knows_no_shares(sharing: Rig) -> None:
+    from api.kubelet.dra.v1beta1 import api_pb2, api_pb2_grpc
+
+    ref = share(sharing, "1Gi")
+    with closing(sharing.channel()) as channel:
+        claim = api_pb2.Claim(namespace=ref.namespace, name=ref.name, uid=ref.uid)
+        request = api_pb2.NodePrepareResourcesRequest(claims=[claim])
+        answer = api_pb2_grpc.DRAPluginStub(channel).NodePrepareResources(request, timeout=45)
+    assert [d.device_name for d in answer.claims[ref.uid].devices] == ["gpu-0"]
