@@ -83,6 +83,12 @@ class Loop:
         """Sleep within a turn, which :meth:`stop` alone cuts short; returns :meth:`is_stopping`."""
         return self._clock.wait(self._stopping, seconds)
 
+    def gather(self, seconds: float) -> bool:
+        """Sleep within a turn as :meth:`pause` does; wishes up to its end are this turn's."""
+        stopping = self.pause(seconds)
+        self._wake.clear()
+        return stopping
+
     def _run(self) -> None:
         while not self._stopping.is_set():
             self._wake.clear()

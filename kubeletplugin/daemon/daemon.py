@@ -74,6 +74,7 @@ class Daemon:
         # Kubelet calls as soon as it sees the registration socket.
         self.kubelet.service.start()
         self.kubelet.registration.start()
+        self.common.changed.start()
         self.publishing.statuses.start()
         self.gpus.looks.start()
         self.gpus.loop.start()
@@ -109,6 +110,7 @@ class Daemon:
             self.kubelet.sockets,
             self.common.readiness,
             threads=[
+                self.common.changed.thread.problem,
                 self.gpus.loop.thread.problem,
                 self.gpus.looks.thread.problem,
                 self.claims.janitor.thread.problem,
@@ -138,6 +140,7 @@ class Daemon:
         self.gpus.monitor.stop()
         self.gpus.loop.stop()
         self.gpus.looks.stop()
+        self.common.changed.stop()
         self.publishing.slices.stop()
         self.publishing.mignode.stop()
         self.publishing.statuses.stop()

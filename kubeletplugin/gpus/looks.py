@@ -63,5 +63,5 @@ class Looks:
                     self._busy = False
 
     def _turn(self) -> None:
-        if self._wanted and not self.thread.pause(_GATHER_SECONDS):
+        if self._wanted and not self.thread.gather(_GATHER_SECONDS):
             self.run()

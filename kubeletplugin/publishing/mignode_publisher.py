@@ -24,9 +24,6 @@ from dra.kube.timing import Clock, rfc3339
 from kubeletplugin.publishing.republisher import Republisher
 
 _log = logging.getLogger(__name__)
-_GATHER_SECONDS = 0.05
-"""Changes of a moment, such as the steps of one Prepare, are written once."""
-
 _VERSIONS_KEPT = 8
 
 
@@ -58,7 +55,7 @@ class MigNodePublisher(Republisher):
             field_selector=f"metadata.name={node_name}",
             on_event=self._changed,
         )
-        super().__init__(f"MigNode {node_name}", reflector, gather=_GATHER_SECONDS, clock=clock)
+        super().__init__(f"MigNode {node_name}", reflector, clock=clock)
         self._api = api
         self._node_name = node_name
         self._manager = field_manager

@@ -18,7 +18,7 @@ class Republisher(ABC):
 
     What ``_publish`` raises is logged, and it is tried again after a growing pause. ``reflector``
     tells what others do to the objects; it is not started where they are nobody's, with
-    ``follow=False``. ``gather`` seconds pass before each call, for wishes that belong together.
+    ``follow=False``.
     """
 
     def __init__(
@@ -27,13 +27,11 @@ class Republisher(ABC):
         reflector: Reflector,
         *,
         follow: bool = True,
-        gather: float = 0.0,
         clock: Clock | None = None,
     ) -> None:
         self._what = what
         self._reflector = reflector
         self._follow = follow
-        self._gather = gather
         self._clock = clock or SystemClock()
         self._backoff = Backoff()
         self.thread = Loop(what, self._turn, clock=clock)
@@ -59,8 +57,6 @@ class Republisher(ABC):
         """Write what is not true yet; returns seconds after which to look again anyhow."""
 
     def _turn(self) -> float | None:
-        if self._gather and self.thread.pause(self._gather):
-            return None
         try:
             again = self._publish()
         except KubeError as error:

@@ -1,0 +1,30 @@
+"""Listeners to changes of the node: told soon, together, and not by whoever made the change."""
+
+from __future__ import annotations
+
+import threading
+
+from kubeletplugin.telemetry.listeners import Listeners
+from tests.kube.clocks import FakeClock
+from tests.waiting import wait_for
+
+
+def test_changes_of_a_moment_are_told_of_once_and_in_order_in_a_thread_of_its_own() -> None:
+    class Clock(FakeClock):
+        def wait(self, event: threading.Event, seconds: float) -> bool:
+            changed()
+            return super().wait(event, seconds)
+
+    told: list[tuple[str, bool]] = []
+    maker = threading.get_ident()
+    changed = Listeners(Clock())
+    for name in ("a", "b"):
+        changed.add(lambda name=name: told.append((name, threading.get_ident() == maker)))  # type: ignore[misc]
+    changed()
+    assert told == []
+    changed.start()
+    wait_for("both", lambda: len(told) == 2)
+    changed()
+    wait_for("both again", lambda: len(told) == 4)
+    changed.stop()
+    assert told == [("a", False), ("b", False)] * 2
