@@ -8,7 +8,9 @@ from typing import Any
 
 import yaml
 
+from api.layouts import is_layouts
 from cli.linting.documents import Document, Level, Remark, read_documents
+from cli.linting.layouts import check_layouts
 from cli.linting.limits import remarks_of
 from cli.linting.pods import PodSpec, pod_spec
 from cli.shell.exits import Exit
@@ -22,7 +24,10 @@ from dra.limits.templates import template
 
 
 def run(out: Output, arguments: argparse.Namespace) -> int:
-    """Print every object: those that ask by limits with claims, all others as they are."""
+    """Print every object: those that ask by limits with claims, all others as they are.
+
+    A file of mig-parted's comes out in a ConfigMap.
+    """
     objects: list[Obj] = []
     remarks: list[Remark] = []
     templates: dict[ObjectKey, None] = {}
@@ -30,6 +35,10 @@ def run(out: Output, arguments: argparse.Namespace) -> int:
         for found in read_documents(file, content):
             if isinstance(found, Remark):
                 remarks.append(found)
+                continue
+            if is_layouts(found.obj):
+                remarks += check_layouts(found)
+                objects.append(_config_map(found.obj))
                 continue
             pod = pod_spec(found)
             if pod is None:
@@ -55,6 +64,13 @@ def _convert(document: Document, pod: PodSpec, translation: Translation) -> Iter
     known = len(before["spec"].get("resourceClaims") or ())
     for entry in (after["spec"].get("resourceClaims") or ())[known:]:
         yield document.key[0], entry["resourceClaimTemplateName"]
+
+
+def _config_map(layouts: Obj) -> Obj:
+    """A file of mig-parted's as the chart's value nodeClasses.configMaps names it: unchanged."""
+    data = {"config.yaml": yaml.safe_dump(layouts, sort_keys=False)}
+    metadata = {"name": "mig-parted"}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
 
 def _template(namespace: str, name: str) -> Obj:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from cli.linting.claims import CheckSelector, SelectsOthers, check_claim, check_class, claim_spec
 from cli.linting.documents import Document, Level, Remark, read_documents
+from cli.linting.layouts import check_layouts
 from cli.linting.limits import check_limits
 from cli.linting.pods import check_pod, pod_spec
 from cli.linting.sharing import check_containers, check_sharing
@@ -72,6 +73,8 @@ def _check_with(
         yield from check_pod(pod, claims)
         yield from check_containers(pod, claims, classes)
         yield from check_limits(pod)
+    for document in documents:
+        yield from check_layouts(document)
     for (kind, key), spec in claims.items():
         if pods and (kind, key) not in named:
             message = "no pod in these files names it: claims are allocated for pods"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import threading
+from dataclasses import asdict
 from typing import Any
 
 from cli.shell.exits import CliError, Exit
@@ -39,10 +40,10 @@ def _show(found: Site, wanted: list[str], out: Output) -> None:
             out.line(line)
         for text in remarks(node):
             out.paragraph("  ", out.odd("! "), text)
-        if out.form == "wide" and any(v.slots for v in node.gpus):
+        if out.form == "wide" and any(v.slots or v.ready for v in node.gpus):
             out.table(
                 ("GPU", "AT", "PROFILE", "STATE", "NAMESPACE", "POD", "CLAIM", "MIG UUID"),
-                [_row(v, s) for v in node.gpus for s in v.slots],
+                [_row(v, s) for v in node.gpus for s in (*v.slots, *v.ready)],
                 indent="  ",
             )
     for name, problem in found.unreadable.items():
@@ -121,6 +122,7 @@ def _node_json(node: NodeView) -> dict[str, Any]:
         "message": inventory.message,
         "allocator": inventory.allocator.value,
         "driverVersion": inventory.driver_version,
+        "mode": asdict(inventory.mode) if inventory.mode else None,
         "gpus": [_gpu_json(v) for v in node.gpus],
     }
 
@@ -141,6 +143,8 @@ def _gpu_json(view: GpuView) -> dict[str, Any]:
         "largestPlaceable": largest.name if largest else "",
         "placeable": geometry.placeable(view.usage) if geometry and view.open else {},
         "slots": [slot_json(s) for s in view.slots],
+        "layout": gpu.layout.name if gpu.layout else "",
+        "ready": [slot_json(s) for s in view.ready],
     }
 
 

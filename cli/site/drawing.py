@@ -34,6 +34,10 @@ def remarks(node: NodeView) -> list[str]:
     found = []
     if not node.inventory.ready:
         found.append(f"{node.name}: {node.inventory.message or 'the driver is not ready'}")
+    mode = node.inventory.mode
+    if mode is not None and mode.state != "success":
+        what = f"layout {mode.layout}" if mode.layout else f"mode {mode.mode}"
+        found.append(f"{node.name}: {what} is {mode.state}: {mode.message}")
     for view in node.gpus:
         if view.blocked and node.inventory.ready:
             found.append(f"{view.gpu.name}: {view.blocked}")
@@ -102,7 +106,7 @@ def _room(view: GpuView) -> tuple[str, str]:
 
 def _segments(view: GpuView, width: int) -> Iterable[Segment]:
     slices = view.gpu.geometry.memory_slices if view.gpu.geometry else 1
-    for slot in view.slots:
+    for slot in (*view.slots, *view.ready):
         if slot.placement is None:
             continue
         room = slot.placement.size * (width // slices) - 1

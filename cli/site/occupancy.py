@@ -19,6 +19,10 @@ ALLOCATED = "allocated"
 """State of a slot that is allocated and not on the node yet, beside those of InstanceState."""
 
 
+READY = "ready"
+"""State of a slice of a layout that no claim holds."""
+
+
 @dataclass(frozen=True, slots=True)
 class Slot:
     """A part of a GPU that something holds; ``placement`` None is the whole GPU.
@@ -67,6 +71,20 @@ class GpuView:
             return Usage()
         return self.gpu.geometry.usage(
             Occupant(s.placement, s.profile_id) for s in self.slots if s.placement is not None
+        )
+
+    @property
+    def ready(self) -> tuple[Slot, ...]:
+        """Slices of the GPU's layout that are made and that no slot holds."""
+        gpu = self.gpu
+        if gpu.layout is None or gpu.geometry is None:
+            return ()
+        held = [s.placement for s in self.slots if s.placement is not None]
+        shapes = {q: p for p in gpu.geometry.profiles for q in p.placements}
+        return tuple(
+            Slot(place, READY, profile.name, profile.id)
+            for place in gpu.layout.ready
+            if (profile := shapes.get(place)) and not any(place.overlaps(h) for h in held)
         )
 
     @property

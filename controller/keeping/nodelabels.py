@@ -1,8 +1,9 @@
 """Labels of nodes that tell of their GPUs, kept where nobody else writes such.
 
 A node with NVIDIA's GPU feature discovery has its label ``nvidia.com/gfd.timestamp``: nothing of
-ours stays there. What others own of a node without it, stays theirs: server-side apply without
-force says so. A write that changes nothing is not made again, so that whoever overwrites us wins.
+ours stays there but the state of a layout, which that does not write. What others own of a node
+without it, stays theirs: server-side apply without force says so. A write that changes nothing is
+not made again, so that whoever overwrites us wins.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from controller.cluster.cluster import Cluster
 from controller.cluster.effects import Effects
 from controller.writing.writer import Writer
-from dra.gpu.node_labels import DISCOVERED, node_labels
+from dra.gpu.node_labels import DISCOVERED, node_labels, state_labels
 from dra.kube.errors import ConflictError, KubeError
 from dra.kube.timing import Backoff
 
@@ -69,9 +70,11 @@ class NodeLabels:
 
     def _wanted(self, node: str, labels: object) -> dict[str, str]:
         inventory = self._cluster.inventory(node)
-        if inventory is None or (isinstance(labels, dict) and DISCOVERED in labels):
+        if inventory is None:
             return {}
-        found = node_labels(inventory)
+        discovered = isinstance(labels, dict) and DISCOVERED in labels
+        found = {} if discovered else node_labels(inventory)
+        found |= state_labels(inventory)
         return {**found, self._mark: ""} if found else {}
 
     def _apply(self, node: str, wanted: dict[str, str]) -> None:

@@ -18,6 +18,9 @@ from dra.gpu.names import extended_resource_name
 DISCOVERED = "nvidia.com/gfd.timestamp"
 """A label that GPU feature discovery writes, and nobody else."""
 
+MODE_STATE = "nvidia.com/mig.config.state"
+"""The label in which mig-manager says how far a node with a layout is."""
+
 _FORBIDDEN = re.compile(r"[^A-Za-z0-9._-]+")
 _LONGEST = 63
 
@@ -39,6 +42,12 @@ def node_labels(inventory: Inventory) -> dict[str, str]:
     found["nvidia.com/gpu.count"] = str(len(inventory.gpus))
     found.update(_of_profiles(inventory))
     return {key: value for key, value in found.items() if value}
+
+
+def state_labels(inventory: Inventory) -> dict[str, str]:
+    """The label of a node that has, or is to have, a layout: pending, success or failed."""
+    mode = inventory.mode
+    return {} if mode is None or not mode.layout else {MODE_STATE: mode.state}
 
 
 def _versions(inventory: Inventory) -> dict[str, str]:
@@ -83,8 +92,13 @@ def _of_profiles(inventory: Inventory) -> dict[str, str]:
 def _offers(inventory: Inventory) -> Iterator[tuple[Gpu, Geometry, Profile]]:
     for gpu in inventory.gpus:
         if gpu.mig_enabled and gpu.geometry is not None:
-            for profile in gpu.geometry.profiles:
+            for profile in gpu.geometry.profiles if gpu.layout is None else _declared(gpu.geometry):
                 yield gpu, gpu.geometry, profile
+
+
+def _declared(geometry: Geometry) -> Iterator[Profile]:
+    """The profiles of a GPU with a layout; those that it does not have are no slices of it."""
+    return (profile for profile in geometry.profiles if profile.placements)
 
 
 def _of_profile(gpu: Gpu, profile: Profile) -> dict[str, str]:

@@ -10,8 +10,6 @@ from api.nodeclass import MODES, NodeClass
 
 CONFIG_LABEL = "nvidia.com/mig.config"
 """Label by which users of mig-manager choose a layout."""
-STATE_LABEL = "nvidia.com/mig.config.state"
-"""Label in which mig-manager says how far it is."""
 DEFAULT_CLASS = "default"
 
 

@@ -83,13 +83,19 @@ def offered(
     doubts = doubts or Doubts()
     found = [*_slices(gpus, inventory, blocked, doubts), *_whole(gpus, inventory)]
     kept = (p for p in found if taints or not _is_left_out(p, inventory, doubts))
-    bare = {g.uuid: replace(g, instances=(), unavailable="", reason="") for g in gpus}
+    bare = {g.uuid: _bare(g) for g in gpus}
     return Offered(
-        inventory=replace(inventory, gpus=(), ready=True, message="", publication=None, drain=None),
+        inventory=replace(
+            inventory, gpus=(), ready=True, message="", publication=None, drain=None, mode=None
+        ),
         sliced=tuple(bare[g.uuid] for g in gpus if g.mig_enabled and g.geometry is not None),
         partitions=tuple(replace(p, gpu=bare[p.gpu.uuid]) for p in kept),
         blocked={uuid: occupants for uuid, occupants in blocked.items() if occupants},
     )
+
+
+def _bare(gpu: Gpu) -> Gpu:
+    return replace(gpu, instances=(), unavailable="", reason="", layout=None)
 
 
 def _slices(

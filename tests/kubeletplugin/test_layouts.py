@@ -13,6 +13,7 @@ from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.rig import Rig
 from tests.waiting import wait_for
 
+EXAMPLES = Path(__file__).parents[2] / "docs/examples"
 A100, H100 = "A100-SXM4-40GB", "H100-80GB-HBM3"
 FILE = """
 version: v1
@@ -25,10 +26,6 @@ mig-configs:
       mig-enabled: true
       mig-devices: {"3g.20gb": 2}
   mixed:
-    - device-filter: ["0x233010DE"]
-      devices: all
-      mig-enabled: true
-      mig-devices: {"1g.10gb": 7}
     - device-filter: ["0x20B010DE", "0x20B110DE"]
       devices: [0]
       mig-enabled: true
@@ -157,9 +154,26 @@ def test_gpus_with_a_layout_and_on_demand_stand_side_by_side(declare: Callable[.
     assert rig.slices() == MIXED
 
 
-def test_filters_are_by_pci_device(declare: Callable[..., Rig]) -> None:
-    rig = declare(A100, H100, config="mixed")
-    assert [s for s in rig.slices() if s[0] == 1] == [(1, "1g.10gb", n, False) for n in range(7)]
+def test_the_examples_of_the_handbook_become_what_they_say(declare: Callable[..., Rig]) -> None:
+    rig = declare(A100, H100, start=False)
+    assert rig.node_classes is not None
+    for name, file in (("default", "layouts-class"), ("config", "layouts-mig-parted")):
+        text = (EXAMPLES / f"{file}.yaml").read_text()
+        (rig.node_classes / f"{name}.yaml").write_text(text)
+    label(rig, config="all-balanced")
+    rig.start()
+    assert [s[:2] for s in rig.slices()] == [
+        *[(0, "1g.5gb")] * 2,
+        *[(0, "2g.10gb"), (0, "3g.20gb")],
+        *[(1, "1g.10gb")] * 2,
+        *[(1, "2g.20gb"), (1, "3g.40gb")],
+    ]
+    label(rig, config="first-only")
+    wait_for("the layout", lambda: rig.slices() == PAIRS)
+    label(rig, config=None, mode=None)
+    text = wait_state(rig, "failed", "gpu-1 (NVIDIA H100 80GB HBM3) cannot have the layout")
+    assert "'halves': it has no profile 3g.20gb; it has: " in text
+    assert rig.slices() == PAIRS, "which is what the class says"
 
 
 def test_they_outlive_the_program(declare: Callable[..., Rig]) -> None:

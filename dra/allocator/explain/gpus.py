@@ -67,6 +67,8 @@ def _without(
 ) -> GpuAnswer:
     """The answer of a GPU that has no such device, however empty."""
     reason, message = AnswerReason.NO_SUCH_DEVICE, "has no such device"
+    if state.gpu.layout is not None:
+        message += f" (its layout is {state.gpu.layout.name})"
     if not state.gpu.mig_enabled:
         message += " (MIG is off)"
         if _is_off(state) and (not full or _possible(search, state, missing, kinds)):
