@@ -83,8 +83,8 @@ class Engine:
         if self._in_flight.take_answers():
             self._agenda.go_on()
         self._asking.take_answers()
-        for pod in self._line.expire():
-            self._agenda.add_pod(pod.key)
+        for key in self._line.look_again():
+            self._agenda.add_pod(key)
         self._failed_gpus.expire()
         while self._consequences.take():
             pass

@@ -126,7 +126,6 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
     decisions = Decisions(now)
     placing = Placing(
         cluster,
-        allocator,
         decisions,
         line=line,
         partial_allocations=partial_allocations,
@@ -146,7 +145,14 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         now=now,
     )
     gangs = Gangs(
-        cluster, agenda, counts, placing=placing, writes=gang_writes, halves=halves, now=now
+        cluster,
+        agenda,
+        counts,
+        placing=placing,
+        line=line,
+        writes=gang_writes,
+        halves=halves,
+        now=now,
     )
     pods = PodService(
         cluster,

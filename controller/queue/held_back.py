@@ -1,6 +1,7 @@
-"""Slices held back for pods that were overtaken too often: what, for whom, and until when.
+"""Slices held back for those who were overtaken too often: what, for whom, and until when.
 
-A hold ends when its pod is served or waits no longer, and when nothing of what it waits for has
+A hold is for a pod, or for a gang: then it has a part for each of its pods, and no part is without
+the others. It ends when all are served or wait no longer, and when nothing of what it waits for has
 become free for as long as it may last. The claims that did not move are then not waited for again
 for a multiple of that time, whoever asks: meanwhile others use what is free beside them. The next
 hold may last twice as long, so that even a pod that waits for others to end after days is served.
@@ -8,13 +9,18 @@ hold may last twice as long, so that even a pod that waits for others to end aft
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from dra.allocator.contention.hold_back import Plan, blockers, memory_in_use
+from controller.queue.line import priority
+from controller.queue.waiter import Waiter
+from dra.allocator.contention.blocked import blockers, memory_in_use
 from dra.allocator.fleet.fleet import Fleet
+from dra.allocator.fleet.view import FleetView
+from dra.allocator.problem import Decision
 from dra.claims.allocation import Allocation
+from dra.common.resources import ObjectKey
 from dra.gpu.inventory import ClaimRef
 from dra.pods.pods import Pod
 
@@ -26,26 +32,46 @@ LONGEST_SECONDS = 86400.0
 REST_FACTOR = 8
 """Rest of claims that did not move, as a multiple of the time that they were waited for."""
 
+Places = Mapping[str, tuple[Pod, Decision]]
+"""Devices to hold back for pods, by their UIDs."""
+
 
 @dataclass(slots=True)
 class Hold:
-    """Slices held back for ``pod``. ``blocked`` memory slices of it were in use at ``since``."""
+    """Slices held back for ``waiter``, by the UIDs of its pods.
 
-    pod: Pod
-    plan: Plan
+    ``blocked`` memory slices of it were in use at ``since``.
+    """
+
+    waiter: Waiter
+    places: dict[str, tuple[Pod, Decision]]
     since: float
     blocked: int
     lasts: float
-    ref: ClaimRef = field(init=False)
-
-    def __post_init__(self) -> None:
-        namespace, name = self.pod.key
-        self.ref = ClaimRef(namespace, f"of pod {name}, next in line", f"next:{self.pod.uid}")
 
     @property
-    def node(self) -> str:
-        """The node on which slices are held back."""
-        return self.plan.decision.node
+    def uids(self) -> frozenset[str]:
+        """UIDs under which it is counted, one for each pod."""
+        return frozenset(map(uid_of, self.places))
+
+    @property
+    def nodes(self) -> frozenset[str]:
+        """The nodes on which slices are held back."""
+        return frozenset(decision.node for _, decision in self.places.values())
+
+    @property
+    def pod(self) -> ObjectKey:
+        """The first of its pods."""
+        return next(iter(self.places.values()))[0].key
+
+    def blockers(self, fleet: FleetView) -> frozenset[str]:
+        """UIDs of the claims that have some of it now."""
+        found = (blockers(decision, fleet) for _, decision in self.places.values())
+        return frozenset().union(*found)
+
+    def memory_in_use(self, fleet: FleetView) -> int:
+        """Memory slices of it that somebody has now."""
+        return sum(memory_in_use(decision, fleet) for _, decision in self.places.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +83,7 @@ class _Unmoved:
 
 
 class HeldBack:
-    """One hold a pod, counted in ``fleet``. ``now`` gives monotonic seconds. Not thread-safe."""
+    """One hold a waiter, counted in ``fleet``. ``now`` gives monotonic seconds. Not thread-safe."""
 
     def __init__(self, fleet: Fleet, now: Callable[[], float]) -> None:
         self._fleet = fleet
@@ -65,50 +91,66 @@ class HeldBack:
         self._holds: dict[str, Hold] = {}
         self._unmoved: dict[str, _Unmoved] = {}
 
-    def of(self, pod_uid: str) -> Hold | None:
-        """Slices held back for a pod."""
-        return self._holds.get(pod_uid)
+    def of(self, uid: str) -> Hold | None:
+        """Slices held back for a waiter."""
+        return self._holds.get(uid)
 
-    def yielding_to(self, pod: Pod) -> frozenset[str]:
-        """UIDs of the holds that do not bind ``pod``: its own, and those of lower priority."""
-        return frozenset(
-            hold.ref.uid
+    def yielding_to(self, uid: str, rank: int) -> frozenset[str]:
+        """UIDs of what does not bind a waiter: its own, and what is held for lower priorities."""
+        found = (
+            hold.uids
             for hold in self._holds.values()
-            if hold.pod.uid == pod.uid or hold.pod.priority < pod.priority
+            if hold.waiter.uid == uid or priority(hold.waiter.place) < rank
         )
+        return frozenset().union(*found)
 
-    def unmoving(self, pod: Pod) -> frozenset[str]:
-        """UIDs of what ``pod`` is not to wait for: claims that rest, and holds that bind it."""
-        now, yielding = self._now(), self.yielding_to(pod)
+    def unmoving(self, waiter: Waiter) -> frozenset[str]:
+        """UIDs of what is not to be waited for: claims that rest, and holds that bind it."""
+        now, yielding = self._now(), self.yielding_to(waiter.uid, priority(waiter.place))
         resting = {uid for uid, unmoved in self._unmoved.items() if unmoved.until > now}
-        return frozenset(resting | (self._refs() - yielding))
+        return frozenset(resting | (self._uids() - yielding))
 
-    def hold(self, pod: Pod, plan: Plan) -> list[str]:
-        """Hold back what ``plan`` says; returns the nodes where something is free for that."""
-        before = self._holds.get(pod.uid)
-        if before is not None and before.plan.decision == plan.decision:
-            return []
-        freed = [self._drop(before)] if before is not None else []
-        node = plan.decision.node
-        # Those are to look for another place.
-        others = [h for h in self._holds.values() if h.node == node]
-        freed += [self._drop(h) for h in others if h.pod.priority < pod.priority]
-        waited_for = (self._unmoved.get(u) for u in blockers(plan.decision, self._fleet))
-        lasts = max((u.lasts for u in waited_for if u is not None), default=FIRST_SECONDS)
-        hold = Hold(pod, plan, self._now(), plan.blocked, lasts)
-        if before is not None and before.blocked <= plan.blocked:  # no nearer to its end for that
+    def hold(self, waiter: Waiter, places: Places) -> frozenset[str]:
+        """Hold back ``places``; returns the nodes where something is free for that."""
+        before = self._holds.get(waiter.uid)
+        if before is not None and before.places == places:
+            return frozenset()
+        freed = self._drop(before) if before is not None else frozenset[str]()
+        hold = Hold(waiter, dict(places), self._now(), 0, FIRST_SECONDS)
+        has = hold.blockers(self._fleet)
+        for other in [*self._holds.values()]:
+            yields = priority(other.waiter.place) < priority(waiter.place) and other.uids & has
+            if yields or other.places.keys() & places.keys():
+                freed |= self._drop(other)  # it is to look for another place
+        waited_for = (self._unmoved.get(uid) for uid in has)
+        hold.lasts = max((u.lasts for u in waited_for if u is not None), default=FIRST_SECONDS)
+        hold.blocked = hold.memory_in_use(self._fleet)
+        if before is not None and before.blocked <= hold.blocked:  # no nearer to its end for that
             hold.since, hold.blocked = before.since, before.blocked
-        self._holds[pod.uid] = hold
-        devices = tuple(
-            p.allocated(self._fleet.driver, plan.decision.pool) for p in plan.decision.picks
-        )
-        self._fleet.hold(hold.ref, Allocation(devices, node))
+        self._holds[waiter.uid] = hold
+        for uid, (pod, decision) in hold.places.items():
+            namespace, name = pod.key
+            ref = ClaimRef(namespace, f"of pod {name}, next in line", uid_of(uid))
+            self._fleet.hold(ref, _allocation(decision, self._fleet.driver))
         return freed
 
-    def leave(self, pod_uid: str) -> str:
-        """The pod waits no longer; returns the node where that makes room, or ""."""
-        hold = self._holds.get(pod_uid)
-        return self._drop(hold) if hold is not None else ""
+    def leave(self, uid: str) -> frozenset[str]:
+        """A waiter, or a pod of one, waits no longer; returns the nodes where that makes room."""
+        hold = self._holds.get(uid) or self._with(uid)
+        return self._drop(hold) if hold is not None else frozenset()
+
+    def serve(self, pod_uid: str) -> frozenset[str]:
+        """A pod was served; returns the nodes where that makes room for others."""
+        hold = self._with(pod_uid)
+        if hold is None:
+            return frozenset()
+        if len(hold.places) == 1:
+            return self._drop(hold)
+        _, decision = hold.places.pop(pod_uid)
+        self._fleet.release(uid_of(pod_uid))
+        fleet = self._fleet.without(hold.uids)
+        hold.since, hold.blocked = self._now(), hold.memory_in_use(fleet)
+        return frozenset({decision.node})
 
     @property
     def due(self) -> float | None:
@@ -118,31 +160,47 @@ class HeldBack:
     def note_room(self, nodes: AbstractSet[str]) -> None:
         """Something became free on ``nodes``: what is waited for there has moved, perhaps."""
         for hold in self._holds.values():
-            if hold.node in nodes:
-                fleet = self._fleet.without([hold.ref.uid])
-                blocked = memory_in_use(hold.plan.decision, fleet)
+            if hold.nodes & nodes:
+                blocked = hold.memory_in_use(self._fleet.without(hold.uids))
                 if blocked < hold.blocked:
                     hold.since, hold.blocked = self._now(), blocked
 
-    def expire(self) -> Iterator[Hold]:
-        """End the holds for which nothing has become free for too long; yields them."""
+    def expire(self) -> Iterator[tuple[Hold, frozenset[str]]]:
+        """End the holds for which nothing has become free for too long; yields them.
+
+        With each come the nodes where that makes room.
+        """
         now = self._now()
         for hold in [h for h in self._holds.values() if h.since + h.lasts <= now]:
-            fleet = self._fleet.without([hold.ref.uid])
+            fleet = self._fleet.without(hold.uids)
             lasts = min(LONGEST_SECONDS, 2 * hold.lasts)
-            for uid in blockers(hold.plan.decision, fleet) - self._refs():
+            for uid in hold.blockers(fleet) - self._uids():
                 self._unmoved[uid] = _Unmoved(now + REST_FACTOR * hold.lasts, lasts)
-            self._drop(hold)
-            yield hold
+            yield hold, self._drop(hold)
 
     def forget_claim(self, uid: str) -> None:
         """The claim is gone: it has moved."""
         self._unmoved.pop(uid, None)
 
-    def _refs(self) -> frozenset[str]:
-        return frozenset(hold.ref.uid for hold in self._holds.values())
+    def _uids(self) -> frozenset[str]:
+        return frozenset().union(*(hold.uids for hold in self._holds.values()))
 
-    def _drop(self, hold: Hold) -> str:
-        self._holds.pop(hold.pod.uid, None)
-        self._fleet.release(hold.ref.uid)
-        return hold.node
+    def _with(self, pod_uid: str) -> Hold | None:
+        """The hold that has a part for a pod."""
+        return next((h for h in self._holds.values() if pod_uid in h.places), None)
+
+    def _drop(self, hold: Hold) -> frozenset[str]:
+        self._holds.pop(hold.waiter.uid, None)
+        for uid in hold.uids:
+            self._fleet.release(uid)
+        return hold.nodes
+
+
+def uid_of(pod_uid: str) -> str:
+    """UID under which is counted what is held back for a pod."""
+    return f"next:{pod_uid}"
+
+
+def _allocation(decision: Decision, driver: str) -> Allocation:
+    devices = (p.allocated(driver, decision.pool) for p in decision.picks)
+    return Allocation(tuple(devices), decision.node)

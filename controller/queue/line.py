@@ -1,4 +1,4 @@
-"""Line of waiting pods, and how often each was overtaken."""
+"""Line of waiting pods and gangs, and how often each was overtaken."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from dra.pods.pods import Pod
 
 OVERTAKEN = 20
-"""Times that others may be served before a pod that has waited longer or is more urgent."""
+"""Pods that may be served before one that has waited longer or is more urgent, or a gang."""
 
 PATIENCE_SECONDS = 120.0
 """Time after which a single overtaking is enough."""
@@ -40,7 +40,7 @@ class _Waiting:
 
 
 class Line:
-    """Waiting pods by UID. ``now`` gives monotonic seconds. Not thread-safe.
+    """Waiting pods and gangs by UID. ``now`` gives monotonic seconds. Not thread-safe.
 
     Who was served is written down once, and counted when somebody asks: thousands may wait.
     """
@@ -51,15 +51,15 @@ class Line:
         self._served: list[Urgency] = []
         self._forgotten = 0
 
-    def wait(self, pod: Pod) -> None:
-        """``pod`` waits until something becomes free."""
-        known, place = self._waiting.get(pod.uid), urgency(pod)
+    def wait(self, uid: str, place: Urgency) -> None:
+        """Somebody with that place waits until something becomes free."""
+        known = self._waiting.get(uid)
         if known is None or known.urgency != place:
             read = self._forgotten + len(self._served)
-            self._waiting[pod.uid] = _Waiting(place, self._now(), read)
+            self._waiting[uid] = _Waiting(place, self._now(), read)
 
     def leave(self, uid: str) -> None:
-        """The pod waits no longer."""
+        """The pod or gang waits no longer."""
         self._waiting.pop(uid, None)
 
     def served(self, pod: Pod) -> None:
@@ -72,7 +72,7 @@ class Line:
             self._forgotten += _REMEMBERED
 
     def is_due(self, uid: str) -> bool:
-        """True if the pod was overtaken too often, or once after a long wait."""
+        """True if it was overtaken too often, or once after a long wait."""
         known = self._waiting.get(uid)
         if known is None:
             return False

@@ -16,7 +16,6 @@ from controller.queue.known_failures import KnownFailures, alike
 from controller.queue.room import Room
 from controller.reporting.observer import ControllerObserver
 from controller.serving.decisions import Decisions
-from dra.allocator.allocate import Allocator
 from dra.allocator.contention.making_room import decide_with_preemption, with_room_made
 from dra.allocator.explain.judge import explain
 from dra.allocator.explain.message import as_obstacle
@@ -38,7 +37,6 @@ class Placing:
     def __init__(  # noqa: PLR0913 - its collaborators
         self,
         cluster: Cluster,
-        allocator: Allocator,
         decisions: Decisions,
         *,
         line: WaitingLine,
@@ -48,7 +46,6 @@ class Placing:
         now: Callable[[], float],
     ) -> None:
         self._cluster = cluster
-        self._allocator = allocator
         self._line = line
         self._partial = partial_allocations
         self._exclusions = exclusions
@@ -80,14 +77,8 @@ class Placing:
         excluded.pop(problem.pod.nominated, None)  # kube-scheduler makes room there
         return replace(problem, excluded=excluded) if excluded else problem
 
-    def allocator_for(self, pod: Pod) -> Allocator:
-        """Allocator on the fleet as ``pod`` may have it: what is held back for others is taken."""
-        yielding = self._line.yielding_to(pod)
-        fleet = self._cluster.fleet
-        return self._allocator.on(fleet.without(yielding)) if yielding else self._allocator
-
     def _decide(self, pod: Pod, problem: Problem) -> Decision | Obstacle | None:
-        yielding, allocator = self._line.yielding_to(pod), self.allocator_for(pod)
+        yielding, allocator = self._line.yielding_to(pod), self._line.allocator_for(pod)
         obstacle = self._failures.resting(problem) or self._failures.find(
             problem, yielding, partial(allocator.could_serve, with_room_made(problem, allocator))
         )

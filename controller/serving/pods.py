@@ -163,7 +163,6 @@ class PodService:
     def _allocate(self, pod: Pod, problem: Problem) -> None:
         gang = self._gangs.find(pod)
         if gang is not None:
-            self._line.leaves(pod.uid)
             refused = self._gangs.place(pod, gang)
             if refused is not None:
                 self._waiting.wait(pod, refused.obstacle, _refs(problem), group=refused.group)

@@ -46,6 +46,8 @@ class GangDecision:
         self._given_up: GivenUp | None = None
         self._left = 0
         self._parts = 0
+        self._allocator = questions.allocator
+        self._alone = False
         self._work = self._decide()
 
     def go_on(self, *, steps: int | None = None) -> GangOutcome | None:
@@ -76,10 +78,7 @@ class GangDecision:
         order = [*self._candidates]
         best: GangOutcome | None = None
         for _ in range(_ORDERS):
-            self._trial.undo()
-            self._placed.clear()
-            self._seen.clear()
-            failures = yield from self._try(order)
+            failures = yield from self._try_anew(order)
             if len(self._placed) >= self._need:
                 return GangOutcome(tuple(self._placed))
             if best is None or len(self._placed) > len(best.placed):
@@ -89,18 +88,27 @@ class GangDecision:
             if not self._placed or again == order:
                 break
             order = again
+        if self._questions.own_allocator is not None:
+            # What is held back is room for all: none takes what is to be that of another.
+            self._allocator, self._alone = self._questions.own_allocator, True
+            yield from self._try_anew(self._candidates)
+            if len(self._placed) >= self._need:
+                return GangOutcome(tuple(self._placed))
         if best is None:
             raise AssertionError("at least one order is tried")
         return best
 
-    def _try(self, order: Sequence[Problem]) -> Generator[None, None, list[Problem]]:
+    def _try_anew(self, order: Sequence[Problem]) -> Generator[None, None, list[Problem]]:
         """Place as many as are needed; returns those that found no room."""
+        self._trial.undo()
+        self._placed.clear()
+        self._seen.clear()
         failures: list[Problem] = []
         kinds: set[Hashable] = set()
         self._pending = deque(order)
         while self._pending and len(self._placed) < self._need:
             problem = self._pending.popleft()
-            kind = self._questions.kind(problem)
+            kind = None if self._alone else self._questions.kind(problem)
             if kind in kinds:
                 failures.append(problem)
                 continue
@@ -140,7 +148,7 @@ class GangDecision:
             ongoing = OngoingDecision(attempt)
             while True:
                 before = ongoing.steps
-                allocator = self._questions.allocator(problem.pod)
+                allocator = self._allocator(problem.pod)
                 outcome = ongoing.go_on(allocator, steps=max(1, self._left))
                 self._left -= ongoing.steps - before
                 if outcome is not None:
@@ -162,7 +170,7 @@ class GangDecision:
 
     def _shared_node(self, problem: Problem) -> str:
         """The node where a pod has to go whose claims are all decided; "" where it cannot."""
-        allocator = self._questions.allocator(problem.pod)
+        allocator = self._allocator(problem.pod)
         nodes = (n for n in allocator.fleet.nodes if allocator.find_misfit(problem, n) is None)
         return next(nodes, "")
 
@@ -174,7 +182,7 @@ class GangDecision:
         again: list[Problem] = []
         for each in found:
             rest = self._trial.rest(each.problem)
-            allocator = self._questions.allocator(rest.pod)
+            allocator = self._allocator(rest.pod)
             if (
                 each.node in changed
                 or rest.claims != each.rest.claims
@@ -188,5 +196,5 @@ class GangDecision:
     def _why(self, failed: Problem) -> Obstacle:
         """Obstacle to placing a pod beside those that are placed."""
         rest = self._trial.rest(failed)
-        allocator = self._questions.allocator(rest.pod)
+        allocator = self._allocator(rest.pod)
         return as_obstacle(explain(rest, allocator, given_up=self._given_up))

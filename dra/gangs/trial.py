@@ -7,6 +7,7 @@ they were, and nobody has seen the difference.
 from __future__ import annotations
 
 from collections.abc import Hashable
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from dra.allocator.fleet.fleet import Fleet
@@ -25,6 +26,11 @@ class Trial:
         self._hosts = hosts
         self._held: dict[str, str] = {}
         self._placed: list[tuple[Pod, str]] = []
+
+    @property
+    def claims(self) -> AbstractSet[str]:
+        """UIDs of the claims that are placed."""
+        return self._held.keys()
 
     def traits(self, node: str) -> Hashable:
         """Equal while the GPUs of a node are in equal states."""

@@ -7,6 +7,8 @@ from typing import Any
 
 from controller.cluster.cluster import Cluster
 from dra.allocator.allocate import Allocator
+from dra.allocator.contention.emptied import Plan
+from dra.allocator.contention.outlook import Outlook
 from dra.allocator.explain.judge import explain
 from dra.allocator.explain.message import as_obstacle
 from dra.allocator.pod_problem import examine
@@ -45,6 +47,17 @@ def decide(known: Cluster, *claims: Obj, **spec: Any) -> Decision | None:
 def devices(decision: Decision | None) -> list[str]:
     assert decision is not None
     return [p.device for p in decision.picks]
+
+
+def plan(found: Problem, allocator: Allocator) -> Plan | None:
+    """What would be held back for a problem."""
+    work = Outlook(lambda _: allocator, lambda _: None, frozenset()).find(found)
+    while True:
+        try:
+            next(work)
+        except StopIteration as end:
+            planned: Plan | None = end.value
+            return planned
 
 
 def why(known: Cluster, *claims: Obj, **spec: Any) -> Obstacle:

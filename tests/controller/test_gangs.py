@@ -10,7 +10,7 @@ import pytest
 from dra.common.resources import RESOURCE_CLAIMS, Obj, Resource
 from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
 from dra.gangs.podgroups import KUBERNETES, VOLCANO
-from dra.kube.errors import InvalidError
+from dra.kube.errors import InvalidError, KubeError
 from tests.controller.bench import Bench
 from tests.controller.desk import Desk
 from tests.controller.objects import FINALIZER, claim, pod, request
@@ -57,13 +57,16 @@ def delete(bench: Bench, gang: str, *numbers: int) -> None:
     bench.run(seconds=1.0)
 
 
-def refuse(bench: Bench, name: str) -> Callable[[], None]:
-    """Have writes to a claim refused; returns what ends that."""
+_NO = InvalidError("no", status=422)
+
+
+def refuse(bench: Bench, name: str, error: KubeError = _NO) -> Callable[[], None]:
+    """Have writes to a claim fail; returns what ends that."""
     refused, patch = {name}, bench.api.patch
 
     def checked(resource: Resource, name: str, body: Any, **options: Any) -> Obj:
         if resource is RESOURCE_CLAIMS and name in refused:
-            raise InvalidError("no", status=422)
+            raise error
         return patch(resource, name, body, **options)
 
     bench.api.patch = checked  # type: ignore[method-assign]

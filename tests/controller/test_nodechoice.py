@@ -12,12 +12,11 @@ from hypothesis import strategies as st
 from api.config import NO_PREFERENCE
 from controller.cluster.cluster import Cluster
 from dra.allocator.allocate import Allocator
-from dra.allocator.contention.hold_back import plan
 from dra.allocator.problem import Problem
 from dra.claims.requests.wants import Want
 from dra.common.resources import Obj
 from dra.gpu.inventory import Gpu
-from tests.controller.deciding import decide, problem
+from tests.controller.deciding import decide, plan, problem
 from tests.controller.objects import (
     DRIVER,
     allocated,

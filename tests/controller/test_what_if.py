@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from controller.cluster.cluster import Cluster
 from dra.allocator.allocate import Allocator
-from dra.allocator.contention.hold_back import plan
 from dra.allocator.explain.judge import explain
 from dra.allocator.explain.message import as_obstacle
 from dra.allocator.fleet.fleet import Fleet
@@ -19,7 +18,7 @@ from dra.allocator.scoring.geometry_index import GeometryIndexes
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
-from tests.controller.deciding import problem
+from tests.controller.deciding import plan, problem
 from tests.controller.objects import claim, cluster, request
 from tests.controller.test_single import clusters
 

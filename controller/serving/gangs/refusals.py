@@ -6,8 +6,9 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from controller.cluster.known_gangs import Gang
+from controller.queue.fairness import WaitingLine
+from controller.queue.room import Room
 from controller.serving.agenda import Agenda
-from controller.serving.placing import Placing
 from dra.allocator.problem import Problem
 from dra.claims.reasons import Obstacle
 from dra.common.resources import ObjectKey
@@ -26,13 +27,16 @@ class Refusal:
     """An obstacle of a gang, and what it depends on.
 
     ``failed`` is the pod that found no room, up to the version ``room``; one look tells of all
-    gangs of a ``group``. ``hindered`` are pods that could not be served whatever is free.
+    gangs of a ``group``. ``lacking`` are the pods of which ``need`` are to have room, in their
+    order. ``hindered`` are pods that could not be served whatever is free.
     """
 
     obstacle: Obstacle
     failed: Problem | None = None
     room: int = 0
     group: Hashable | None = None
+    lacking: tuple[Problem, ...] = ()
+    need: int = 0
     hindered: set[ObjectKey] = field(default_factory=set)
 
 
@@ -47,9 +51,12 @@ class _Kept:
 class Refusals:
     """The last refusal of each gang. ``now`` gives monotonic seconds. Not thread-safe."""
 
-    def __init__(self, agenda: Agenda, placing: Placing, *, now: Callable[[], float]) -> None:
+    def __init__(
+        self, agenda: Agenda, line: WaitingLine, room: Room, *, now: Callable[[], float]
+    ) -> None:
         self._agenda = agenda
-        self._placing = placing
+        self._line = line
+        self._room = room
         self._now = now
         self._kept: dict[GangKey, _Kept] = {}
 
@@ -89,11 +96,11 @@ class Refusals:
 
     def _has_room(self, refusal: Refusal) -> bool:
         """True if room was made that may be of use."""
-        failed, room = refusal.failed, self._placing.room
+        failed, room = refusal.failed, self._room
         if failed is None:
             return False
         nodes = room.since(refusal.room)
-        allocator = self._placing.allocator_for(failed.pod)
+        allocator = self._line.allocator_for(failed.pod)
         if nodes is None or any(allocator.could_serve(failed, node) for node in nodes):
             return True
         refusal.room = room.version

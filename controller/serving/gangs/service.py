@@ -12,7 +12,9 @@ from dataclasses import dataclass
 
 from controller.cluster.cluster import Cluster
 from controller.cluster.known_gangs import Gang
+from controller.queue.fairness import Need, WaitingLine
 from controller.queue.known_failures import alike
+from controller.queue.waiter import gang_uid, gang_waiter
 from controller.serving.agenda import Agenda
 from controller.serving.decisions import PART_STEPS
 from controller.serving.gangs.counts import GangCounts
@@ -21,6 +23,7 @@ from controller.serving.gangs.refusals import Refusal, Refusals
 from controller.serving.gangs.writes import GangWrites
 from controller.serving.placing import Placing, Refused
 from dra.allocator.problem import Problem
+from dra.cel.kinds import UnansweredError
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import ObjectKey
 from dra.gangs.decision import GangDecision
@@ -54,6 +57,7 @@ class Gangs:
         counts: GangCounts,
         *,
         placing: Placing,
+        line: WaitingLine,
         writes: GangWrites,
         halves: HalfGangs,
         now: Callable[[], float],
@@ -62,10 +66,11 @@ class Gangs:
         self._agenda = agenda
         self._counts = counts
         self._placing = placing
+        self._line = line
         self._writes = writes
         self._halves = halves
         self._now = now
-        self._refusals = Refusals(agenda, placing, now=now)
+        self._refusals = Refusals(agenda, line, placing.room, now=now)
         self._ongoing: dict[GangKey, _Ongoing] = {}
         self._not_before = float("-inf")
 
@@ -90,18 +95,20 @@ class Gangs:
 
         ``pod`` is one that lacks something. Raises as ``GangDecision.go_on``.
         """
+        self._line.waits_with_gang(pod)
         minimum = self._cluster.gangs.minimum(gang)
         if isinstance(minimum, Unclear):
-            return _wait(minimum.message)
+            return self._leave(gang, _wait(minimum.message))
         if gang.present < minimum:
-            return Refused(about_absent(gang.key, Count(minimum, gang.present, 0)), None)
+            absent = about_absent(gang.key, Count(minimum, gang.present, 0))
+            return self._leave(gang, Refused(absent, None))
         stands = self._refusals.find(pod, gang, minimum)
         if stands is not None:
-            return Refused(stands.obstacle, stands.group)
+            return self._refuse(gang, stands)
         resting = self._find_rest(pod, gang)
         if resting is None and self._now() >= self._due(gang):
             refusal = self._decide(pod, gang, minimum)
-            return None if refusal is None else Refused(refusal.obstacle, refusal.group)
+            return None if refusal is None else self._refuse(gang, refusal)
         if resting is None:
             self._agenda.add_pod(pod.key, at=self._due(gang))
         return resting
@@ -112,6 +119,25 @@ class Gangs:
             self._forget(key)
             self._halves.forget(key)
             self._writes.forget(key)
+
+    def _refuse(self, gang: Gang, refusal: Refusal) -> Refused:
+        """Have ``gang`` wait; what it needs is held back if others were served too often."""
+        if refusal.obstacle.reason is not Reason.WAITING:
+            return self._leave(gang, Refused(refusal.obstacle, refusal.group))
+        uid, lacking = gang_uid(gang.key), refusal.lacking
+        kind = gang.key if refusal.group is None else refusal.group
+        was_held = self._line.is_held_for(uid)
+        waiter = gang_waiter(gang.key, lacking, refusal.need)
+        self._line.wait(waiter, Need(lacking, refusal.need, kind))
+        is_held = self._line.is_held_for(uid)
+        for key in gang.members if is_held and not was_held else ():
+            self._agenda.add_pod(key)  # a look at one of them tells of no other gang any more
+        return Refused(refusal.obstacle, gang.key if is_held else refusal.group)
+
+    def _leave(self, gang: Gang, refused: Refused) -> Refused:
+        """Hold nothing back for ``gang``: what it waits for is not room."""
+        self._line.leaves(gang_uid(gang.key))
+        return refused
 
     def _due(self, gang: Gang) -> float:
         return max(self._not_before, self._writes.due(gang.key))
@@ -127,18 +153,22 @@ class Gangs:
         if self._now() >= until:
             return None
         self._agenda.add_pod(pod.key, at=until)
-        return _wait(
+        rests = _wait(
             f"{gang.key} had slices for some of its pods only, for too long, and has given them "
             f"back: it is tried again {until - self._now():.0f} s later"
         )
+        return self._leave(gang, rests)
 
     def _decide(self, pod: Pod, gang: Gang, minimum: int) -> Refusal | None:
         """Make a part of the decision; None unless it is made and there is no room."""
         began = self._now()
         try:
             refusal = self._part(pod, gang, minimum)
-        except Exception:
+        except UnansweredError:
             self._ongoing.pop(gang.key, None)
+            raise
+        except Exception:
+            self._forget(gang.key)
             raise
         took = self._now() - began
         self._not_before = self._now() + took
@@ -162,7 +192,7 @@ class Gangs:
         asked = (gang.version, count.need, *claims)
         ongoing = self._ongoing.get(gang.key)
         if ongoing is None or ongoing.asked != asked:
-            decision = self._begin(lacking.problems, count.need)
+            decision = self._begin(gang, lacking.problems, count.need)
             ongoing = self._ongoing[gang.key] = _Ongoing(decision, asked, pod.key, 0.0)
         ongoing.at, room = self._now(), self._placing.room.version
         outcome = ongoing.decision.go_on(steps=PART_STEPS)
@@ -172,21 +202,31 @@ class Gangs:
         if not outcome.fits:
             kind = alike(outcome.failed) if outcome.failed is not None else None
             group = gang.key if kind is None else (count.need, kind)
-            return Refusal(about_room(gang.key, count, outcome), outcome.failed, room, group)
+            return Refusal(
+                about_room(gang.key, count, outcome),
+                outcome.failed,
+                room,
+                group,
+                lacking=lacking.problems,
+                need=count.need,
+            )
         self._refusals.forget(gang.key)
         self._halves.begins(gang.key, anew=not count.served)
         self._writes.begin(gang, outcome)
         return None
 
-    def _begin(self, problems: tuple[Problem, ...], need: int) -> GangDecision:
+    def _begin(self, gang: Gang, problems: tuple[Problem, ...], need: int) -> GangDecision:
         cluster, placing = self._cluster, self._placing
-        questions = Questions(placing.allocator_for, placing.attempts, alike)
+        line = self._line
+        own = line.own_allocator_for if line.is_held_for(gang_uid(gang.key)) else None
+        questions = Questions(line.allocator_for, placing.attempts, alike, own)
         posed = [placing.without_excluded(problem) for problem in problems]
         return GangDecision(posed, need, Trial(cluster.fleet, cluster.hosts), questions)
 
     def _forget(self, key: GangKey) -> None:
         self._refusals.forget(key)
         self._ongoing.pop(key, None)
+        self._line.leaves(gang_uid(key))
 
 
 def _wait(message: str) -> Refused:

@@ -10,6 +10,7 @@ from controller.cluster.cluster import Cluster
 from controller.cluster.known_gangs import Gang
 from controller.lifecycle.allocation_writes import AllocationWrites
 from controller.queue.fairness import WaitingLine
+from controller.queue.waiter import gang_uid
 from controller.queue.worklist import FIRST_PAUSE, LONGEST_PAUSE
 from controller.serving.agenda import Agenda
 from controller.serving.answers import Answers
@@ -88,7 +89,11 @@ class GangWrites:
     def _all_written(self, pod: Pod) -> None:
         """Have those looked at that have their slices: their gates are lifted, or they wait."""
         gang = self._cluster.gangs.find(pod.key)
-        for key in gang.members if gang is not None else ():
+        if gang is None:
+            return
+        if not self._counts.is_half(gang):
+            self._line.leaves(gang_uid(gang.key))
+        for key in gang.members:
             if not self._counts.lacks(self._cluster.pods[key]):
                 self._agenda.add_pod(key)
 
