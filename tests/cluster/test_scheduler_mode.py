@@ -81,7 +81,12 @@ class Site:
 
 @contextlib.contextmanager
 def site(
-    binaries: Binaries, home: Path, nodes: dict[str, tuple[str, int]], gates: dict[str, bool]
+    binaries: Binaries,
+    home: Path,
+    nodes: dict[str, tuple[str, int]],
+    gates: dict[str, bool],
+    *,
+    flags: tuple[str, ...] = (),
 ) -> Iterator[Site]:
     """A control plane of its own; `nodes` are an allocator and a number of GPUs each."""
     home.mkdir()
@@ -97,6 +102,7 @@ def site(
             driver.add_node(
                 name,
                 *("--allocator", allocator),
+                *flags,
                 gpus=(A100,) * gpus,
                 kubelet_root=daemons / f"{name}-k",
                 cdi_root=daemons / f"{name}-cdi",
@@ -135,12 +141,13 @@ def pods(mixed: Site) -> Iterator[list[str]]:
     mixed.wait("end of all claims", lambda: mixed.api.list("ResourceClaim") == [])
 
 
-def template(api: Api, device_class: str) -> None:
+def template(api: Api, device_class: str, *, name: str = "") -> None:
+    """A template with one request, called like its class unless said otherwise."""
     request = {"name": "slice", "exactly": {"deviceClassName": device_class}}
     body = {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "ResourceClaimTemplate",
-        "metadata": {"name": device_class},
+        "metadata": {"name": name or device_class},
     }
     api.create({**body, "spec": {"spec": {"devices": {"requests": [request]}}}})
 
