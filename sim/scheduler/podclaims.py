@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 
 from dra.claims.claims import claim_names
 from dra.common.resources import Obj, at
+from sim.scheduler.bindingconditions import is_given_up
 from sim.scheduler.nodefit import matches_selector
 
 PLUGIN = "DynamicResources"
@@ -31,8 +33,11 @@ class PodClaims:
     off_node: set[str] = field(default_factory=set)
     """Names of the allocated claims that were the reason to reject a node."""
 
-    def reject_node(self, node: Obj) -> str:
-        """Filter: the reason why the claims do not go with this node, or ""."""
+    def reject_node(self, node: Obj, *, now: datetime, seconds: float) -> str:
+        """Filter: the reason why the claims do not go with this node, or "".
+
+        An allocation has ``seconds`` for its binding conditions.
+        """
         reason = ""
         for claim in self.claims:
             allocation = at(claim, "status", "allocation", default=None)
@@ -40,7 +45,9 @@ class PodClaims:
                 reason = reason or "cannot allocate all claims"
                 continue
             selector = allocation.get("nodeSelector")
-            if selector is not None and not matches_selector(selector, node):
+            if (selector is not None and not matches_selector(selector, node)) or is_given_up(
+                claim, now=now, seconds=seconds
+            ):
                 self.off_node.add(claim["metadata"]["name"])
                 reason = "resourceclaim not available on the node"
         return reason

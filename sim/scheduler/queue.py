@@ -42,6 +42,7 @@ class SchedulingQueue:
         self._changed = threading.Condition()
         self._entries: dict[str, _Entry] = {}
         self._missed: set[str] = set()
+        self._aside: set[str] = set()
         self._taken = ""
         self._closed = False
 
@@ -58,8 +59,15 @@ class SchedulingQueue:
         """A pod that needs no node any more."""
         with self._changed:
             self._entries.pop(uid, None)
+            self._aside.discard(uid)
             if uid == self._taken:
                 self._taken = ""
+
+    def set_aside(self, uid: str) -> None:
+        """The taken pod is being bound elsewhere, until it is removed or has failed."""
+        with self._changed:
+            self._aside.add(uid)
+            self._taken = ""
 
     def wake(self, plugins: Iterable[str], uids: Iterable[str] | None = None) -> None:
         """Something changed for pods that one of ``plugins`` rejected, or for some of them only."""
@@ -80,7 +88,7 @@ class SchedulingQueue:
         self._put_back(uid, rejected_by=frozenset(plugins), failed=False)
 
     def fail(self, uid: str) -> None:
-        """Something went wrong with the taken pod: again after its back-off."""
+        """Something went wrong with the taken pod, or one set aside: again after its back-off."""
         self._put_back(uid, rejected_by=frozenset(), failed=True)
 
     def take(self, timeout: float | None = None) -> str | None:
@@ -107,7 +115,9 @@ class SchedulingQueue:
     def _put_back(self, uid: str, *, rejected_by: frozenset[str], failed: bool) -> None:
         with self._changed:
             entry = self._entries.get(uid)
-            self._taken = ""
+            self._aside.discard(uid)
+            if uid == self._taken:
+                self._taken = ""
             if entry is None:
                 return
             now = self._clock()
@@ -120,14 +130,16 @@ class SchedulingQueue:
             self._changed.notify()
 
     def _next(self, now: float) -> _Entry | None:
-        waiting = [e for e in self._entries.values() if e.ready or e.flush_at <= now]
+        waiting = [e for e in self._here() if e.ready or e.flush_at <= now]
         for entry in waiting:
             if entry.not_before <= now:
                 return entry
         return next((entry for entry in waiting if not entry.failed), None)
 
+    def _here(self) -> list[_Entry]:
+        return [e for e in self._entries.values() if e.uid not in self._aside]
+
     def _pause(self, now: float, until: float | None) -> float | None:
-        times = [e.not_before for e in self._entries.values() if e.ready]
-        times += [e.flush_at for e in self._entries.values() if not e.ready]
+        times = [e.not_before if e.ready else e.flush_at for e in self._here()]
         times += [until] if until is not None else []
         return max(0.0, min(times) - now) if times else None

@@ -6,6 +6,7 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from fractions import Fraction
 
 from dra.claims.claims import claim_names
@@ -13,6 +14,7 @@ from dra.common.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, O
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import KubeError
 from dra.kube.mirror.reflector import Change, Reflector
+from sim.scheduler.bindingconditions import BindingFailedError, are_ready, waits_for
 from sim.scheduler.nodefit import NodeView, least_allocated, rejection, requests
 from sim.scheduler.podclaims import (
     PLUGIN,
@@ -27,6 +29,8 @@ from sim.scheduler.writes import SchedulerWrites
 _log = logging.getLogger(__name__)
 
 NAME = "default-scheduler"
+BINDING_SECONDS = 600.0
+LOOK_SECONDS = 5.0
 _TERMINAL = frozenset({"Succeeded", "Failed"})
 _PRE_ENQUEUE = "PreEnqueue"
 _NODE_PLUGINS = ("NodeUnschedulable", "TaintToleration", "NodeAffinity", "NodeResourcesFit", PLUGIN)
@@ -35,8 +39,18 @@ _NODE_PLUGINS = ("NodeUnschedulable", "TaintToleration", "NodeAffinity", "NodeRe
 class Scheduler:
     """Schedules the pods of ``schedulerName: default-scheduler``."""
 
-    def __init__(self, api: KubeApi) -> None:
+    def __init__(
+        self,
+        api: KubeApi,
+        *,
+        binding_seconds: float = BINDING_SECONDS,
+        look_seconds: float = LOOK_SECONDS,
+    ) -> None:
+        """``binding_seconds`` are for binding conditions, looked at every ``look_seconds``."""
         self._writes = SchedulerWrites(api)
+        self._binding_seconds = binding_seconds
+        self._look_seconds = look_seconds
+        self._stopping = threading.Event()
         self._queue = SchedulingQueue()
         self._assumed_lock = threading.Lock()
         self._assumed: dict[str, tuple[str, Obj]] = {}
@@ -54,6 +68,7 @@ class Scheduler:
 
     def stop(self) -> None:
         """Ends after the pod at hand."""
+        self._stopping.set()
         self._queue.close()
         self._thread.join(5.0)
         for reflector in self._reflectors():
@@ -94,7 +109,7 @@ class Scheduler:
             self._writes.report(pod, "Unschedulable", message)
             self._queue.reject(uid, [PLUGIN])
             return
-        fitting, reasons, plugins = _filter(pod, claims, nodes)
+        fitting, reasons, plugins = _filter(pod, claims, nodes, seconds=self._binding_seconds)
         if fitting:
             self._bind(pod, claims, fitting)
             return
@@ -107,20 +122,63 @@ class Scheduler:
 
     def _bind(self, pod: Obj, claims: PodClaims, fitting: Sequence[NodeView]) -> None:
         best = max(fitting, key=lambda view: least_allocated(pod, view))
+        if not any(map(waits_for, claims.claims)):
+            self._finish(pod, claims, best.name)
+            return
+        # PreBind runs beside the scheduling of others.
+        self._queue.set_aside(pod["metadata"]["uid"])
+        threading.Thread(
+            target=self._bind_later, args=(pod, claims, best.name), name="binding", daemon=True
+        ).start()
+
+    def _bind_later(self, pod: Obj, claims: PodClaims, node: str) -> None:
+        try:
+            self._finish(pod, claims, node)
+        except (KubeError, BindingFailedError) as error:
+            _log.warning("pod %s: %s", _name(pod), error)
+            self._queue.fail(pod["metadata"]["uid"])
+
+    def _finish(self, pod: Obj, claims: PodClaims, node: str) -> None:
+        """PreBind and Bind; undone if something goes wrong.
+
+        Raises:
+            KubeError: a write failed.
+            BindingFailedError: a binding condition says so, or did not come in time.
+        """
         uid = pod["metadata"]["uid"]
+        with self._assumed_lock:
+            self._assumed[uid] = (node, pod)
         try:
             for claim in claims.claims:
                 self._writes.reserve(pod, claim)
-            with self._assumed_lock:
-                self._assumed[uid] = (best.name, pod)
-            self._writes.bind(pod, best.name)
-        except KubeError as error:
+            self._await(pod, claims, node)
+            self._writes.bind(pod, node)
+        except (KubeError, BindingFailedError) as error:
             with self._assumed_lock:
                 self._assumed.pop(uid, None)
             self._writes.report(pod, "SchedulerError", f"running PreBind or Bind: {error}")
+            if isinstance(error, BindingFailedError):
+                for claim in claims.claims:
+                    self._writes.unreserve(pod, claim)
             raise
-        _log.info("pod %s bound to %s", _name(pod), best.name)
+        _log.info("pod %s bound to %s", _name(pod), node)
         self._queue.remove(uid)
+
+    def _await(self, pod: Obj, claims: PodClaims, node: str) -> None:
+        """Wait for binding conditions: a look at once, then one every few seconds."""
+        if not any(map(waits_for, claims.claims)):
+            return
+        text = f"waiting for binding conditions for device on node {node}"
+        self._writes.tell(pod, "BindingConditionsPending", text)
+        while True:
+            found = [
+                self._claims.store.get(c["metadata"]["name"], c["metadata"]["namespace"]) or c
+                for c in claims.claims
+            ]
+            if are_ready(found, now=datetime.now(UTC), seconds=self._binding_seconds):
+                return
+            if self._stopping.wait(self._look_seconds):
+                raise BindingFailedError("the scheduler ends")
 
     def _views(self) -> list[NodeView]:
         """Every node with what its pods, seen or just bound, ask for; in the order of names."""
@@ -184,19 +242,20 @@ class Scheduler:
 
 
 def _filter(
-    pod: Obj, claims: PodClaims, nodes: Sequence[NodeView]
+    pod: Obj, claims: PodClaims, nodes: Sequence[NodeView], *, seconds: float
 ) -> tuple[list[NodeView], Counter[str], set[str]]:
     """Nodes that fit; else why how many do not, and which plugins said so.
 
     Claims are asked last, so a node that fails for another reason is not blamed on a claim.
     """
+    now = datetime.now(UTC)
     fitting: list[NodeView] = []
     reasons: Counter[str] = Counter()
     plugins: set[str] = set()
     for view in nodes:
         plugin, reason = rejection(pod, view)
         if not reason:
-            plugin, reason = PLUGIN, claims.reject_node(view.node)
+            plugin, reason = PLUGIN, claims.reject_node(view.node, now=now, seconds=seconds)
         if reason:
             plugins.add(plugin)
             reasons.update(reason.split(", "))

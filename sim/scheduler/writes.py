@@ -62,6 +62,23 @@ class SchedulerWrites:
             else:
                 return
 
+    def unreserve(self, pod: Obj, claim: Obj) -> None:
+        """Unreserve: take the pod out of ``reservedFor``; the allocation stays."""
+        metadata = claim["metadata"]
+        entry = {"$patch": "delete", "uid": pod["metadata"]["uid"]}
+        self._api.patch(
+            RESOURCE_CLAIMS,
+            metadata["name"],
+            {"metadata": {"uid": metadata["uid"]}, "status": {"reservedFor": [entry]}},
+            namespace=metadata["namespace"],
+            subresource="status",
+            content="strategic",
+        )
+
+    def tell(self, pod: Obj, reason: str, message: str) -> None:
+        """A normal event of the pod."""
+        self._events.emit(pod, reason, message)
+
     def deallocate(self, claim: Obj) -> None:
         """PostFilter: take the allocation away, with reservations and device status."""
         metadata = claim["metadata"]

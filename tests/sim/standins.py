@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from dra.claims.binding import published_binding
 from dra.common.resources import (
     DEVICE_CLASSES,
     EVENTS,
@@ -124,10 +125,21 @@ def allocate(
     *,
     consumers: tuple[Obj, ...] = (),
     timestamp: bool = True,
+    binding: bool = False,
 ) -> Obj:
-    """Write an allocation as a third party does; ``consumers`` are pods to reserve it for."""
+    """Write an allocation as a third party does; ``consumers`` are pods to reserve it for.
+
+    ``binding``: a pod is not to be bound before the node says so.
+    """
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}
-    result = {"request": "r0", "driver": DRIVER, "pool": node, "device": "gpu-0-mig-1g5gb-19-0"}
+    result: Obj = {
+        "request": "r0",
+        "driver": DRIVER,
+        "pool": node,
+        "device": "gpu-0-mig-1g5gb-19-0",
+    }
+    if binding:
+        result |= published_binding()
     allocation: Obj = {
         "nodeSelector": {"nodeSelectorTerms": [term]},
         "devices": {"results": [result]},
