@@ -162,16 +162,42 @@ class DrainField(_Struct, frozen=True):
     since: str = ""
 
 
+class ReservedDeviceField(_Struct, frozen=True):
+    """A slice that is reserved, by its name: GPU, profile and placement.
+
+    ``gpu`` is the GPU's UUID, ``request`` the request of the claim that it is for.
+    """
+
+    device: str
+    gpu: str
+    request: str
+
+
+class ReservationField(_Struct, frozen=True):
+    """Slices to make for a claim that is not allocated yet.
+
+    ``id`` is used once. ``seconds`` is how long they wait for the allocation, from the moment at
+    which the plugin first sees the reservation, by its own clock.
+    """
+
+    id: str
+    claim: ClaimField
+    devices: list[ReservedDeviceField]
+    seconds: int
+
+
 class MigNodeSpec(_Struct, frozen=True):
     """Owner of the node's devices. ``allocator`` is ``controller`` or ``scheduler``.
 
-    ``drain`` is the administrator's, everything else the plugin's.
+    ``drain`` is the administrator's, ``reservations`` the controller's, everything else the
+    plugin's.
     """
 
     driver: str
     pool: str
     allocator: str
     drain: DrainField | None = None
+    reservations: list[ReservationField] = msgspec.field(default_factory=list)
 
 
 class FailedClaimField(_Struct, frozen=True):
@@ -201,8 +227,18 @@ class ModeField(_Struct, frozen=True):
     message: str = ""
 
 
+class AnswerField(_Struct, frozen=True):
+    """Outcome of a reservation; ``state`` is a ``dra.gpu.inventory.AnswerState``."""
+
+    id: str
+    state: str
+    message: str = ""
+
+
 class MigNodeStatus(_Struct, frozen=True):
     """State of the node as the plugin last saw it.
+
+    ``capabilities`` names what the plugin does that older ones do not: ``Reservations``.
 
     ``cdi_hook`` is the path of NVIDIA's hook program on the node, where specs use it.
     ``resumed`` is when kubelet could call the plugin again after calls were cut short (RFC 3339).
@@ -214,6 +250,8 @@ class MigNodeStatus(_Struct, frozen=True):
     resumed: str = ""
     mode: ModeField | None = None
     failed_claims: list[FailedClaimField] = msgspec.field(default_factory=list)
+    capabilities: list[str] = msgspec.field(default_factory=list)
+    reservations: list[AnswerField] = msgspec.field(default_factory=list)
     geometries: list[GeometryField] = msgspec.field(default_factory=list)
     gpus: list[GpuField] = msgspec.field(default_factory=list)
     summary: SummaryField | None = None

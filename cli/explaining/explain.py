@@ -148,6 +148,14 @@ class Explainer:
 
     def _waiting(self, problem: Problem, told: tuple[Told, ...]) -> Conclusion:
         wanted = _wanted(problem.claims)
+        reserved = self._facts.reserved
+        made = {c.claim.ref: reserved.get(c.claim.ref.uid) for c in problem.claims}
+        if all(made.values()):
+            text = "; ".join(
+                f"{where} is being made for claim {ref}" for ref, where in made.items()
+            )
+            told_of = (finding(Why.MADE_FIRST, f"{text}, which is allocated once it is there"),)
+            return Conclusion(Progress.WAITING, told_of, wanted=wanted)
         try:
             found = self._judge.explain(problem)
             gang = self._gangs.find_obstacle(problem.pod)

@@ -11,7 +11,7 @@ from cli.explaining.model import Told
 from cli.shell.exits import CliError, Exit
 from cli.shell.session import Session
 from cli.site.occupancy import Site, survey
-from cli.site.reading import inventories
+from cli.site.reading import inventories, reserved
 from dra.claims.claims import read_claim
 from dra.claims.classes import DeviceClass, read_class
 from dra.claims.reading import KnownClaim
@@ -53,7 +53,8 @@ class ClusterFacts:
 
     ``leader`` says who allocates, is empty when nobody does, and None when that could not be read.
     ``plugins`` says by node what is wrong with its plugin's pod, and is None when no such pods were
-    found. ``groups`` say how large gangs are. ``unread`` names what was not allowed.
+    found. ``groups`` say how large gangs are, ``reserved`` where the slices of claims that are not
+    allocated yet are being made, by the claim's UID. ``unread`` names what was not allowed.
     """
 
     driver: str
@@ -68,6 +69,7 @@ class ClusterFacts:
     leader: str | None = None
     plugins: Mapping[str, str] | None = None
     groups: PodGroups = field(default_factory=PodGroups)
+    reserved: Mapping[str, str] = field(default_factory=dict)
     unread: tuple[str, ...] = field(default=())
 
     @property
@@ -130,6 +132,7 @@ def read_facts(session: Session, namespace: str) -> ClusterFacts:
     return ClusterFacts(
         driver=session.driver,
         site=survey(read, claims, driver=session.driver, unreadable=unreadable),
+        reserved=reserved(mignodes),
         installed=installed,
         claims=known,
         pods=pods,

@@ -9,6 +9,7 @@ from cli.site.occupancy import Site, survey
 from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import Inventory
 from dra.gpu.mignode import from_mignode
+from dra.gpu.reservations import reservations_of
 from dra.kube.errors import ObjectNotFoundError
 
 
@@ -37,6 +38,20 @@ def inventories(objects: list[Obj]) -> tuple[list[Inventory], dict[str, str]]:
         except (ApiError, ValueError) as error:
             unreadable[obj["metadata"]["name"]] = str(error)
     return read, unreadable
+
+
+def reserved(objects: list[Obj]) -> dict[str, str]:
+    """Slices that are made for claims before their allocation, by the claim's UID, in words."""
+    found: dict[str, str] = {}
+    for obj in objects:
+        try:
+            reservations = reservations_of(obj)
+        except ApiError:
+            continue
+        for each in reservations:
+            devices = ", ".join(d.device for d in each.devices)
+            found[each.claim.uid] = f"{devices} on node {obj['metadata']['name']}"
+    return found
 
 
 def site(session: Session) -> Site:

@@ -5,12 +5,12 @@ Owned by one thread. Every change leaves in :class:`Effects` what it may have co
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from controller.cluster.effects import Effects
 from controller.cluster.known_claims import KnownClaims
 from controller.cluster.known_gangs import KnownGangs
-from controller.cluster.known_nodes import KnownNodes
+from controller.cluster.known_nodes import KnownNodes, SpecReservations
 from controller.cluster.known_pods import KnownPods
 from controller.cluster.known_templates import KnownTemplates
 from controller.cluster.known_volumes import KnownVolumes
@@ -107,13 +107,16 @@ class Cluster:
         return self._nodes.inventories.get(node)
 
     @property
-    def awaited(self) -> set[str]:
-        """UIDs of the claims whose pods are looked at when their node shows slices of them."""
-        return self._nodes.awaited
+    def reservations(self) -> Mapping[str, SpecReservations]:
+        """Reservations by node, as the MigNodes have them."""
+        return self._nodes.reservations
 
     def remove_mignode(self, name: str) -> None:
         """A MigNode is gone."""
+        reserved = self._nodes.reservations.get(name)
         self._nodes.remove_mignode(name)
+        for key in self._claims.keys_of(reserved.claims if reserved is not None else ()):
+            self._pods.touch(key)
 
     # -- classes
 

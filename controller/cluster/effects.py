@@ -23,8 +23,9 @@ class Effects:
     ``room``: the nodes where something that did not fit may fit now, and ``room_anywhere`` where
     that may be any node. ``classes``: the generated DeviceClasses may be out of date,
     ``templates``: those of limits may lack, and ``labels``: those of these nodes may be out of
-    date. ``nodes`` are those that kube-scheduler may judge differently now, ``failures`` those that
-    tell anew which Prepares failed; what is gone is named by UID.
+    date. ``reserved``: nodes whose MigNodes reserve something else than before. ``nodes`` are those
+    that kube-scheduler may judge differently now, ``failures`` those that tell anew which Prepares
+    failed; what is gone is named by UID.
     """
 
     pods: set[ObjectKey] = field(default_factory=set)
@@ -40,6 +41,7 @@ class Effects:
     classes: bool = False
     templates: bool = False
     labels: set[str] = field(default_factory=set)
+    reserved: set[str] = field(default_factory=set)
 
     def take(self) -> Effects:
         """All that was collected since the last call."""

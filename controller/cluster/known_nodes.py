@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 
 from api.errors import ApiError
 from controller.cluster.effects import Effects
 from controller.cluster.known_claims import KnownClaims
 from dra.allocator.fleet.fleet import Fleet
-from dra.common.resources import Obj
+from dra.common.resources import Obj, at
 from dra.gpu.inventory import Inventory
 from dra.gpu.mignode import from_mignode
 from dra.pods.hosts import Hosts
@@ -17,16 +18,35 @@ from dra.pods.nodefit import read_node
 _log = logging.getLogger(__name__)
 
 
+@dataclass(frozen=True, slots=True)
+class SpecReservations:
+    """Value of ``spec.reservations`` in a ``version`` of a MigNode, as it stands there."""
+
+    version: str
+    fields: list[Obj]
+
+    @classmethod
+    def of(cls, obj: Obj) -> SpecReservations:
+        """Those of a MigNode object."""
+        version = str(at(obj, "metadata", "resourceVersion", default=""))
+        return cls(version, [*at(obj, "spec", "reservations")])
+
+    @property
+    def claims(self) -> frozenset[str]:
+        """UIDs of the claims that they are for."""
+        return frozenset(str(at(each, "claim", "uid", default="")) for each in self.fields)
+
+
 class KnownNodes:
     """Keeps ``hosts`` and ``fleet`` up to what Nodes and MigNodes say.
 
-    ``inventories`` are those of all nodes of the driver, whoever allocates their GPUs. ``awaited``
-    are the UIDs of claims for whose slices somebody waits.
+    ``inventories`` are those of all nodes of the driver, whoever allocates their GPUs,
+    ``reservations`` what their MigNodes reserve.
     """
 
     def __init__(self, fleet: Fleet, hosts: Hosts, claims: KnownClaims, effects: Effects) -> None:
         self.inventories: dict[str, Inventory] = {}
-        self.awaited: set[str] = set()
+        self.reservations: dict[str, SpecReservations] = {}
         self._fleet = fleet
         self._hosts = hosts
         self._claims = claims
@@ -50,8 +70,8 @@ class KnownNodes:
     def set_mignode(self, obj: Obj) -> frozenset[str]:
         """A MigNode was added or changed; one that cannot be read is as good as gone.
 
-        Returns the UIDs of claims for which kubelet may now have to ask again, or whose slices may
-        be made now.
+        Returns the UIDs of claims for which kubelet may now have to ask again, or of whose
+        reservations something came.
         """
         name = obj["metadata"]["name"]
         try:
@@ -70,17 +90,33 @@ class KnownNodes:
             self._claims.touch(self._fleet.claims_on(name))
         else:
             self._claims.touch(before - (after or frozenset()))
-        return self._asked_in_vain(inventory) | (self.awaited & (after or frozenset()))
+        answered = self._answered(inventory, obj)
+        return self._asked_in_vain(inventory) | answered
 
     def remove_mignode(self, name: str) -> None:
         """A MigNode is gone."""
         touched, offered = self._claims_on(name), self._offered(name)
         self._fleet.drop_inventory(name)
         self.inventories.pop(name, None)
+        self.reservations.pop(name, None)
+        self._effects.reserved.add(name)
         self._effects.labels.add(name)
         if self._offered(name) != offered:
             self._effects.classes = True
         self._claims.touch(touched)
+
+    def _answered(self, inventory: Inventory, obj: Obj) -> frozenset[str]:
+        """UIDs of the claims whose reservations the node may just have answered."""
+        if inventory.driver != self._fleet.driver:
+            return frozenset()
+        name, reserved = inventory.node, SpecReservations.of(obj)
+        before, self.reservations[name] = self.reservations.get(name), reserved
+        if reserved.fields != (before.fields if before is not None else []):
+            self._effects.reserved.add(name)
+        known = self.inventories.get(name)
+        if known is not None and known.ready == inventory.ready:
+            return reserved.claims if known.answers != inventory.answers else frozenset()
+        return reserved.claims
 
     def _asked_in_vain(self, inventory: Inventory) -> frozenset[str]:
         """UIDs of the claims whose Prepare failed, or may have been cut short."""

@@ -9,11 +9,12 @@ from controller.keeping.nodelabels import NodeLabels
 from controller.keeping.templatesync import TemplateSync
 from controller.lifecycle.allocation_writes import AllocationWrites
 from controller.lifecycle.failures.evictions import Evictions
-from controller.lifecycle.failures.made_first import MadeFirst
 from controller.lifecycle.failures.prepare_retries import PrepareRetries
 from controller.lifecycle.hindered import Hindered
 from controller.lifecycle.lost_nodes import LostNodes
 from controller.lifecycle.nominations import Nominations
+from controller.lifecycle.reserving.cut_first import CutFirst
+from controller.lifecycle.reserving.reservation_writes import ReservationWrites
 from controller.queue.exclusions import Exclusions
 from controller.queue.failed_gpus import FailedGpus
 from controller.queue.fairness import WaitingLine
@@ -43,7 +44,8 @@ class Consequences:
         allocations: AllocationWrites,
         prepare_retries: PrepareRetries,
         evictions: Evictions,
-        made_first: MadeFirst,
+        cut_first: CutFirst,
+        reservations: ReservationWrites,
         lost_nodes: LostNodes,
         hindered: Hindered,
         nominations: Nominations,
@@ -63,7 +65,8 @@ class Consequences:
         self._allocations = allocations
         self._prepare_retries = prepare_retries
         self._evictions = evictions
-        self._made_first = made_first
+        self._cut_first = cut_first
+        self._reservations = reservations
         self._lost_nodes = lost_nodes
         self._hindered = hindered
         self._nominations = nominations
@@ -86,6 +89,7 @@ class Consequences:
             self._exclusions.ease(node)
         for node in effects.failures:
             self._failed_gpus.note(node)
+        self._reservations.note(effects.reserved)
         for uid in effects.gone_pods:
             self._forget_pod(uid)
         for uid in effects.gone_claims:
@@ -110,13 +114,14 @@ class Consequences:
         if not self._agenda.add_pod(key) and pod is not None and pod.claims:
             self._reporter.left(pod)
             self._line.leaves(pod.uid)
+            self._cut_first.end(pod.uid)
 
     def _forget_pod(self, uid: str) -> None:
         self._exclusions.forget(uid)
         self._allocations.forget_pod(uid)
         self._prepare_retries.forget(uid)
         self._evictions.forget(uid)
-        self._made_first.forget(uid)
+        self._cut_first.end(uid)
         self._lost_nodes.forget(uid)
         self._hindered.forget(uid)
         self._nominations.forget(uid)
@@ -128,7 +133,7 @@ class Consequences:
         self._allocations.forget_claim(uid)
         self._prepare_retries.forget_claim(uid)
         self._failed_gpus.forget_claim(uid)
-        self._made_first.forget_claim(uid)
+        self._cut_first.forget_claim(uid)
         self._line.forget_claim(uid)
 
     def _classes_changed(self) -> None:

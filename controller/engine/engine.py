@@ -73,6 +73,7 @@ class Engine:
         self._classes = parts.classes
         self._templates = parts.templates
         self._labels = parts.labels
+        self._reservations = parts.reservations
 
     def absorb(self) -> None:
         """Turn answers and the effects of changes into work.
@@ -100,6 +101,7 @@ class Engine:
             or self._templates.write_if_due()
             or self._labels.write_if_due()
             or self._reporter.write_if_due()
+            or self._reservations.write_if_due(idle=False)
         ):
             return True
         if self._in_flight.full:
@@ -108,12 +110,18 @@ class Engine:
         if claim is not None:
             self._attempt(claim, self._claims.look_at, self._retries.retry_claim)
             return True
-        return self._go_on_deciding(idle=False) or self._look() or self._go_on_deciding(idle=True)
+        return (
+            self._go_on_deciding(idle=False)
+            or self._look()
+            or self._reservations.write_if_due(idle=True)
+            or self._go_on_deciding(idle=True)
+        )
 
     def next_due(self) -> float | None:
         """The monotonic time of the next piece of work, None when only an answer brings any."""
         times = [self._classes.due, self._templates.due, self._labels.due, self._reporter.due]
         times += [self._line.due, self._asking.due, self._failed_gpus.due]
+        times += [] if self._in_flight.full else [self._reservations.due]
         if not self._in_flight.full:
             times += [self._agenda.claims.next_due(), self._agenda.pods.next_due()]
             times += [self._now()] if self._decisions.are_ongoing else []

@@ -15,13 +15,14 @@ from controller.lifecycle.claimwrites import ClaimWrites
 from controller.lifecycle.cleanup import Ender
 from controller.lifecycle.failures.evictions import Evictions
 from controller.lifecycle.failures.failed_prepare import FailedPrepares
-from controller.lifecycle.failures.made_first import MadeFirst
 from controller.lifecycle.failures.prepare_retries import PrepareRetries
 from controller.lifecycle.giving_up import GivingUp
 from controller.lifecycle.hindered import Hindered
 from controller.lifecycle.lost_nodes import LostNodes
 from controller.lifecycle.nominations import Nominations
 from controller.lifecycle.partial_allocations import PartialAllocations
+from controller.lifecycle.reserving.cut_first import CutFirst
+from controller.lifecycle.reserving.reservation_writes import ReservationWrites
 from controller.lifecycle.scheduled_claims import ScheduledClaims
 from controller.queue.exclusions import Exclusions
 from controller.queue.failed_gpus import FailedGpus
@@ -67,6 +68,7 @@ class Parts:
     classes: ClassSync
     templates: TemplateSync
     labels: NodeLabels
+    reservations: ReservationWrites
 
 
 def make_parts(  # noqa: PLR0913 - what they work on and with
@@ -119,7 +121,8 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
     nominations = Nominations(cluster, writer, in_flight, answers.to_pod, now=now)
     prepare_retries = PrepareRetries(cluster, writer, in_flight=in_flight, now=now)
     evictions = Evictions(cluster, writer, reporter, in_flight=in_flight, now=now)
-    made_first = MadeFirst(cluster, giving_up, failed_gpus, now=now)
+    reservations = ReservationWrites(cluster, writer, in_flight, now=now)
+    cut_first = CutFirst(cluster, reservations, failed_gpus, reporter, now=now)
     partial_allocations = PartialAllocations(
         cluster, reader, writer, writes=writes, allocator=allocator
     )
@@ -163,7 +166,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         failed_prepares=failed_prepares,
         prepare_retries=prepare_retries,
         evictions=evictions,
-        made_first=made_first,
+        cut_first=cut_first,
         lost_nodes=lost_nodes,
         hindered=hindered,
         nominations=nominations,
@@ -198,7 +201,8 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         allocations=allocations,
         prepare_retries=prepare_retries,
         evictions=evictions,
-        made_first=made_first,
+        cut_first=cut_first,
+        reservations=reservations,
         lost_nodes=lost_nodes,
         hindered=hindered,
         nominations=nominations,
@@ -227,4 +231,5 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         classes=classes,
         templates=templates,
         labels=labels,
+        reservations=reservations,
     )

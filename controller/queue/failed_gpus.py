@@ -30,9 +30,11 @@ class FailedGpus:
         """The monotonic time at which the next GPU is let in again, or its failure forgotten."""
         return self._failures.due
 
-    def remembers(self, node: str, gpu: str) -> bool:
-        """True if a slice could not be made on ``gpu-<minor>`` of a node, and not long ago."""
-        return self._failures.remembers((node, gpu))
+    def remembers(self, node: str) -> bool:
+        """True if a slice could not be made on a node, and not long ago."""
+        inventory = self._cluster.inventory(node)
+        gpus = inventory.gpus if inventory is not None else ()
+        return any(self._failures.remembers((node, gpu.name)) for gpu in gpus)
 
     def note(self, node: str) -> None:
         """A node says anew which Prepares failed there."""
@@ -43,7 +45,12 @@ class FailedGpus:
             if self._counted.get(failed.claim.uid) != failed.time:
                 self._counted[failed.claim.uid] = failed.time
                 for gpu in self._failed_on(failed, inventory):
-                    self._leave_out(node, gpu)
+                    self.leave_out(node, gpu)
+
+    def leave_out(self, node: str, gpu: str) -> None:
+        """A slice could not be made on ``gpu-<minor>`` of a node."""
+        self._failures.fail((node, gpu))
+        self._cluster.fleet.leave_out(node, gpu, REASON)
 
     def expire(self) -> None:
         """Let in again what was out for long enough."""
@@ -54,10 +61,6 @@ class FailedGpus:
     def forget_claim(self, claim_uid: str) -> None:
         """The claim is gone."""
         self._counted.pop(claim_uid, None)
-
-    def _leave_out(self, node: str, gpu: str) -> None:
-        self._failures.fail((node, gpu))
-        self._cluster.fleet.leave_out(node, gpu, REASON)
 
     def _failed_on(self, failed: FailedClaim, inventory: Inventory) -> Iterator[str]:
         """The GPUs of a claim, if nothing shows why it failed on them."""

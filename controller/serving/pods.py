@@ -8,11 +8,11 @@ from controller.cluster.cluster import Cluster
 from controller.lifecycle.allocation_writes import AllocationWrites
 from controller.lifecycle.failures.evictions import Evictions
 from controller.lifecycle.failures.failed_prepare import FailedPrepares
-from controller.lifecycle.failures.made_first import MadeFirst
 from controller.lifecycle.failures.prepare_retries import PrepareRetries
 from controller.lifecycle.hindered import Hindered
 from controller.lifecycle.lost_nodes import LostNodes
 from controller.lifecycle.nominations import Nominations
+from controller.lifecycle.reserving.cut_first import CutFirst
 from controller.queue.fairness import WaitingLine
 from controller.reporting.report import Reporter
 from controller.serving.agenda import Agenda
@@ -48,7 +48,7 @@ class PodService:
         failed_prepares: FailedPrepares,
         prepare_retries: PrepareRetries,
         evictions: Evictions,
-        made_first: MadeFirst,
+        cut_first: CutFirst,
         lost_nodes: LostNodes,
         hindered: Hindered,
         nominations: Nominations,
@@ -70,7 +70,7 @@ class PodService:
         self._failed_prepares = failed_prepares
         self._prepare_retries = prepare_retries
         self._evictions = evictions
-        self._made_first = made_first
+        self._cut_first = cut_first
         self._lost_nodes = lost_nodes
         self._hindered = hindered
         self._nominations = nominations
@@ -127,6 +127,7 @@ class PodService:
                 self._allocate(pod, found)
             return
         self._line.leaves(pod.uid)
+        self._cut_first.end(pod.uid)
         if isinstance(found, Fault):
             self._waiting.wait(pod, found.obstacle, [found.claim])
         elif isinstance(found, Satisfied):
@@ -138,16 +139,8 @@ class PodService:
         """Have kube-scheduler take ``pod``, which has what it needs of us."""
         gated = self._allocations.is_gated(pod)
         if gated and not self._gang_writes.holds_gate(pod):
-            self._lift_gate(pod)
-        elif not gated and (again := self._nominations.look_at(pod)) is not None:
-            self._agenda.add_pod(pod.key, at=again)
-
-    def _lift_gate(self, pod: Pod) -> None:
-        """Let kube-scheduler have ``pod``, unless it is to wait until its slices are made."""
-        again = self._made_first.holds(pod)
-        if again is None:
             self._allocations.lift_gate(pod, partial(self._answers.to_pod, pod.key))
-        else:
+        elif not gated and (again := self._nominations.look_at(pod)) is not None:
             self._agenda.add_pod(pod.key, at=again)
 
     def _rests(self, pod: Pod, examined: Examined, problem: Problem) -> bool:
@@ -167,24 +160,19 @@ class PodService:
             if refused is not None:
                 self._waiting.wait(pod, refused.obstacle, _refs(problem), group=refused.group)
             return
-        found = self._placing.place(pod, problem)
+        reserved = self._cut_first.go_on(pod, problem)
+        if isinstance(reserved, float):
+            self._agenda.add_pod(pod.key, at=reserved)
+            return
+        found = reserved or self._placing.place(pod, problem)
         if isinstance(found, Refused):
             self._waiting.wait(pod, found.obstacle, _refs(problem), group=found.group)
         elif found is not None:
-            config = (
-                entry
-                for wants in problem.claims
-                for entry in wants.config(p.request for p in found.of(wants.claim.ref))
-            )
-            devices = [pick.device for pick in found.picks]
-            waits = self._made_first.is_doubtful(found.node, devices)
-            self._allocations.make(
-                pod,
-                found,
-                problem.claims,
-                partial(self._allocated, pod),
-                lifts=not (waits or self._made_first.is_wished(config)),
-            )
+            begun = None if reserved else self._cut_first.begin(pod, found, problem.claims)
+            if begun is None:
+                self._allocations.make(pod, found, problem.claims, partial(self._allocated, pod))
+            else:
+                self._agenda.add_pod(pod.key, at=begun)
 
     def _allocated(self, pod: Pod, error: Exception | None) -> None:
         if error is None:

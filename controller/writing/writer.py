@@ -21,6 +21,7 @@ from dra.claims.claims import Claim, field_manager
 from dra.claims.node_label import label_of, node_label
 from dra.common.resources import (
     DEVICE_CLASSES,
+    MIG_NODES,
     NODES,
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
@@ -38,6 +39,7 @@ from dra.pods.pods import Pod
 _log = logging.getLogger(__name__)
 
 _NOMINATED = "/status/nominatedNodeName"
+_RESERVED = "/spec/reservations"
 
 
 class WriteApi(PatchApi, Protocol):
@@ -257,6 +259,25 @@ class Writer:
             namespace=pod.key[0],
             field_manager=self._manager,
         )
+
+    def reserve(self, node: str, before: list[Obj], wanted: list[Obj]) -> Obj:
+        """Replace what is reserved in a MigNode (``spec.reservations``).
+
+        Raises:
+            ConflictError: it is not ``before`` that is reserved there.
+        """
+        self._check()
+        steps: list[Obj] = [{"op": "test", "path": _RESERVED, "value": before or None}]
+        if wanted:
+            steps.append({"op": "add", "path": _RESERVED, "value": wanted})
+        else:
+            steps.append({"op": "remove", "path": _RESERVED})
+        try:
+            return self._api.patch(
+                MIG_NODES, node, steps, content="json", field_manager=self._manager
+            )
+        except InvalidError as error:
+            raise ConflictError(f"MigNode {node} has changed: {error.message}") from error
 
     def evict(self, pod: Pod) -> Obj:
         """Evict a pod by the Eviction API.

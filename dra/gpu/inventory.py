@@ -181,6 +181,29 @@ class FailedClaim:
     passing: bool = False
 
 
+class AnswerState(StrEnum):
+    """Outcome of a reservation on its node.
+
+    ``made``: all its slices are there. ``failed``: they cannot be made. ``refused``: the node makes
+    nothing ahead for the claim, which says nothing of its GPUs. ``expired``: nothing came of it in
+    time, and nothing is left.
+    """
+
+    MADE = "made"
+    FAILED = "failed"
+    REFUSED = "refused"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The node's answer to the reservation ``id`` of its MigNode (``dra.gpu.reservations``)."""
+
+    id: str
+    state: AnswerState
+    message: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class Inventory:
     """A node's GPUs and what allocates them. ``pool`` is the pool of the node's devices.
@@ -189,7 +212,7 @@ class Inventory:
     drained. ``cdi_hook`` is the hook program on the node that containers' CDI specs use.
     ``resumed`` is when kubelet could call the plugin again after calls were cut short (RFC 3339
     with microseconds), empty if they never were. ``mode`` is None where no class of nodes is
-    configured.
+    configured. ``capabilities`` are those of its plugin that not every version has.
     """
 
     node: str
@@ -207,6 +230,8 @@ class Inventory:
     resumed: str = ""
     failed_claims: tuple[FailedClaim, ...] = ()
     mode: NodeMode | None = None
+    capabilities: tuple[str, ...] = ()
+    answers: tuple[Answer, ...] = ()
 
     def gpu(self, name: str) -> Gpu | None:
         """The GPU called ``gpu-<minor>``."""

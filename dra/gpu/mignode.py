@@ -9,6 +9,8 @@ from api import mignode as wire
 from dra.gpu.geometry import Engines, Geometry, Placement, Profile
 from dra.gpu.inventory import (
     AllocatorKind,
+    Answer,
+    AnswerState,
     ClaimRef,
     Drain,
     FailedClaim,
@@ -46,6 +48,11 @@ def to_mignode(inventory: Inventory, *, transition_time: str = "") -> dict[str, 
         resumed=inventory.resumed,
         mode=_mode_out(inventory.mode),
         failed_claims=[_failed_out(f) for f in inventory.failed_claims],
+        capabilities=[*inventory.capabilities],
+        reservations=[
+            wire.AnswerField(id=a.id, state=a.state.value, message=a.message)
+            for a in inventory.answers
+        ],
         geometries=[_geometry_out(name, geometry) for geometry, name in names.items()],
         gpus=[_gpu_out(g, names) for g in inventory.gpus],
         summary=_summary(inventory),
@@ -88,6 +95,12 @@ def from_mignode(obj: dict[str, Any]) -> Inventory:
         resumed=node.status.resumed,
         failed_claims=tuple(_failed_in(f) for f in node.status.failed_claims),
         mode=_mode_in(node.status.mode),
+        capabilities=tuple(node.status.capabilities),
+        answers=tuple(
+            Answer(a.id, AnswerState(a.state), a.message)
+            for a in node.status.reservations
+            if a.state in set(AnswerState)
+        ),
     )
 
 

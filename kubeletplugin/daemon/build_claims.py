@@ -7,12 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from dra.common.resources import Obj
-from dra.gpu.inventory import ClaimRef
-from kubeletplugin.claims.claim_fate import claim_fate
+from dra.gpu.inventory import AnswerState, ClaimRef
+from kubeletplugin.claims.claim_fate import ClaimFate, claim_fate
 from kubeletplugin.claims.claim_tasks import ClaimTasks
 from kubeletplugin.claims.eager.awaited_claims import AwaitedClaims
 from kubeletplugin.claims.eager.claim_watch import ClaimWatch
 from kubeletplugin.claims.eager.eager_creation import EagerCreation
+from kubeletplugin.claims.eager.reservations import Reservations
 from kubeletplugin.claims.failed_claims import FailedClaims
 from kubeletplugin.claims.janitor import Janitor
 from kubeletplugin.claims.node import Node
@@ -55,6 +56,7 @@ class ClaimParts:
     failed: FailedClaims
     tasks: ClaimTasks
     eager: EagerCreation
+    reservations: Reservations
     claim_watch: ClaimWatch | None
     recovery: Recovery
     rebuild: Rebuild
@@ -82,9 +84,23 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
     def doubt(ref: ClaimRef) -> None:
         eager.doubt(ref)
 
-    prepare = _build_prepare(common, gpus, know=statuses.know, doubt=doubt)
-    fate = partial(
-        claim_fate, api, driver=options.driver_name, pool=options.pool, seen=observer.claim_seen
+    def expect(ref: ClaimRef, devices: tuple[str, ...]) -> None:
+        eager.expect(ref, devices)
+
+    def fate(ref: ClaimRef) -> ClaimFate:
+        driver, pool, seen = options.driver_name, options.pool, observer.claim_seen
+        return reservations.fate(ref) or claim_fate(api, ref, driver=driver, pool=pool, seen=seen)
+
+    reservations = Reservations(
+        hardware,
+        journal,
+        driver=options.driver_name,
+        pool=options.pool,
+        expect=expect,
+        on_change=common.changed,
+    )
+    prepare = _build_prepare(
+        common, gpus, reservations=reservations, know=statuses.know, doubt=doubt
     )
     tasks = ClaimTasks()
     failed = FailedClaims(on_change=common.changed)
@@ -139,6 +155,8 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
     awaited = AwaitedClaims(statuses, journal, pool=options.pool)
 
     def not_made_ahead(ref: ClaimRef, error: PluginError) -> None:
+        if reservations.end(ref, AnswerState.FAILED, str(error)):
+            return
         settling.not_made_ahead(ref, error)
         awaited.failed(ref, error)
 
@@ -186,6 +204,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         readiness=readiness,
         fate=fate,
         seconds=options.eager_seconds,
+        reservations=reservations,
         on_made=awaited.made,
         on_failure=not_made_ahead,
         on_return=awaited.returned,
@@ -200,9 +219,11 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         on_change=common.changed,
         on_other_files=janitor.check_soon,
     )
-    watch = _build_watch(common, eager, awaited)
+    watch = _build_watch(common, reservations, awaited)
     layouts = _build_layouts(common, gpus, prepare.removal)
-    return ClaimParts(node, failed, tasks, eager, watch, recovery, rebuild, janitor, needs, layouts)
+    return ClaimParts(
+        node, failed, tasks, eager, reservations, watch, recovery, rebuild, janitor, needs, layouts
+    )
 
 
 def _build_layouts(common: Common, gpus: GpuParts, removal: Removal) -> Layouts:
@@ -223,7 +244,9 @@ def _build_layouts(common: Common, gpus: GpuParts, removal: Removal) -> Layouts:
     )
 
 
-def _build_watch(common: Common, eager: EagerCreation, awaited: AwaitedClaims) -> ClaimWatch | None:
+def _build_watch(
+    common: Common, reservations: Reservations, awaited: AwaitedClaims
+) -> ClaimWatch | None:
     """The watch of this node's claims, which the controller labels, where somebody listens."""
     options = common.options
     if not options.eager_seconds:
@@ -232,7 +255,7 @@ def _build_watch(common: Common, eager: EagerCreation, awaited: AwaitedClaims) -
         common.api,
         driver=options.driver_name,
         pool=options.pool,
-        expect=eager.expect,
+        expect=reservations.heed,
         note_awaited=awaited.note,
     )
 
@@ -241,6 +264,7 @@ def _build_prepare(
     common: Common,
     gpus: GpuParts,
     *,
+    reservations: Reservations,
     know: Callable[[Obj], None],
     doubt: Callable[[ClaimRef], None],
 ) -> _PrepareParts:
@@ -264,6 +288,13 @@ def _build_prepare(
         look=gpus.looks.ask,
         reports=common.reports,
     )
+    read_allocated = partial(
+        read_expected_devices,
+        common.api,
+        driver=options.driver_name,
+        pool=options.pool,
+        seen=common.telemetry.metrics.claim_seen,
+    )
     preparer = Preparer(
         hardware,
         journal,
@@ -280,12 +311,6 @@ def _build_prepare(
             seen=common.telemetry.metrics.claim_seen,
             know=know,
         ),
-        read_expected=partial(
-            read_expected_devices,
-            common.api,
-            driver=options.driver_name,
-            pool=options.pool,
-            seen=common.telemetry.metrics.claim_seen,
-        ),
+        read_expected=lambda ref: reservations.devices(ref) or read_allocated(ref),
     )
     return _PrepareParts(removal, specs, rollback, preparer)

@@ -6,12 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dra.gpu.inventory import NodeMode
+from dra.gpu.reservations import Reservation
 from kubeletplugin.daemon.build_gpus import GpuParts
 from kubeletplugin.daemon.common import Common
 from kubeletplugin.publishing.allocatormode import AllocatorMode
 from kubeletplugin.publishing.claimstatus import ClaimStatuses
 from kubeletplugin.publishing.mignode_publisher import MigNodePublisher
-from kubeletplugin.publishing.nodeinventory import Failures, NodeInventory
+from kubeletplugin.publishing.nodeinventory import NodeInventory, Outcomes
 from kubeletplugin.publishing.slices.failed_gpus import FailedGpus
 from kubeletplugin.publishing.slices.slicepublish import SlicePublisher
 
@@ -34,7 +35,8 @@ def build_publishing(  # noqa: PLR0913 - whom it asks
     missing: Callable[[], str],
     cdi_hook: Callable[[], str],
     node_mode: Callable[[], NodeMode | None],
-    failures: Callable[[], Failures],
+    outcomes: Callable[[], Outcomes],
+    on_reserved: Callable[[tuple[Reservation, ...]], None],
 ) -> PublishingParts:
     """Build the publishing parts; the callables are NodeInventory's."""
     options, api = common.options, common.api
@@ -58,7 +60,7 @@ def build_publishing(  # noqa: PLR0913 - whom it asks
         before=lambda: gpus.letting_go.before,
         cdi_hook=cdi_hook,
         node_mode=node_mode,
-        failures=failures,
+        outcomes=outcomes,
     )
     mignode = MigNodePublisher(
         api,
@@ -66,6 +68,7 @@ def build_publishing(  # noqa: PLR0913 - whom it asks
         field_manager=options.field_manager,
         inventory=inventory.of_mignode,
         on_drain=common.changed,
+        on_reserved=on_reserved,
     )
     failed_gpus = FailedGpus(options.binding_conditions, on_change=common.changed)
     slices = SlicePublisher(

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Iterable
 
 from dra.claims.reasons import NodeReason
-from dra.gpu.inventory import ClaimRef, Inventory
+from dra.gpu.inventory import AllocatorKind, ClaimRef, Inventory
+from dra.gpu.reservations import CAPABILITY, Reservation
 from dra.kube.client.transport import KubeApi
 from kubeletplugin.daemon.build_claims import build_claims
 from kubeletplugin.daemon.build_gpus import build_gpus
@@ -17,7 +18,7 @@ from kubeletplugin.daemon.common import build_common
 from kubeletplugin.host.options import Options
 from kubeletplugin.host.sockets import remove_stale
 from kubeletplugin.journal.entries import HELD, Entry
-from kubeletplugin.publishing.nodeinventory import Failures
+from kubeletplugin.publishing.nodeinventory import Outcomes
 from kubeletplugin.telemetry.diskreports import DiskReports
 from kubeletplugin.telemetry.telemetry import Telemetry
 
@@ -52,7 +53,8 @@ class Daemon:
             missing=lambda: self.claims.needs.missing,
             cdi_hook=lambda: self.claims.needs.hook,
             node_mode=lambda: self.claims.layouts.mode,
-            failures=lambda: Failures(self.claims.failed.listed(), self.claims.failed.resumed),
+            outcomes=self._outcomes,
+            on_reserved=self._take_reservations,
         )
         self.claims = build_claims(self.common, self.gpus, self.publishing)
         self.kubelet = build_kubelet(
@@ -149,6 +151,25 @@ class Daemon:
 
     def _read_mignode(self) -> Inventory | None:
         return self.publishing.mignode.look()
+
+    def _outcomes(self) -> Outcomes:
+        failed = self.claims.failed
+        return Outcomes(
+            failed.listed(),
+            failed.resumed,
+            capabilities=(CAPABILITY,) if self._reserves else (),
+            answers=self.claims.reservations.answers(),
+        )
+
+    def _take_reservations(self, reserved: tuple[Reservation, ...]) -> None:
+        if self._reserves:
+            self.claims.reservations.take(reserved)
+
+    @property
+    def _reserves(self) -> bool:
+        """True if slices are made here for claims that are not allocated yet."""
+        by_us = self.common.options.allocator is AllocatorKind.CONTROLLER
+        return by_us and self.claims.claim_watch is not None
 
     def _refresh_status(self, ref: ClaimRef, read: Callable[[], Iterable[Entry]]) -> None:
         self.publishing.statuses.refresh(ref, read)

@@ -17,6 +17,7 @@ from api.errors import InvalidObjectError
 from dra.common.resources import MIG_NODES, NODES, Obj
 from dra.gpu.inventory import Drain, Inventory
 from dra.gpu.mignode import drain_of, from_mignode, to_mignode
+from dra.gpu.reservations import Reservation, reservations_of
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import AlreadyExistsError, ConflictError, KubeError, ObjectNotFoundError
 from dra.kube.mirror.reflector import Change, Reflector
@@ -25,6 +26,8 @@ from kubeletplugin.publishing.republisher import Republisher
 
 _log = logging.getLogger(__name__)
 _VERSIONS_KEPT = 8
+_OTHERS = frozenset({"drain", "reservations"})
+"""Fields of ``spec`` that others write."""
 
 
 class _StaleError(Exception):
@@ -33,6 +36,8 @@ class _StaleError(Exception):
 
 class MigNodePublisher(Republisher):
     """Keeps one MigNode true.
+
+    ``on_reserved`` gets what is reserved after each change of the MigNode, in the watch's thread.
 
     ``inventory`` says what is true, or None while that is not known; it is asked from the own
     thread. What an administrator drains is left as it is, and is in :attr:`drain`; ``on_drain`` is
@@ -47,6 +52,7 @@ class MigNodePublisher(Republisher):
         field_manager: str,
         inventory: Callable[[], Inventory | None],
         on_drain: Callable[[], None] = lambda: None,
+        on_reserved: Callable[[tuple[Reservation, ...]], None] = lambda _: None,
         clock: Clock | None = None,
     ) -> None:
         reflector = Reflector(
@@ -61,6 +67,7 @@ class MigNodePublisher(Republisher):
         self._manager = field_manager
         self._inventory = inventory
         self._on_drain = on_drain
+        self._on_reserved = on_reserved
         self.drain: Drain | None = None
         self._mutex = threading.Lock()
         self._known: Obj | None = None
@@ -79,6 +86,7 @@ class MigNodePublisher(Republisher):
             _log.info("MigNode %s: %s", self._node_name, error)
             return None
         self.drain = inventory.drain
+        self._hear_of_reservations(found)
         return inventory
 
     def _changed(self, change: Change) -> None:
@@ -86,6 +94,7 @@ class MigNodePublisher(Republisher):
         if drain != self.drain:
             self.drain = drain
             self._on_drain()
+        self._hear_of_reservations(change.new or {})
         version = _version(change.new)
         with self._mutex:
             if change.new is None:
@@ -99,6 +108,12 @@ class MigNodePublisher(Republisher):
             self._known = change.new
         if change.kind != "added":
             self.notify()
+
+    def _hear_of_reservations(self, obj: Obj) -> None:
+        try:
+            self._on_reserved(reservations_of(obj))
+        except InvalidObjectError as error:
+            _log.warning("what is reserved cannot be told: %s", error)
 
     def _publish(self) -> float | None:
         inventory = self._inventory()
@@ -192,9 +207,8 @@ class MigNodePublisher(Republisher):
         if self._owner is None:
             self._owner = node_owner(self._api, self._node_name)
         metadata = found["metadata"]
-        spec = {k: v for k, v in wanted["spec"].items() if k != "drain"}
-        if "drain" in (found.get("spec") or {}):
-            spec["drain"] = found["spec"]["drain"]
+        kept = {k: v for k, v in (found.get("spec") or {}).items() if k in _OTHERS}
+        spec = {k: v for k, v in wanted["spec"].items() if k not in _OTHERS} | kept
         if found.get("spec") == spec and metadata.get("ownerReferences") == [self._owner]:
             return found
         metadata = {**metadata, "ownerReferences": [self._owner]}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from dra.gpu.inventory import Drain, FailedClaim, Gpu, Inventory, NodeMode
+from dra.gpu.inventory import Answer, Drain, FailedClaim, Gpu, Inventory, NodeMode
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.host.options import Options
 from kubeletplugin.journal.journal import Journal
@@ -14,11 +14,13 @@ from kubeletplugin.telemetry.readiness import Readiness
 
 
 @dataclass(frozen=True, slots=True)
-class Failures:
-    """Calls of kubelet that came to nothing; the fields are the Inventory's."""
+class Outcomes:
+    """Outcomes of what was to be made for claims; the fields are the Inventory's."""
 
     failed_claims: tuple[FailedClaim, ...] = ()
     resumed: str = ""
+    capabilities: tuple[str, ...] = ()
+    answers: tuple[Answer, ...] = ()
 
 
 class NodeInventory:
@@ -45,7 +47,7 @@ class NodeInventory:
         unseen: Callable[[], str] = str,
         before: Callable[[], Inventory | None] = lambda: None,
         node_mode: Callable[[], NodeMode | None] = lambda: None,
-        failures: Callable[[], Failures] = Failures,
+        outcomes: Callable[[], Outcomes] = Outcomes,
     ) -> None:
         self._options = options
         self._mode = mode
@@ -59,7 +61,7 @@ class NodeInventory:
         self._before = before
         self._cdi_hook = cdi_hook
         self._node_mode = node_mode
-        self._failures = failures
+        self._outcomes = outcomes
 
     def of_mignode(self) -> Inventory | None:
         """Inventory for the MigNode; None also while the allocator is not decided."""
@@ -75,7 +77,7 @@ class NodeInventory:
         message = reason or self._journal.failure or missing or "; ".join(hardware.problems)
         if not message and not gpus:
             message = "no NVIDIA GPU was found on this node"
-        failures = self._failures()
+        outcomes = self._outcomes()
         return Inventory(
             node=self._options.node_name,
             pool=self._options.pool,
@@ -89,8 +91,10 @@ class NodeInventory:
             message=message,
             publication=self._mode.publication,
             drain=self._drain(),
-            resumed=failures.resumed,
-            failed_claims=failures.failed_claims,
+            resumed=outcomes.resumed,
+            failed_claims=outcomes.failed_claims,
+            capabilities=outcomes.capabilities,
+            answers=outcomes.answers,
             mode=self._node_mode(),
         )
 

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dra.common.resources import RESOURCE_CLAIMS, Obj
+from dra.common.resources import MIG_NODES, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import AllocatorKind, ClaimRef, Instance
+from dra.gpu.reservations import Reservation, ReservedDevice, as_fields
 from tests.cli.world import LEASE_SECONDS, World
 from tests.controller.objects import gpu, instance, request
 from tests.dra.gpus import A100
@@ -274,6 +275,16 @@ def taken_back(world: World) -> None:
     )
 
 
+def made_first(world: World) -> None:
+    world.add_node("node-a")
+    waiting_pod(world, request("r", "mig-3g.20gb"))
+    body = world.api.get(RESOURCE_CLAIMS, "wanted", namespace="default")
+    ref = ClaimRef("default", "wanted", body["metadata"]["uid"])
+    device = ReservedDevice("gpu-0-mig-3g20gb-9-4", "GPU-0", "r")
+    reservations = as_fields([Reservation("x-1", ref, (device,), 120)])
+    world.api.patch(MIG_NODES, "node-a", {"spec": {"reservations": reservations}})
+
+
 def elsewhere(world: World) -> None:
     world.add_node("node-a")
     world.add_node("node-b")
@@ -287,6 +298,12 @@ LEADS = (no_leader, lease_ran_out, taken_back)
 
 SITUATIONS = [
     Situation("no profile that large", no_profile_that_large, "NoSuchProfile", ("'r'", "7g.40gb")),
+    Situation(
+        "made before it is allocated",
+        made_first,
+        "MadeFirst",
+        ("gpu-0-mig-3g20gb-9-4 on node node-a is being made", "default/wanted"),
+    ),
     Situation("all taken", all_taken, "NoRoom", ("node-a gpu-0", "default/first", "pod trainer-1")),
     Situation(
         "the smallest claim in the way is named",

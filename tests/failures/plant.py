@@ -16,8 +16,10 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 import sim.nvml
-from dra.common.resources import NODES, RESOURCE_CLAIMS, Obj
+from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import AllocatorKind, ClaimRef, Inventory
+from dra.gpu.names import parse_device
+from dra.gpu.reservations import Reservation, ReservedDevice, as_fields
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import KubeError, ObjectNotFoundError, UnavailableError
 from kubeletplugin.claims.node import ClaimAnswer
@@ -86,19 +88,23 @@ class Site:
 
     def claim(self, name: str, devices: Sequence[str]) -> ClaimRef:
         """A claim that was given these devices, one request each."""
-        results = [
-            {"request": f"r{i}", "driver": DRIVER, "pool": NODE, "device": d}
-            for i, d in enumerate(devices)
-        ]
-        body = {
-            "metadata": {"name": name, "namespace": "default"},
-            "status": {
-                "allocation": {"devices": {"results": results}},
-                "reservedFor": [{"resource": "pods", "name": f"{name}-pod", "uid": str(uuid4())}],
-            },
-        }
-        made = self.api().create(RESOURCE_CLAIMS, body)
+        body = {"metadata": {"name": name, "namespace": "default"}}
+        made = self.api().create(RESOURCE_CLAIMS, {**body, "status": _given(name, devices)})
         return ClaimRef("default", name, made["metadata"]["uid"])
+
+    def allocate(self, ref: ClaimRef, devices: Sequence[str]) -> None:
+        """Give devices to a claim that has none."""
+        api, body = self.api(), {"status": _given(ref.name, devices)}
+        api.patch(RESOURCE_CLAIMS, ref.name, body, namespace=ref.namespace, subresource="status")
+
+    def reserve(self, ref: ClaimRef, devices: Sequence[str]) -> None:
+        """Have devices made for a claim that is not allocated; without any, no more."""
+        uuids = [g.uuid for g in self.machine.state().gpus]
+        reserved = tuple(
+            ReservedDevice(d, uuids[parse_device(d).minor], f"r{i}") for i, d in enumerate(devices)
+        )
+        fields = as_fields([Reservation("reservation", ref, reserved, 3600)] if devices else [])
+        self.api().patch(MIG_NODES, NODE, {"spec": {"reservations": fields or None}})
 
     def delete_claim(self, ref: ClaimRef) -> None:
         """The claim is gone; that it is gone already is fine."""
@@ -130,6 +136,17 @@ class Site:
         """Everything as it was when it was saved."""
         shutil.rmtree(self.root)
         shutil.copytree(place, self.root, symlinks=True)
+
+
+def _given(name: str, devices: Sequence[str]) -> Obj:
+    results = [
+        {"request": f"r{i}", "driver": DRIVER, "pool": NODE, "device": d}
+        for i, d in enumerate(devices)
+    ]
+    return {
+        "allocation": {"devices": {"results": results}},
+        "reservedFor": [{"resource": "pods", "name": f"{name}-pod", "uid": str(uuid4())}],
+    }
 
 
 class Plant:
@@ -236,6 +253,11 @@ class Plant:
         """
         self.run(lambda: self.daemon.claims.eager.expect(ref, tuple(devices)))
         self.eager_round(hung=hung)
+
+    def read_reservations(self) -> None:
+        """Make what is reserved in the MigNode, and give back what is no more."""
+        self.run(self.daemon.publishing.mignode.look)
+        self.eager_round()
 
     def eager_round(self, *, hung: Collection[str] = ()) -> None:
         """Make ahead, and give back, what is to be."""

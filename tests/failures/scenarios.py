@@ -48,8 +48,9 @@ class Scenario:
 
     ``wanted`` is whether kubelet wants the claim prepared when it asks again. ``neighbour_waits``:
     the neighbour's slice went with a reboot and is there again once kubelet asks for it. With
-    ``keeps`` GPU instances of released slices are kept. ``prelude`` is what the process that is
-    interrupted does before.
+    ``keeps`` GPU instances of released slices are kept. With ``reserves`` the claim is allocated
+    only when kubelet wants it; before, its devices are reserved. ``prelude`` is what the process
+    that is interrupted does before.
     """
 
     devices: tuple[str, ...]
@@ -59,6 +60,7 @@ class Scenario:
     starts: bool = True
     neighbour_waits: bool = False
     keeps: bool = False
+    reserves: bool = False
     prelude: Callable[[Scene, Plant], None] = lambda scene, plant: None
 
 
@@ -160,6 +162,35 @@ def _give_back(scene: Scene, plant: Plant) -> None:
     plant.publish()
 
 
+def _unallocated(scene: Scene) -> None:
+    """The target has no devices; they are reserved in the MigNode."""
+    _only_neighbour(scene)
+    scene.site.deallocate(scene.target)
+    scene.site.reserve(scene.target, scene.devices)
+
+
+def _reserved(scene: Scene) -> None:
+    """They are made, and neither is the claim allocated nor kubelet told of it."""
+    _unallocated(scene)
+    with _plant(scene, StepRecorder()) as plant:
+        plant.start()
+        _make_reserved(scene, plant)
+
+
+def _make_reserved(scene: Scene, plant: Plant) -> None:
+    plant.read_reservations()
+    plant.publish()
+    inventory = plant.inventory()
+    assert inventory is not None
+    assert [a.state.value for a in inventory.answers] == ["made"]
+
+
+def _withdraw(scene: Scene, plant: Plant) -> None:
+    scene.site.reserve(scene.target, ())
+    plant.read_reservations()
+    plant.publish()
+
+
 def _prepare(scene: Scene, plant: Plant) -> None:
     outcome = plant.prepare(scene.target)
     assert not outcome.error, outcome.error
@@ -190,6 +221,10 @@ SCENARIOS: Mapping[str, Scenario] = {
         TWO_GPUS, _ahead, _give_back, wanted=False
     ),
     "recover a slice that is half made ahead": Scenario(TARGET, _half_ahead, _start, starts=False),
+    "make a slice that is reserved": Scenario(TARGET, _unallocated, _make_reserved, reserves=True),
+    "give back a slice that was reserved": Scenario(
+        TARGET, _reserved, _withdraw, wanted=False, reserves=True
+    ),
     "keep the GPU instances of two slices": Scenario(
         TWO_GPUS, _both, _unprepare, wanted=False, keeps=True
     ),
@@ -276,6 +311,8 @@ def recover(scene: Scene, name: str, kept: str, *, every_way: bool) -> None:
             before = None if scenario.neighbour_waits else _neighbour(scene)
             plant.start()
             _check_others(scene, before)
+            if scenario.reserves:
+                _end_reservation(scene, plant, allocated=way is _kubelet_prepares)
             way(scene, plant)
             _check_others(scene, before)
             if scenario.neighbour_waits:
@@ -296,6 +333,15 @@ def _kubelet_prepares(scene: Scene, plant: Plant) -> None:
     assert [d.device for d in outcome.devices] == list(scene.devices)
     check_claim(scene.site, scene.target, scene.devices)
     assert plant.prepare(scene.target) == outcome, "a repeated call changes nothing"
+
+
+def _end_reservation(scene: Scene, plant: Plant, *, allocated: bool) -> None:
+    """The controller sees the answer and allocates, or withdraws what nobody needs any more."""
+    if allocated:
+        plant.read_reservations()
+        scene.site.allocate(scene.target, scene.devices)
+    scene.site.reserve(scene.target, ())
+    plant.read_reservations()
 
 
 def _kubelet_unprepares(scene: Scene, plant: Plant) -> None:

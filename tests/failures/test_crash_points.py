@@ -76,8 +76,8 @@ KINDS = {
     },
 }
 LEAST_STEPS = 40
-CONTAINED = ("prepare one slice", "unprepare one slice")
-"""What is done for the first of two slices is the same."""
+CONTAINED = ("prepare one slice", "unprepare one slice", "give back a slice that was reserved")
+"""What is done for the first of two slices, or of one that was made ahead, is the same."""
 OPERATIONS = [name for name in scenarios.SCENARIOS if EVERY_STEP or name not in CONTAINED]
 CORE = (
     "prepare two slices on two GPUs",

@@ -1,4 +1,4 @@
-"""Slices made as soon as their claims are allocated here, and given back if no pod comes for them.
+"""Slices made as soon as their claims are allocated or reserved here, given back if no pod comes.
 
 What kubelet asks for goes first: a slice is made ahead only on a GPU on which nobody works, one at
 a time. Such a slice is recorded as one that a Prepare has made and not told of yet, so that a
@@ -14,13 +14,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from dra.gpu.inventory import ClaimRef
+from dra.gpu.inventory import AnswerState, ClaimRef
 from dra.gpu.names import DeviceNameError, MigDevice, gpu_name, parse_device
 from dra.kube.loop import Loop
 from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.claims.claim_fate import ClaimFate
 from kubeletplugin.claims.claim_tasks import ClaimTasks
 from kubeletplugin.claims.eager.allowance import Allowance
+from kubeletplugin.claims.eager.reservations import Reservations
 from kubeletplugin.claims.prepare.patience import patiently
 from kubeletplugin.claims.prepare.prepare import Preparer
 from kubeletplugin.claims.prepare.rollback import Rollback
@@ -39,7 +40,12 @@ _UNREADY_SECONDS = 0.5
 _WAITING_SECONDS = 1.0
 _PATIENCE = 2.0
 _AWAITED_PATIENCE = 8.0
+_RESERVED_PATIENCE = 0.5
 _GIVE_BACK_NAME = "give back"
+_REFUSED = (
+    "nothing is made ahead for it: too many slices were made for nothing for its namespace or GPU "
+    "lately, or the GPU is not known"
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +64,7 @@ class EagerCreation:
     about to be given back, all in the claim's task; ``on_end``, in the thread that calls
     ``expect``, of claims of which nothing is expected here any more. For claims that are
     ``awaited`` (by UID) somebody waits for one of the first two: they are tried for longer, and
-    kept without a limit.
+    kept without a limit. ``reservations`` hears what comes of claims that are not allocated yet.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with
@@ -72,6 +78,7 @@ class EagerCreation:
         readiness: Readiness,
         fate: Callable[[ClaimRef], ClaimFate],
         seconds: float,
+        reservations: Reservations,
         on_made: Callable[[ClaimRef], None] = lambda _: None,
         on_failure: Callable[[ClaimRef, PluginError], None] = lambda _ref, _error: None,
         on_return: Callable[[ClaimRef], None] = lambda _: None,
@@ -89,6 +96,7 @@ class EagerCreation:
         self._readiness = readiness
         self._fate = fate
         self._seconds = seconds
+        self._reservations = reservations
         self._on_made = on_made
         self._on_failure = on_failure
         self._on_return = on_return
@@ -166,6 +174,11 @@ class EagerCreation:
         pauses = []
         for uid, since in self._since.items():
             left = since + self._seconds - now
+            reserved = self._reservations.seconds_left(uid)
+            if reserved is not None:
+                if reserved <= 0:
+                    self._begin_giving_back(ahead[uid], is_over=False)
+                pauses.append(max(reserved, _UNREADY_SECONDS))
             if self._awaited(uid):
                 continue
             if left <= 0:
@@ -191,6 +204,7 @@ class EagerCreation:
         self._allowance.waste(ref.namespace, [e.gpu for e in entries])
         self._observer.acted(Action.RETURNED)
         why = "no pod came for it in time" if is_over else "it is not to be used here"
+        self._reservations.end(ref, AnswerState.EXPIRED, why)
         _log.info("given back: %s", why, extra=about(ref, error=left))
 
     def _make(self) -> float | None:
@@ -203,6 +217,7 @@ class EagerCreation:
             uuids = {u.uuid for u in units}
             if not self._may_be_made(wish, uuids):
                 if not self._awaited(ref.uid) or not units:
+                    self._reservations.end(ref, AnswerState.REFUSED, _REFUSED)
                     self._fulfilled(wish)
                 else:
                     pause = _WAITING_SECONDS
@@ -258,11 +273,13 @@ class EagerCreation:
 
     def _attempt(self, ref: ClaimRef) -> bool:
         """Make a claim's slices; what passes is waited for if nobody else tries again."""
-        if not self._awaited(ref.uid):
+        is_reserved = self._reservations.seconds_left(ref.uid) is not None
+        if not is_reserved and not self._awaited(ref.uid):
             return self._preparer.make_ahead(ref)
+        patience = _RESERVED_PATIENCE if is_reserved else _AWAITED_PATIENCE
         return patiently(
             partial(self._preparer.make_ahead, ref),
-            end=self._clock.monotonic() + _AWAITED_PATIENCE,
+            end=self._clock.monotonic() + patience,
             longest=_PATIENCE,
             clock=self._clock,
         )

@@ -28,6 +28,7 @@ from tests.cluster.rbac.requests import (
     STRATEGIC,
     allocation,
     refusal,
+    reservation,
     status_of,
 )
 
@@ -92,17 +93,60 @@ def device_class(name: str, expression: str, *, label: str = f"{DRIVER}/generate
 OURS = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].type == 'mig'"
 
 
-def test_the_controller_writes_its_own_device_classes_but_no_mignode(
+def test_of_a_mignode_the_controller_changes_what_is_reserved_and_nothing_else(
     controller: Api, admin: Api, foreign_mignode: str
 ) -> None:
+    path = "/spec/reservations"
+    steps = [
+        {"op": "test", "path": path, "value": None},
+        {"op": "add", "path": path, "value": [reservation()]},
+    ]
+    written = controller.request("PATCH", foreign_mignode, body=steps, content=JSON_PATCH)
+    assert written["spec"]["reservations"] == [reservation()]
+    stale = refusal(controller, "PATCH", foreign_mignode, body=steps, content=JSON_PATCH)
+    assert stale[0] == 422, "what is tested is no longer what is there"
+    for body in (
+        {"spec": {"pool": "x"}},
+        {"spec": {"allocator": "scheduler"}},
+        {"spec": {"drain": {"reason": "mine"}}},
+        {"metadata": {"labels": {"a": "b"}}},
+        {"metadata": {"finalizers": ["a.example/b"]}},
+    ):
+        status, text = refusal(controller, "PATCH", foreign_mignode, body=body, content=MERGE)
+        assert status == 403
+        assert "nothing of a MigNode but spec.reservations" in text
+    status_body = {"status": {"capabilities": ["x"]}}
+    where = f"{foreign_mignode}/status"
+    assert refusal(controller, "PATCH", where, body=status_body, content=MERGE)[0] == 403
+    before = written["spec"]["reservations"]
+    steps = [
+        {"op": "test", "path": path, "value": before},
+        {"op": "remove", "path": path},
+    ]
+    left = controller.request("PATCH", foreign_mignode, body=steps, content=JSON_PATCH)
+    assert "reservations" not in left["spec"]
+
+
+def test_the_schema_bounds_what_is_reserved(admin: Api, foreign_mignode: str) -> None:
+    good, [device] = reservation(), reservation()["devices"]
+    for bad in (
+        [{k: v for k, v in good.items() if k != "claim"}],
+        [good | {"id": ""}],
+        [good | {"seconds": 0}],
+        [good | {"devices": []}],
+        [good | {"devices": [device] * 33}],
+        [good, good],
+        [reservation(str(n)) for n in range(65)],
+    ):
+        body = {"spec": {"reservations": bad}}
+        assert refusal(admin, "PATCH", foreign_mignode, body=body, content=MERGE)[0] == 422
+
+
+def test_the_controller_writes_its_own_device_classes(controller: Api, admin: Api) -> None:
     body = device_class("mig-test", OURS)
     where = f"{CLASSES}/mig-test?fieldManager=controller&force=true"
     assert controller.request("PATCH", where, body=body, content=APPLY)["spec"] == body["spec"]
     assert refusal(controller, "DELETE", f"{CLASSES}/mig-test")[0] == 403
-    status, _ = refusal(
-        controller, "PATCH", foreign_mignode, body={"spec": {"pool": "x"}}, content=MERGE
-    )
-    assert status == 403
 
     admin.create(device_class("nic.example", "device.driver == 'nic.example'", label="a"))
     for body, reason in (

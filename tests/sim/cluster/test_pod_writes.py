@@ -18,21 +18,34 @@ WRITES = {
     f"{NODE_PROGRAM}: update mignodes.mig.dra.dev/status": 2,  # the slice made and removed
 }
 MOST = 8
+MADE_FIRST = {
+    **WRITES,
+    f"{CONTROLLER}: patch mignodes.mig.dra.dev": 2,  # the slice reserved, and no more
+    f"{NODE_PROGRAM}: update mignodes.mig.dra.dev/status": 3,  # and the answer no more
+}
+"""Where a claim is allocated only once its slice is made."""
+
 OF_NO_POD = ("leases", "deviceclasses")
 """Written whether there are pods or not: at intervals, and after the start."""
 
 
-def template() -> Obj:
+def template(bind_when: str) -> Obj:
     request = {"name": "r", "exactly": {"deviceClassName": "mig-1g.5gb"}}
+    parameters = {
+        "apiVersion": "mig.dra.dev/v1alpha1",
+        "kind": "MigDeviceConfig",
+        "preparation": {"bindWhen": bind_when},
+    }
+    config = [{"opaque": {"driver": "mig.dra.dev", "parameters": parameters}}]
     return {
-        "metadata": {"name": "slice", "namespace": "default"},
-        "spec": {"spec": {"devices": {"requests": [request]}}},
+        "metadata": {"name": bind_when, "namespace": "default"},
+        "spec": {"spec": {"devices": {"requests": [request], "config": config}}},
     }
 
 
-def pod() -> Obj:
+def pod(template: str) -> Obj:
     container = {"name": "c", "image": "i", "resources": {"claims": [{"name": "gpu"}]}}
-    claims = [{"name": "gpu", "resourceClaimTemplateName": "slice"}]
+    claims = [{"name": "gpu", "resourceClaimTemplateName": template}]
     return {
         "metadata": {"name": "p", "namespace": "default"},
         "spec": {"containers": [container], "resourceClaims": claims},
@@ -58,18 +71,32 @@ def devices(api: KubeApi) -> list[Obj]:
     return [d for c in claims for d in c.get("status", {}).get("devices", ())]
 
 
+def life(api: KubeApi, bind_when: str) -> Counter[str]:
+    """Writes for one pod from its creation to its end."""
+    api.create(RESOURCE_CLAIM_TEMPLATES, template(bind_when))
+    before = writes(api)
+    api.create(PODS, pod(bind_when))
+    wait_for("the slice in the claim's status", lambda: devices(api))
+    wait_for("the slice in the MigNode", lambda: instances(api) == 1)
+    wait_for("the end of its reservation", lambda: not is_reserved(api))
+    api.delete(PODS, "p", namespace="default")
+    wait_for("the claim to be gone", lambda: not api.list(RESOURCE_CLAIMS).items)
+    wait_for("an empty MigNode", lambda: instances(api) == 0)
+    event = f"{CONTROLLER}: create events"
+    wait_for("the event", lambda: writes(api)[event] > before[event])
+    return writes(api) - before
+
+
+def is_reserved(api: KubeApi) -> bool:
+    """True until the node has seen that nothing is reserved any more."""
+    [node] = api.list(MIG_NODES).items
+    return bool(node["spec"].get("reservations") or node["status"].get("reservations"))
+
+
 def test_a_pods_life_costs_at_most_eight_writes_of_both_programs() -> None:
     with running_cluster(ClusterShape(nodes=1, gpus=("A100-SXM4-40GB",))) as cluster:
-        api = cluster.api
-        api.create(RESOURCE_CLAIM_TEMPLATES, template())
-        before = writes(api)
-        api.create(PODS, pod())
-        wait_for("the slice in the claim's status", lambda: devices(api))
-        wait_for("the slice in the MigNode", lambda: instances(api) == 1)
-        api.delete(PODS, "p", namespace="default")
-        wait_for("the claim to be gone", lambda: not api.list(RESOURCE_CLAIMS).items)
-        wait_for("an empty MigNode", lambda: instances(api) == 0)
-        wait_for("the event", lambda: writes(api)[f"{CONTROLLER}: create events"])
-        made = writes(api) - before
+        made = life(cluster.api, "allocated")
+        made_first = life(cluster.api, "made")
     assert made == WRITES
     assert made.total() <= MOST
+    assert made_first == MADE_FIRST

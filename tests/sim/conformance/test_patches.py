@@ -66,6 +66,17 @@ def test_a_json_patch_does_all_or_nothing(api: Api, a_map: str) -> None:
     assert api.patch(a_map, steps[:2]).ok()["data"] == {"x": "9", "y": "2"}
 
 
+def test_a_json_patch_may_test_that_a_field_is_missing(api: Api, a_map: str) -> None:
+    steps = [
+        {"op": "test", "path": "/data/new", "value": None},
+        {"op": "add", "path": "/data/new", "value": "1"},
+    ]
+    assert api.patch(a_map, steps).ok()["data"] == {"x": "1", "y": "2", "new": "1"}
+    api.patch(a_map, steps).refused(422, "Invalid")
+    missing = {"op": "test", "path": "/data/other", "value": ""}
+    api.patch(a_map, [missing]).refused(422, "Invalid")
+
+
 def test_a_json_patch_whose_test_fails_is_refused(api: Api, a_map: str) -> None:
     steps = [{"op": "test", "path": "/data/x", "value": "other"}]
     message = api.patch(a_map, steps).refused(422, "Invalid")

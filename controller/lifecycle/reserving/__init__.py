@@ -1,0 +1,1 @@
+"""Slices that are made before their claims are allocated."""
