@@ -25,11 +25,12 @@ class Effects:
     ``templates``: those of limits may lack, and ``labels``: those of these nodes may be out of
     date. ``reserved``: nodes whose MigNodes reserve something else than before. ``nodes`` are those
     that kube-scheduler may judge differently now, ``failures`` those that tell anew which Prepares
-    failed; what is gone is named by UID.
+    failed; what is gone is named by UID. ``bound`` are those of ``pods`` that had no node before.
     """
 
     pods: set[ObjectKey] = field(default_factory=set)
     claims: set[ObjectKey] = field(default_factory=set)
+    bound: set[ObjectKey] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
     failures: set[str] = field(default_factory=set)
     gone_pods: set[str] = field(default_factory=set)

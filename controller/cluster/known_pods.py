@@ -45,6 +45,8 @@ class KnownPods:
         self.gangs.change(pod.key, pod)
         self._charge(pod, was=before)
         self._effects.pods.add(pod.key)
+        if pod.node and (before is None or not before.node):
+            self._effects.bound.add(pod.key)
         if before is not None and before.live and not pod.live:
             self._effects.claims.update(pod.claim_keys)
 

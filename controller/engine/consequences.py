@@ -18,6 +18,7 @@ from controller.lifecycle.reserving.reservation_writes import ReservationWrites
 from controller.queue.exclusions import Exclusions
 from controller.queue.failed_gpus import FailedGpus
 from controller.queue.fairness import WaitingLine
+from controller.queue.unproven import Unproven
 from controller.reporting.report import Reporter
 from controller.serving.agenda import Agenda
 from controller.serving.gangs.service import Gangs
@@ -40,6 +41,7 @@ class Consequences:
         gangs: Gangs,
         line: WaitingLine,
         exclusions: Exclusions,
+        unproven: Unproven,
         failed_gpus: FailedGpus,
         allocations: AllocationWrites,
         prepare_retries: PrepareRetries,
@@ -61,6 +63,7 @@ class Consequences:
         self._gangs = gangs
         self._line = line
         self._exclusions = exclusions
+        self._unproven = unproven
         self._failed_gpus = failed_gpus
         self._allocations = allocations
         self._prepare_retries = prepare_retries
@@ -99,7 +102,7 @@ class Consequences:
             self._allocations.notice(key)
             self._agenda.add_claim(key)
         for key in effects.pods:
-            self._pod_changed(key)
+            self._pod_changed(key, is_bound_now=key in effects.bound)
         if effects.classes:
             self._classes_changed()
         self._templates.note(effects)
@@ -107,10 +110,11 @@ class Consequences:
         self._make_room(effects)
         return True
 
-    def _pod_changed(self, key: ObjectKey) -> None:
+    def _pod_changed(self, key: ObjectKey, *, is_bound_now: bool) -> None:
         pod = self._cluster.pods.get(key)
-        if pod is not None and pod.node:
+        if pod is not None and is_bound_now:
             self._exclusions.bound(pod.template, pod.node)
+            self._unproven.prove(pod.uid)
         if not self._agenda.add_pod(key) and pod is not None and pod.claims:
             self._reporter.left(pod)
             self._line.leaves(pod.uid)
@@ -118,6 +122,7 @@ class Consequences:
 
     def _forget_pod(self, uid: str) -> None:
         self._exclusions.forget(uid)
+        self._unproven.forget(uid)
         self._allocations.forget_pod(uid)
         self._prepare_retries.forget(uid)
         self._evictions.forget(uid)
@@ -155,6 +160,7 @@ class Consequences:
         known = self._cluster.claims.get(taken.claim)
         for pod in self._cluster.pods_of(taken.claim):
             if pod.pending and not pod.node and known is not None:
+                self._unproven.refute(pod.uid)
                 seconds = self._exclusions.refuse(pod.template, taken.node)
                 message = (
                     f"the allocation on node {taken.node} was taken back (kube-scheduler does that "

@@ -27,6 +27,7 @@ from controller.lifecycle.scheduled_claims import ScheduledClaims
 from controller.queue.exclusions import Exclusions
 from controller.queue.failed_gpus import FailedGpus
 from controller.queue.fairness import WaitingLine
+from controller.queue.unproven import Unproven
 from controller.reporting.observer import ControllerObserver
 from controller.reporting.report import Reporter
 from controller.serving.agenda import Agenda
@@ -97,6 +98,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
     allocations = AllocationWrites(cluster, writer, reporter, in_flight, gate=gate, now=now)
     line = WaitingLine(cluster, allocator, reporter, now=now)
     agenda = Agenda(cluster, gate=gate, now=now)
+    unproven = Unproven(agenda.pods, reporter, now=now)
     retries = Retries(cluster, reporter, line=line, agenda=agenda)
     answers = Answers(cluster, agenda, retries, now=now)
     waiting = Waiting(cluster, agenda, reporter, exclusions=exclusions, now=now)
@@ -172,6 +174,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         nominations=nominations,
         halves=halves,
         line=line,
+        unproven=unproven,
         gangs=gangs,
         gang_writes=gang_writes,
         placing=placing,
@@ -197,6 +200,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         gangs=gangs,
         line=line,
         exclusions=exclusions,
+        unproven=unproven,
         failed_gpus=failed_gpus,
         allocations=allocations,
         prepare_retries=prepare_retries,

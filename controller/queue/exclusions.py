@@ -6,11 +6,13 @@ the node ends the wait, but not sooner than a second after the first refusal, tw
 each further one, and does not forgive: nodes that change all the time must not become a hot loop.
 
 What one pod was refused, its like are: a template is tried first where one of it was bound, or
-neither the node nor one of its zone or kind was refused, and then on nodes that were not.
+neither the node nor one of its zone or kind was refused, then where of the zone and kind as many
+nodes took one as were refused, and then on nodes that were not.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
@@ -49,7 +51,7 @@ class Exclusions:
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
         self._refusals: dict[str, dict[str, _Refusal]] = {}
-        self._suits: dict[str, set[str]] = {}
+        self._taken: dict[str, set[str]] = {}
 
     def refuse(self, template: str, node: str) -> float:
         """Leave ``node`` out for a template; returns for how many seconds.
@@ -58,7 +60,6 @@ class Exclusions:
         """
         now = self._now()
         self._forget_old()
-        self._suits.get(template, set()).discard(node)
         nodes = self._refusals.setdefault(template, {})
         known = nodes.get(node)
         if known is not None and now - known.at < _SAME_REFUSAL_SECONDS:
@@ -96,7 +97,7 @@ class Exclusions:
         refusals = self._refusals.get(template)
         if refusals is not None:
             refusals.pop(node, None)
-            self._suits.setdefault(template, set()).add(node)
+            self._taken.setdefault(template, set()).add(node)
 
     def tried_last(
         self, template: str, nodes: Mapping[str, NodeFacts]
@@ -105,25 +106,19 @@ class Exclusions:
 
         ``nodes`` are all that there are. Nothing is yielded where there was no refusal.
         """
-        refused = self._refusals.get(template, {}).keys()
-        suit = self._suits.get(template, set()) & nodes.keys()
+        refused = self._refusals.get(template, {}).keys() & nodes.keys()
+        taken = self._taken.get(template, set()) & nodes.keys()
         if not refused:
             return
-        near = {
-            (key, nodes[node].labels[key])
-            for node in refused & nodes.keys()
-            for key in TOPOLOGIES
-            if key in nodes[node].labels
-        }
-        far = {
-            name
-            for name, own in nodes.items()
-            if name in suit
-            or (name not in refused and not any((k, own.labels.get(k)) in near for k in TOPOLOGIES))
-        }
-        if far:
-            yield nodes.keys() - far
-        yield {*refused}
+        refusals = Counter(place for name in refused for place in _places(nodes[name]))
+        more = Counter(place for name in taken for place in _places(nodes[name]))
+        left = nodes.keys() - refused
+        untouched = {n for n in left if not any(refusals[p] for p in _places(nodes[n]))}
+        mixed = {n for n in left if all(refusals[p] <= more[p] for p in _places(nodes[n]))}
+        first = (left & taken) | untouched
+        for suit in dict.fromkeys((frozenset(first), frozenset(first | mixed), frozenset(left))):
+            if suit:
+                yield nodes.keys() - suit
 
     def _forget_old(self) -> None:
         """Nodes that were not refused again for long are as good as others."""
@@ -138,4 +133,9 @@ class Exclusions:
     def forget(self, template: str) -> None:
         """The pod that alone is the template is gone."""
         self._refusals.pop(template, None)
-        self._suits.pop(template, None)
+        self._taken.pop(template, None)
+
+
+def _places(node: NodeFacts) -> Iterator[tuple[str, str]]:
+    """Zone, region and kind of a node, as far as its labels say."""
+    return ((key, node.labels[key]) for key in TOPOLOGIES if key in node.labels)

@@ -14,6 +14,7 @@ from controller.lifecycle.lost_nodes import LostNodes
 from controller.lifecycle.nominations import Nominations
 from controller.lifecycle.reserving.cut_first import CutFirst
 from controller.queue.fairness import WaitingLine
+from controller.queue.unproven import Unproven
 from controller.reporting.report import Reporter
 from controller.serving.agenda import Agenda
 from controller.serving.answers import Answers
@@ -28,6 +29,7 @@ from dra.allocator.pod_problem import Examined, Satisfied, examine
 from dra.allocator.problem import Problem
 from dra.cel.kinds import UnansweredError
 from dra.claims.reading import Fault
+from dra.claims.reasons import Obstacle
 from dra.claims.requests.reader import Reader
 from dra.common.resources import ObjectKey
 from dra.gpu.inventory import ClaimRef
@@ -54,6 +56,7 @@ class PodService:
         nominations: Nominations,
         halves: HalfGangs,
         line: WaitingLine,
+        unproven: Unproven,
         gangs: Gangs,
         gang_writes: GangWrites,
         placing: Placing,
@@ -76,6 +79,7 @@ class PodService:
         self._nominations = nominations
         self._halves = halves
         self._line = line
+        self._unproven = unproven
         self._gangs = gangs
         self._gang_writes = gang_writes
         self._placing = placing
@@ -124,13 +128,17 @@ class PodService:
         found = examined.found
         if isinstance(found, Problem):
             if not self._rests(pod, examined, found):
-                self._allocate(pod, found)
+                self._allocate(pod, found, examined.foreign)
             return
         self._line.leaves(pod.uid)
         self._cut_first.end(pod.uid)
         if isinstance(found, Fault):
             self._waiting.wait(pod, found.obstacle, [found.claim])
         elif isinstance(found, Satisfied):
+            if found.ours and examined.foreign is not None and not pod.node:
+                self._unproven.watch(pod)
+            else:
+                self._unproven.prove(pod.uid)
             if found.ours:
                 self._hand_over(pod)
             self._reporter.served(pod)
@@ -153,7 +161,7 @@ class PodService:
         self._agenda.add_pod(pod.key, at=end)
         return True
 
-    def _allocate(self, pod: Pod, problem: Problem) -> None:
+    def _allocate(self, pod: Pod, problem: Problem, foreign: Obstacle | None) -> None:
         gang = self._gangs.find(pod)
         if gang is not None:
             refused = self._gangs.place(pod, gang)
@@ -164,10 +172,15 @@ class PodService:
         if isinstance(reserved, float):
             self._agenda.add_pod(pod.key, at=reserved)
             return
+        held_for = reserved or self._line.is_held_for(pod.uid)
+        if foreign is not None and not held_for and self._unproven.hold(pod):
+            return
         found = reserved or self._placing.place(pod, problem)
         if isinstance(found, Refused):
             self._waiting.wait(pod, found.obstacle, _refs(problem), group=found.group)
         elif found is not None:
+            if foreign is not None:
+                self._unproven.begin(pod)
             begun = None if reserved else self._cut_first.begin(pod, found, problem.claims)
             if begun is None:
                 self._allocations.make(pod, found, problem.claims, partial(self._allocated, pod))
@@ -177,6 +190,8 @@ class PodService:
     def _allocated(self, pod: Pod, error: Exception | None) -> None:
         if error is None:
             self._line.served(pod)
+        else:
+            self._unproven.forget(pod.uid)
         self._answers.to_pod(pod.key, error)
 
 

@@ -108,6 +108,23 @@ def test_pods_that_come_and_go_on_refused_nodes_do_not_bring_these_back_before_o
     assert site.allocations == 20
 
 
+def test_a_pod_that_runs_on_a_node_does_not_let_others_in_there_again() -> None:
+    """A node took one and then no more: that it goes on running says nothing."""
+    site = Site(lambda where: where == "b", a="", b="")
+    site.start(2)
+    site.until_bound(rounds=60)
+    site.suits = lambda _: False
+    site.start(1, name="q")
+    site.schedule()
+    site.bench.api.writes.clear()
+    for number in range(4):
+        for name in ("p0", "p1"):
+            site.bench.pod({**site.pods[name], "status": {"phase": "Running", "n": number}})
+        site.bench.pod(site.pods["q0"])
+        site.schedule()
+    assert site.allocations == 0
+
+
 def test_refused_nodes_that_change_all_the_time_are_tried_ever_more_rarely() -> None:
     site = Site(lambda _: False, a="", b="")
     site.start(1)

@@ -1,0 +1,155 @@
+"""Allocations that are of use only once another driver has served the same pod, few at a time.
+
+Where another driver has devices only kube-scheduler knows. It allocates those once ours are there,
+or takes ours back. So the pods of one owner are not all sent to nodes that none of them was taken
+on: one is allocated, and the next when that is proven (another driver has served the pod) or
+refuted (it was taken back). What is proven earns that more may be unproven at a time, so that what
+is allocated in vain stays a fifth of that where it can.
+
+Whoever has no answer for ``PATIENCE_SECONDS`` does not keep others from being tried any longer.
+Whoever was refused is tried after others: kube-scheduler does not look at it for a while.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from controller.queue.pod_queue import PodQueue
+from controller.reporting.report import Reporter
+from dra.claims.reasons import Obstacle, Reason
+from dra.common.cache import BoundedCache
+from dra.kube.timing import Backoff
+from dra.pods.pods import Pod
+
+PATIENCE_SECONDS = 10.0
+"""Time without an answer; who waits for others as long is told."""
+
+LOOK_AGAIN_SECONDS = 60.0
+"""Pause after which a pod that waits for others is looked at although nothing happened."""
+
+FIRST_SECONDS = 1.0
+LONGEST_SECONDS = 10.0
+"""Time for which kube-scheduler leaves a pod that it could not place alone, by default: first and
+longest, doubled each time."""
+
+SHARE = 0.2
+"""Allocations that may be in vain for each one that was not."""
+
+MOST = 32.0
+"""Allocations that may be in vain together, whatever was earned."""
+
+_TEMPLATES = 4096
+
+_OTHERS_FIRST = Obstacle(
+    Reason.OTHER_CLAIM,
+    "a claim of the pod is for another driver, and where that has devices only kube-scheduler "
+    "knows: other pods of the same owner are tried first",
+)
+
+
+@dataclass(slots=True)
+class _Template:
+    """``unproven`` maps UIDs of pods to the times from which they count no longer.
+
+    ``held`` are those that wait for others, and since when.
+    """
+
+    earned: float = 0.0
+    unproven: dict[str, float] = field(default_factory=dict)
+    held: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Rest:
+    """A pod that was refused is left alone until then, if there are others."""
+
+    until: float = float("-inf")
+    backoff: Backoff = field(
+        default_factory=lambda: Backoff(first=FIRST_SECONDS, limit=LONGEST_SECONDS, jitter=0)
+    )
+
+
+class Unproven:
+    """Pods by ``Pod.template``. ``now`` gives monotonic seconds. Not thread-safe.
+
+    Whoever waits for others is in ``queue``, and looked at when one of these is proven, refuted or
+    out of time.
+    """
+
+    def __init__(self, queue: PodQueue, reporter: Reporter, *, now: Callable[[], float]) -> None:
+        self._queue = queue
+        self._reporter = reporter
+        self._now = now
+        self._templates: BoundedCache[str, _Template] = BoundedCache(_TEMPLATES)
+        self._template_of: dict[str, str] = {}
+        self._rests: dict[str, _Rest] = {}
+
+    def hold(self, pod: Pod) -> bool:
+        """Have ``pod`` wait if enough of its template are unproven; True when it does."""
+        known, now = self._templates.find(pod.template), self._now()
+        if known is None:
+            return False
+        rest = self._rests.get(pod.uid)
+        if rest is not None and now < rest.until and known.held.keys() - {pod.uid}:
+            self._queue.wait(pod, None, at=rest.until)
+            return True
+        others = sum(end > now for uid, end in known.unproven.items() if uid != pod.uid)
+        if others < 1 + max(0, int(known.earned)):
+            return False
+        told_at = known.held.setdefault(pod.uid, now) + PATIENCE_SECONDS
+        if now >= told_at:
+            self._reporter.waiting(pod, _OTHERS_FIRST, [])
+            told_at = now + LOOK_AGAIN_SECONDS
+        self._template_of[pod.uid] = pod.template
+        self._queue.wait(pod, ("unproven", pod.template), at=told_at)
+        return True
+
+    def begin(self, pod: Pod) -> None:
+        """``pod`` is being allocated."""
+        self._template_of[pod.uid] = pod.template
+        known = self._templates.get(pod.template, _Template)
+        known.held.pop(pod.uid, None)
+        end = known.unproven[pod.uid] = self._now() + PATIENCE_SECONDS
+        self._queue.add(pod, at=end)
+
+    def watch(self, pod: Pod) -> None:
+        """``pod`` is allocated, maybe since an earlier leader, and not served by the other."""
+        known = self._templates.find(pod.template)
+        end = known.unproven.get(pod.uid) if known else None
+        if end is None:
+            self.begin(pod)
+        elif end > self._now():
+            self._queue.add(pod, at=end)
+        else:
+            self._queue.room_made()
+
+    def prove(self, uid: str) -> None:
+        """The pod has what it wants of other drivers, or is bound."""
+        self._rests.pop(uid, None)
+        known = self._take(uid)
+        if known is not None:
+            known.earned = min(MOST, known.earned + SHARE)
+            self._queue.room_made()
+
+    def refute(self, uid: str) -> None:
+        """The allocation of the pod was taken back, and so there is room."""
+        known = self._take(uid)
+        if known is not None:
+            known.earned = max(-1.0, known.earned - 1.0)
+            rest = self._rests.setdefault(uid, _Rest())
+            rest.until = self._now() + rest.backoff.next_delay()
+
+    def forget(self, uid: str) -> None:
+        """The pod is gone, or was not allocated after all."""
+        self._rests.pop(uid, None)
+        if self._take(uid) is not None:
+            self._queue.room_made()
+
+    def _take(self, uid: str) -> _Template | None:
+        """Template of which a pod was unproven; it is neither that nor held any longer."""
+        known = self._templates.find(self._template_of.pop(uid, ""))
+        if known is None:
+            return None
+        known.held.pop(uid, None)
+        return None if known.unproven.pop(uid, None) is None else known
