@@ -14,6 +14,7 @@ import pytest
 
 from dra.common.resources import Obj
 from dra.gpu.mignode import to_mignode
+from hack.cluster import others
 from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
 from hack.cluster.nodes import add_fake_node, pod
@@ -44,11 +45,22 @@ class Site:
     mark: int = 0
     pods: list[str] = field(default_factory=list)
 
-    def start(self, count: int, name: str, *, labels: Obj | None = None, **spec: Any) -> None:
-        """Pods with a slice each."""
+    def start(
+        self,
+        count: int,
+        name: str,
+        *,
+        labels: Obj | None = None,
+        owner: Obj | None = None,
+        claims: dict[str, dict[str, str]] | None = None,
+        **spec: Any,
+    ) -> None:
+        """Pods with a slice each, and with other ``claims``."""
         for number in range(count):
-            body = pod(f"{name}-{number}", SLEEPING, claims={"gpu": SLICE}, **spec)
+            named = {"gpu": SLICE, **(claims or {})}
+            body = pod(f"{name}-{number}", SLEEPING, claims=named, **spec)
             body["metadata"]["labels"] = labels or {}
+            body["metadata"]["ownerReferences"] = [owner] if owner else []
             self.pods.append(self.workload.create(body)["metadata"]["name"])
 
     def nodes(self, *, timeout: float = 120.0) -> list[str]:
@@ -181,6 +193,20 @@ def test_a_host_port_is_taken_once_a_node(site: Site) -> None:
     body = pod("x", SLEEPING, claims={"gpu": SLICE})["spec"]["containers"]
     site.start(15, "port", containers=[{**body[0], "ports": ports}])
     assert len({*site.nodes()}) == 15
+    site.check_writes()
+
+
+def test_a_burst_finds_the_nodes_with_a_device_of_another_driver(site: Site) -> None:
+    """Which these are only kube-scheduler knows; the pods have one owner, as replicas have."""
+    for body in (others.device_class(), *(others.resource_slice(name, 7) for name in SMALL)):
+        site.workload.create(body)
+    site.workload.create(others.claim_template())
+    kind = {"apiVersion": "v1", "kind": "ConfigMap"}
+    owner = site.workload.create({**kind, "metadata": {"name": "owner"}})
+    named = {key: owner["metadata"][key] for key in ("name", "uid")}
+    source = {"resourceClaimTemplateName": others.CLASS}
+    site.start(12, "tape", claims={"tape": source}, owner={**kind, **named, "controller": True})
+    assert set(site.nodes()) <= {*SMALL}
     site.check_writes()
 
 

@@ -7,7 +7,7 @@ new cluster, and gives it a column.
 It runs on a real control plane where there are binaries (``KUBEBUILDER_ASSETS``), else, or with
 ``--embedded``, on the simulator's API server. Everything shares the machine, so compare columns
 of one run. ``--needs`` gives a second table: pods that need more than room, which only a real
-kube-scheduler judges (``hack.bench.hostile.needs``).
+kube-scheduler judges (``hack.bench.hostile.binding``).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pathlib import Path
 import click
 
 from hack.bench.fleets.fleet import geometry
-from hack.bench.hostile import needs
+from hack.bench.hostile import binding
 from hack.bench.hostile.ground import Plane, embedded, prepared, real
 from hack.bench.hostile.loads import LOADS, Load, Size
 from hack.cluster.binaries import CONTROL_PLANE, find_binaries
@@ -53,7 +53,15 @@ def main(  # noqa: PLR0913 - one parameter per option
     binaries = find_binaries(os.environ, home=Path.home())
     missing = binaries.missing(CONTROL_PLANE)
     if with_needs:
-        needs.run(binaries, missing, nodes=min(nodes, 40), pods=20)
+        if missing:
+            raise click.ClickException(missing)
+        binding.run(
+            binaries,
+            nodes=min(nodes, 40),
+            pods=20,
+            only=only,
+            checkouts=[before, REPOSITORY] if before else [REPOSITORY],
+        )
         return
     if missing and not is_embedded:
         click.echo(f"embedded API server: {missing}")
