@@ -225,6 +225,25 @@ def test_a_node_that_is_no_longer_ready_is_left_at_once() -> None:
     assert (reserved(bench, first), {*reserved(bench, second)}) == ({}, {"c"})
 
 
+def test_a_node_whose_mignode_is_gone_is_left_at_once() -> None:
+    bench = waiting("node-a", "node-b")
+    [first] = [n for n in ("node-a", "node-b") if reserved(bench, n)]
+    [second] = {"node-a", "node-b"} - {first}
+    says(bench, first)
+    bench.cluster.remove_mignode(first)
+    bench.run()
+    assert {*reserved(bench, second)} == {"c"}
+
+
+def test_what_somebody_else_takes_out_is_reserved_again() -> None:
+    bench = waiting()
+    says(bench)
+    before = reserved(bench)
+    del bench.api.objects[MIG_NODES.plural, "node-a"]["spec"]["reservations"]
+    says(bench)
+    assert reserved(bench) == before
+
+
 def test_what_a_node_refuses_is_allocated_unless_its_gpus_failed_lately() -> None:
     bench = waiting()
     answers(bench, REFUSED)

@@ -99,7 +99,9 @@ class ReservationWrites:
 
     def drop(self, node: str, ids: Iterable[str], *, at_once: bool) -> None:
         """Have reservations taken out, at once or together with what is written next."""
-        known = self._nodes[node]
+        known = self._nodes.get(node)
+        if known is None:  # its MigNode is gone
+            return
         until = self._now() + (0.0 if at_once else LINGER_SECONDS)
         for each in ids:
             if each in known.entries:
@@ -118,6 +120,8 @@ class ReservationWrites:
                 self._nodes.pop(name, None)
                 continue
             known = self._nodes.get(name)
+            if known is not None:
+                known.due = self._now()  # somebody else may have taken out what is to be there
             for reservation in _read(name, seen.fields):
                 if reservation.id.startswith(self._mark):
                     continue
