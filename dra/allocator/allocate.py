@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from dra.allocator.admin_access import looks_only, picks_on
 from dra.allocator.fleet.view import FleetView
 from dra.allocator.ongoing import OngoingDecision
@@ -45,7 +43,7 @@ class Allocator(Places):
             return picks_on(problem, known, self.fleet.kinds) is not None
         for claims in choices(problem.claims):
             budget = Budget()
-            search = Search(replace(problem, claims=claims), self.fleet, budget)
+            search = Search(problem, self.fleet, budget, claims=claims)
             if search.solution(known.gpus) is not None or budget.too_hard:
                 return True
         return False

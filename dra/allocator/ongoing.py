@@ -8,9 +8,9 @@ was made meanwhile.
 
 from __future__ import annotations
 
-import heapq
+from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from itertools import chain, dropwhile
 from math import inf
 
 from dra.allocator.admin_access import decide_view, looks_only
@@ -22,7 +22,7 @@ from dra.allocator.problem import Decision, GivenUp, OpenRequest, Outcome, Probl
 from dra.allocator.scoring.score import POLICIES, Cost
 from dra.allocator.search.budget import Budget
 from dra.allocator.search.rooms import Rooms
-from dra.allocator.search.search import Search, Solution
+from dra.allocator.search.search import Search
 from dra.claims.requests.alternatives import choices
 
 MANY = 64
@@ -31,7 +31,8 @@ MANY = 64
 Part = Generator[None, None, Decision | None]
 """Work that stops now and then; what it comes to is None where no node would do."""
 
-_Entry = tuple[Cost, str, int, Sequence[str], Solution]
+_Ranked = defaultdict[Cost, list[Sequence[str]]]
+"""Groups of nodes that are alike, in name order, by the cost of what they were found to give."""
 
 
 class OngoingDecision:
@@ -83,13 +84,12 @@ class OngoingDecision:
         for claims in choices(problem.claims):
             if budget.is_used_up:
                 return Outcome(None, GivenUp(budget.used, budget.too_hard, untried=True))
-            chosen = problem if claims is problem.claims else replace(problem, claims=claims)
-            search = self._search = Search(chosen, self._places.fleet, budget)
+            search = self._search = Search(problem, self._places.fleet, budget, claims=claims)
             budget.used += 1
             request = search.single
             if request is not None and search.nodes.policy == "none":
                 decision = yield from self._decide_single(request, search)
-            elif chosen is problem:
+            elif claims is problem.claims:
                 decision = yield from self._decide_jointly(search)
             elif search.asks_for in tried:
                 continue
@@ -148,56 +148,54 @@ class OngoingDecision:
                 yield from node.gpus
 
     def _decide_jointly(self, search: Search, rooms: Rooms | None = None) -> Part:
-        budget = self._budget
+        budget, by_fingerprint = self._budget, search.by_fingerprint
         for groups in self._tiers(search, rooms):
-            ranked: list[_Entry] = []
-            for names in groups:
-                first: str | None = names[0]
-                if not search.by_fingerprint:  # to search it is dear
-                    first = next((name for name in names if self._fits(name)), None)
-                node = self._places.fleet.nodes.get(first) if first is not None else None
-                if first is not None and node is not None:
-                    found = search.solution(node.gpus)
+            ranked: _Ranked = defaultdict(list)
+            nodes = self._places.fleet.nodes
+            for group in groups:
+                # To search a node by itself is dear.
+                names = group if by_fingerprint else [*dropwhile(self._misses, group)]
+                node = nodes.get(names[0]) if names else None
+                if node is not None:
+                    found = search.solution(node.gpus, node.gpu_fingerprints)
                     if found is not None:
-                        at = names.index(first)
-                        ranked.append((found.cost, first, at, names, found))
+                        ranked[found.cost].append(names)
                 budget.used += 1
-                if budget.is_used_up or (ranked and budget.is_enough):
+                if budget.is_enough and (ranked or budget.is_used_up):
                     break
                 if budget.used >= self._end:
                     yield
+                    nodes = self._places.fleet.nodes
             decision = self._first(search, ranked)
             if decision is not None or budget.is_used_up:
                 return decision
         return None
 
-    def _first(self, search: Search, ranked: list[_Entry]) -> Decision | None:
+    def _misses(self, node: str) -> bool:
+        return not self._fits(node)
+
+    def _first(self, search: Search, ranked: _Ranked) -> Decision | None:
         """The cheapest, then the first by name, that is still to be had."""
-        heapq.heapify(ranked)
         decision = self._liked_best(search, ranked)
         if decision is not None:
             return decision
-        while ranked:
-            cost, name, at, names, solution = ranked[0]
-            node = self._places.fleet.nodes.get(name)
-            if node is not None and self._fits(name):
-                # For a node that did not change it is the same, and known.
-                decision = search.decision(node)
-                if decision is not None:
-                    return decision
-            if at + 1 < len(names):
-                heapq.heapreplace(ranked, (cost, names[at + 1], at + 1, names, solution))
-            else:
-                heapq.heappop(ranked)
+        fleet = self._places.fleet
+        for cost in sorted(ranked):
+            for name in sorted(chain.from_iterable(ranked[cost])):
+                node = fleet.nodes.get(name)
+                if node is not None and self._fits(name):
+                    # For a node that did not change it is the same, and known.
+                    decision = search.decision(node)
+                    if decision is not None:
+                        return decision
         return None
 
-    def _liked_best(self, search: Search, ranked: list[_Entry]) -> Decision | None:
+    def _liked_best(self, search: Search, ranked: _Ranked) -> Decision | None:
         """The one of the cheapest that the pod prefers; None where it prefers nothing."""
         rules, fleet = self.problem.rules, self._places.fleet
         if rules is None or not rules.prefers or not ranked:
             return None
-        equals = [entry for entry in ranked if entry[0] == ranked[0][0]]
-        every = sorted(name for _, _, at, names, _ in equals for name in names[at:])
+        every = sorted(chain.from_iterable(ranked[min(ranked)]))
         fitting = [name for name in every if name in fleet.nodes and self._fits(name)]
         return search.decision(fleet.nodes[rules.best(fitting)]) if fitting else None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from dra.allocator.problem import Problem, pose_problem
 from dra.claims.classes import DeviceClass
@@ -44,8 +44,7 @@ class Satisfied:
     ours: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Examined:
+class Examined(NamedTuple):
     """A pod's need: ``found`` is what it lacks.
 
     ``hindrance`` keeps it from running on any node with what it has. ``foreign`` is the first of

@@ -47,8 +47,7 @@ def pose_problem(pod: Pod, claims: ReadClaims, hosts: Hosts) -> Problem | Fault:
     return claims.mixture or Problem(pod, claims.wants, claims.pins, rules=rules)
 
 
-@dataclass(frozen=True, slots=True)
-class Pick:
+class Pick(NamedTuple):
     """One device for one request; no placement for a whole GPU. ``admin``: only to look at.
 
     ``share`` is set where several claims may have the GPU.
@@ -76,8 +75,7 @@ class Pick:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Decision:
+class Decision(NamedTuple):
     """Devices to allocate, all on one node."""
 
     node: str
@@ -107,8 +105,7 @@ class GivenUp:
     untried: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """Result of a search: the decision or, where it stopped for want of steps, ``given_up``."""
 
     decision: Decision | None

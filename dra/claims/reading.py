@@ -42,8 +42,7 @@ class Fault(NamedTuple):
     obstacle: Obstacle
 
 
-@dataclass(frozen=True, slots=True)
-class ReadClaims:
+class ReadClaims(NamedTuple):
     """Claims as read by ``read_claims``.
 
     ``wants`` are those of claims that are to be allocated, be they about to go. ``pins`` are the

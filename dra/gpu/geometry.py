@@ -177,6 +177,11 @@ class Geometry:
         return tuple(p.memory_slices for p in self.profiles)
 
     @cached_property
+    def plain(self) -> tuple[bool, ...]:
+        """By profile, true unless it is a variant of a plain size."""
+        return tuple(not p.is_variant for p in self.profiles)
+
+    @cached_property
     def compute_slices(self) -> int:
         """Compute slices of the GPU: those of its largest profile."""
         return max((p.compute_slices for p in self.profiles), default=0)

@@ -87,9 +87,13 @@ def find_misfit(
     ``used`` is what the pods there take already. ``delegated`` are extended resources that a
     DeviceClass serves: a node need not have them.
     """
-    barred = _barred(pod, node) or find_deselection(pod, node)
-    if barred is not None:
+    # Most nodes have no taints and most pods no selectors: a call costs more than to look.
+    if (node.unschedulable or node.taints) and (barred := _barred(pod, node)) is not None:
         return barred
+    if (pod.node_selector or pod.affinity_terms is not None) and (
+        deselection := find_deselection(pod, node)
+    ) is not None:
+        return deselection
     short = []
     allocatable = node.allocatable
     for name, wanted in pod.requests.items():

@@ -11,6 +11,7 @@ from dra.pods.company.affinity import Affinity
 from dra.pods.company.preferences import Preferences
 from dra.pods.company.residents import Residents
 from dra.pods.company.spread import find_domains
+from dra.pods.company.terms import ALONE
 from dra.pods.hostports import find_conflict
 from dra.pods.hosts import Hosts
 from dra.pods.nodefit import Misfit, MisfitReason, NodeFacts
@@ -101,7 +102,7 @@ def find_rules(
     Pods that are ``thought_away`` take no host ports.
     """
     needs = pod.needs
-    company = needs.company
-    if needs.host_ports or company.requires or company.prefers or pod.volume_claims:
+    company = needs.company  # ``ALONE`` where it has no terms
+    if needs.host_ports or company is not ALONE or pod.volume_claims:
         return Rules(pod, hosts, thought_away)
     return Rules(pod, hosts, thought_away) if hosts.residents.may_shun(pod.key[0]) else None

@@ -138,5 +138,5 @@ def _given_to(problem: Problem, search: Search, decision: Decision) -> Decision:
     asked = (wants.claim.ref for wants in search.problem.claims)
     own = (wants.claim.ref for wants in problem.claims)
     refs = {theirs.uid: mine for theirs, mine in zip(asked, own, strict=True)}
-    picks = tuple(replace(p, claim=refs[p.claim.uid]) for p in decision.picks)
-    return replace(decision, picks=picks)
+    picks = tuple(p._replace(claim=refs[p.claim.uid]) for p in decision.picks)
+    return decision._replace(picks=picks)

@@ -48,7 +48,7 @@ def explain(
     if looks_only(problem):
         return explain_view(problem, allocator)
     found = _first(_alternatives(problem, allocator, detail), detail)
-    if found.fits:
+    if detail is Detail.FULL and found.fits:
         return found
     if given_up is not None:
         return replace(found, given_up=_about_steps(problem, given_up))
@@ -60,7 +60,7 @@ def _first(found: Iterable[Explanation], detail: Detail) -> Explanation:
     first: Explanation | None = None
     waiting: Explanation | None = None
     for each in found:
-        if each.fits:
+        if detail is Detail.FULL and each.fits:
             return each
         first = first or each
         if each.obstacle is None or each.obstacle.reason is Reason.WAITING:
@@ -72,9 +72,10 @@ def _first(found: Iterable[Explanation], detail: Detail) -> Explanation:
 
 def _alternatives(problem: Problem, allocator: Allocator, detail: Detail) -> Iterable[Explanation]:
     most = None if detail is Detail.FULL else _EXPLAINED
+    misfits: dict[str, Misfit | None] = {}
     for claims in islice(choices(problem.claims), most):
         chosen = replace(problem, claims=claims)
-        yield _explain_chosen(chosen, allocator, detail)
+        yield _explain_chosen(chosen, allocator, detail, misfits)
 
 
 def _about_others(problem: Problem) -> str:
@@ -99,7 +100,10 @@ def _about_steps(problem: Problem, given_up: GivenUp) -> str:
     )
 
 
-def _explain_chosen(problem: Problem, allocator: Allocator, detail: Detail) -> Explanation:
+def _explain_chosen(
+    problem: Problem, allocator: Allocator, detail: Detail, fit: dict[str, Misfit | None]
+) -> Explanation:
+    """The explanation of one alternative; ``fit`` is filled with the misfits, equal for all."""
     namespace, full, fleet = problem.pod.key[0], detail is Detail.FULL, allocator.fleet
     search = Search(problem, fleet)
     impossible = find_impossible(search, fleet)
@@ -109,8 +113,10 @@ def _explain_chosen(problem: Problem, allocator: Allocator, detail: Detail) -> E
     misfits: dict[Misfit, NodeAnswer] = {}
     answers = NodeAnswers(search, fleet.kinds, detail)
     told = 0
-    for name in sorted(fleet.nodes):
-        misfit, node = allocator.find_misfit(problem, name), fleet.nodes[name]
+    if not fit:
+        fit.update((name, allocator.find_misfit(problem, name)) for name in sorted(fleet.nodes))
+    for name, misfit in fit.items():
+        node = fleet.nodes[name]
         if misfit is not None:
             known = misfits.get(misfit)
             if known is None:

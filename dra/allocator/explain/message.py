@@ -37,13 +37,14 @@ def as_obstacle(explanation: Explanation) -> Obstacle:
 def _about_nodes(explanation: Explanation) -> Obstacle:
     if not explanation.nodes:
         return Obstacle(Reason.WAITING, "nothing is asked for")
-    known: dict[int, str] = {}
+    known: dict[int, list[str]] = {}
     texts: dict[str, list[str]] = {}
     for name, answer in explanation.nodes.items():
-        text = known.get(id(answer))
-        if text is None:
-            text = known[id(answer)] = _about_node(answer, explanation.namespace)
-        texts.setdefault(text, []).append(name)
+        names = known.get(id(answer))
+        if names is None:
+            text = _about_node(answer, explanation.namespace)
+            names = known[id(answer)] = texts.setdefault(text, [])
+        names.append(name)
     message = _joined(texts, len(explanation.nodes))
     return Obstacle(Reason.WAITING, message + explanation.schedulers)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 
 from dra.allocator.explain.answers import AnswerReason, Detail, GpuAnswer, NodeAnswer
 from dra.allocator.explain.gpus import answer_gpu, names
@@ -22,7 +22,6 @@ class NodeAnswers:
         self._search = search
         self._kinds = kinds
         self._detail = detail
-        self._nodes: dict[Hashable, NodeAnswer] = {}
         self._gpus: dict[object, tuple[list[int], GpuAnswer]] = {}
         self._alike: dict[frozenset[object], NodeAnswer] = {}
         """By the fingerprints of a node's GPUs: brief answers count none."""
@@ -48,20 +47,17 @@ class NodeAnswers:
         """The same without the names of GPUs and claims, for messages without room for more."""
         if not self._search.by_fingerprint:
             return self._told(node)
-        known = self._nodes.get(node.fingerprint)
+        fingerprints = frozenset(node.gpu_fingerprints)
+        known = self._alike.get(fingerprints)
         if known is None:
-            fingerprints = frozenset(node.gpu_fingerprints)
-            known = self._alike.get(fingerprints)
-            if known is None:
-                known = self._alike[fingerprints] = self._told(node)
-            self._nodes[node.fingerprint] = known
+            known = self._alike[fingerprints] = self._told(node)
         return known
 
     def _told(self, node: NodeGpus) -> NodeAnswer:
         if not node.gpus:
             return _NO_GPU
         gpus = (
-            {s.fingerprint: s for s in node.gpus}.values()
+            dict(zip(node.gpu_fingerprints, node.gpus, strict=True)).values()
             if self._search.by_fingerprint
             else node.gpus
         )

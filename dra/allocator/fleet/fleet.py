@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
+from bisect import bisect_left
 from collections.abc import Collection, Hashable, Iterable
 from dataclasses import replace
 
@@ -32,8 +32,8 @@ class Fleet:
         self.schedulers: set[str] = set()
         """Nodes whose GPUs kube-scheduler allocates."""
         self.candidates = Candidates(kinds)
-        self.alike: dict[Hashable, list[str]] = {}
-        """The nodes by fingerprint, in name order."""
+        self.alike: dict[Hashable, tuple[str, ...]] = {}
+        """The nodes by fingerprint, in name order; a group that changes is replaced."""
         self._node_fingerprints: Numbering[GpuFingerprints] = Numbering()
         self._gpu_fingerprints: Numbering[Hashable] = Numbering()
         self._instances: dict[str, frozenset[str]] = {}
@@ -256,14 +256,18 @@ class Fleet:
             self._ungroup(node)
             node.gpu_fingerprints = fingerprints
             node.fingerprint = self._node_fingerprints.acquire(fingerprints)
-            insort(self.alike.setdefault(node.fingerprint, []), node.inventory.node)
+            names, name = self.alike.get(node.fingerprint, ()), node.inventory.node
+            at = bisect_left(names, name)
+            self.alike[node.fingerprint] = (*names[:at], name, *names[at:])
 
     def _ungroup(self, node: NodeGpus) -> None:
         if not node.gpu_fingerprints:
             return
         names = self.alike[node.fingerprint]
-        del names[bisect_left(names, node.inventory.node)]
-        if not names:
+        at = bisect_left(names, node.inventory.node)
+        if len(names) > 1:
+            self.alike[node.fingerprint] = names[:at] + names[at + 1 :]
+        else:
             del self.alike[node.fingerprint]
         self._node_fingerprints.release(node.gpu_fingerprints)
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from bisect import insort
-from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -63,15 +63,15 @@ class Overlay:
         return {**self._fleet.nodes, **self._nodes}
 
     @cached_property
-    def alike(self) -> Mapping[Hashable, Sequence[str]]:
+    def alike(self) -> Mapping[Hashable, tuple[str, ...]]:
         """The nodes by fingerprint, in name order."""
-        fingerprints: dict[Hashable, Sequence[str]] = dict(self._fleet.alike)
+        fingerprints = dict(self._fleet.alike)
         for name, node in self._nodes.items():
             before = self._fleet.nodes[name].fingerprint
-            fingerprints[before] = [other for other in fingerprints[before] if other != name]
+            fingerprints[before] = tuple(n for n in fingerprints[before] if n != name)
             names = [*fingerprints.get(node.fingerprint, ())]
             insort(names, name)
-            fingerprints[node.fingerprint] = names
+            fingerprints[node.fingerprint] = tuple(names)
         return {fingerprint: names for fingerprint, names in fingerprints.items() if names}
 
     def weights(self, index: GeometryIndex) -> Weights:

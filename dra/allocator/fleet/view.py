@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -112,8 +112,8 @@ class FleetView(Protocol):
         ...
 
     @property
-    def alike(self) -> Mapping[Hashable, Sequence[str]]:
-        """The nodes by fingerprint, in name order."""
+    def alike(self) -> Mapping[Hashable, tuple[str, ...]]:
+        """The nodes by fingerprint, in name order; a group that changes is replaced."""
         ...
 
     @property

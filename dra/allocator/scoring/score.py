@@ -49,12 +49,11 @@ class Demand:
 
     def shares(self, geometry: Geometry) -> tuple[float, ...]:
         """Per profile of ``geometry``, its share of the requests; they sum to one."""
-        counts = [
-            self._counts.get(p.name, 0.0) + (0.0 if p.is_variant else 1.0)
-            for p in geometry.profiles
-        ]
+        known = self._counts.get
+        profiles = zip(geometry.profiles, geometry.plain, strict=True)
+        counts = [known(profile.name, 0.0) + plain for profile, plain in profiles]
         total = sum(counts)
-        return tuple(c / total for c in counts) if total else tuple(counts)
+        return tuple([c / total for c in counts]) if total else tuple(counts)
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from dra.allocator.fleet.gpustate import GpuState
-from dra.allocator.fleet.view import FleetView, NodeGpus
+from dra.allocator.fleet.view import FleetView, GpuFingerprints, NodeGpus
 from dra.allocator.node_order import preference
 from dra.allocator.problem import Decision, OpenRequest, Problem
 from dra.allocator.scoring.score import POLICIES, Cost, Policy
@@ -22,6 +22,7 @@ from dra.allocator.search.pricing import Pricing, segmented
 from dra.allocator.search.share_options import SharesWanted, share_options
 from dra.cel.kinds import GpuKind, Match, Offer
 from dra.claims.allocation import MAX_RESULTS
+from dra.claims.requests.wants import ClaimWants
 from dra.gpu.devices import PARENT, PCIE_ROOT
 
 _NODE, _GPU = 10, 5
@@ -40,14 +41,23 @@ class Solution(NamedTuple):
 class Search:
     """Search of many nodes for one problem; results are cached per GPU state.
 
-    ``fleet`` may be replaced by what it has become.
+    ``claims`` are those of ``problem``, or these with one choice for each request. ``fleet`` may
+    be replaced by what it has become.
     """
 
-    def __init__(self, problem: Problem, fleet: FleetView, budget: Budget | None = None) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        fleet: FleetView,
+        budget: Budget | None = None,
+        *,
+        claims: Sequence[ClaimWants] = (),
+    ) -> None:
         self.problem = problem
         self.fleet = fleet
-        self.constraints = [c for claim in problem.claims for c in claim.constraints]
-        self.nodes = preference(problem.claims)
+        self.claims = claims or problem.claims
+        self.constraints = [c for claim in self.claims for c in claim.constraints]
+        self.nodes = preference(self.claims)
         self._options: dict[tuple[object, ...], list[Option]] = {}
         self._solutions: dict[tuple[object, ...], Solution | None] = {}
         self._by_giving: dict[tuple[Hashable, ...], Solution | None] = {}
@@ -61,7 +71,7 @@ class Search:
         grouped: dict[WantType, list[OpenRequest]] = {}
         selecting: dict[Hashable, tuple[str, ...]] = {}
         shared = self.fleet.candidates.shared
-        for claim in self.problem.claims:
+        for claim in self.claims:
             for want in claim.wants:
                 bound = tuple(c for c in claim.constraints if c.covers(want))
                 # Whatever they say: expressions that select the same make wants of one type.
@@ -144,8 +154,8 @@ class Search:
     @property
     def single(self) -> OpenRequest | None:
         """The one device that is wanted, if any GPU of a kind would serve it alike."""
-        claim = self.problem.claims[0]
-        if len(self.problem.claims) > 1 or len(claim.choices) != 1 or self.constraints:
+        claim = self.claims[0]
+        if len(self.claims) > 1 or len(claim.choices) != 1 or self.constraints:
             return None
         want = claim.choices[0][0]
         if want.count > 1 or want.everything:
@@ -169,9 +179,9 @@ class Search:
         """The nodes that serve it alike, in name order; of ``fingerprints`` only, if given."""
         if self.by_fingerprint:
             alike = self.fleet.alike
-            return [
-                [*alike[f]] for f in (alike if fingerprints is None else fingerprints) if f in alike
-            ]
+            if fingerprints is None:
+                return [*alike.values()]
+            return [alike[fingerprint] for fingerprint in fingerprints if fingerprint in alike]
         found: dict[Hashable, list[str]] = {}
         for fingerprint, names in self.fleet.alike.items():
             if fingerprints is not None and fingerprint not in fingerprints:
@@ -201,18 +211,27 @@ class Search:
             return state.fingerprint
         return state.fingerprint, *(self.match(state, index).offers for index in self.telling)
 
-    def solution(self, gpus: Sequence[GpuState]) -> Solution | None:
-        """The cheapest way to serve the target on the GPUs of one node, None also if too hard."""
+    def solution(
+        self, gpus: Sequence[GpuState], fingerprints: GpuFingerprints | None = None
+    ) -> Solution | None:
+        """The cheapest way to serve the target on the GPUs of one node, None also if too hard.
+
+        ``fingerprints`` are those of ``gpus``, where they are at hand.
+        """
         if not self.by_fingerprint or self._everything:
             return self._of_useful(self._useful(gpus))
         # Some hundred nodes are looked at for a decision: no loop in Python for those alike.
-        fingerprints = tuple(map(_FINGERPRINT, gpus))
-        if not all(map(self._gives.__contains__, fingerprints)):
+        if fingerprints is None:
+            fingerprints = tuple(map(_FINGERPRINT, gpus))
+        gives = self._gives
+        if not all(map(gives.__contains__, fingerprints)):
             self._useful(gpus)
-        giving = tuple(filter(self._gives.get, fingerprints))
-        if giving not in self._by_giving:
-            self._by_giving[giving] = self._of_useful(self._useful(gpus))
-        return self._by_giving[giving]
+        giving = tuple(filter(gives.get, fingerprints))
+        try:
+            return self._by_giving[giving]
+        except KeyError:
+            found = self._by_giving[giving] = self._of_useful(self._useful(gpus))
+            return found
 
     def _of_useful(self, useful: Sequence[GpuState]) -> Solution | None:
         if not useful:

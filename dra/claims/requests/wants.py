@@ -85,8 +85,8 @@ class ClaimWants:
 
     def choosing(self, choice: Iterable[int]) -> ClaimWants:
         """The claim with one alternative, by its rank, for each request."""
-        chosen = ((a[rank],) for a, rank in zip(self.choices, choice, strict=True))
-        return replace(self, choices=tuple(chosen))
+        chosen = tuple([(a[rank],) for a, rank in zip(self.choices, choice, strict=True)])
+        return ClaimWants(self.claim, chosen, self.constraints, self.class_config)
 
     def config(self, requests: Iterable[str]) -> list[dict[str, Any]]:
         """The configuration to put into an allocation of ``requests`` (``Want.request``)."""
