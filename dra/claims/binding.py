@@ -41,3 +41,23 @@ def awaited_devices(claim: Mapping[str, Any], *, driver: str, pool: str) -> dict
         for result in at(claim, "status", "allocation", "devices", "results")
         if (result["driver"], result["pool"]) == (driver, pool) and at(result, "bindingConditions")
     }
+
+
+def told_devices(
+    claim: Mapping[str, Any], awaited: Mapping[str, Binding], *, driver: str, pool: str
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Those of the ``awaited`` devices of which the claim's status says that they are made, or not.
+
+    A device of which neither is said is in none.
+    """
+    made, failed = set[str](), set[str]()
+    for device in at(claim, "status", "devices"):
+        binding = awaited.get(device["device"])
+        if binding is None or (device["driver"], device["pool"]) != (driver, pool):
+            continue
+        true = {c["type"] for c in at(device, "conditions") if c["status"] == "True"}
+        if true.intersection(binding.failed):
+            failed.add(device["device"])
+        elif true.issuperset(binding.made):
+            made.add(device["device"])
+    return frozenset(made), frozenset(failed)

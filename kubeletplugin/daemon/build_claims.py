@@ -207,7 +207,6 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         reservations=reservations,
         on_made=awaited.made,
         on_failure=not_made_ahead,
-        on_return=awaited.returned,
         awaited=awaited.has,
         on_end=failed.forget,
         observer=observer,
@@ -219,7 +218,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         on_change=common.changed,
         on_other_files=janitor.check_soon,
     )
-    watch = _build_watch(common, reservations, awaited)
+    watch = _build_watch(common, reservations, awaited, eager)
     layouts = _build_layouts(common, gpus, prepare.removal)
     return ClaimParts(
         node, failed, tasks, eager, reservations, watch, recovery, rebuild, janitor, needs, layouts
@@ -245,7 +244,7 @@ def _build_layouts(common: Common, gpus: GpuParts, removal: Removal) -> Layouts:
 
 
 def _build_watch(
-    common: Common, reservations: Reservations, awaited: AwaitedClaims
+    common: Common, reservations: Reservations, awaited: AwaitedClaims, eager: EagerCreation
 ) -> ClaimWatch | None:
     """The watch of this node's claims, which the controller labels, where somebody listens."""
     options = common.options
@@ -256,7 +255,8 @@ def _build_watch(
         driver=options.driver_name,
         pool=options.pool,
         expect=reservations.heed,
-        note_awaited=awaited.note,
+        awaited=awaited,
+        untold=partial(eager.expect, again=True),
     )
 
 

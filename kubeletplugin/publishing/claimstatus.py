@@ -136,10 +136,6 @@ class ClaimStatuses:
             ),
         )
 
-    def shows(self, uid: str) -> bool:
-        """True if the claim shows devices that are there, as far as this program wrote it."""
-        return uid in self._shown
-
     def withdraw(self, ref: ClaimRef) -> None:
         """Take our entries away from a claim that may be deallocated, and then has none."""
         self._want(ref, lambda _: [])
@@ -237,7 +233,6 @@ class ClaimStatuses:
             for d in wish(claim)
         ]
         if devices == list(shown.values()):
-            self._remember(ref, devices)
             return
         self._send(ref, devices)
 
@@ -248,11 +243,8 @@ class ClaimStatuses:
             "status": {"devices": devices},
         }
         self._api.apply(RESOURCE_CLAIMS, body, field_manager=self._manager, subresource="status")
-        self._remember(ref, devices)
-
-    def _remember(self, ref: ClaimRef, devices: list[Obj]) -> None:
-        is_there = any("data" in device for device in devices)
-        (self._shown.add if is_there else self._shown.discard)(ref.uid)
+        if devices:
+            self._shown.add(ref.uid)
 
     def _take_known(self, ref: ClaimRef) -> Obj | None:
         with self._condition:

@@ -70,6 +70,24 @@ def test_the_condition_is_set_before_kubelet_asks_and_stays_until_the_slice_goes
     assert rig.claim_status(ref) == []
 
 
+def test_each_pod_that_comes_to_a_claim_is_told(rig: Rig) -> None:
+    ref = awaited(rig, DEVICE)
+    wait_for("the condition", lambda: told(rig, ref) == {DEVICE: [MADE]})
+    rig.prepared(ref)
+    assert rig.statuses_idle()
+    [first] = rig.api.get(RESOURCE_CLAIMS, ref.name, namespace="default")["status"]["reservedFor"]
+    second, third = ({**first, "uid": uid} for uid in ("second", "third"))
+    rig.set_status(ref, devices=None, reservedFor=[first, second])
+    wait_for("it again", lambda: told(rig, ref) == {DEVICE: [("Ready", "True"), MADE]})
+    rig.set_status(ref, reservedFor=[first])
+    assert rig.unprepare(ref) == ""
+    assert rig.claim_status(ref) == []
+    rig.set_status(ref, reservedFor=[{**first, "name": "renamed"}])
+    assert rig.clean(), "the first pod was bound, and has ended"
+    rig.set_status(ref, reservedFor=[first, third])
+    wait_for("the condition", lambda: told(rig, ref) == {DEVICE: [MADE]})
+
+
 def test_a_claim_for_which_nobody_waits_says_nothing_before_kubelet_asks(rig: Rig) -> None:
     ref = rig.claim(DEVICE, expected=True)
     wait_for("the slice", lambda: [e.ci_id for e in rig.journal() if e.ci_id is not None])

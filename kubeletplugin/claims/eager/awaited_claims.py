@@ -10,6 +10,7 @@ import threading
 
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.errors import PluginError
+from kubeletplugin.journal.entries import HELD
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.publishing.claimstatus import ClaimStatuses
 
@@ -22,17 +23,28 @@ class AwaitedClaims:
         self._journal = journal
         self._pool = pool
         self._lock = threading.Lock()
-        self._uids: set[str] = set()
+        self._served: dict[str, frozenset[str]] = {}
 
-    def note(self, uid: str, is_awaited: bool) -> None:  # noqa: FBT001 - what a watch tells
-        """Take note whether slices of a claim are expected here, and waited for."""
+    def note(self, ref: ClaimRef, pods: frozenset[str], *, says_made: bool) -> bool:
+        """Take note of the pods (UIDs) for which slices are waited for, none if none are.
+
+        ``says_made``: the claim's status says of one of them that it is there. Of a claim that is
+        allocated still, and expected no more, that must not stay: what kubelet was not told of is
+        given back. Returns whether a pod waits that has not seen it said; one that has is bound.
+        """
         with self._lock:
-            (self._uids.add if is_awaited else self._uids.discard)(uid)
+            served = self._served.pop(ref.uid, frozenset())
+            if pods:
+                self._served[ref.uid] = pods if says_made else served & pods
+        held = any(e.state in HELD for e in self._journal.of_claim(ref.uid))
+        if says_made and not pods and not held:
+            self._statuses.withdraw(ref)
+        return not pods <= served
 
     def has(self, uid: str) -> bool:
         """True if kube-scheduler waits for slices of the claim."""
         with self._lock:
-            return uid in self._uids
+            return uid in self._served
 
     def made(self, ref: ClaimRef) -> None:
         """All slices of a claim are there."""
@@ -43,8 +55,3 @@ class AwaitedClaims:
         """They cannot be made: kube-scheduler is to take the allocation back."""
         if self.has(ref.uid):
             self._statuses.show_refused(ref, str(error), pool=self._pool)
-
-    def returned(self, ref: ClaimRef) -> None:
-        """Slices are about to go, which a claim that stays allocated must not call made."""
-        if self._statuses.shows(ref.uid):
-            self._statuses.withdraw(ref)

@@ -60,11 +60,11 @@ class EagerCreation:
     """One thread that decides, and a task of each claim that is worked on. Thread-safe.
 
     ``seconds`` is how long a slice waits for its pod. ``fate`` asks the API server for a claim.
-    ``on_made`` hears what was made, ``on_failure`` what could not be, and ``on_return`` what is
-    about to be given back, all in the claim's task; ``on_end``, in the thread that calls
-    ``expect``, of claims of which nothing is expected here any more. For claims that are
-    ``awaited`` (by UID) somebody waits for one of the first two: they are tried for longer, and
-    kept without a limit. ``reservations`` hears what comes of claims that are not allocated yet.
+    ``on_made`` hears what was made, and ``on_failure`` what could not be, in the claim's task or
+    the thread that decides; ``on_end``, in the thread that calls ``expect``, of claims of which
+    nothing is expected here any more. For claims that are ``awaited`` (by UID) somebody waits for
+    one of the first two: they are tried for longer, and kept without a limit. ``reservations``
+    hears what comes of claims that are not allocated yet.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with
@@ -81,7 +81,6 @@ class EagerCreation:
         reservations: Reservations,
         on_made: Callable[[ClaimRef], None] = lambda _: None,
         on_failure: Callable[[ClaimRef, PluginError], None] = lambda _ref, _error: None,
-        on_return: Callable[[ClaimRef], None] = lambda _: None,
         awaited: Callable[[str], bool] = lambda _: False,
         on_end: Callable[[ClaimRef], None] = lambda _: None,
         allowance: Allowance | None = None,
@@ -99,7 +98,6 @@ class EagerCreation:
         self._reservations = reservations
         self._on_made = on_made
         self._on_failure = on_failure
-        self._on_return = on_return
         self._awaited = awaited
         self._on_end = on_end
         self._clock = clock or SystemClock()
@@ -123,13 +121,15 @@ class EagerCreation:
         self.thread.stop()
         self.thread.join()
 
-    def expect(self, ref: ClaimRef, devices: tuple[str, ...]) -> None:
+    def expect(self, ref: ClaimRef, devices: tuple[str, ...], *, again: bool = False) -> None:
         """Have the slices among ``devices`` made for a claim; with none, those made given back.
 
-        Called again with the same it does nothing: what was given back is not made once more.
+        With the same as before it does nothing, so that what was given back is not made once more,
+        unless ``again`` says that nobody was told what came of it.
         """
         with self._lock:
-            if devices and devices == self._expected.get(ref.uid):
+            is_known = devices == self._expected.get(ref.uid)
+            if devices and is_known and not (again and ref.uid not in self._to_make):
                 return
             self._to_make.pop(ref.uid, None)
             if devices:
@@ -199,7 +199,6 @@ class EagerCreation:
             return
         if not is_over and self._fate(ref) in {ClaimFate.HERE, ClaimFate.UNKNOWN}:
             return
-        self._on_return(ref)
         left = str(self._rollback.remove_unfinished(ref.uid, patience=_PATIENCE))
         self._allowance.waste(ref.namespace, [e.gpu for e in entries])
         self._observer.acted(Action.RETURNED)
@@ -215,6 +214,8 @@ class EagerCreation:
         for wish in waiting:
             ref, units = wish.ref, self._units(wish)
             uuids = {u.uuid for u in units}
+            if self._is_told(ref) and self._awaited(ref.uid):
+                self._on_made(ref)
             if not self._may_be_made(wish, uuids):
                 if not self._awaited(ref.uid) or not units:
                     self._reservations.end(ref, AnswerState.REFUSED, _REFUSED)
@@ -296,9 +297,13 @@ class EagerCreation:
         entries = self._journal.of_claim(uid)
         return entries if all(e.ahead for e in entries) else ()
 
+    def _is_told(self, ref: ClaimRef) -> bool:
+        """True if kubelet was told of slices of the claim."""
+        return any(e.state in HELD for e in self._journal.of_claim(ref.uid))
+
     def _units(self, wish: _Wish) -> list[GpuUnit]:
         """The GPUs of which the claim was given slices; none if kubelet was told of them."""
-        if any(e.state in HELD for e in self._journal.of_claim(wish.ref.uid)):
+        if self._is_told(wish.ref):
             return []
         found: dict[str, GpuUnit] = {}
         for name in wish.devices:
