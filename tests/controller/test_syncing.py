@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 import weakref
@@ -18,9 +19,11 @@ from dra.common.resources import (
     NODES,
     PERSISTENT_VOLUMES,
     PODS,
+    RESOURCE_CLAIMS,
     Obj,
     Resource,
 )
+from dra.kube.client.http import HttpClient
 from dra.kube.client.transport import KubeApi, ObjectList
 from dra.kube.errors import ForbiddenError, UnavailableError
 from dra.kube.timing import SystemClock
@@ -33,10 +36,21 @@ class Listed(dict[str, Any]):
     """An object of which can be told whether anybody still has it."""
 
 
+class NoHttp(HttpClient):
+    """Answers nothing: what a controller asks for once all is listed."""
+
+    def __init__(self) -> None:
+        pass
+
+    def call(self, *_: Any, **__: Any) -> NoReturn:
+        raise UnavailableError("no answer")
+
+
 class SlowApi(KubeApi):
     """Has a node; its list of MigNodes is not answered before ``answer`` is set."""
 
     def __init__(self) -> None:
+        super().__init__(NoHttp())
         self.answer = threading.Event()
         self.made: list[weakref.ref[Listed]] = []
 
@@ -82,6 +96,46 @@ def test_what_is_listed_is_not_held_until_all_is_listed() -> None:
         assert not api.answer.is_set()
 
 
+class OrderedApi(SlowApi):
+    """Answers at once, but for the list of claims; ``asked`` are the lists in their order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[Resource] = []
+        self.answer_claims = threading.Event()
+        self.answer.set()
+
+    def list(
+        self, resource: Resource, *, keep: Callable[[Obj], Obj] = lambda obj: obj, **_: Any
+    ) -> ObjectList:
+        self.asked.append(resource)
+        if resource == RESOURCE_CLAIMS:
+            self.answer_claims.wait()
+        return super().list(resource, keep=keep)
+
+
+def test_gpus_are_listed_once_claims_are_so_that_each_is_counted_once_with_all_its_claims(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    api = OrderedApi()
+    with caplog.at_level(logging.WARNING), syncing(api, HastyClock()):
+        wait_for("complaints", lambda: len(complaints(caplog)) > 1)
+        assert MIG_NODES not in api.asked
+        assert set(complaints(caplog)) == {str(RESOURCE_CLAIMS)}
+        api.answer_claims.set()
+        wait_for("the list of MigNodes", lambda: MIG_NODES in api.asked)
+
+
+def test_what_was_mirrored_is_not_looked_at_by_the_collector_while_the_rest_is() -> None:
+    api = SlowApi()
+    gc.unfreeze()
+    with syncing(api, SystemClock()):
+        wait_for("the list of nodes", lambda: api.made)
+        wait_for("its objects", gc.get_freeze_count)
+        assert not api.answer.is_set()
+    gc.unfreeze()
+
+
 class HastyClock(SystemClock):
     """A second of it is a thousand."""
 
@@ -124,6 +178,13 @@ def test_without_the_right_to_volumes_or_namespaces_it_goes_on_and_says_so(
     with caplog.at_level(logging.WARNING), syncing(StingyApi(denied), SystemClock()):
         wait_for("a warning", lambda: told() == [str(denied)])
     assert complaints(caplog) == []
+
+
+def test_without_the_right_to_claims_it_says_that_and_no_more(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with caplog.at_level(logging.WARNING), syncing(StingyApi(RESOURCE_CLAIMS), HastyClock()):
+        wait_for("complaints", lambda: complaints(caplog)[-2:] == [str(RESOURCE_CLAIMS)] * 2)
 
 
 def test_without_the_right_to_pods_it_does_not_go_on(caplog: pytest.LogCaptureFixture) -> None:
