@@ -19,7 +19,11 @@ Mode = Literal["on-demand", "layout", "whole"]
 MigModePolicy = Literal["keep", "enable", "switch"]
 MODES: Final[tuple[str, ...]] = get_args(Mode)
 POLICIES: Final[tuple[str, ...]] = get_args(MigModePolicy)
-_FIELDS = ("apiVersion", "kind", "metadata", "mode", "layout", "migMode", "layouts")
+_FIELDS = (
+    *("apiVersion", "kind", "metadata", "mode", "layout", "migMode", "layouts"),
+    *("shares", "hamiCore"),
+)
+_MOST_SHARES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +34,18 @@ class NodeClass:
     declares them, ``whole`` gives GPUs out whole; a label of the Node goes before it. ``mig_mode``
     says what may be done to the MIG mode of idle GPUs that need no reset for it: ``keep`` leaves it
     as it is, ``enable`` turns it on where slices are wanted, ``switch`` also turns it off where
-    GPUs are wanted whole. ``layouts`` go before those of other files.
+    GPUs are wanted whole. ``layouts`` go before those of other files. ``shares`` is how many claims
+    may have a GPU at a time that is not in MIG mode. ``hami_core`` is a directory of the node with
+    HAMi-core's ``libvgpu.so`` and ``ld.so.preload``, which holds them to their limits; empty where
+    nothing does.
     """
 
     mode: Mode = "on-demand"
     layout: str = ""
     mig_mode: MigModePolicy = "keep"
     layouts: dict[str, Layout] = field(default_factory=dict)
+    shares: int = 1
+    hami_core: str = ""
 
 
 DEFAULT = NodeClass()
@@ -73,7 +82,23 @@ def decode_node_class(obj: object) -> NodeClass:
         raise InvalidObjectError(
             KIND, "layout", "the field is missing, and mode is 'layout'; name one of the layouts"
         )
-    return NodeClass(mode, layout, policy, decoded)
+    return NodeClass(mode, layout, policy, decoded, _shares(obj), _directory(obj, "hamiCore"))
+
+
+def _shares(obj: dict[str, Any]) -> int:
+    shares = obj.get("shares", 1)
+    if isinstance(shares, bool) or not isinstance(shares, int) or not 1 <= shares <= _MOST_SHARES:
+        problem = f"{shares!r} is not allowed; allowed are whole numbers from 1 to {_MOST_SHARES}"
+        raise InvalidObjectError(KIND, "shares", problem)
+    return shares
+
+
+def _directory(obj: dict[str, Any], name: str) -> str:
+    path = obj.get(name, "")
+    if not isinstance(path, str) or (path and not path.startswith("/")) or ".." in path.split("/"):
+        problem = f"{path!r} is no absolute path of the node, such as /usr/local/vgpu"
+        raise InvalidObjectError(KIND, name, problem)
+    return path.rstrip("/")
 
 
 def _word(obj: dict[str, Any], name: str, allowed: tuple[str, ...], default: str) -> Any:

@@ -12,6 +12,8 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 CLAIM_CLASS = "claim"
+_READ_ONLY = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
+_WRITABLE = ["rw", "nosuid", "nodev", "noexec", "rbind", "rprivate"]
 CREATE_CONTAINER = "createContainer"
 """Hook stage after the container's mounts are made and before its root is changed."""
 
@@ -47,10 +49,11 @@ class DeviceNode:
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A read-only bind mount of a file of the host."""
+    """A bind mount of a file or directory of the host, read-only unless ``writable``."""
 
     host_path: str
     container_path: str
+    writable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +206,7 @@ def _mount(mount: Mount) -> dict[str, Any]:
     return {
         "hostPath": mount.host_path,
         "containerPath": mount.container_path,
-        "options": ["ro", "nosuid", "nodev", "rbind", "rprivate"],
+        "options": _WRITABLE if mount.writable else _READ_ONLY,
     }
 
 

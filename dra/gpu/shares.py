@@ -7,9 +7,10 @@ The words are those of consumable capacity (KEP-5075): where kube-scheduler allo
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 UNENFORCED = "none"
+HAMI_CORE = "hami-core"
 ANY_TENANT = "*"
 """The tenant of claims whose class lets them share with other namespaces."""
 
@@ -22,10 +23,12 @@ class ShareOffer:
     """Offer of a whole GPU to at most ``shares`` claims at a time.
 
     ``enforcer`` says what holds them to their limits; ``UNENFORCED`` where nothing does.
+    ``library`` is the node's directory with that of ``HAMI_CORE``.
     """
 
     shares: int
     enforcer: str = UNENFORCED
+    library: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,7 +39,8 @@ class Classes:
 class Choice:
     """Mode of a node, with its layout; ``problem`` says in words why it is not known.
 
-    ``entries`` are those of the layout called ``layout``.
+    ``entries`` are those of the layout called ``layout``; ``shares`` and ``hami_core`` are those of
+    the class.
     """
 
     mode: str
@@ -47,6 +48,8 @@ class Choice:
     mig_mode: str = "keep"
     entries: Layout = ()
     problem: str = ""
+    shares: int = 1
+    hami_core: str = ""
 
     def of_gpu(self, index: int, *, device: int, subsystem: int) -> LayoutEntry | None:
         """The declared geometry of a GPU; None where slices are made for claims.
@@ -75,7 +78,13 @@ def choose(labels: Mapping[str, str], known: Classes, *, driver: str) -> Choice:
     node_class = found or NodeClass()
     mode = labels.get(mode_label(driver)) or ("layout" if config else node_class.mode)
     layout = config or node_class.layout
-    choice = Choice(mode, layout if mode == "layout" else "", node_class.mig_mode)
+    choice = Choice(
+        mode,
+        layout if mode == "layout" else "",
+        node_class.mig_mode,
+        shares=node_class.shares,
+        hami_core=node_class.hami_core,
+    )
     if mode not in MODES:
         problem = f"label {mode_label(driver)}: {mode!r} is not allowed; allowed are: "
         return replace(choice, problem=problem + ", ".join(MODES))

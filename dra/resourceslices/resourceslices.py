@@ -21,6 +21,7 @@ from dra.gpu.inventory import Gpu, Inventory
 from dra.gpu.names import counter_set_name
 from dra.resourceslices.counters import CounterModel
 from dra.resourceslices.partitions import Offered, Partition
+from dra.resourceslices.shares import shared_fields
 
 T = TypeVar("T")
 Spec = dict[str, Any]
@@ -123,6 +124,8 @@ class SliceLayout:
         if profile is None or placement is None:
             device["attributes"] = _cut(gpu_attributes(gpu, inventory))
             device["capacity"] = gpu_capacity(gpu)
+            if gpu.sharing is not None:
+                device |= shared_fields(gpu, gpu.sharing)
         else:
             device["attributes"] = _cut(slice_attributes(gpu, profile, inventory))
             device["capacity"] = slice_capacity(profile)

@@ -20,6 +20,7 @@ from kubeletplugin.gpus.looks import Looks
 from kubeletplugin.gpus.neighbours.node_choice import NodeChoice
 from kubeletplugin.gpus.neighbours.nodewatch import NodeWatch
 from kubeletplugin.gpus.neighbours.pausing import Pause, Pauses
+from kubeletplugin.gpus.neighbours.share_choice import ShareChoice
 from kubeletplugin.host.class_files import ClassFiles
 from kubeletplugin.host.pidnamespace import sees_processes
 from kubeletplugin.nvml.session.session import Session
@@ -58,7 +59,11 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
     ``settle`` are HardwareLoop's; ``end`` ends the program.
     """
     options, reports, journal = common.options, common.reports, common.journal
-    hardware = build_hardware(common)
+
+    def sharing() -> ShareOffer | None:
+        return shares.current()
+
+    hardware = build_hardware(common, sharing)
     monitor = HealthMonitor(
         hardware,
         journal,
@@ -80,6 +85,7 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
         loop.hurry()
 
     choice = NodeChoice(files, driver=options.driver_name, on_change=hurry)
+    shares = ShareChoice(options.gpu_shares, choice.current)
     node_watch = NodeWatch(
         common.api,
         options.node_name,
@@ -122,7 +128,7 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
     )
 
 
-def build_hardware(common: Common) -> Hardware:
+def build_hardware(common: Common, sharing: Callable[[], ShareOffer | None]) -> Hardware:
     """Build the GPUs as this node has them; nothing is asked of NVML yet."""
     roots, observer = common.options.roots, common.telemetry.metrics
     names = GpuNames(roots.state / "gpus.json", hints=used_names(common.journal.entries()))
@@ -135,10 +141,5 @@ def build_hardware(common: Common) -> Hardware:
         roots=roots,
         on_change=common.changed,
         on_lock_wait=observer.lock_wait,
-        sharing=_sharing(common.options.gpu_shares),
+        sharing=sharing,
     )
-
-
-def _sharing(shares: int) -> ShareOffer | None:
-    """Offer of the node's GPUs outside MIG mode; None where one claim has one alone."""
-    return ShareOffer(shares) if shares > 1 else None

@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 class Hardware:
     """All GPUs. Thread-safe; ``on_change`` is called when what is to be published has changed.
 
-    ``sharing``: several claims may have a GPU that is not in MIG mode.
+    ``sharing`` says if several claims may have a GPU that is not in MIG mode, at each look.
     """
 
     def __init__(  # noqa: PLR0913 - what it looks through, and who listens
@@ -43,7 +43,7 @@ class Hardware:
         roots: Roots,
         on_change: Callable[[], None],
         on_lock_wait: Callable[[float], None] = lambda _: None,
-        sharing: ShareOffer | None = None,
+        sharing: Callable[[], ShareOffer | None] = lambda: None,
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
@@ -123,7 +123,6 @@ class Hardware:
                 unit.set_card(_still_known(unit.known.card, card))
             for unit in self._units.values():
                 unit.withhold(self._conflict())
-                unit.share(self._sharing)
         self.driver_version, self.cuda_version = found.driver_version, found.cuda_version
         for problem in set(found.problems).difference(self.problems):
             _log.error("GPU left out: %s", problem)
@@ -206,6 +205,9 @@ class Hardware:
 
     def _poll(self) -> bool:
         """Look at all GPUs; False if NVML describes one otherwise by now."""
+        sharing = self._sharing()
+        for unit in self.units():
+            unit.share(sharing)
         current = [self._reader.poll(unit) for unit in self.units()]
         return all(current)
 

@@ -126,10 +126,14 @@ def test_a_class_of_nodes_is_read() -> None:
             layout="x",
             migMode="switch",
             layouts=one(),
+            shares=4,
+            hamiCore="/usr/local/vgpu/",
         )
     )
     entry = LayoutEntry(mig_enabled=True, counts=(("1g.5gb", 1),))
-    assert found == NodeClass("layout", "x", "switch", {"x": (entry,)})
+    assert found == NodeClass(
+        "layout", "x", "switch", {"x": (entry,)}, shares=4, hami_core="/usr/local/vgpu"
+    )
 
 
 @pytest.mark.parametrize(
@@ -141,6 +145,14 @@ def test_a_class_of_nodes_is_read() -> None:
         (node_class(migMode=True), "migMode", "True is not allowed; allowed are: keep, enable"),
         (node_class(mode="layout"), "layout", "the field is missing, and mode is 'layout'"),
         (node_class(layout=7), "layout", "7 is no name"),
+        (
+            node_class(shares=0),
+            "shares",
+            "0 is not allowed; allowed are whole numbers from 1 to 64",
+        ),
+        (node_class(shares=True), "shares", "True is not allowed"),
+        (node_class(hamiCore="vgpu"), "hamiCore", "'vgpu' is no absolute path"),
+        (node_class(hamiCore="/a/../b"), "hamiCore", "is no absolute path"),
         (node_class(modes="whole"), "modes", "unknown field; allowed are: apiVersion, kind"),
         (node_class(layouts=[]), "layouts", "must be an object"),
         (node_class(layouts=one(devices=1)), "layouts.mig-configs.x[0].devices", "allowed are"),

@@ -13,6 +13,7 @@ from dra.gpu.devices import slice_device
 from dra.gpu.geometry import Geometry, Occupant, Placement, conflicts
 from dra.gpu.inventory import ClaimRef, Drain, Gpu, Instance, InstanceState, Inventory
 from dra.gpu.names import MigDevice, parse_device
+from dra.gpu.shares import ShareOffer
 from dra.resourceslices.partitions import Blocked, Doubts, offered
 from dra.resourceslices.resourceslices import Features, LayoutError, SliceLayout, object_name
 from sim.apiserver.validate.slices import check_slice
@@ -98,6 +99,25 @@ def test_a_gpu_without_mig_is_a_device_without_counters() -> None:
     made = layout(node_of(*(Gpu(minor=i, uuid=f"GPU-{i}") for i in range(129))))
     assert [len(s["devices"]) for s in specs(made)] == [128, 1]
     assert all("consumesCounters" not in d for d in devices(made))
+
+
+def test_a_gpu_for_several_claims_has_capacities_that_they_consume() -> None:
+    plain = replace(sliced_gpu(0), mig_enabled=False, multiprocessors=108)
+    (device,) = devices(layout(node_of(replace(plain, sharing=ShareOffer(4)))))
+    assert device["allowMultipleAllocations"] is True
+    assert device["attributes"]["type"] == {"string": "gpu-share"}
+    assert device["attributes"]["limitsEnforcedBy"] == {"string": "none"}
+    found = {name: (c["value"], c["requestPolicy"]) for name, c in device["capacity"].items()}
+    steps = {"min": "1Mi", "step": "1Mi"}
+    assert found == {
+        "memory": ("40Gi", {"default": "10Gi", "validRange": steps}),
+        "multiprocessors": ("108", {"default": "0", "validRange": {"min": "0"}}),
+        "cores": ("100", {"default": "0", "validRange": {"min": "0", "step": "1"}}),
+        "shares": ("4", {"default": "1", "validValues": ["1"]}),
+    }
+    (device,) = devices(layout(node_of(plain)))
+    assert "allowMultipleAllocations" not in device
+    assert device["capacity"] == {"memory": {"value": "40Gi"}, "multiprocessors": {"value": "108"}}
 
 
 def test_a_node_without_gpus_publishes_that_it_is_there() -> None:

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 
 import pytest
 
 from api.kubelet.dra.v1 import api_pb2 as v1
 from dra.claims.allocation import share_id
-from dra.common.resources import Obj
+from dra.common.resources import NODES, Obj
 from dra.gpu.inventory import ClaimRef
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.conftest import A100
 from tests.kubeletplugin.rig import DRIVER, Rig
+from tests.waiting import wait_for
 
 
 @pytest.fixture
@@ -143,6 +145,99 @@ def test_a_lost_journal_is_rebuilt_with_all_that_share(sharing: Rig) -> None:
     for ref in refs:
         sharing.prepared(ref)
     assert {e.key: e.share for e in sharing.journal()} == before
+
+
+def test_the_class_of_a_node_says_how_many_share_without_a_restart(
+    make_rig: Callable[..., Rig], folder: Path
+) -> None:
+    rig = make_rig(GpuSpec(A100, mig=False))
+    rig.node_classes = folder / "classes"
+    rig.node_classes.mkdir()
+    text = "apiVersion: mig.dra.dev/v1alpha1\nkind: MigNodeClass\nmode: whole\nshares: {}\n"
+    (rig.node_classes / "default.yaml").write_text(text.format(1))
+    (rig.node_classes / "by-three.yaml").write_text(text.format(3))
+    rig.start()
+
+    def shares() -> int:
+        return int(rig.mignode()["status"]["gpus"][0].get("sharing", {}).get("shares", 1))
+
+    assert shares() == 1
+    rig.api.patch(NODES, rig.node, {"metadata": {"labels": {"mig.dra.dev/node-class": "by-three"}}})
+    wait_for("shares", lambda: shares() == 3)
+    rig.prepared(share(rig, "13Gi"))
+    assert "is not allowed" not in rig.refused(share(rig, "28Gi"))
+    rig.api.patch(NODES, rig.node, {"metadata": {"labels": {"mig.dra.dev/node-class": "nobody"}}})
+    rig.prepared(share(rig, "1Gi"))
+
+
+@pytest.fixture
+def limiting(make_rig: Callable[..., Rig], folder: Path) -> Rig:
+    """A node whose administrator has put HAMi-core's library there."""
+    rig = make_rig(GpuSpec(A100, mig=False), GpuSpec(A100, mig=False))
+    rig.node_classes = folder / "classes"
+    rig.node_classes.mkdir()
+    (rig.node_classes / "default.yaml").write_text(
+        "apiVersion: mig.dra.dev/v1alpha1\nkind: MigNodeClass\nshares: 4\n"
+        "hamiCore: /usr/local/vgpu\n"
+    )
+    library = rig.machine.host_root / "usr/local/vgpu"
+    library.mkdir(parents=True)
+    for name in ("libvgpu.so", "ld.so.preload"):
+        (library / name).write_text("")
+    rig.start()
+    wait_for("shares", lambda: "sharing" in rig.mignode()["status"]["gpus"][0])
+    return rig
+
+
+def test_hami_core_gets_the_limits_of_each_claim(limiting: Rig) -> None:
+    assert limiting.mignode()["status"]["gpus"][0]["sharing"]["enforcer"] == "hami-core"
+    ref, other = share(limiting, "8000Mi"), share(limiting)
+    limiting.prepared(ref)
+    limiting.prepared(other)
+    edits = limiting.spec(ref)["devices"][0]["containerEdits"]
+    assert edits["env"] == [
+        "CUDA_DEVICE_MEMORY_LIMIT=8000m",
+        f"CUDA_DEVICE_MEMORY_SHARED_CACHE=/tmp/vgpulock/{ref.uid}.cache",
+        "CUDA_DEVICE_SM_LIMIT=20",
+    ]
+    folder = limiting.roots.state / "hami-core" / ref.uid
+    mounts = {m["containerPath"]: m for m in edits["mounts"]}
+    assert mounts["/etc/ld.so.preload"]["hostPath"] == "/usr/local/vgpu/ld.so.preload"
+    assert "ro" in mounts["/usr/local/vgpu/libvgpu.so"]["options"]
+    assert (mounts["/tmp/vgpulock"]["hostPath"], folder.stat().st_mode & 0o777) == (
+        str(folder),
+        0o777,
+    )
+    assert "rw" in mounts["/tmp/vgpulock"]["options"]
+    without = limiting.spec(other)["devices"][0]["containerEdits"]["env"]
+    assert [text.partition("=")[0] for text in without] == [
+        "CUDA_DEVICE_MEMORY_LIMIT",
+        "CUDA_DEVICE_MEMORY_SHARED_CACHE",
+    ]
+    assert limiting.unprepare(ref) == ""
+    assert not folder.exists()
+
+
+def test_without_the_library_or_with_two_sizes_in_a_claim_nothing_is_given(limiting: Rig) -> None:
+    results = [
+        {**result(limiting, "1Gi", request="r0"), "device": "gpu-0"},
+        {**result(limiting, "2Gi", request="r1"), "device": "gpu-1"},
+    ]
+    told = limiting.refused(limiting.claim(results=results))
+    assert "shares of several sizes (1024 MiB and 20 %, 2048 MiB and 20 %)" in told
+    (limiting.machine.host_root / "usr/local/vgpu/libvgpu.so").unlink()
+    told = limiting.refused(share(limiting, "1Gi"))
+    assert "HAMi-core's /usr/local/vgpu/libvgpu.so is not on this node" in told
+    assert limiting.journal() == ()
+
+
+def test_what_a_crash_leaves_of_a_claim_is_swept(limiting: Rig) -> None:
+    ref = share(limiting, "1Gi")
+    limiting.prepared(ref)
+    folder = limiting.roots.state / "hami-core"
+    (folder / "nobody").mkdir()
+    limiting.restart()
+    wait_for("sweep", lambda: [path.name for path in folder.iterdir()] == [ref.uid])
 
 
 def test_the_older_protocol_knows_no_shares(sharing: Rig) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from cdi.errors import CdiError
 from cdi.spec import Device, DeviceNode, Edits, Spec, claim_kind, device_id, joined
 from cdi.store import SpecStore
+from dra.gpu.shares import ShareOffer
 from kubeletplugin.errors import HostError, IncompleteError
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.known_gpu import KnownGpu
@@ -28,6 +29,7 @@ from kubeletplugin.host.driver.graphics import drm_nodes
 from kubeletplugin.host.driversearch import DriverSearch, check_files
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.journal import Entry
+from kubeletplugin.sharing.hami_core import HamiCore
 
 _GRAPHICS = "gfx"
 """The attribute in the name of a profile whose slices can do graphics: ``1g.24gb+gfx``."""
@@ -52,6 +54,7 @@ class Specs:
         self._roots = roots
         self._search = search
         self._store = SpecStore(roots.cdi, driver)
+        self._hami_core = HamiCore(roots)
         self._shared: tuple[Edits, DriverFiles, Edits] | None = None
 
     def qualified(self, entry: Entry) -> str:
@@ -74,6 +77,7 @@ class Specs:
             self._store.remove(claim_uid)
         except CdiError as error:
             raise HostError(str(error)) from error
+        self._hami_core.remove(claim_uid)
 
     def claims(self) -> frozenset[str]:
         """UIDs of the claims that have a spec."""
@@ -85,9 +89,11 @@ class Specs:
     def sweep(self, keep: set[str]) -> int:
         """Remove half-written specs and those of claims not in ``keep``; returns how many."""
         try:
-            return len(self._store.sweep(keep))
+            removed = len(self._store.sweep(keep))
         except CdiError as error:
             raise HostError(str(error)) from error
+        self._hami_core.sweep(keep)
+        return removed
 
     def check(self) -> Needs:
         """Refuse while no container could be given what it needs, before anything is made for it.
@@ -127,11 +133,16 @@ class Specs:
             HostError: it lacks what one of these needs.
         """
         needs = needs or self._needs()
+        self._hami_core.check(entries, self._sharing(entries[0]))
         return Spec(
             kind=self._kind,
             devices=tuple(Device(_device_id(e), self._of_device(e, needs.files)) for e in entries),
             common=self._common(needs),
         )
+
+    def _sharing(self, entry: Entry) -> ShareOffer | None:
+        unit = self._hardware.unit(entry.gpu)
+        return unit.known.sharing if unit is not None else None
 
     def _common(self, needs: Needs) -> Edits:
         """Edits of every container; the same object as long as they are the same."""
@@ -160,6 +171,8 @@ class Specs:
             raise HostError(f"GPU {entry.gpu} of {entry.device} is not in this node any more")
         gpu = unit.known
         edits = [node_edits(self._nodes(entry, gpu))]
+        if entry.share is not None:
+            edits.append(self._hami_core.edits(entry, gpu.sharing))
         if has_engines(entry, gpu):
             edits.append(files.video)
         if has_graphics(entry, gpu):

@@ -1,0 +1,120 @@
+"""HAMi-core's library in containers: it holds their programs to a claim's share of a GPU.
+
+The library is the administrator's, as HAMi installs it: a directory with ``libvgpu.so`` and the
+``ld.so.preload`` that names it. Variables and mounts are those of HAMi's device plugin (server.go,
+Allocate), but for the directory of its lock, which is one a claim here: HAMi's is one a node, and
+lets containers of all tenants talk to each other. A claim has one limit for all its containers.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from cdi.spec import Edits, Mount
+from dra.gpu.shares import HAMI_CORE, ShareOffer
+from kubeletplugin.errors import DeviceError, HostError, IncompleteError
+from kubeletplugin.host.roots import Roots
+from kubeletplugin.journal.entries import Entry
+
+_LIBRARY = "libvgpu.so"
+_PRELOAD = "ld.so.preload"
+_IN_CONTAINER = "/tmp/vgpulock"  # noqa: S108 - where the library keeps its lock
+_ANYBODY = 0o777
+
+
+class HamiCore:
+    """Edits of containers with shares, and a directory for each claim. Thread-safe.
+
+    A directory of a claim is made before its spec, and removed after it.
+    """
+
+    def __init__(self, roots: Roots) -> None:
+        self._roots = roots
+        self._folder = roots.state / "hami-core"
+
+    def edits(self, entry: Entry, sharing: ShareOffer | None) -> Edits:
+        """Changes of a container with the share of ``entry``; none without the library.
+
+        Raises:
+            IncompleteError: the library is not there.
+            HostError: the claim's directory cannot be made.
+        """
+        share = entry.share
+        if share is None or sharing is None or sharing.enforcer != HAMI_CORE:
+            return Edits()
+        for name in (_LIBRARY, _PRELOAD):
+            path = f"{sharing.library}/{name}"
+            if not self._roots.on_host(path).is_file():
+                raise IncompleteError(
+                    f"HAMi-core's {path} is not on this node; put it there, or take hamiCore out "
+                    "of the class of the node, where nothing holds claims to their limits"
+                )
+        folder = self._made(entry.claim.uid)
+        env = [
+            f"CUDA_DEVICE_MEMORY_LIMIT={share.memory_mib}m",
+            f"CUDA_DEVICE_MEMORY_SHARED_CACHE={_IN_CONTAINER}/{entry.claim.uid}.cache",
+        ]
+        if share.cores:
+            env.append(f"CUDA_DEVICE_SM_LIMIT={share.cores}")
+        return Edits(
+            env=tuple(env),
+            mounts=(
+                Mount(f"{sharing.library}/{_LIBRARY}", f"{sharing.library}/{_LIBRARY}"),
+                Mount(f"{sharing.library}/{_PRELOAD}", "/etc/ld.so.preload"),
+                Mount(str(folder), _IN_CONTAINER, writable=True),
+            ),
+        )
+
+    def check(self, entries: Sequence[Entry], sharing: ShareOffer | None) -> None:
+        """Refuse shares that the library cannot tell apart: it has one limit for all GPUs.
+
+        Raises:
+            DeviceError: names the amounts.
+        """
+        shares = {(e.share.memory_mib, e.share.cores) for e in entries if e.share is not None}
+        if len(shares) > 1 and sharing is not None and sharing.enforcer == HAMI_CORE:
+            told = ", ".join(f"{memory} MiB and {cores} %" for memory, cores in sorted(shares))
+            raise DeviceError(
+                f"the claim has shares of several sizes ({told}), and HAMi-core has one limit for "
+                "a container: write a claim for each size, and a container for each claim"
+            )
+
+    def remove(self, claim_uid: str) -> None:
+        """Remove a claim's directory; that there is none is fine.
+
+        Raises:
+            HostError: it cannot be removed.
+        """
+        try:
+            shutil.rmtree(self._folder / claim_uid)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise HostError(
+                f"cannot remove {self._folder / claim_uid}: {error.strerror or error}"
+            ) from error
+
+    def sweep(self, keep: Collection[str]) -> None:
+        """Remove the directories of claims that are not in ``keep``.
+
+        Raises:
+            HostError: one cannot be removed.
+        """
+        try:
+            found = [path.name for path in self._folder.iterdir()]
+        except FileNotFoundError:
+            return
+        for uid in found:
+            if uid not in keep:
+                self.remove(uid)
+
+    def _made(self, claim_uid: str) -> Path:
+        folder = self._folder / claim_uid
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            folder.chmod(_ANYBODY)  # whoever a container runs as
+        except OSError as error:
+            raise HostError(f"cannot make {folder}: {error.strerror or error}") from error
+        return folder
