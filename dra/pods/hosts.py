@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 from dra.common.resources import ObjectKey
 from dra.pods.company.residents import Residents
@@ -10,6 +11,8 @@ from dra.pods.nodefit import NodeFacts
 from dra.pods.podneeds import Amounts
 from dra.pods.pods import Pod
 from dra.pods.volumes.known import Volumes
+
+_NOTHING: Amounts = MappingProxyType({})
 
 
 class Hosts:
@@ -22,13 +25,10 @@ class Hosts:
         self.residents = Residents()
         self.volumes = Volumes()
         self._facts: dict[str, NodeFacts] = {}
+        self.facts: Mapping[str, NodeFacts] = MappingProxyType(self._facts)
+        """Every known node by name."""
         self._used: dict[str, dict[str, int]] = {}
         self._charged: dict[ObjectKey, tuple[str, Amounts]] = {}
-
-    @property
-    def facts(self) -> Mapping[str, NodeFacts]:
-        """Every known node by name."""
-        return self._facts
 
     def set_node(self, facts: NodeFacts) -> bool:
         """Take a node's facts; True when they changed."""
@@ -43,7 +43,7 @@ class Hosts:
 
     def used(self, node: str, *, without: ObjectKey | None = None) -> Amounts:
         """Resources that pods take of ``node`` together, ``without`` the charge of one of them."""
-        used = self._used.get(node, {})
+        used = self._used.get(node, _NOTHING)
         charge = self._charged.get(without) if without is not None else None
         if charge is None or charge[0] != node:
             return used

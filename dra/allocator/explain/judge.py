@@ -114,7 +114,8 @@ def _explain_chosen(
     answers = NodeAnswers(search, fleet.kinds, detail)
     told = 0
     if not fit:
-        fit.update((name, allocator.find_misfit(problem, name)) for name in sorted(fleet.nodes))
+        for name in sorted(fleet.nodes):
+            fit[name] = allocator.find_misfit(problem, name)
     for name, misfit in fit.items():
         node = fleet.nodes[name]
         if misfit is not None:
