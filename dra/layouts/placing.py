@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
 
-from dra.gpu.geometry import EMPTY, Geometry, Occupant, Profile, Usage
+from dra.gpu.geometry import Geometry, Occupant, Profile, Usage
 
 _MOST_SLICES = 64
 
@@ -21,21 +21,31 @@ def place(
     geometry: Geometry,
     counts: Iterable[tuple[str, int]],
     present: Collection[Occupant] = (),
+    *,
+    foreign: Collection[Occupant] = (),
 ) -> tuple[Occupant, ...]:
-    """Placements for ``counts`` slices by profile, by start; those ``present`` are kept if they do.
+    """Placements for ``counts`` slices by profile, by start.
+
+    Those ``present`` are kept and those ``foreign`` kept clear of, in that order, if all then fit.
 
     Raises:
         PlacingError: the GPU lacks a profile, or they do not fit beside each other.
     """
     wanted = _profiles(geometry, counts)
-    kept, rest = _kept(geometry, wanted, present)
-    found = _search(geometry, rest, geometry.usage(kept))
-    if found is None:
-        kept, found = [], _search(geometry, wanted, EMPTY)
-    if found is None:
-        names = ", ".join(f"{count} x {name}" for name, count in counts)
-        raise PlacingError(f"{names} do not fit on it together")
-    return tuple(sorted([*kept, *found], key=lambda o: o.placement))
+    for keeping, clear in ((present, foreign), ((), foreign), (present, ()), ((), ())):
+        taken = geometry.usage(clear)
+        kept, rest = _kept(geometry, wanted, keeping, taken)
+        found = _search(geometry, rest, _with(geometry, taken, kept))
+        if found is not None:
+            return tuple(sorted([*kept, *found], key=lambda o: o.placement))
+    names = ", ".join(f"{count} x {name}" for name, count in counts)
+    raise PlacingError(f"{names} do not fit on it together")
+
+
+def _with(geometry: Geometry, usage: Usage, occupants: Iterable[Occupant]) -> Usage:
+    for occupant in occupants:
+        usage = geometry.add(usage, occupant)
+    return usage
 
 
 def _profiles(geometry: Geometry, counts: Iterable[tuple[str, int]]) -> list[Profile]:
@@ -57,11 +67,11 @@ def _profiles(geometry: Geometry, counts: Iterable[tuple[str, int]]) -> list[Pro
 
 
 def _kept(
-    geometry: Geometry, wanted: Sequence[Profile], present: Iterable[Occupant]
+    geometry: Geometry, wanted: Sequence[Profile], present: Iterable[Occupant], usage: Usage
 ) -> tuple[list[Occupant], list[Profile]]:
-    """Slices present that are wanted and fit together, and the profiles that are left."""
+    """Slices present that are wanted and fit beside ``usage``, and the profiles that are left."""
     kept: list[Occupant] = []
-    rest, usage = [*wanted], EMPTY
+    rest = [*wanted]
     for occupant in sorted(present, key=lambda o: o.placement):
         profile = next((p for p in rest if p.id == occupant.profile_id), None)
         if (

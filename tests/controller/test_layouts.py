@@ -90,6 +90,8 @@ def test_a_gpu_is_given_whole_or_in_slices_never_both(first: str) -> None:
 
 def test_where_kube_scheduler_allocates_only_the_ready_slices_are_published() -> None:
     known = replace(inventory("node-a", declared()), allocator=AllocatorKind.SCHEDULER)
+    taken = replace(known, gpus=(replace(declared(), layout=GpuLayout("mixed")),))
+    assert offered(known, {}, taints=True) == offered(taken, {}, taints=True), "it stays the same"
     assert {p.name for p in offered(known, {}, taints=True).partitions} == {
         "gpu-0-mig-3g20gb-9-4",
         "gpu-0-mig-2g10gb-14-0",

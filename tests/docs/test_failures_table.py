@@ -29,7 +29,7 @@ CATALOGUE = [
     *numbered("F", 11, "F1b", "F1c"),
     *numbered("G", 12),
     *numbered("H", 12, "H5b", "H5c", "H7b", "H7c", "H7d", "H7e", "H7f", "H7g"),
-    *numbered("I-", 5),
+    *numbered("I-", 6),
 ]
 _ID = re.compile(r"[A-I]-?\d+[a-z]?")
 

@@ -94,20 +94,31 @@ def check_claim(site: Site, ref: ClaimRef, devices: Sequence[str]) -> None:
 
 
 def check_settled(
-    site: Site, claims: Mapping[ClaimRef, Sequence[str]], foreign: Collection[int] = ()
+    site: Site,
+    claims: Mapping[ClaimRef, Sequence[str]],
+    foreign: Collection[int] = (),
+    *,
+    ready: Collection[str] = (),
 ) -> None:
-    """Exactly these claims are prepared, nothing else of ours is anywhere, others' is untouched."""
+    """Exactly these claims are prepared, nothing else of ours is anywhere, others' is untouched.
+
+    But for the slices ``ready`` for claims, which are there and have no compute instance.
+    """
     check_foreign(site, foreign)
     for ref, devices in claims.items():
         check_claim(site, ref, devices)
     wanted = {(ref.uid, d) for ref, devices in claims.items() for d in devices}
-    assert {e.key for e in entries(site)} == wanted, "journal"
+    kept = {e.device: e for e in entries(site) if e.ready}
+    assert kept.keys() == set(ready), f"ready slices: {sorted(kept)}"
+    assert {e.key for e in entries(site) if not e.ready} == wanted, "journal"
     places = {(g.uuid, i.key) for g, i in own_instances(site, foreign)}
-    right = {
-        (found[0].uuid, found[1].key)
-        for _, device in wanted
-        if (found := instance_of(site, device)) is not None
-    }
+    right = set()
+    for device in (*(device for _, device in wanted), *ready):
+        if (found := instance_of(site, device)) is not None:
+            right.add((found[0].uuid, found[1].key))
+            if device in ready:
+                assert found[1].id == kept[device].gi_id
+                assert not found[1].compute_instances, f"{device} is in use"
     assert places == right, f"leaked on the hardware: {places - right}"
     specs = {f"k8s.{DRIVER}-claim_{ref.uid}.yaml" for ref in claims}
     cdi = site.roots.cdi

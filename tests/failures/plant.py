@@ -49,20 +49,31 @@ A100 = "A100-SXM4-40GB"
 class Site:
     """The node's folder: hardware, host, state, CDI specs, and the API's objects.
 
-    ``idle_seconds`` is the program's option.
+    ``idle_seconds`` is the program's option. With ``layouts`` the node has the directory of
+    classes of nodes.
     """
 
     root: Path
     idle_seconds: float = 0.0
+    layouts: bool = False
 
     @classmethod
     def create(
-        cls, root: Path, *, gpus: int = 2, variant: str = "", idle_seconds: float = 0.0
+        cls,
+        root: Path,
+        *,
+        gpus: int = 2,
+        variant: str = "",
+        idle_seconds: float = 0.0,
+        layouts: str = "",
     ) -> Site:
         """A node that has just been put up; its driver behaves in one of the OTHERS' ways."""
         variants = OTHERS[variant] if variant else Variants()
         Machine.create(root / "hw", [GpuSpec(A100) for _ in range(gpus)], variants=variants)
-        site = cls(root, idle_seconds)
+        site = cls(root, idle_seconds, bool(layouts))
+        if layouts:
+            (root / "classes").mkdir()
+            (root / "classes/config.yaml").write_text(layouts)
         site.api().create(NODES, {"metadata": {"name": NODE}})
         return site
 
@@ -85,6 +96,11 @@ class Site:
     def api(self, reach: Callable[[str, str], None] | None = None) -> KubeApi:
         """The API server's clients."""
         return KubeApi(FolderHttp(self.root / "api", reach=reach))
+
+    def declare(self, layout: str) -> None:
+        """The Node gets the label that chooses a layout."""
+        labels = {"nvidia.com/mig.config": layout}
+        self.api().patch(NODES, NODE, {"metadata": {"labels": labels}})
 
     def claim(self, name: str, devices: Sequence[str]) -> ClaimRef:
         """A claim that was given these devices, one request each."""
@@ -169,8 +185,10 @@ class Plant:
             AllocatorKind.CONTROLLER,
             self.site.roots,
             idle_seconds=self.site.idle_seconds,
+            node_classes=self.site.root / "classes" if self.site.layouts else None,
         )
         daemon = Daemon(options, _RecordedApi(self).api, Telemetry())
+        daemon.claims.layouts.grace = 0.0
         # Sent from a thread of their own, and a courtesy: kept here.
         daemon.common.events.emit = self._emit  # type: ignore[method-assign]
         # A call that hangs then hangs its claim's thread; the deadline of calls has its own tests.
@@ -216,6 +234,11 @@ class Plant:
             loop._step()
         except (NvmlError, PluginError) as error:
             loop._unavailable(str(error))
+
+    def heed_labels(self) -> None:
+        """Read the Node, and do what its labels say."""
+        self.run(self.daemon.gpus.node_watch.look)
+        self.look()
 
     def tend(self) -> None:
         """A round of the janitor, in which it asks for every claim."""

@@ -21,6 +21,8 @@ TARGET = ("gpu-0-mig-1g5gb-19-4",)
 TWO_GPUS = ("gpu-0-mig-2g10gb-14-2", "gpu-1-mig-1g5gb-19-0")
 IN_THE_WAY = ("gpu-0-mig-1g5gb-19-3", "gpu-1-mig-2g10gb-14-0")
 NEIGHBOUR = ("gpu-0-mig-1g5gb-19-0",)
+DECLARED = ("gpu-1-mig-3g20gb-9-4",)
+BESIDE_DECLARED = "gpu-1-mig-3g20gb-9-0"
 FOREIGN = ("1g.5gb", 5)
 _NEW = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}|[0-9a-f]{64}")
 _TIMES = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
@@ -50,7 +52,8 @@ class Scenario:
     the neighbour's slice went with a reboot and is there again once kubelet asks for it. With
     ``keeps`` GPU instances of released slices are kept. With ``reserves`` the claim is allocated
     only when kubelet wants it; before, its devices are reserved. ``prelude`` is what the process
-    that is interrupted does before.
+    that is interrupted does before. ``layouts`` are two that the second GPU has, one before and one
+    after; ``ready`` are slices that are there in the end besides those that are wanted.
     """
 
     devices: tuple[str, ...]
@@ -61,6 +64,8 @@ class Scenario:
     neighbour_waits: bool = False
     keeps: bool = False
     reserves: bool = False
+    layouts: tuple[str, str] | None = None
+    ready: tuple[str, ...] = ()
     prelude: Callable[[Scene, Plant], None] = lambda scene, plant: None
 
 
@@ -203,6 +208,12 @@ def _unprepare(scene: Scene, plant: Plant) -> None:
     plant.publish()
 
 
+def _change_layout(scene: Scene, plant: Plant) -> None:
+    scene.site.declare("after")
+    plant.heed_labels()
+    plant.publish()
+
+
 def _start(scene: Scene, plant: Plant) -> None:
     plant.start()
     plant.tend()
@@ -234,6 +245,28 @@ SCENARIOS: Mapping[str, Scenario] = {
     "replace two GPU instances that were kept": Scenario(
         TWO_GPUS, _only_neighbour, _prepare, prelude=_kept(*IN_THE_WAY), keeps=True
     ),
+    "change the layout of a GPU": Scenario(
+        TARGET,
+        _only_neighbour,
+        _change_layout,
+        layouts=("{2g.10gb: 1}", "{3g.20gb: 2}"),
+        ready=(BESIDE_DECLARED, *DECLARED),
+    ),
+    "take a slice of a layout": Scenario(
+        DECLARED,
+        _only_neighbour,
+        _prepare,
+        layouts=("{3g.20gb: 2}", "{3g.20gb: 2}"),
+        ready=(BESIDE_DECLARED,),
+    ),
+    "leave a slice of a layout": Scenario(
+        DECLARED,
+        _both,
+        _unprepare,
+        wanted=False,
+        layouts=("{3g.20gb: 2}", "{3g.20gb: 2}"),
+        ready=(BESIDE_DECLARED,),
+    ),
 }
 
 
@@ -241,13 +274,25 @@ def set_scene(root: str, name: str, variant: str = "") -> Scene:
     """Build the node, of one of the drivers' OTHERS, and bring it to the moment before."""
     scenario = SCENARIOS[name]
     idle_seconds = 3600.0 if scenario.keeps else 0.0
-    site = Site.create(Path(root), variant=variant, idle_seconds=idle_seconds)
+    layouts = _layouts(*scenario.layouts) if scenario.layouts else ""
+    site = Site.create(Path(root), variant=variant, idle_seconds=idle_seconds, layouts=layouts)
+    if layouts:
+        site.declare("before")
     _make_foreign(site)
     target, neighbour = site.claim("target", scenario.devices), site.claim("neighbour", NEIGHBOUR)
     scene = Scene(site, target, scenario.devices, neighbour, frozenset())
     scenario.setup(scene)
     found = [g.key for g in site.machine.gpu(0).gpu_instances if g.start == FOREIGN[1]]
     return replace(scene, foreign=frozenset(found))
+
+
+def _layouts(before: str, after: str) -> str:
+    """A file of mig-parted's with the slices of the second GPU; the first is left to claims."""
+    entry = "[{{devices: [1], mig-enabled: true, mig-devices: {0}}}]"
+    return (
+        "version: v1\nmig-configs:\n"
+        f"  before: {entry.format(before)}\n  after: {entry.format(after)}\n"
+    )
 
 
 def _make_foreign(site: Site) -> None:
@@ -323,7 +368,13 @@ def recover(scene: Scene, name: str, kept: str, *, every_way: bool) -> None:
             left: dict[ClaimRef, tuple[str, ...]] = {scene.neighbour: NEIGHBOUR}
             if way is _kubelet_prepares:
                 left[scene.target] = scene.devices
-            check_settled(scene.site, left, scene.foreign)
+            ready = scenario.ready
+            if scenario.layouts:
+                scene.site.declare("after")
+                plant.heed_labels()
+                if scene.devices == DECLARED and way is not _kubelet_prepares:
+                    ready += DECLARED
+            check_settled(scene.site, left, scene.foreign, ready=ready)
 
 
 def _kubelet_prepares(scene: Scene, plant: Plant) -> None:

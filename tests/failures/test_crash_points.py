@@ -75,9 +75,26 @@ KINDS = {
         ("api", "PUT"),
     },
 }
+KINDS |= {
+    "change": {
+        ("nvml", "nvmlGpuInstanceDestroy"),
+        ("nvml", "nvmlDeviceCreateGpuInstanceWithPlacement"),
+        ("file", "fsync"),
+        ("file", "replace"),
+        ("api", "PUT"),
+    },
+    "take": KINDS["use"],
+    "leave": KINDS["keep"],
+}
 LEAST_STEPS = 40
-CONTAINED = ("prepare one slice", "unprepare one slice", "give back a slice that was reserved")
-"""What is done for the first of two slices, or of one that was made ahead, is the same."""
+CONTAINED = (
+    "prepare one slice",
+    "unprepare one slice",
+    "give back a slice that was reserved",
+    "take a slice of a layout",
+    "leave a slice of a layout",
+)
+"""The same is done for the first of two slices, for one that was made ahead, or that is kept."""
 OPERATIONS = [name for name in scenarios.SCENARIOS if EVERY_STEP or name not in CONTAINED]
 CORE = (
     "prepare two slices on two GPUs",

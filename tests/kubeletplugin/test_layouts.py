@@ -57,7 +57,7 @@ def declare(
     monkeypatch: pytest.MonkeyPatch,
 ) -> Callable[..., Rig]:
     """Builds a node that has the files above, with labels; the plugin is started."""
-    monkeypatch.setattr(layouts, "GRACE_SECONDS", 0.01)
+    monkeypatch.setattr(layouts, "GRACE_SECONDS", 0.0)
 
     def declare(*gpus: str, start: bool = True, **labels: str) -> Rig:
         rig = make_rig(*(GpuSpec(g) for g in gpus or (A100,)))
@@ -103,7 +103,7 @@ def wait_state(rig: Rig, state: str, *texts: str) -> str:
     return str(status(rig)["mode"].get("message", ""))
 
 
-def test_a_layout_is_made_at_start_and_offered_and_nothing_else(
+def test_a_layout_is_made_at_start_and_claims_get_a_new_compute_instance_in_it(
     declare: Callable[..., Rig],
 ) -> None:
     rig = declare(config="pairs")
@@ -116,10 +116,6 @@ def test_a_layout_is_made_at_start_and_offered_and_nothing_else(
     [geometry] = status(rig)["geometries"]
     starts = {p["name"]: p["starts"] for p in geometry["profiles"] if p["starts"]}
     assert starts == {"3g.20gb": [0, 4]}
-
-
-def test_claims_get_a_new_compute_instance_in_it_and_leave_it(declare: Callable[..., Rig]) -> None:
-    rig = declare(config="pairs")
     made = gpu_instances(rig)
     rig.api.create(NAMESPACES, {"metadata": {"name": "other-team"}})
     uuids = set()
@@ -131,17 +127,12 @@ def test_claims_get_a_new_compute_instance_in_it_and_leave_it(declare: Callable[
         assert not rig.unprepare(ref)
         assert rig.slices() == PAIRS
     assert len(uuids) == 2
-    assert gpu_instances(rig) == made
-
-
-def test_what_no_slice_of_it_is_is_refused(declare: Callable[..., Rig]) -> None:
-    rig = declare(config="pairs")
     before = rig.mutations()
     for device in ("gpu-0-mig-1g5gb-19-0", "gpu-0-mig-7g40gb-0-0", "gpu-0"):
         rig.refused(rig.claim(device))
     assert "layout is pairs" in rig.refused(rig.claim("gpu-0-mig-3g20gb-9-2"))
     assert rig.mutations() == before
-    assert rig.slices() == PAIRS
+    assert gpu_instances(rig) == made
 
 
 def test_gpus_with_a_layout_and_on_demand_stand_side_by_side(declare: Callable[..., Rig]) -> None:
@@ -242,26 +233,29 @@ def test_an_instance_of_others_is_waited_for_and_never_removed(declare: Callable
     assert rig.slices() == PAIRS
 
 
-@pytest.mark.parametrize(
-    ("labels", "texts"),
-    [
-        ({"config": "too-much"}, ("gpu-0", "3 x 3g.20gb do not fit on it together")),
-        ({"config": "nothing"}, ("no layout 'nothing'; there are: all-disabled, mixed, pairs",)),
-        ({"mode": "layout"}, ("no layout is named", "nvidia.com/mig.config")),
-        ({"mode": "fast"}, ("'fast' is not allowed; allowed are: on-demand, layout, whole",)),
-        ({"node_class": "x"}, ("there is no class 'x' of nodes; there are: default",)),
-    ],
-)
-def test_what_cannot_be_is_said_and_nothing_is_given_out(
-    declare: Callable[..., Rig], labels: dict[str, str], texts: tuple[str, ...]
+WRONG: list[tuple[dict[str, str], tuple[str, ...]]] = [
+    ({"config": "too-much"}, ("gpu-0", "3 x 3g.20gb do not fit on it together")),
+    ({"config": "nothing"}, ("no layout 'nothing'; there are: all-disabled, mixed, pairs",)),
+    ({"mode": "layout"}, ("no layout is named", "nvidia.com/mig.config")),
+    ({"mode": "fast"}, ("'fast' is not allowed; allowed are: on-demand, layout, whole",)),
+    ({"node_class": "x"}, ("there is no class 'x' of nodes; there are: default",)),
+]
+
+
+def test_what_cannot_be_is_said_and_nothing_is_given_out(declare: Callable[..., Rig]) -> None:
+    rig = declare()
+    for labels, texts in WRONG:
+        label(rig, **labels)
+        wait_state(rig, "failed", *texts)
+        assert status(rig)["gpus"][0]["reason"] == "LayoutPending"
+        assert rig.slices() == []
+        label(rig, **dict.fromkeys(labels))
+        wait_state(rig, "success")
+
+
+def test_what_was_made_stays_while_the_label_is_wrong_and_is_made_again_after_a_reset(
+    declare: Callable[..., Rig],
 ) -> None:
-    rig = declare(**labels)
-    wait_state(rig, "failed", *texts)
-    assert status(rig)["gpus"][0]["reason"] == "LayoutPending"
-    assert rig.slices() == []
-
-
-def test_what_was_made_stays_while_the_label_is_wrong(declare: Callable[..., Rig]) -> None:
     rig = declare(config="pairs")
     label(rig, config="nothing")
     wait_state(rig, "failed", "no layout 'nothing'")
@@ -269,10 +263,6 @@ def test_what_was_made_stays_while_the_label_is_wrong(declare: Callable[..., Rig
     assert "reason" not in status(rig)["gpus"][0]
     label(rig, config="pairs")
     wait_state(rig, "success")
-
-
-def test_a_layout_that_went_with_a_reset_is_made_again(declare: Callable[..., Rig]) -> None:
-    rig = declare(config="pairs")
     rig.machine.wipe_gpu(0)
     assert rig.slices() == []
     assert rig.daemon is not None

@@ -71,6 +71,7 @@ class Layouts:
         self._on_change = on_change
         self._clock = clock or SystemClock()
         self.mode: NodeMode | None = None
+        self.grace = GRACE_SECONDS
         self._begun = self._unconfigured = False
         self._waits: dict[str, str] = {}
         self._failed: set[str] = set()
@@ -104,11 +105,11 @@ class Layouts:
                 finally:
                     unit.lock.leave()
         self._tell(choice, by_address)
-        return GRACE_SECONDS if self._heard_soon() else None
+        return self.grace if self._heard_soon() else None
 
     def _heard_soon(self) -> bool:
         """True if somebody is still to hear that a GPU changes."""
-        return any(self._clock.monotonic() - t < GRACE_SECONDS for t in self._since.values())
+        return any(self._clock.monotonic() - t < self.grace for t in self._since.values())
 
     def _left_over(self) -> bool:
         return any(e.ready for e in self._journal.entries())
@@ -218,14 +219,16 @@ class Layouts:
                 return before.slices
         entries = self._journal.of_gpu(unit.uuid)
         staying = (occupant_of(e) for e in entries if e.ready or e.state not in LEAVING)
-        return place(geometry, entry.counts, [o for o in staying if o is not None])
+        foreign = [Occupant(gi.placement, gi.profile_id) for gi in self._ready.foreign(unit)]
+        present = [o for o in staying if o is not None]
+        return place(geometry, entry.counts, present, foreign=foreign)
 
     def _held(self, unit: GpuUnit, slices: tuple[Occupant, ...], *, at_once: bool) -> str:
         """Text on what has to go first; empty if nothing has. The API server is asked last."""
         now = self._clock.monotonic()
         since = self._since.setdefault(unit.uuid, now)
         found = list(self._ready.in_the_way(unit, slices))
-        if not found and not at_once and now - since < GRACE_SECONDS:
+        if not found and not at_once and now - since < self.grace:
             return f"{unit.name} is about to change"
         found = found or list(self._allocated(unit, slices))
         return f"{unit.name} waits for {', '.join(found)} to go" if found else ""

@@ -18,7 +18,7 @@ from kubeletplugin.journal.entries import LEAVING, Entry
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.changes import create_gpu_instance
 from kubeletplugin.nvml.errors import InsufficientResourcesError, UndeliverableError
-from kubeletplugin.nvml.instances import list_gpu_instances
+from kubeletplugin.nvml.instances import GpuInstance, list_gpu_instances
 from kubeletplugin.telemetry.logfields import device
 
 _log = logging.getLogger(__name__)
@@ -40,17 +40,21 @@ class ReadySlices:
             if not entry.ready and not stays:
                 where = f"{entry.profile} at {entry.placement}" if entry.placement else "all of it"
                 yield f"claim {entry.claim} ({where})"
-        geometry = unit.known.card.geometry
-        if geometry is None:
-            return
-        present = list_gpu_instances(self._hardware.session, unit.uuid, geometry)
-        owners = self._hardware.identity.owners(present, entries)
-        for gi in present:
-            if gi.id not in owners and any(gi.placement.overlaps(o.placement) for o in slices):
+        for gi in self.foreign(unit):
+            if any(gi.placement.overlaps(o.placement) for o in slices):
                 yield (
                     f"GPU instance {gi.id} at {gi.placement}, which this plugin did not make "
                     f"({how_to_remove(unit.uuid, gi.id)})"
                 )
+
+    def foreign(self, unit: GpuUnit) -> list[GpuInstance]:
+        """The instances of others on a GPU."""
+        geometry = unit.known.card.geometry
+        if geometry is None:
+            return []
+        present = list_gpu_instances(self._hardware.session, unit.uuid, geometry)
+        owners = self._hardware.identity.owners(present, self._journal.of_gpu(unit.uuid))
+        return [gi for gi in present if gi.id not in owners]
 
     def make(self, unit: GpuUnit, slices: Collection[Occupant]) -> int:
         """Have these slices on the GPU and no other ready ones; how many were made."""

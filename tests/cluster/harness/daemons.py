@@ -139,7 +139,7 @@ class Driver:
 
     def successor(self, name: str, *flags: str) -> Process:
         """Another plugin for a node, as a rolling update starts it; not yet started."""
-        label = "-".join(flag.strip("-") for flag in flags)
+        label = "-".join(flag.strip("-").rpartition("/")[2] for flag in flags)
         return self._process(f"plugin-{name}-{label}", *self._arguments[name], *flags)
 
     def state(self, name: str) -> Path:

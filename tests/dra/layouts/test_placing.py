@@ -62,6 +62,14 @@ def test_what_is_there_already_stays_if_it_can() -> None:
     assert hindering not in place(A100, (("1g.5gb", 3), ("4g.20gb", 1)), [hindering])
 
 
+def test_slices_of_others_are_kept_clear_of_if_all_fit_beside_them() -> None:
+    foreign = Occupant(Placement(2, 1), 19)
+    found = place(A100, (("3g.20gb", 1), ("2g.10gb", 1)), foreign=[foreign])
+    assert [(o.placement.start, o.profile_id) for o in found] == [(0, 14), (4, 9)]
+    crowded = place(A100, (("3g.20gb", 2),), foreign=[foreign])
+    assert [o.placement.start for o in crowded] == [0, 4], "it has to go"
+
+
 def test_a_gpu_with_a_layout_offers_its_slices_and_counts_as_large_as_before() -> None:
     slices = place(A100, (("2g.10gb", 2),))
     only = A100.only(slices)
