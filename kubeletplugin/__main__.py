@@ -190,6 +190,19 @@ class _Program(click.Group):
     help="XIDs that do, although they are ignored otherwise.",
 )
 @click.option(
+    "--mps-image",
+    default="",
+    metavar="IMAGE",
+    help="Image with a shell and flock for the pods of MPS daemons; without it, claims that are to"
+    " be shared by MPS are refused.",
+)
+@click.option(
+    "--mps-namespace",
+    default="",
+    envvar="POD_NAMESPACE",
+    help="Namespace of the pods of MPS daemons, where no tenant may make pods.",
+)
+@click.option(
     "--metrics-address",
     default="",
     metavar="HOST:PORT",
@@ -236,6 +249,8 @@ def main(  # noqa: PLR0913 - the flags
     gpu_shares: int,
     ignore_xids: str,
     fatal_xids: str,
+    mps_image: str,
+    mps_namespace: str,
     metrics_address: str,
     log_level: str,
     log_format: str,
@@ -288,7 +303,11 @@ def main(  # noqa: PLR0913 - the flags
         xids=xids,
         library_directories=library_directories,
         cdi_hook=cdi_hook,
+        mps_image=mps_image,
+        mps_namespace=mps_namespace,
     )
+    if mps_image and not mps_namespace:
+        raise click.ClickException("--mps-image: name a namespace by --mps-namespace")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

@@ -110,6 +110,7 @@ class Janitor:
         check = everything or now >= self._next_check
         if ask:
             self._next_claims = now + CLAIMS_SECONDS
+            self._upkeep.sweep_daemons()
         if check:
             self._next_check = now + CHECK_SECONDS
             self._upkeep.rebuild()

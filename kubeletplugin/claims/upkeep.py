@@ -16,6 +16,7 @@ from kubeletplugin.claims.recovery.recovery import Recovery
 from kubeletplugin.errors import PluginError
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.publishing.claimstatus import ClaimStatuses
+from kubeletplugin.sharing.sharing import DeviceSharing
 from kubeletplugin.telemetry.logfields import about
 from kubeletplugin.telemetry.observer import Action, NodeObserver
 
@@ -40,6 +41,7 @@ class Upkeep:
         lost_slices: LostSlices,
         rebuild: Rebuild,
         statuses: ClaimStatuses,
+        sharing: DeviceSharing,
         clock: Callable[[], float] = time.monotonic,
         observer: NodeObserver | None = None,
     ) -> None:
@@ -50,6 +52,7 @@ class Upkeep:
         self._lost_slices = lost_slices
         self._rebuild = rebuild
         self._statuses = statuses
+        self._sharing = sharing
         self._clock = clock
         self._observer = observer or NodeObserver()
 
@@ -75,6 +78,10 @@ class Upkeep:
         for uid in self._recovery.strays():
             self.run(ClaimRef("", "", uid), "sweep", partial(self._recovery.drop_stray, uid))
 
+    def sweep_daemons(self) -> None:
+        """Remove MPS daemons of claims that are gone, by what the API server says."""
+        self._sharing.sweep()
+
     def _retry_removal(self, ref: ClaimRef) -> None:
         if not str(self._rollback.retry_removal(ref.uid)):
             self._observer.acted(Action.RECLAIMED)
@@ -84,3 +91,4 @@ class Upkeep:
         changed = self._lost_slices.check(ref.uid)
         if self._lost_slices.restore(ref) or changed:
             self._statuses.show_devices(ref, self._journal.of_claim(ref.uid))
+        self._sharing.keep(self._journal.of_claim(ref.uid))

@@ -38,11 +38,11 @@ from kubeletplugin.claims.settling import Settling
 from kubeletplugin.claims.upkeep import Upkeep
 from kubeletplugin.daemon.build_gpus import GpuParts
 from kubeletplugin.daemon.build_publishing import PublishingParts
+from kubeletplugin.daemon.build_sharing import build_sharing
 from kubeletplugin.daemon.common import Common
 from kubeletplugin.errors import PluginError
 from kubeletplugin.host.driversearch import DriverSearch
 from kubeletplugin.sharing.sharing import DeviceSharing
-from kubeletplugin.sharing.timeslices import TimeSlices
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,7 @@ class _PrepareParts:
     specs: Specs
     rollback: Rollback
     preparer: Preparer
+    sharing: DeviceSharing
 
 
 def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) -> ClaimParts:
@@ -182,6 +183,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
             lost_slices=lost_slices,
             rebuild=rebuild,
             statuses=statuses,
+            sharing=prepare.sharing,
             observer=observer,
         ),
         tasks,
@@ -276,9 +278,14 @@ def _build_prepare(
     search = DriverSearch(
         options.roots, directories=options.library_directories, hook=options.cdi_hook
     )
-    specs = Specs(options.driver_name, hardware, roots=options.roots, search=search)
-    time_slices = TimeSlices(specs.driver_files)
-    sharing = DeviceSharing(journal, time_slices, boot_id=hardware.boot_id)
+    sharing, daemons = build_sharing(common, hardware, lambda: search.find(hardware.driver_version))
+    specs = Specs(
+        options.driver_name,
+        hardware,
+        roots=options.roots,
+        search=search,
+        of_client=daemons.edits,
+    )
     rollback = Rollback(
         hardware,
         journal,
@@ -313,4 +320,4 @@ def _build_prepare(
         ),
         read_expected=lambda ref: reservations.devices(ref) or read_allocated(ref),
     )
-    return _PrepareParts(removal, specs, rollback, preparer)
+    return _PrepareParts(removal, specs, rollback, preparer, sharing)

@@ -41,6 +41,7 @@ class Options:
     ``library_directories`` are below the driver's root, ``cdi_hook`` is ``auto``, ``never`` or a
     path of the host.
     ``node_classes`` is the directory of files that configure classes of nodes, if there is one.
+    ``mps_image`` is that of the pods of MPS daemons, which run in ``mps_namespace``; none if empty.
     ``pause_labels`` are the keys, with wildcards, of labels that ask GPU clients to pause.
     """
 
@@ -63,6 +64,8 @@ class Options:
     xids: XidRules = field(default_factory=XidRules)
     library_directories: tuple[str, ...] = LIBRARY_DIRECTORIES
     cdi_hook: str = AUTO
+    mps_image: str = ""
+    mps_namespace: str = ""
 
     @property
     def pool(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
@@ -53,6 +53,13 @@ LEAVING = frozenset(
 """To be removed; the placement is withheld until it is."""
 
 
+class MpsLimits(NamedTuple):
+    """Limits of each client of a claim's MPS daemon: a percentage, and MiB; None is no limit."""
+
+    threads: int | None = None
+    mebibytes: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One device of one claim. A whole GPU has neither profile nor placement nor ids.
@@ -64,6 +71,7 @@ class Entry:
     of it (adminAccess). ``interval`` is the length of turns set on a whole GPU for it, or empty.
     ``share``: what it has of a whole GPU that several claims may have, None of one that it has
     alone; ``share_id`` tells several shares of one claim apart.
+    ``mps`` are the limits of the clients of its MPS daemon, None without a daemon.
     ``ahead``: made before kubelet asked for it, which has not asked yet.
     ``idle``: its GPU instance alone is left, kept for another claim of the namespace. ``layout``:
     it is a slice of a declared layout, whose GPU instance stays when its claim goes. ``wiped``:
@@ -93,6 +101,7 @@ class Entry:
     interval: str = ""
     share: Share | None = None
     share_id: str = ""
+    mps: MpsLimits | None = None
     ahead: bool = False
     idle: bool = False
     layout: bool = False

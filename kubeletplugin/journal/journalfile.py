@@ -18,7 +18,7 @@ import msgspec
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.shares import Share
-from kubeletplugin.journal.entries import ARRIVING, Entry, State
+from kubeletplugin.journal.entries import ARRIVING, Entry, MpsLimits, State
 from kubeletplugin.journal.recordchecks import inconsistent, unusable
 
 VERSION = 2
@@ -73,6 +73,7 @@ class _Fields(msgspec.Struct, rename="camel"):
     interval: str = ""
     share_id: str = msgspec.field(default="", name="shareID")
     share: _Share | None = None
+    mps: tuple[int | None, int | None] | None = None
     ahead: bool = False
     idle: bool = False
     layout: bool = False
@@ -223,6 +224,7 @@ def _entry(fields: _Fields, raw: Record) -> Entry:
         share=None
         if (share := fields.share) is None
         else Share(share.memory_mib, share.cores, share.tenant),
+        mps=None if fields.mps is None else MpsLimits(*fields.mps),
         ahead=fields.ahead and _STATES[fields.state] in ARRIVING,
         idle=fields.idle and _STATES[fields.state] is State.CI_DESTROYED,
         layout=fields.layout,
@@ -260,6 +262,7 @@ def _record(entry: Entry) -> Record:
         share=None
         if (share := entry.share) is None
         else _Share(memory_mib=share.memory_mib, cores=share.cores, tenant=share.tenant),
+        mps=entry.mps,
         ahead=entry.ahead,
         idle=entry.idle,
         layout=entry.layout,

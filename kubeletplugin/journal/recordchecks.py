@@ -7,7 +7,7 @@ from typing import get_args
 
 from api.sharing import Interval
 from dra.gpu.names import DeviceNameError, MigDevice, parse_device
-from kubeletplugin.journal.entries import Entry
+from kubeletplugin.journal.entries import Entry, MpsLimits
 
 _UID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,126}[A-Za-z0-9])?")
 _OBJECT_NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
@@ -15,6 +15,7 @@ _MOST_SLICES = 1000
 _MOST_PROFILE_ID = 100_000
 _MOST_ID = 2**32
 _MOST_TEXT = 4096
+_MOST_PERCENT = 100
 _SHOWN = 80
 _INTERVALS = get_args(Interval)
 
@@ -64,7 +65,14 @@ def inconsistent(entry: Entry) -> str:
         return f"{entry.device} is recorded as a view, which only a whole GPU can be"
     if entry.interval and (entry.interval not in _INTERVALS or named is not None or entry.view):
         return f"{entry.device} is recorded with a time slice that it cannot have"
+    if entry.mps is not None and (entry.view or not _are_limits(entry.mps)):
+        return f"{entry.device} is recorded with limits of MPS that it cannot have"
     return ""
+
+
+def _are_limits(limits: MpsLimits) -> bool:
+    threads = limits.threads is None or 0 < limits.threads <= _MOST_PERCENT
+    return threads and (limits.mebibytes is None or limits.mebibytes > 0)
 
 
 def _is_text(text: str) -> bool:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 
-from kubeletplugin.errors import IncompleteError
-from kubeletplugin.journal.entries import Entry
+from dra.kube.errors import KubeError
+from kubeletplugin.errors import DeviceError, PluginError
+from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
+from kubeletplugin.sharing.mps.daemons import MpsDaemons
 from kubeletplugin.sharing.timeslices import DEFAULT, RefusedError, TimeSlices
 from kubeletplugin.telemetry.logfields import device
 
@@ -16,12 +19,15 @@ _log = logging.getLogger(__name__)
 class DeviceSharing:
     """Sharing that journal entries ask for, brought to the node. Thread-safe.
 
-    Of one GPU only one method runs at a time: its lock is held.
+    ``begin`` and ``end`` change the GPU, whose lock is held. Nothing else works on the claim.
     """
 
-    def __init__(self, journal: Journal, time_slices: TimeSlices, *, boot_id: str) -> None:
+    def __init__(
+        self, journal: Journal, time_slices: TimeSlices, daemons: MpsDaemons, *, boot_id: str
+    ) -> None:
         self._journal = journal
         self._time_slices = time_slices
+        self._daemons = daemons
         self._boot_id = boot_id
 
     def check(self, entry: Entry) -> None:
@@ -32,15 +38,58 @@ class DeviceSharing:
         """
         if entry.interval:
             self._time_slices.check()
+        if entry.mps is not None:
+            self._daemons.check()
 
     def begin(self, entry: Entry) -> None:
-        """Set what ``entry``, which the journal has, asks for; a repeated call changes nothing.
+        """Set on the GPU what ``entry``, which the journal has, asks for; again changes nothing.
 
         Raises:
             PluginError: it is not set.
         """
         if entry.interval:
             self._time_slices.set(entry.gpu, entry.interval)
+
+    def serve(self, entry: Entry) -> None:
+        """Return once the daemon of ``entry`` serves clients, if it has one. No lock is held.
+
+        Raises:
+            PluginError: it does not.
+        """
+        if entry.mps is not None:
+            self._daemons.begin(entry)
+
+    def keep(self, entries: Iterable[Entry]) -> None:
+        """See to it that the daemons of ``entries``, which kubelet was told of, run. No lock held.
+
+        Raises:
+            PluginError: one cannot be made.
+        """
+        for entry in entries:
+            if entry.mps is not None and entry.state is State.PREPARED:
+                self._daemons.keep(entry)
+
+    def stop(self, entry: Entry) -> None:
+        """Return once the daemon of ``entry`` is gone, if it has one. No lock is held.
+
+        Raises:
+            PluginError: it holds the device; to be tried again.
+        """
+        if entry.mps is not None:
+            self._daemons.stop(entry.claim.uid)
+
+    def sweep(self) -> None:
+        """Remove daemons of claims that are not in the journal, unless something of it is missing.
+
+        No method but this one looks at all daemons; it asks the API server.
+        """
+        if self._journal.rebuild:
+            return
+        known = {e.claim.uid for e in self._journal.entries()} | self._journal.unread()
+        try:
+            self._daemons.sweep(known)
+        except (KubeError, PluginError) as error:
+            _log.warning("MPS daemons of no claim cannot be removed: %s", error)
 
     def end(self, entry: Entry) -> None:
         """Put back what was set for ``entry``, which the journal still has, unless others need it.
@@ -59,5 +108,5 @@ class DeviceSharing:
         ]
         try:
             self._time_slices.set(entry.gpu, others[-1] if others else DEFAULT)
-        except (RefusedError, IncompleteError) as error:
+        except (RefusedError, DeviceError) as error:
             _log.warning("the time slice stays", extra=device(entry, error=str(error)))

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from kubeletplugin.errors import HardwareError, IncompleteError
+from kubeletplugin.errors import DeviceError, HardwareError
 from kubeletplugin.host.driver.driverfiles import DriverFiles
 
 DEFAULT: Final = "Default"
@@ -40,7 +40,7 @@ class TimeSlices:
         """Refuse where nothing could be set.
 
         Raises:
-            IncompleteError: says what the node lacks.
+            DeviceError: says what the node lacks.
         """
         self._program()
 
@@ -48,7 +48,7 @@ class TimeSlices:
         """Set the length of turns on the GPU of this UUID; ``interval`` is a word of the API.
 
         Raises:
-            IncompleteError: there is no program for it.
+            DeviceError: there is no program for it.
             RefusedError: the driver refuses.
             HardwareError: it does not answer.
         """
@@ -59,7 +59,7 @@ class TimeSlices:
                 command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
             )
         except OSError as error:
-            raise IncompleteError(f"cannot run {command[0]}: {error.strerror or error}") from error
+            raise DeviceError(f"cannot run {command[0]}: {error.strerror or error}") from error
         try:
             said, _ = process.communicate(timeout=SECONDS)
         except subprocess.TimeoutExpired as error:
@@ -90,7 +90,7 @@ class TimeSlices:
         files = self._files()
         path = files.programs.get(_PROGRAM)
         if path is None:
-            raise IncompleteError(
+            raise DeviceError(
                 f"time slices are set by {_PROGRAM}, which is not found below {files.root}; "
                 "install it with the driver, or choose sharing.strategy None"
             )

@@ -72,6 +72,11 @@ BY_VALUE: dict[str, dict[str, Given]] = {
             ("usr/lib64", "opt/nvidia"),
         ),
         "--cdi-hook": ("kubeletPlugin.cdiHook", "never", "never"),
+        "--mps-image": (
+            "mps.enabled",
+            True,
+            "dra-driver-nvidia-mig/kubelet-plugin:0.1.0",
+        ),
         "--state-dir": ("kubeletPlugin.stateDir", "/srv/state", Path("/srv/state")),
         "--enable-mig": ("kubeletPlugin.enableMig", True, True),
         "--ignore-other-managers": ("kubeletPlugin.ignoreOtherManagers", True, True),
@@ -117,6 +122,7 @@ BY_THE_CHART: dict[str, dict[str, str]] = {
         "--node-name": "The node of the pod, by the downward API.",
         "--kubeconfig": _ACCOUNT,
         "--host-root": "Where the chart mounts the node's /.",
+        "--mps-namespace": "That of the release, with --mps-image.",
         "--instance": "The pod's UID: tells apart the sockets of two pods during an update.",
     },
 }

@@ -6,16 +6,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dra.common.resources import Obj
+from dra.kube.client.transport import KubeApi
 from kubeletplugin.claims.prepare.rollback import Rollback
 from kubeletplugin.claims.prepare.specs import Needs, Specs
 from kubeletplugin.errors import HostError
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.journal.entries import Entry
+from kubeletplugin.sharing.mps.daemons import MpsDaemons
 from kubeletplugin.sharing.sharing import DeviceSharing
 from kubeletplugin.sharing.timeslices import TimeSlices
 from kubeletplugin.telemetry.observer import Action, NodeObserver
 from kubeletplugin.telemetry.reports import Reports
+from tests.failures.folderapi import FolderHttp
 from tests.kube.clocks import FakeClock
 from tests.kubeletplugin.gpubench import BOOT, GpuBench
 
@@ -112,6 +115,16 @@ class NodeBench(GpuBench):
             sharing=DeviceSharing(
                 self.journal,
                 TimeSlices(self.specs.driver_files),
+                MpsDaemons(
+                    KubeApi(FolderHttp(folder / "api")),
+                    site=None,
+                    namespace="",
+                    folder=folder / "mps",
+                    kubelet=folder,
+                    files=self.specs.driver_files,
+                    boot_id=self.hardware.boot_id,
+                    node="node-1",
+                ),
                 boot_id=self.hardware.boot_id,
             ),
             look=self.hardware.look,

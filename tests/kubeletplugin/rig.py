@@ -79,6 +79,7 @@ class Rig:
         self.allocator = AllocatorKind.CONTROLLER
         self.eager_seconds = 600.0
         self.idle_seconds = 0.0
+        self.mps_image = ""
         self.binding_conditions = BindingConditions.AFTER_FAILURE
         self.node_classes: Path | None = None
         self.gpu_shares = 1
@@ -119,6 +120,8 @@ class Rig:
             self.roots,
             eager_seconds=self.eager_seconds,
             idle_seconds=self.idle_seconds,
+            mps_image=self.mps_image,
+            mps_namespace="default",
             binding_conditions=self.binding_conditions,
             node_classes=self.node_classes,
             gpu_shares=self.gpu_shares,

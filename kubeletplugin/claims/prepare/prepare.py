@@ -22,7 +22,7 @@ from kubeletplugin.claims.prepare.patience import patiently
 from kubeletplugin.claims.prepare.rollback import Rollback
 from kubeletplugin.claims.prepare.slices import Slices
 from kubeletplugin.claims.prepare.specs import Specs
-from kubeletplugin.claims.prepare.wanted import resolve
+from kubeletplugin.claims.prepare.wanted import mps_limits, resolve
 from kubeletplugin.errors import (
     ClaimError,
     HardwareError,
@@ -140,6 +140,8 @@ class Preparer:
             needs = self._specs.check()
             self._specs.check_writable()
             done = [entry for unit, group in entries for entry in self._on_gpu(unit, group)]
+            for entry in done:
+                self._sharing.serve(entry)
             self._specs.write(done, needs)
             if any(e.state is not State.PREPARED for e in done):
                 done = [e if e.state is State.PREPARED else e.at(State.PREPARED) for e in done]
@@ -189,12 +191,24 @@ class Preparer:
         for device in devices:
             entry = by_device.get((device.device, device.share_id))
             if entry is not None:
-                pairs.append((self._unit(entry), entry))
+                pairs.append((self._unit(entry), self._as_configured(entry, device)))
                 continue
             unit, wanted = resolve(device, self._hardware)
             boot = self._hardware.boot_id
-            pairs.append((unit, wanted.entry(ref, boot_id=boot, total=len(devices))))
+            entry = wanted.entry(ref, boot_id=boot, total=len(devices))
+            self._sharing.check(entry)
+            pairs.append((unit, entry))
         return self._by_gpu(pairs)
+
+    def _as_configured(self, entry: Entry, device: AllocatedDevice) -> Entry:
+        """The entry with the limits of its allocation, which a slice made before that has not."""
+        limits = mps_limits(device)
+        if entry.state not in ARRIVING or entry.mps == limits:
+            return entry
+        entry = replace(entry, mps=limits)
+        self._sharing.check(entry)
+        self._journal.put(entry)
+        return entry
 
     def _on_gpu(self, unit: GpuUnit, entries: Sequence[Entry]) -> list[Entry]:
         with unit.lock:
@@ -235,7 +249,6 @@ class Preparer:
         check_room(unit.known, entry, others)
         if entry.state in ARRIVING:
             check_withheld(unit.known)
-            self._sharing.check(entry)
             self._journal.put(entry)
         elif entry.interval and entry.boot_id != self._hardware.boot_id:
             entry = replace(entry, boot_id=self._hardware.boot_id)

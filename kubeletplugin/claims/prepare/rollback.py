@@ -154,6 +154,13 @@ class Rollback:
                 self._keep(entry, error, left, otherwise)
 
     def _entry(self, entry: Entry, end: float, before: Entry | None, keep: _Keep) -> None:
+        if entry.mps is not None:
+            patiently(
+                lambda: self._sharing.stop(entry),
+                end=end,
+                longest=_LONGEST_DELAY,
+                clock=self._clock,
+            )
         is_whole = entry.placement is None and not entry.interval
         if is_whole or entry.boot_id != self._hardware.boot_id:
             self._journal.remove(entry)  # there is nothing on the hardware

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from cdi.errors import CdiError
@@ -44,15 +44,25 @@ class Needs:
 
 
 class Specs:
-    """Writes and removes claims' specs. Raises HostError, naming the file."""
+    """Writes and removes claims' specs. Raises HostError, naming the file.
+
+    ``of_client`` has what containers get besides whose device an MPS daemon shares.
+    """
 
     def __init__(
-        self, driver: str, hardware: Hardware, *, roots: Roots, search: DriverSearch
+        self,
+        driver: str,
+        hardware: Hardware,
+        *,
+        roots: Roots,
+        search: DriverSearch,
+        of_client: Callable[[Entry], Edits],
     ) -> None:
         self._kind = claim_kind(driver)
         self._hardware = hardware
         self._roots = roots
         self._search = search
+        self._of_client = of_client
         self._store = SpecStore(roots.cdi, driver)
         self._hami_core = HamiCore(roots)
         self._shared: tuple[Edits, DriverFiles, Edits] | None = None
@@ -173,6 +183,8 @@ class Specs:
         edits = [node_edits(self._nodes(entry, gpu))]
         if entry.share is not None:
             edits.append(self._hami_core.edits(entry, gpu.sharing))
+        if entry.mps is not None:
+            edits.append(self._of_client(entry))
         if has_engines(entry, gpu):
             edits.append(files.video)
         if has_graphics(entry, gpu):

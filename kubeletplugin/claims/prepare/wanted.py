@@ -20,7 +20,7 @@ from kubeletplugin.claims.prepare.gpu_checks import check_mig
 from kubeletplugin.errors import DeviceError
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
-from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.journal.entries import Entry, MpsLimits, State
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +38,7 @@ class Wanted:
     interval: str = ""
     share: Share | None = None
     share_id: str = ""
+    mps: MpsLimits | None = None
 
     def entry(self, claim: ClaimRef, *, boot_id: str, total: int) -> Entry:
         """The record of the intent to make it for ``claim``, which has ``total`` devices here."""
@@ -57,6 +58,7 @@ class Wanted:
             interval=self.interval,
             share=self._share_of(claim),
             share_id=self.share_id,
+            mps=self.mps,
         )
 
     def _share_of(self, claim: ClaimRef) -> Share | None:
@@ -76,11 +78,6 @@ def resolve(device: AllocatedDevice, hardware: Hardware) -> tuple[GpuUnit, Wante
         parsed = parse_device(device.device)
     except DeviceNameError as error:
         raise DeviceError(f"{error}; the claim must be allocated by this driver") from error
-    if device.sharing.by_mps:
-        raise DeviceError(
-            f"sharing.strategy 'MPS' cannot be had for {device.device}: this node runs no MPS "
-            "daemons; choose sharing.strategy None"
-        )
     unit = hardware.named(gpu_name(parsed.minor))
     gpu, requests = unit.known, (device.base_request,)
     if isinstance(parsed, GpuDevice):
@@ -105,6 +102,7 @@ def resolve(device: AllocatedDevice, hardware: Hardware) -> tuple[GpuUnit, Wante
             interval=interval,
             share=share,
             share_id=device.share_id,
+            mps=mps_limits(device),
         )
     return unit, _slice(device, parsed, unit)
 
@@ -150,4 +148,14 @@ def _slice(device: AllocatedDevice, parsed: MigDevice, unit: GpuUnit) -> Wanted:
         profile_id=profile.id,
         profile=profile.name,
         placement=placement,
+        mps=mps_limits(device),
     )
+
+
+def mps_limits(device: AllocatedDevice) -> MpsLimits | None:
+    """The limits of its MPS clients; None of a device that no daemon shares."""
+    mps = device.sharing.mps
+    if not device.sharing.by_mps:
+        return None
+    threads = mps.active_thread_percentage if mps.limits_threads else None
+    return MpsLimits(threads, mps.memory_mebibytes)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from dra.claims.allocation import AllocatedDevice
+from api.errors import InvalidObjectError
+from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.claims import read_claim
+from dra.claims.sharing import UNSHARED, Sharing, sharing_of
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client.transport import KubeApi
@@ -47,7 +49,12 @@ def given_devices(
             continue
         if claim.allocation is None or not claim.reserved_for:
             continue
-        ours = [d for d in claim.allocation.of_driver(driver) if d.pool == pool]
+        allocation = claim.allocation
+        ours = [
+            replace(d, sharing=_sharing(allocation, d, driver))
+            for d in allocation.of_driver(driver)
+            if d.pool == pool
+        ]
         for device in ours:
             yield Given(claim.ref, device, len(ours))
 
@@ -64,6 +71,14 @@ def allocated_devices(
         for device in claim.allocation.of_driver(driver) if claim.allocation is not None else ():
             if device.pool == pool and not device.admin_access:
                 yield claim.ref, device.device
+
+
+def _sharing(allocation: Allocation, device: AllocatedDevice, driver: str) -> Sharing:
+    """Sharing that a device was prepared with: none where that could not be understood."""
+    try:
+        return sharing_of(allocation.config, device.request, driver)
+    except InvalidObjectError:
+        return UNSHARED
 
 
 def claims_of(api: KubeApi, pool: str) -> Iterable[Obj]:

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from sim.nvml.files import mps_control
 from sim.nvml.files.elf import empty_library
 from sim.nvml.files.nvidia_smi import script
 
@@ -63,8 +64,7 @@ def install(root: Path, version: str, *, libraries: bool = True) -> None:
             _library(folder / name, name)
     for name in _PROGRAMS:
         path = root / "usr/bin" / name
-        plain = f"#!/bin/sh\necho 'simulated {name} {version}'\n"
-        _write(path, script(version) if name == "nvidia-smi" else plain)
+        _write(path, _program(name, version))
         path.chmod(0o755)
     for name, content in _CONFIGURATION.items():
         _write(root / name, content)
@@ -86,6 +86,14 @@ def replace(root: Path, new: str) -> None:
     """Exchanges the installed files, as a package of another version does."""
     remove_libraries(root)
     install(root, new)
+
+
+def _program(name: str, version: str) -> str:
+    if name == "nvidia-smi":
+        return script(version)
+    if name == "nvidia-cuda-mps-control":
+        return mps_control.SCRIPT
+    return f"#!/bin/sh\necho 'simulated {name} {version}'\n"
 
 
 def _library(path: Path, soname: str) -> None:

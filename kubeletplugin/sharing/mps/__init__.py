@@ -1,0 +1,1 @@
+"""MPS daemons, one a claim, each a pod of its own."""

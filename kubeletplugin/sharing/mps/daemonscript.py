@@ -1,0 +1,56 @@
+"""Script of a daemon's container: starts ``nvidia-cuda-mps-control``, sets the limits, ends it.
+
+It needs a POSIX shell and ``flock`` alone, so that a daemon costs a megabyte besides NVIDIA's
+processes. Commands and environment: NVIDIA's "Multi-Process Service" guide and
+``man nvidia-cuda-mps-control``. Limits are told by index, the daemon's one device being 0: UUIDs
+are not taken everywhere (NVIDIA/k8s-device-plugin#537, #572).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+SCRIPT: Final = """\
+set -eu
+if [ "$(cat /proc/sys/kernel/random/boot_id)" != "$BOOT_ID" ]; then
+  echo 'made for another boot of this node; the node program puts another pod in its place' >&2
+  exit 1
+fi
+exec 9>>/mps/lock
+flock 9
+rm -f /mps/ready
+printf '%s' "$POD_UID" > /mps/pod
+mkdir -p /tmp/libraries
+for library in $LIBRARIES; do
+  ln -sf "${library#*=}" "/tmp/libraries/${library%%=*}"
+done
+export LD_LIBRARY_PATH=/tmp/libraries
+export PATH="${CONTROL%/*}:$PATH"
+"$CONTROL" -f &
+control=$!
+end() {
+  trap - TERM INT
+  rm -f /mps/ready
+  echo quit | "$CONTROL" > /dev/null 2>&1 || kill "$control" 2> /dev/null || true
+  wait "$control" || true
+  exit 0
+}
+trap end TERM INT
+until echo get_server_list | "$CONTROL" > /dev/null 2>&1; do
+  kill -0 "$control" 2> /dev/null || { echo 'the control daemon did not start' >&2; exit 1; }
+  sleep 0.1 2> /dev/null || sleep 1
+done
+if [ -n "$THREADS" ]; then
+  echo "set_default_active_thread_percentage $THREADS" | "$CONTROL"
+fi
+if [ -n "$MEBIBYTES" ]; then
+  echo "set_default_device_pinned_mem_limit 0 ${MEBIBYTES}M" | "$CONTROL"
+fi
+printf '%s' "$SETTINGS" > /mps/ready.new
+mv /mps/ready.new /mps/ready
+wait "$control" || true
+rm -f /mps/ready
+echo 'the control daemon has ended' >&2
+exit 1
+"""
+"""``/mps`` is the claim's directory: its lock is held while anything of the daemon lives."""

@@ -1,0 +1,276 @@
+"""MPS: one daemon a claim, ready before kubelet is told, gone before the slice goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dra.claims.allocation import allocation_config
+from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
+from dra.gpu.inventory import ClaimRef
+from dra.kube.errors import ForbiddenError, KubeError
+from kubeletplugin.journal.entries import State
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.sharing.mps import daemons
+from sim.nvml.machine import GpuSpec
+from tests.kubeletplugin.conftest import A100
+from tests.kubeletplugin.mpspods import DaemonPods, control
+from tests.kubeletplugin.rig import DRIVER, Rig
+from tests.waiting import wait_for
+
+SLICE, OTHER = "gpu-0-mig-3g20gb-9-4", "gpu-0-mig-1g5gb-19-0"
+LIMITS: Obj = {"activeThreadPercentage": 40, "pinnedDeviceMemoryLimit": "4Gi"}
+
+
+EXAMPLES = Path(__file__).parents[2] / "docs/examples"
+
+
+def mps(limits: Obj | None = None, *, kind: str = "MigDeviceConfig") -> Obj:
+    sharing: Obj = {"strategy": "MPS", **({"mps": limits} if limits else {})}
+    parameters = {"apiVersion": "mig.dra.dev/v1alpha1", "kind": kind, "sharing": sharing}
+    return {"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": parameters}}
+
+
+@pytest.fixture
+def sharing(make_rig: Callable[..., Rig]) -> Rig:
+    """A node with a GPU in slices and a whole one, where MPS is enabled."""
+    rig = make_rig(GpuSpec(A100), GpuSpec(A100, mig=False))
+    rig.mps_image = "registry.example.com/plugin:1"
+    rig.start()
+    return rig
+
+
+@pytest.fixture
+def pods(sharing: Rig) -> Iterator[DaemonPods]:
+    made = DaemonPods(sharing)
+    yield made
+    made.close()
+
+
+def edits(rig: Rig, ref: Any) -> Obj:
+    [device] = rig.spec(ref)["devices"]
+    found: Obj = device["containerEdits"]
+    return found
+
+
+def test_a_slice_is_shared_within_limits_that_daemon_and_clients_have(
+    sharing: Rig, pods: DaemonPods
+) -> None:
+    ref = sharing.claim(SLICE, config=[mps(LIMITS)])
+    sharing.prepared(ref)
+    [pod] = pods.pods()
+    [entry] = sharing.journal()
+    uid = ref.uid
+    devices = sharing.roots.state / "mps" / uid / "pipe/.simulated/devices"
+    assert devices.read_text().strip() == entry.mig_uuid
+    assert entry.mig_uuid.startswith("MIG-")
+    assert control(sharing, uid, "get_default_active_thread_percentage") == "40"
+    assert control(sharing, uid, "get_default_device_pinned_mem_limit 0") == "4096M"
+    given = edits(sharing, ref)
+    assert {e for e in given["env"] if "MPS" in e} == {
+        "CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=40",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=4096M",
+    }
+    mounts = {m["containerPath"]: m for m in given["mounts"]}
+    assert mounts["/tmp/nvidia-mps"]["hostPath"] == f"{sharing.roots.state}/mps/{uid}/pipe"
+    assert mounts["/dev/shm"]["hostPath"] == (
+        f"{sharing.roots.kubelet}/pods/{pod['metadata']['uid']}/volumes/kubernetes.io~empty-dir/shm"
+    )
+    for path in ("/tmp/nvidia-mps", "/dev/shm"):
+        assert mounts[path]["options"][:4] == ["rw", "nosuid", "nodev", "noexec"]
+    assert not any(
+        "/log" in m["hostPath"].removeprefix(str(sharing.folder)) for m in mounts.values()
+    )
+    assert sharing.unprepare(ref) == ""
+    assert (pods.pods(), sharing.clean()) == ([], True)
+    assert list((sharing.roots.state / "mps").iterdir()) == []
+
+
+@pytest.mark.parametrize(("name", "device"), [("mps-slice", SLICE), ("mps-gpu", "gpu-1")])
+def test_the_examples_of_the_handbook_get_what_they_ask_for(
+    sharing: Rig, pods: DaemonPods, name: str, device: str
+) -> None:
+    claim, *users = yaml.safe_load_all((EXAMPLES / f"{name}.yaml").read_text())
+    [request] = claim["spec"]["devices"]["requests"]
+    assert {u["spec"]["resourceClaims"][0]["resourceClaimName"] for u in users} == {name}
+    config = allocation_config([request["name"]], claim["spec"]["devices"]["config"], {})
+    claim["metadata"]["namespace"] = "default"
+    made = sharing.api.create(RESOURCE_CLAIMS, claim)
+    ref = ClaimRef("default", name, made["metadata"]["uid"])
+    given = {"request": request["name"], "driver": DRIVER, "pool": sharing.node, "device": device}
+    sharing.allocate(ref, [given], config)
+    sharing.prepared(ref)
+    assert control(sharing, ref.uid, "get_default_active_thread_percentage") == "50"
+    assert control(sharing, ref.uid, "get_default_device_pinned_mem_limit 0") == "8192M"
+
+
+def test_a_slice_that_was_made_before_its_claim_was_allocated_gets_its_daemon(
+    sharing: Rig, pods: DaemonPods
+) -> None:
+    ref = sharing.claim(SLICE, config=[mps(LIMITS)], expected=True)
+    wait_for("the slice", lambda: [e.ahead for e in sharing.journal()] == [True])
+    assert pods.pods() == []
+    assert sharing.daemon is not None
+    journal = sharing.daemon.common.journal
+    journal.put(*(replace(e, mps=None) for e in journal.entries()))
+    sharing.prepared(ref)
+    assert control(sharing, ref.uid, "get_default_active_thread_percentage") == "40"
+    assert sharing.unprepare(ref) == ""
+    assert pods.pods() == []
+
+
+def test_without_limits_none_is_set(sharing: Rig, pods: DaemonPods) -> None:
+    ref = sharing.claim("gpu-1", config=[mps(kind="GpuConfig")])
+    sharing.prepared(ref)
+    [entry] = sharing.journal()
+    devices = sharing.roots.state / "mps" / ref.uid / "pipe/.simulated/devices"
+    assert devices.read_text().strip() == entry.gpu
+    assert control(sharing, ref.uid, "get_default_active_thread_percentage") == "100.0"
+    assert control(sharing, ref.uid, "get_default_device_pinned_mem_limit 0") == ""
+    assert list(edits(sharing, ref)["env"]) == ["CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps"]
+    assert sharing.unprepare(ref) == ""
+    assert pods.pods() == []
+
+
+def test_nothing_in_the_pod_is_a_tenants_text(sharing: Rig, pods: DaemonPods) -> None:
+    ref = sharing.claim(SLICE, name="tenants-own", config=[mps(LIMITS)])
+    sharing.prepared(ref)
+    [pod] = pods.pods()
+    assert pod["metadata"]["annotations"] == {f"{DRIVER}/claim": "default/tenants-own"}
+    assert "tenants-own" not in str(pod["spec"])
+    assert (pod["metadata"]["namespace"], pod["spec"]["nodeName"]) == ("default", sharing.node)
+    [owner] = pod["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["controller"]) == ("Node", sharing.node, True)
+    assert pod["spec"]["automountServiceAccountToken"] is False
+
+
+def test_it_runs_on_when_the_node_program_is_started_again(sharing: Rig, pods: DaemonPods) -> None:
+    ref = sharing.claim(SLICE, config=[mps(LIMITS)])
+    sharing.prepared(ref)
+    before = pods.pods()
+    spec = sharing.spec(ref)
+    sharing.restart()
+    sharing.prepared(ref)
+    assert [p["metadata"]["uid"] for p in pods.pods()] == [p["metadata"]["uid"] for p in before]
+    assert sharing.spec(ref) == spec
+    assert sharing.unprepare(ref) == ""
+    assert pods.pods() == []
+
+
+def test_a_claim_is_not_prepared_before_its_daemon_is_ready(
+    sharing: Rig, pods: DaemonPods, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pods.runs = False
+    ref = sharing.claim(SLICE, config=[mps()])
+    with monkeypatch.context() as briefly:
+        briefly.setattr(daemons, "WAIT_SECONDS", 0.3)
+        error = sharing.refused(ref)
+    assert f"pod default/mps-{ref.uid} is not started" in error or "was just made" in error
+    assert "is not ready after 0.3 s" in error
+    wait_for("the rollback", sharing.clean)
+    wait_for("the pod's end", lambda: pods.pods() == [])
+    pods.runs = True
+    sharing.prepared(ref)
+
+
+def test_a_daemon_that_does_not_end_is_named_as_the_holder_and_the_slice_stays(
+    sharing: Rig, pods: DaemonPods, short_patience: None
+) -> None:
+    ref = sharing.claim(SLICE, config=[mps()])
+    sharing.prepared(ref)
+    pods.holds = True
+    assert sharing.unprepare(ref) == ""
+    [left] = sharing.journal()
+    assert left.state is State.LEFTOVER
+    assert f"MPS daemon holds the device: pod default/mps-{ref.uid} is being deleted" in left.note
+    assert sharing.slices() == [(0, "3g.20gb", 4, True)]
+    pods.holds = False
+    wait_for("the removal", lambda: tended(sharing))
+    assert pods.pods() == []
+
+
+def tended(rig: Rig) -> bool:
+    assert rig.daemon is not None
+    rig.daemon.claims.janitor.tend(everything=True)
+    return rig.clean()
+
+
+def test_a_daemon_that_crashed_is_started_by_kubelet_with_its_limits(
+    sharing: Rig, pods: DaemonPods
+) -> None:
+    ref = sharing.claim(SLICE, config=[mps(LIMITS)])
+    sharing.prepared(ref)
+    pods.crash(ref.uid)
+    sharing.prepared(ref)
+    assert control(sharing, ref.uid, "get_default_active_thread_percentage") == "40"
+
+
+def test_a_pod_that_somebody_deleted_is_made_again(sharing: Rig, pods: DaemonPods) -> None:
+    ref = sharing.claim(SLICE, config=[mps(LIMITS)])
+    sharing.prepared(ref)
+    [pod] = pods.pods()
+    sharing.api.delete(PODS, pod["metadata"]["name"], namespace="default")
+    wait_for("its end", lambda: pods.pods() == [])
+    assert sharing.daemon is not None
+    sharing.daemon.claims.janitor.tend(everything=True)
+    wait_for("another", lambda: pods.pods() != [])
+    assert pods.pods()[0]["metadata"]["uid"] != pod["metadata"]["uid"]
+
+
+def test_after_a_reboot_the_daemon_serves_the_slice_that_is_made_again(
+    sharing: Rig, pods: DaemonPods
+) -> None:
+    ref = sharing.claim(SLICE, config=[mps(LIMITS)])
+    sharing.prepared(ref)
+    before = pods.pods()
+    sharing.stop()
+    sharing.machine.reboot()
+    sharing.start()
+    sharing.prepared(ref)
+    [entry], [pod] = sharing.journal(), pods.pods()
+    assert pod["metadata"]["uid"] != before[0]["metadata"]["uid"]
+    devices = sharing.roots.state / "mps" / ref.uid / "pipe/.simulated/devices"
+    assert devices.read_text().strip() == entry.mig_uuid
+
+
+def test_daemons_of_no_claim_are_swept(sharing: Rig, pods: DaemonPods) -> None:
+    ref, gone = sharing.claim(SLICE, config=[mps()]), sharing.claim(OTHER, config=[mps()])
+    sharing.prepared(ref)
+    sharing.prepared(gone)
+    sharing.stop()
+    sharing.delete_claim(gone)
+    journal = Journal(sharing.roots.state / "journal.json")
+    journal.remove(*journal.of_claim(gone.uid))
+    sharing.start()
+    wait_for(
+        "the sweep", lambda: [p["metadata"]["name"] for p in pods.pods()] == [f"mps-{ref.uid}"]
+    )
+
+
+def test_where_it_is_not_enabled_it_is_refused_before_anything_is_made(rig: Rig) -> None:
+    error = rig.refused(rig.claim(SLICE, config=[mps()]))
+    assert "sharing.strategy 'MPS' is not enabled on this node" in error
+    assert "chart: mps.enabled" in error
+    assert (rig.mutations(), rig.journal()) == ([], ())
+
+
+def test_without_nvidias_programs_it_is_said_what_is_missing(sharing: Rig) -> None:
+    (sharing.roots.host / "usr/bin/nvidia-cuda-mps-server").unlink()
+    error = sharing.refused(sharing.claim(SLICE, config=[mps()]))
+    assert "nvidia-cuda-mps-server not found below" in error
+    assert sharing.mutations() == []
+
+
+def test_where_pods_may_not_be_made_the_right_is_named(sharing: Rig) -> None:
+    def refuse(method: str, path: str) -> KubeError | None:
+        return ForbiddenError("no", status=403) if "/pods" in path else None
+
+    sharing.http.refuse = refuse
+    error = sharing.refused(sharing.claim(SLICE, config=[mps()]))
+    assert "grant this plugin's service account get, list, create and delete on pods" in error
