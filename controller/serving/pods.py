@@ -145,10 +145,11 @@ class PodService:
 
     def _hand_over(self, pod: Pod) -> None:
         """Have kube-scheduler take ``pod``, which has what it needs of us."""
-        gated = self._allocations.is_gated(pod)
-        if gated and not self._gang_writes.holds_gate(pod):
+        if self._gang_writes.holds_gate(pod):
+            return  # until all of its gang have theirs, nobody is to be ended for it either
+        if self._allocations.is_gated(pod):
             self._allocations.lift_gate(pod, partial(self._answers.to_pod, pod.key))
-        elif not gated and (again := self._nominations.look_at(pod)) is not None:
+        elif (again := self._nominations.look_at(pod)) is not None:
             self._agenda.add_pod(pod.key, at=again)
 
     def _rests(self, pod: Pod, examined: Examined, problem: Problem) -> bool:

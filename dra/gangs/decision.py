@@ -7,7 +7,7 @@ does not fit any more is decided anew, so that in the end all of it fits togethe
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Hashable, Sequence
+from collections.abc import Generator, Hashable, Iterator, Sequence
 from dataclasses import replace
 
 from dra.allocator.explain.judge import explain
@@ -48,6 +48,7 @@ class GangDecision:
         self._parts = 0
         self._allocator = questions.allocator
         self._alone = False
+        self._attempt = candidates[0]
         self._work = self._decide()
 
     def go_on(self, *, steps: int | None = None) -> GangOutcome | None:
@@ -138,13 +139,15 @@ class GangDecision:
             self._given_up = outcome.given_up
             if outcome.decision is None:
                 return False
-            self._count(Placed(problem, rest, outcome.decision, outcome.decision.node))
+            tried = self._like(rest, self._attempt)
+            self._count(Placed(problem, tried, outcome.decision, outcome.decision.node))
             return True
 
     def _search(self, problem: Problem, rest: Problem) -> Generator[None, None, Outcome | None]:
         """Outcome for what is left of ``problem``; None when that is something else meanwhile."""
         found = Outcome(None)
-        for attempt in self._questions.attempts(rest):
+        for attempt in self._attempts(rest):
+            self._attempt = attempt
             ongoing = OngoingDecision(attempt)
             while True:
                 before = ongoing.steps
@@ -157,11 +160,22 @@ class GangDecision:
                 now = self._trial.rest(problem)
                 if now.claims != rest.claims:
                     return None
-                ongoing.problem = replace(now, excluded=attempt.excluded)
+                ongoing.problem = replace(self._like(now, attempt), excluded=attempt.excluded)
             found = outcome
             if found.decision is not None:
                 break
         return found
+
+    def _attempts(self, rest: Problem) -> Iterator[Problem]:
+        yield from self._questions.attempts(rest)
+        allocator = self._allocator(rest.pod)
+        for attempt in self._questions.with_room_made(rest, allocator):
+            self._left -= len(allocator.fleet.nodes)
+            yield attempt
+
+    def _like(self, rest: Problem, attempt: Problem) -> Problem:
+        """``rest`` as of now, with room made if ``attempt`` has it made."""
+        return replace(rest, rules=attempt.rules, makes_room=True) if attempt.makes_room else rest
 
     def _count(self, placed: Placed) -> None:
         self._seen.setdefault(placed.node, self._trial.traits(placed.node))
@@ -181,7 +195,7 @@ class GangDecision:
         self._seen = {n: seen for n, seen in self._seen.items() if n not in changed}
         again: list[Problem] = []
         for each in found:
-            rest = self._trial.rest(each.problem)
+            rest = self._like(self._trial.rest(each.problem), each.rest)
             allocator = self._allocator(rest.pod)
             if (
                 each.node in changed

@@ -22,12 +22,14 @@ class Questions:
     ``allocator`` gives the one that decides for it. ``attempts`` are its problem on fewer nodes,
     and last on all. ``kind`` is equal for problems that fail alike, None for one of its own.
     ``own_allocator`` gives the one with which a pod leaves others of its gang what is held back for
-    each of them; None where nothing is.
+    each of them; None where nothing is. ``with_room_made`` are attempts after these, on nodes where
+    others would be ended for the pod.
     """
 
     allocator: Callable[[Pod], Allocator]
     attempts: Callable[[Problem], Iterable[Problem]] = lambda problem: (problem,)
     kind: Callable[[Problem], Hashable | None] = lambda _: None
+    with_room_made: Callable[[Problem, Allocator], Iterable[Problem]] = lambda *_: ()
     own_allocator: Callable[[Pod], Allocator] | None = None
 
 

@@ -9,6 +9,7 @@ from controller.cluster.known_gangs import Gang
 from controller.queue.fairness import WaitingLine
 from controller.queue.room import Room
 from controller.serving.agenda import Agenda
+from dra.allocator.contention.making_room import with_room_made
 from dra.allocator.problem import Problem
 from dra.claims.reasons import Obstacle
 from dra.common.resources import ObjectKey
@@ -101,7 +102,8 @@ class Refusals:
             return False
         nodes = room.since(refusal.room)
         allocator = self._line.allocator_for(failed.pod)
-        if nodes is None or any(allocator.could_serve(failed, node) for node in nodes):
+        easier = with_room_made(failed, allocator)
+        if nodes is None or any(allocator.could_serve(easier, node) for node in nodes):
             return True
         refusal.room = room.version
         return False

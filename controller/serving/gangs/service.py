@@ -22,6 +22,7 @@ from controller.serving.gangs.halves import HalfGangs
 from controller.serving.gangs.refusals import Refusal, Refusals
 from controller.serving.gangs.writes import GangWrites
 from controller.serving.placing import Placing, Refused
+from dra.allocator.contention.making_room import attempts_with_preemption
 from dra.allocator.problem import Problem
 from dra.cel.kinds import UnansweredError
 from dra.claims.reasons import Obstacle, Reason
@@ -219,7 +220,9 @@ class Gangs:
         cluster, placing = self._cluster, self._placing
         line = self._line
         own = line.own_allocator_for if line.is_held_for(gang_uid(gang.key)) else None
-        questions = Questions(line.allocator_for, placing.attempts, alike, own)
+        questions = Questions(
+            line.allocator_for, placing.attempts, alike, attempts_with_preemption, own
+        )
         posed = [placing.without_excluded(problem) for problem in problems]
         return GangDecision(posed, need, Trial(cluster.fleet, cluster.hosts), questions)
 

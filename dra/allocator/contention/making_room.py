@@ -25,14 +25,18 @@ def decide_with_preemption(problem: Problem, allocator: Allocator) -> Decision |
 
     None where the pod may not preempt, where its claims tie it to nodes, or where no node will do.
     """
-    easier = with_room_made(problem, allocator)
-    if easier is problem or allocator.decide(easier) is None:  # not for the resources alone
-        return None
-    for attempt in _attempts(easier, allocator):
+    for attempt in attempts_with_preemption(problem, allocator):
         decision = allocator.decide(attempt)
         if decision is not None:
             return decision
     return None
+
+
+def attempts_with_preemption(problem: Problem, allocator: Allocator) -> Iterator[Problem]:
+    """``problem`` as if room were made, on ever other nodes, the best first; none if in vain."""
+    easier = with_room_made(problem, allocator)
+    if easier is not problem and allocator.decide(easier) is not None:  # for the resources alone
+        yield from _attempts(easier, allocator)
 
 
 def with_room_made(problem: Problem, allocator: Allocator) -> Problem:
