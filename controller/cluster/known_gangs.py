@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -27,6 +27,8 @@ class Gang:
     gated: set[ObjectKey] = field(default_factory=set)
     stated: Counter[str | None] = field(default_factory=Counter)
     version: int = 0
+    minimum: tuple[int, int | Unclear] | None = None
+    """Number of pods that are needed, with the version of which that was found."""
 
     @property
     def key(self) -> GangKey:
@@ -66,7 +68,10 @@ class KnownGangs:
 
     def minimum(self, gang: Gang) -> int | Unclear:
         """The number of pods of ``gang`` that are allocated together, at the least."""
-        return find_minimum(gang.membership, gang.stated.keys(), self._groups)
+        if gang.minimum is None or gang.minimum[0] != gang.version:
+            found = find_minimum(gang.membership, gang.stated.keys(), self._groups)
+            gang.minimum = gang.version, found
+        return gang.minimum[1]
 
     def change(self, key: ObjectKey, pod: Pod | None) -> None:
         """A pod is there, or there no more."""
@@ -98,6 +103,8 @@ class KnownGangs:
         kind = kind_of(resource)
         if kind is not None:
             self._groups.remove(kind, *key)
+            for gang in self._gangs_of(lambda ref: ref[:3] == (kind, *key)):
+                gang.version += 1
 
     def _join(self, key: ObjectKey, part: _Part) -> None:
         membership = part.membership
@@ -135,10 +142,14 @@ class KnownGangs:
         self._effects.pods.update(islice(filter(self._waits, gang.members), 1))
 
     def _wake_those(self, concerns: Callable[[GroupRef], bool]) -> None:
+        for gang in self._gangs_of(concerns):
+            gang.version += 1
+            self._effects.pods.update(filter(self._waits, gang.members))
+
+    def _gangs_of(self, concerns: Callable[[GroupRef], bool]) -> Iterator[Gang]:
+        """The gangs whose size an object says that ``concerns`` selects."""
         for ref, keys in self._of_group.items():
-            for gang in map(self._gangs.__getitem__, keys) if concerns(ref) else ():
-                gang.version += 1
-                self._effects.pods.update(filter(self._waits, gang.members))
+            yield from map(self._gangs.__getitem__, keys) if concerns(ref) else ()
 
     def _waits(self, key: ObjectKey) -> bool:
         pod = self._pods.get(key)

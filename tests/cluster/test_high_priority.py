@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -100,7 +101,7 @@ def test_so_does_one_that_kube_scheduler_knows(knowing_site: Site, gates: list[O
         "spec": {"schedulingPolicy": {"gang": {"minCount": 3}}},
     }
     knowing_site.workload.create(group)
-    spec = {"priorityClassName": URGENT, "schedulingGates": gates}
+    spec: dict[str, Any] = {"priorityClassName": URGENT, "schedulingGates": gates}
     spec["schedulingGroup"] = {"podGroupName": "urgent"}
     knowing_site.start(3, "urgent", cpu="3", **spec)
     assert len({*knowing_site.nodes(timeout=60)}) == 3

@@ -74,6 +74,15 @@ class Refusals:
             if key != pod.key and (is_new or not self._agenda.pods.waits(key)):
                 self._agenda.add_pod(key)
 
+    def is_fresh(self, gang: Gang) -> bool:
+        """True if ``gang`` was refused a short while ago and is the same: it lacks something.
+
+        To count thousands of pods for each of them takes long.
+        """
+        kept = self._kept.get(gang.key)
+        same = kept is not None and kept.version == gang.version
+        return kept is not None and same and self._now() < kept.at + DETAILS_SECONDS
+
     def find(self, pod: Pod, gang: Gang, minimum: int) -> Refusal | None:
         """The refusal that still stands when ``pod`` is looked at; None where there is none."""
         kept = self._kept.get(gang.key)

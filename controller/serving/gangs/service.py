@@ -86,6 +86,8 @@ class Gangs:
         minimum = self._cluster.gangs.minimum(gang)
         if isinstance(minimum, Unclear):
             return gang
+        if minimum > 1 and self._refusals.is_fresh(gang):
+            return gang
         if minimum <= 1 or self._counts.count(gang, minimum).need <= 0:
             self._forget(gang.key)
             return None
