@@ -86,7 +86,7 @@ def test_a_gang_of_high_priority_gets_slices_where_others_fill_the_cpu(
     site: Site, gates: list[Obj]
 ) -> None:
     labels = {NAME_LABEL: "urgent", COUNT_LABEL: "3"}
-    spec = {"priorityClassName": URGENT, "schedulingGates": gates}
+    spec: dict[str, Any] = {"priorityClassName": URGENT, "schedulingGates": gates}
     site.start(3, "urgent", labels=labels, cpu="3", **spec)
     assert len({*site.nodes(timeout=60)}) == 3
     site.check_writes()
