@@ -16,12 +16,14 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 import sim.nvml
+from dra.claims.binding import published_binding
 from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import AllocatorKind, ClaimRef, Inventory
 from dra.gpu.names import parse_device
 from dra.gpu.reservations import Reservation, ReservedDevice, as_fields
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import KubeError, ObjectNotFoundError, UnavailableError
+from dra.kube.mirror.store import Change
 from kubeletplugin.claims.node import ClaimAnswer
 from kubeletplugin.daemon.daemon import Daemon
 from kubeletplugin.errors import PluginError
@@ -102,10 +104,16 @@ class Site:
         labels = {"nvidia.com/mig.config": layout}
         self.api().patch(NODES, NODE, {"metadata": {"labels": labels}})
 
-    def claim(self, name: str, devices: Sequence[str]) -> ClaimRef:
-        """A claim that was given these devices, one request each."""
+    def claim(self, name: str, devices: Sequence[str], *, awaited: bool = False) -> ClaimRef:
+        """A claim that was given these devices, one request each.
+
+        ``awaited``: kube-scheduler binds its pod only once they are made.
+        """
         body = {"metadata": {"name": name, "namespace": "default"}}
-        made = self.api().create(RESOURCE_CLAIMS, {**body, "status": _given(name, devices)})
+        status = _given(name, devices)
+        for result in status["allocation"]["devices"]["results"] if awaited else ():
+            result.update(published_binding())
+        made = self.api().create(RESOURCE_CLAIMS, {**body, "status": status})
         return ClaimRef("default", name, made["metadata"]["uid"])
 
     def allocate(self, ref: ClaimRef, devices: Sequence[str]) -> None:
@@ -128,6 +136,17 @@ class Site:
             self.api().delete(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace, uid=ref.uid)
         except KubeError:
             return
+
+    def unreserve(self, ref: ClaimRef) -> None:
+        """No pod is to use it any more; its allocation stays."""
+        api, body = self.api(), {"status": {"reservedFor": None}}
+        api.patch(RESOURCE_CLAIMS, ref.name, body, namespace=ref.namespace, subresource="status")
+
+    def status(self, ref: ClaimRef) -> Obj:
+        """Status of a claim as the API has it."""
+        found = self.api().get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
+        status: Obj = found["status"]
+        return status
 
     def deallocate(self, ref: ClaimRef) -> None:
         """The allocation is taken back, as no pod uses it."""
@@ -276,6 +295,15 @@ class Plant:
         """
         self.run(lambda: self.daemon.claims.eager.expect(ref, tuple(devices)))
         self.eager_round(hung=hung)
+
+    def watch(self, ref: ClaimRef) -> None:
+        """What the watch of this node's claims tells of one: make its slices, or give them back."""
+        claims = self.daemon.claims
+        assert claims.claim_watch is not None
+        watch = claims.claim_watch
+        found = self.site.api().get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
+        self.run(lambda: watch._changed(Change("added", None, found)))
+        self.eager_round()
 
     def read_reservations(self) -> None:
         """Make what is reserved in the MigNode, and give back what is no more."""

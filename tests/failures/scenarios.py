@@ -12,8 +12,9 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dra.claims.binding import SLICE_MADE
 from dra.gpu.inventory import ClaimRef
-from tests.failures.agreement import check_claim, check_foreign, check_settled
+from tests.failures.agreement import check_claim, check_foreign, check_settled, instance_of
 from tests.failures.plant import Plant, Site
 from tests.failures.steps import KilledError, Step, StepRecorder, hooked
 
@@ -51,9 +52,10 @@ class Scenario:
     ``wanted`` is whether kubelet wants the claim prepared when it asks again. ``neighbour_waits``:
     the neighbour's slice went with a reboot and is there again once kubelet asks for it. With
     ``keeps`` GPU instances of released slices are kept. With ``reserves`` the claim is allocated
-    only when kubelet wants it; before, its devices are reserved. ``prelude`` is what the process
-    that is interrupted does before. ``layouts`` are two that the second GPU has, one before and one
-    after; ``ready`` are slices that are there in the end besides those that are wanted.
+    only when kubelet wants it; before, its devices are reserved. ``awaited``: kube-scheduler binds
+    the pod only once its slices are made. ``prelude`` is what the process that is interrupted does
+    before. ``layouts`` are two that the second GPU has, one before and one after; ``ready`` are
+    slices that are there in the end besides those that are wanted.
     """
 
     devices: tuple[str, ...]
@@ -66,6 +68,7 @@ class Scenario:
     reserves: bool = False
     layouts: tuple[str, str] | None = None
     ready: tuple[str, ...] = ()
+    awaited: bool = False
     prelude: Callable[[Scene, Plant], None] = lambda scene, plant: None
 
 
@@ -155,15 +158,15 @@ def _kept(*devices: str) -> Callable[[Scene, Plant], None]:
 
 
 def _make_ahead(scene: Scene, plant: Plant) -> None:
-    plant.make_ahead(scene.target, scene.devices)
+    plant.watch(scene.target)
     plant.publish()
     known = plant.daemon.common.journal.of_claim(scene.target.uid)
     assert [e.device for e in known if e.ahead] == list(scene.devices)
 
 
 def _give_back(scene: Scene, plant: Plant) -> None:
-    scene.site.deallocate(scene.target)
-    plant.make_ahead(scene.target, ())
+    scene.site.unreserve(scene.target)
+    plant.watch(scene.target)
     plant.publish()
 
 
@@ -226,10 +229,12 @@ SCENARIOS: Mapping[str, Scenario] = {
     "unprepare one slice": Scenario(TARGET, _both, _unprepare, wanted=False),
     "unprepare two slices on two GPUs": Scenario(TWO_GPUS, _both, _unprepare, wanted=False),
     "recover a slice that is half made": Scenario(TARGET, _half_made, _start, starts=False),
-    "make ahead two slices on two GPUs": Scenario(TWO_GPUS, _only_neighbour, _make_ahead),
+    "make ahead two slices on two GPUs": Scenario(
+        TWO_GPUS, _only_neighbour, _make_ahead, awaited=True
+    ),
     "meet two slices that were made ahead": Scenario(TWO_GPUS, _ahead, _prepare),
     "give back two slices that were made ahead": Scenario(
-        TWO_GPUS, _ahead, _give_back, wanted=False
+        TWO_GPUS, _ahead, _give_back, wanted=False, awaited=True
     ),
     "recover a slice that is half made ahead": Scenario(TARGET, _half_ahead, _start, starts=False),
     "make a slice that is reserved": Scenario(TARGET, _unallocated, _make_reserved, reserves=True),
@@ -279,7 +284,8 @@ def set_scene(root: str, name: str, variant: str = "") -> Scene:
     if layouts:
         site.declare("before")
     _make_foreign(site)
-    target, neighbour = site.claim("target", scenario.devices), site.claim("neighbour", NEIGHBOUR)
+    target = site.claim("target", scenario.devices, awaited=scenario.awaited)
+    neighbour = site.claim("neighbour", NEIGHBOUR)
     scene = Scene(site, target, scenario.devices, neighbour, frozenset())
     scenario.setup(scene)
     found = [g.key for g in site.machine.gpu(0).gpu_instances if g.start == FOREIGN[1]]
@@ -356,6 +362,8 @@ def recover(scene: Scene, name: str, kept: str, *, every_way: bool) -> None:
             before = None if scenario.neighbour_waits else _neighbour(scene)
             plant.start()
             _check_others(scene, before)
+            if scenario.awaited:
+                _check_told(scene, plant)
             if scenario.reserves:
                 _end_reservation(scene, plant, allocated=way is _kubelet_prepares)
             way(scene, plant)
@@ -384,6 +392,22 @@ def _kubelet_prepares(scene: Scene, plant: Plant) -> None:
     assert [d.device for d in outcome.devices] == list(scene.devices)
     check_claim(scene.site, scene.target, scene.devices)
     assert plant.prepare(scene.target) == outcome, "a repeated call changes nothing"
+
+
+def _check_told(scene: Scene, plant: Plant) -> None:
+    """kube-scheduler is told of slices that are there, while a pod has their claim reserved."""
+    for _ in range(2):  # what is written is watched too
+        plant.watch(scene.target)
+        plant.publish()
+    status = scene.site.status(scene.target)
+    told = {
+        device["device"]
+        for device in status.get("devices", ())
+        for condition in device["conditions"]
+        if (condition["type"], condition["status"]) == (SLICE_MADE, "True")
+    }
+    there = {d for d in scene.devices if instance_of(scene.site, d) is not None}
+    assert told == there == (set(scene.devices) if "reservedFor" in status else set())
 
 
 def _end_reservation(scene: Scene, plant: Plant, *, allocated: bool) -> None:
