@@ -1,4 +1,4 @@
-"""Review of the opaque configuration in claims, claim templates and classes."""
+"""Review of the opaque configuration in claims, templates and classes, and of node classes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 from api import config
 from api.errors import InvalidObjectError
 from dra.common.resources import Obj
+from dra.layouts.files import SUFFIXES, read_file
 
 _DEVICES: dict[str, tuple[str, ...]] = {
     "ResourceClaim": ("spec", "devices"),
@@ -37,6 +38,8 @@ def answer(review: Obj, *, driver: str) -> Obj:
 def _problems(obj: object, driver: str) -> Iterator[str]:
     """Each bad configuration with its field, and what would be a good one."""
     kind = obj.get("kind") if isinstance(obj, dict) else None
+    if kind == "ConfigMap":
+        yield from _bad_files(obj)
     steps = _DEVICES.get(str(kind), ())
     found: Any = obj
     for step in (*steps, "config"):
@@ -51,6 +54,16 @@ def _problems(obj: object, driver: str) -> Iterator[str]:
             field = ".".join((*steps, f"config[{index}]", "opaque.parameters"))
             field += f".{error.path}" if error.path else ""
             yield f"{field}: {error.problem}; {_remedy()}"
+
+
+def _bad_files(obj: Any) -> Iterator[str]:
+    """Each file of a ConfigMap that is no class of nodes and none of mig-parted's."""
+    for name, text in (obj.get("data") or {}).items():
+        if str(name).endswith(SUFFIXES):
+            try:
+                read_file(text)
+            except InvalidObjectError as error:
+                yield f"data.{name}: {error}"
 
 
 def _remedy() -> str:

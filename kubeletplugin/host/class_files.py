@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
-
-import yaml
 
 from api.errors import InvalidObjectError
-from api.layouts import Layout, decode_layouts, is_layouts
-from api.nodeclass import NodeClass, decode_node_class
+from api.layouts import Layout
+from api.nodeclass import NodeClass
 from dra.layouts.choosing import Classes
+from dra.layouts.files import SUFFIXES, read_file
 
 _log = logging.getLogger(__name__)
-_SUFFIXES = frozenset({".yaml", ".yml", ".json"})
 
 
 class ClassFiles:
@@ -57,13 +54,14 @@ def read_classes(folder: Path) -> Classes:
         return Classes({}, {}, {"default": f"{folder}: {error.strerror or error}"})
     for path in files:
         try:
-            obj: Any = yaml.load(path.read_bytes(), Loader=yaml.CSafeLoader)
-            if is_layouts(obj):
-                layouts |= decode_layouts(obj)
-            else:
-                classes[path.stem] = decode_node_class(obj)
-        except (OSError, ValueError, yaml.YAMLError, InvalidObjectError) as error:
-            problems[path.stem] = f"{path.name}: {' '.join(str(error).split())}"
+            found = read_file(path.read_bytes())
+        except (OSError, InvalidObjectError) as error:
+            problems[path.stem] = f"{path.name}: {error}"
+            continue
+        if isinstance(found, NodeClass):
+            classes[path.stem] = found
+        else:
+            layouts |= found
     return Classes(classes, layouts, problems)
 
 
@@ -71,5 +69,5 @@ def _files(folder: Path) -> list[Path]:
     return sorted(
         p
         for p in folder.iterdir()
-        if p.suffix in _SUFFIXES and not p.name.startswith(".") and p.is_file()
+        if p.suffix in SUFFIXES and not p.name.startswith(".") and p.is_file()
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from cryptography import x509
 
 from controller.webhook.certificates import Served, make, renewed
 from controller.webhook.review import answer
+from kubeletplugin.host.class_files import read_classes
 
 DRIVER = "mig.dra.dev"
 GOOD = {
@@ -65,6 +67,39 @@ def test_a_bad_configuration_is_refused_with_object_field_and_remedy(kind: str, 
     assert "'cheapest'" in text
     assert "'kind': 'MigDeviceConfig'" in text
     assert "config[0]" not in text
+
+
+CLASS = """
+apiVersion: mig.dra.dev/v1alpha1
+kind: MigNodeClass
+mode: {mode}
+"""
+
+
+def files(**data: str) -> dict[str, Any]:
+    body = {"kind": "ConfigMap", "metadata": {"name": "classes"}, "data": data}
+    return {
+        "request": {
+            "uid": "u1",
+            "kind": {"kind": "ConfigMap"},
+            "namespace": "mig",
+            "object": body,
+        }
+    }
+
+
+def test_a_file_of_node_classes_is_refused_with_the_words_of_the_node(tmp_path: Path) -> None:
+    bad = CLASS.format(mode="fast")
+    given = files(
+        **{"default.yaml": bad, "good.yaml": CLASS.format(mode="whole"), "notes.txt": "["}
+    )
+    (tmp_path / "default.yaml").write_text(bad)
+    told = read_classes(tmp_path).problems["default"]
+    assert "field 'mode': 'fast' is not allowed; allowed are: on-demand, layout, whole" in told
+    assert refusal(given) == f"ConfigMap mig/classes: data.{told}"
+    assert "data.default.yaml: MigNodeClass: no YAML" in refusal(files(**{"default.yaml": "["}))
+    good = answer(files(**{"good.yaml": CLASS.format(mode="whole")}), driver=DRIVER)
+    assert good["response"]["allowed"] is True
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,11 @@ VALUES: dict[str, Obj] = {
         },
         "finalizerAtCreation": {"classes": ["team-slices", "other.example.com"]},
     },
-    "webhook": {"webhook": {"enabled": True}, "driverName": "other.example.com"},
+    "webhook": {
+        "webhook": {"enabled": True},
+        "driverName": "other.example.com",
+        "nodeClasses": {"classes": {"default": {}}, "configMaps": ["mig-parted"]},
+    },
     "bare": {
         "crd": {"install": False},
         "admissionPolicies": {"enabled": False},

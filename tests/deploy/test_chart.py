@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 
 import helm_python
 import kubernetes_validate
@@ -10,7 +11,7 @@ import pytest
 import yaml
 
 from dra.common.resources import Obj
-from hack.cluster.driver.chart import CHART, REPOSITORY, find, notes, render
+from hack.cluster.driver.chart import CHART, REPOSITORY, find, notes, pod_spec, render
 from tests.deploy.charts import MONITORING, VALUES, rendered, rules
 
 
@@ -140,3 +141,24 @@ def test_the_versions_are_the_projects() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     project = (REPOSITORY / "pyproject.toml").read_text()
     assert f'\nversion = "{chart["appVersion"]}"\n' in project
+
+
+def test_files_of_node_classes_are_mounted_and_reviewed() -> None:
+    objects = render(VALUES["webhook"])
+    made = find(objects, "ConfigMap", "-classes")
+    text = yaml.safe_load(made["data"]["default.yaml"])
+    assert text == {"apiVersion": "mig.dra.dev/v1alpha1", "kind": "MigNodeClass"}
+    names = [made["metadata"]["name"], "mig-parted"]
+    volumes = {v["name"]: v for v in pod_spec(objects, "kubelet-plugin")["volumes"]}
+    sources = volumes["node-classes"]["projected"]["sources"]
+    assert [s["configMap"]["name"] for s in sources] == names
+    hooks = find(objects, "ValidatingWebhookConfiguration")["webhooks"]
+    [hook] = [h for h in hooks if h["name"] == "configmaps.other.example.com"]
+    [condition] = hook["matchConditions"]
+    assert json.loads(condition["expression"].removeprefix("object.metadata.name in ")) == [
+        "mig-parted",
+        made["metadata"]["name"],
+    ]
+    assert not [
+        v for v in pod_spec(render(), "kubelet-plugin")["volumes"] if "classes" in v["name"]
+    ]
