@@ -88,6 +88,7 @@ _WORDS = {State.LEFTOVER: "reclaiming"}
 """Words of the file that are not the state's own: earlier versions read and write them so."""
 _STATES = {_WORDS.get(state, state.value): state for state in State}
 _SHOWN_REASON = 300
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 _UNSURE = {
     "state": State.ORPHAN.value,
     "profile": "",
@@ -125,7 +126,7 @@ class Encoder:
     def _text(self, entry: Entry) -> str:
         before, text = self._texts.get(entry.key, (None, ""))
         # The same object, as entries that are equal may differ in what a newer version wrote.
-        return text if before is entry else _canonical(_record(entry))
+        return text if before is entry else _text(entry)
 
 
 def encode(contents: Contents) -> bytes:
@@ -232,11 +233,23 @@ def _entry(fields: _Fields, raw: Record) -> Entry:
     )
 
 
-def _record(entry: Entry) -> Record:
+def _text(entry: Entry) -> str:
+    """The canonical text of an entry's record."""
     if entry.quarantined:
-        return entry.extra
+        return _canonical(entry.extra)
+    fields = _fields(entry)
+    newer = {k: v for k, v in entry.extra.items() if k not in _KNOWN}
+    if not newer:
+        encoded = msgspec.json.encode(fields, order="sorted")
+        if encoded.isascii() and b"\x7f" not in encoded:  # which are not escaped in it
+            return encoded.decode()
+    known: Record = msgspec.to_builtins(fields)
+    return _canonical({**newer, **known})
+
+
+def _fields(entry: Entry) -> _Fields:
     placement = entry.placement
-    fields = _Fields(
+    return _Fields(
         namespace=entry.claim.namespace,
         name=entry.claim.name,
         uid=entry.claim.uid,
@@ -267,9 +280,6 @@ def _record(entry: Entry) -> Record:
         idle=entry.idle,
         layout=entry.layout,
     )
-    newer = {k: v for k, v in entry.extra.items() if k not in _KNOWN}
-    known: Record = msgspec.to_builtins(fields)
-    return {**newer, **known}
 
 
 def _checksum(body: Record) -> str:
@@ -277,7 +287,7 @@ def _checksum(body: Record) -> str:
 
 
 def _canonical(body: Record) -> str:
-    return json.dumps(body, sort_keys=True, separators=(",", ":"))
+    return _CANONICAL.encode(body)
 
 
 def _digest(text: str) -> str:

@@ -11,6 +11,7 @@ import pytest
 
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
+from dra.gpu.shares import Share
 from kubeletplugin.errors import HostError
 from kubeletplugin.journal.journal import Entry, Journal, State, previous
 from kubeletplugin.journal.journalfile import Contents, Encoder, decode, encode
@@ -180,6 +181,33 @@ def test_a_listener_may_ask_the_journal(tmp_path: Path) -> None:
     journal.retry()
     journal.remove(entry("u2"))
     assert seen == [(1, ""), (1, ""), (1, ""), (1, ""), (1, "cannot write"), (1, ""), (0, "")]
+
+
+ALL_ASCII = "".join(map(chr, range(128)))
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        "",
+        '"\\/\b\f\n\r\t\0\x1f\x7f',
+        "\x80\u2028 \U0001f600",
+        "<>&'",
+        "".join(map(chr, range(128))),
+    ],
+)
+def test_the_checksum_is_that_of_the_file_as_json_writes_it(note: str) -> None:
+    share = Share(1024, 10, "team")
+    entries = (
+        entry("u1", note=note),
+        entry("u2", note=note, requests=("b", "a"), share=share, ahead=True, extra={"z": 1}),
+    )
+    data = encode(Contents(3, entries, unread=({"uid": note},)))
+    body = json.loads(data)
+    del body["checksum"]
+    text = json.dumps(body, sort_keys=True, separators=(",", ":"))
+    assert data.decode().startswith(text[:-1])
+    assert decode(data).entries == entries
 
 
 def test_entries_that_stay_are_encoded_once_and_others_anew() -> None:
