@@ -164,6 +164,8 @@ def _calls(  # noqa: PLR0913 - what is measured with
         kubelet.close()
     return [
         *rows,
+        Row("registered", "start to registration", plugin.registered, "ms", rival="1,090 ms"),
+        Row("shown", "start to MigNode written", plugin.shown, "ms", rival="1,200 ms"),
         Row("rest", "CPU at rest, 8 GPUs", at_rest, "% of a core", most=0.3),
         Row("memory", "memory after start", rss / _MIB, "MiB", most=68),
         Row(

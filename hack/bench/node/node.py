@@ -14,6 +14,8 @@ import grpc
 
 from api.kubelet.dra.v1 import api_pb2 as v1
 from api.kubelet.dra.v1 import api_pb2_grpc as v1_grpc
+from api.kubelet.pluginregistration.v1 import api_pb2 as registration
+from api.kubelet.pluginregistration.v1 import api_pb2_grpc as registration_grpc
 from dra.claims.node_label import label_of, node_label
 from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
@@ -27,6 +29,7 @@ from hack.cluster.waiting import wait_for
 NODE = "bench"
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CALL_SECONDS = 60
+_POLL_SECONDS = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +51,22 @@ class Place:
         """Socket on which the plugin serves kubelet."""
         return self.root / "kubelet/plugins" / DEFAULT_DRIVER / "dra.sock"
 
+    @property
+    def registration(self) -> Path:
+        """Socket on which the plugin tells kubelet of itself."""
+        return self.root / "kubelet/plugins_registry" / f"{DEFAULT_DRIVER}-reg.sock"
+
 
 class Plugin:
-    """The node program as a process of its own, with further ``flags``; enter to start it."""
+    """The node program as a process of its own, with further ``flags``; enter to start it.
+
+    ``registered`` and ``shown`` are the milliseconds from its start until it could be registered,
+    and until its GPUs were in its MigNode.
+    """
 
     def __init__(self, place: Place, *flags: str) -> None:
         self._place = place
+        self.registered = self.shown = 0.0
         environment = dict(os.environ)
         start = ["-m", "kubeletplugin"]
         if place.library is None:
@@ -80,9 +93,15 @@ class Plugin:
     @contextmanager
     def running(self, api: KubeApi) -> Iterator[None]:
         """Run it; entered once its GPUs are in its MigNode."""
+        began = time.monotonic()
         self._process.start()
         try:
-            wait_for("a ready MigNode", lambda: self._ready(api), timeout=60)
+            wait_for("the registration", self._registrable, timeout=60, interval=_POLL_SECONDS)
+            self.registered = 1e3 * (time.monotonic() - began)
+            wait_for(
+                "a ready MigNode", lambda: self._ready(api), timeout=60, interval=_POLL_SECONDS
+            )
+            self.shown = 1e3 * (time.monotonic() - began)
             yield
         finally:
             self._process.stop()
@@ -101,6 +120,19 @@ class Plugin:
     def pid(self) -> int:
         """Its process id, for profilers."""
         return self._process.pid
+
+    def _registrable(self) -> bool:
+        """True once it answers what kubelet asks it first."""
+        self._process.assert_running()
+        if not self._place.registration.exists():
+            return False
+        with grpc.insecure_channel(f"unix:{self._place.registration}") as channel:
+            stub = registration_grpc.RegistrationStub(channel)
+            try:
+                stub.GetInfo(registration.InfoRequest(), timeout=1)
+            except grpc.RpcError:
+                return False
+        return True
 
     def _ready(self, api: KubeApi) -> bool:
         self._process.assert_running()
