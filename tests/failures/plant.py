@@ -18,7 +18,7 @@ from uuid import uuid4
 import sim.nvml
 from dra.claims.binding import published_binding
 from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj
-from dra.gpu.inventory import AllocatorKind, ClaimRef, Inventory
+from dra.gpu.inventory import AllocatorKind, AnswerState, ClaimRef, Inventory
 from dra.gpu.names import parse_device
 from dra.gpu.reservations import Reservation, ReservedDevice, as_fields
 from dra.kube.client.transport import KubeApi
@@ -123,12 +123,16 @@ class Site:
 
     def reserve(self, ref: ClaimRef, devices: Sequence[str]) -> None:
         """Have devices made for a claim that is not allocated; without any, no more."""
+        fields = as_fields([self.reservation(ref, devices)] if devices else [])
+        self.api().patch(MIG_NODES, NODE, {"spec": {"reservations": fields or None}})
+
+    def reservation(self, ref: ClaimRef, devices: Sequence[str]) -> Reservation:
+        """A reservation of devices for a claim."""
         uuids = [g.uuid for g in self.machine.state().gpus]
         reserved = tuple(
             ReservedDevice(d, uuids[parse_device(d).minor], f"r{i}") for i, d in enumerate(devices)
         )
-        fields = as_fields([Reservation("reservation", ref, reserved, 3600)] if devices else [])
-        self.api().patch(MIG_NODES, NODE, {"spec": {"reservations": fields or None}})
+        return Reservation(f"reservation-{ref.uid}", ref, reserved, 3600)
 
     def delete_claim(self, ref: ClaimRef) -> None:
         """The claim is gone; that it is gone already is fine."""
@@ -304,6 +308,15 @@ class Plant:
         found = self.site.api().get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
         self.run(lambda: watch._changed(Change("added", None, found)))
         self.eager_round()
+
+    def take_reservations(
+        self, *reserved: Reservation, hung: Collection[str] = ()
+    ) -> dict[str, AnswerState]:
+        """Make what is reserved, and give back what is no more; the answers by reservation."""
+        self.run(lambda: self.daemon.claims.reservations.take(reserved))
+        self.eager_round(hung=hung)
+        answers = self.run(self.daemon.claims.reservations.answers)
+        return {answer.id: answer.state for answer in answers}
 
     def read_reservations(self) -> None:
         """Make what is reserved in the MigNode, and give back what is no more."""
