@@ -138,7 +138,6 @@ class Consequences:
         self._allocations.forget_claim(uid)
         self._prepare_retries.forget_claim(uid)
         self._failed_gpus.forget_claim(uid)
-        self._cut_first.forget_claim(uid)
         self._line.forget_claim(uid)
 
     def _classes_changed(self) -> None:

@@ -126,12 +126,6 @@ class CutFirst:
             self._cluster.end_write(ref)
         self._cluster.make_room(node)
 
-    def forget_claim(self, claim_uid: str) -> None:
-        """The claim is gone."""
-        for uid, reserved in [*self._reserved.items()]:
-            if claim_uid in reserved.reservations:
-                self.end(uid)
-
     def _is_wished(self, decision: Decision, claims: Iterable[ClaimWants]) -> bool:
         config: list[dict[str, Any]] = []
         for wants in claims:
