@@ -13,6 +13,7 @@ from cli.shell.session import Session
 from cli.site.drawing import draw_node, remarks
 from cli.site.occupancy import GpuView, NodeView, Site, Slot, survey
 from cli.site.reading import inventories, mignodes, site
+from dra.gpu.shares import Share
 
 _SETTLE_SECONDS = 0.2
 
@@ -104,7 +105,7 @@ def _row(view: GpuView, slot: Slot) -> tuple[str, ...]:
     claim = slot.claim
     return (
         view.gpu.name,
-        str(slot.placement) if slot.placement else "whole",
+        str(slot.placement) if slot.placement else "whole" if slot.share is None else "share",
         slot.profile or "-",
         slot.state,
         claim.namespace if claim else "-",
@@ -143,6 +144,9 @@ def _gpu_json(view: GpuView) -> dict[str, Any]:
         "largestPlaceable": largest.name if largest else "",
         "placeable": geometry.placeable(view.usage) if geometry and view.open else {},
         "slots": [slot_json(s) for s in view.slots],
+        "sharing": {"shares": gpu.sharing.shares, "limitsEnforcedBy": gpu.sharing.enforcer}
+        if gpu.sharing
+        else None,
         "layout": gpu.layout.name if gpu.layout else "",
         "ready": [slot_json(s) for s in view.ready],
     }
@@ -162,4 +166,11 @@ def slot_json(slot: Slot) -> dict[str, Any]:
         "migUUID": slot.uuid,
         "message": slot.message,
         "unhealthy": slot.unhealthy,
+        **_share(slot.share),
     }
+
+
+def _share(share: Share | None) -> dict[str, Any]:
+    if share is None:
+        return {}
+    return {"share": {"memoryMiB": share.memory_mib, "cores": share.cores}}

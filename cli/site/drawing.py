@@ -9,6 +9,7 @@ from cli.site.occupancy import ALLOCATED, GpuView, NodeView, Slot
 from dra.gpu.inventory import InstanceState
 from dra.gpu.placement_map import LABEL_WIDTH, Segment, color_of, compute_slices, draw_gpu, scale
 from dra.gpu.reasons import GpuReason
+from dra.gpu.shares import Share
 
 _NOTE_WIDTH = 24
 _NARROWEST = 32
@@ -77,7 +78,11 @@ def _header(node: NodeView, out: Output) -> str:
 
 def _gpu(view: GpuView, out: Output, width: int) -> list[str]:
     whole = next((s for s in view.slots if s.placement is None), None)
-    if whole is not None and not view.sliceable:
+    sharing = view.gpu.sharing
+    if sharing is not None and not view.blocked:
+        free = f"{_gib(view.free_mib)} free"
+        notes = f"{view.shared.count} of {sharing.shares} shares, {free}", ""
+    elif whole is not None and not view.sliceable:
         notes = f"held whole by {whole.owner}", ""
     elif view.inventory.is_drained(view.gpu.name):
         notes = out.odd("drained"), ""
@@ -87,7 +92,7 @@ def _gpu(view: GpuView, out: Output, width: int) -> list[str]:
         notes = out.odd(view.gpu.reason or "withheld"), ""
     else:
         notes = _room(view)
-    return draw_gpu(
+    lines = draw_gpu(
         view.gpu,
         _segments(view, width),
         style=out.style,
@@ -95,6 +100,14 @@ def _gpu(view: GpuView, out: Output, width: int) -> list[str]:
         notes=notes,
         hatched=bool(view.blocked),
     )
+    return [*lines, *(_sharer(slot) for slot in view.slots if slot.share is not None)]
+
+
+def _sharer(slot: Slot) -> str:
+    """The line of a claim that has a share of the GPU above it."""
+    share = slot.share or Share(0, 0, "")
+    cores = f"  {share.cores} % of the cores" if share.cores else ""
+    return f"{'':{LABEL_WIDTH}}{slot.owner}  {share.memory_mib} MiB{cores}"
 
 
 def _room(view: GpuView) -> tuple[str, str]:

@@ -6,7 +6,7 @@ Pure: MigNodes and ResourceClaims in, values out.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dra.claims.claims import Claim, read_claim
@@ -14,6 +14,7 @@ from dra.gpu.geometry import Occupant, Placement, Profile, Usage
 from dra.gpu.holdings import Device, occupant_of, why_blocked
 from dra.gpu.inventory import ClaimRef, Gpu, Instance, Inventory
 from dra.gpu.names import DeviceNameError, GpuDevice, MigDevice, parse_device
+from dra.gpu.shares import Ask, Share, SharesHeld, share_of, sum_of
 
 ALLOCATED = "allocated"
 """State of a slot that is allocated and not on the node yet, beside those of InstanceState."""
@@ -27,7 +28,8 @@ READY = "ready"
 class Slot:
     """A part of a GPU that something holds; ``placement`` None is the whole GPU.
 
-    ``pods`` are the names of those that may use the claim, in its namespace.
+    ``pods`` are the names of those that may use the claim, in its namespace. ``share`` is what it
+    has of a GPU that several claims may have.
     """
 
     placement: Placement | None
@@ -39,6 +41,7 @@ class Slot:
     uuid: str = ""
     message: str = ""
     unhealthy: str = ""
+    share: Share | None = None
 
     @property
     def owner(self) -> str:
@@ -51,7 +54,7 @@ class Slot:
     def where(self) -> str:
         """``3g.20gb at 4:4``, or ``the whole GPU``."""
         if self.placement is None:
-            return "the whole GPU"
+            return "the whole GPU" if self.share is None else "a share of the GPU"
         return f"{self.profile or 'a slice'} at {self.placement}"
 
 
@@ -88,6 +91,11 @@ class GpuView:
         )
 
     @property
+    def shared(self) -> SharesHeld:
+        """The shares that are held of a GPU that several claims may have."""
+        return sum_of(slot.share for slot in self.slots if slot.share is not None)
+
+    @property
     def sliceable(self) -> bool:
         """True if slices can be made on it at all."""
         return self.gpu.mig_enabled and self.gpu.geometry is not None
@@ -107,6 +115,8 @@ class GpuView:
     def free_mib(self) -> int:
         """Memory of the free memory slices, whether or not anything can be placed there."""
         geometry = self.gpu.geometry
+        if self.gpu.sharing is not None:
+            return max(0, self.gpu.memory_mib - self.shared.memory_mib)
         if geometry is None or not geometry.memory_slices:
             return 0 if self.slots else self.gpu.memory_mib
         free = geometry.memory_slices - self.usage.mask.bit_count()
@@ -162,14 +172,14 @@ def survey(
     """Site that MigNodes and claims (as JSON) show together."""
     known = [read_claim(c) for c in claims]
     pods = {c.ref.uid: _pods(c) for c in known}
-    held: dict[tuple[str, str], list[tuple[Claim, Device]]] = {}
+    held: dict[tuple[str, str], list[tuple[Claim, Device, Ask]]] = {}
     for claim in known:
         allocation = claim.allocation
         for allocated in allocation.of_driver(driver) if allocation else ():
             device = _device(allocated.device)
             if device is not None and allocation is not None and not allocated.admin_access:
                 gpu = str(device) if isinstance(device, GpuDevice) else device.gpu
-                held.setdefault((allocation.node, gpu), []).append((claim, device))
+                held.setdefault((allocation.node, gpu), []).append((claim, device, allocated.ask))
     nodes = []
     for inventory in sorted(inventories, key=lambda i: i.node):
         views = [
@@ -183,16 +193,20 @@ def survey(
 def _view(
     gpu: Gpu,
     inventory: Inventory,
-    held: list[tuple[Claim, Device]],
+    held: list[tuple[Claim, Device, Ask]],
     pods: Mapping[str, tuple[str, ...]],
 ) -> GpuView:
     slots = [_instance(i, pods) for i in gpu.instances]
     seen = {(s.claim.uid if s.claim else "", s.placement) for s in slots}
-    for claim, device in held:
+    for claim, device, ask in held:
         occupant = occupant_of(device, gpu.geometry)
         placement = occupant.placement if occupant else None
         if (claim.ref.uid, placement) not in seen:
-            slots.append(_allocated(claim, device, gpu, pods))
+            slot = _allocated(claim, device, gpu, pods)
+            if placement is None and gpu.sharing is not None:
+                share = share_of(ask, gpu.sharing, gpu.memory_mib, claim.ref.namespace)
+                slot = replace(slot, share=share)
+            slots.append(slot)
     slots.sort(key=lambda s: s.placement or Placement(0, 0))
     return GpuView(inventory, gpu, tuple(slots), why_blocked(gpu, inventory))
 

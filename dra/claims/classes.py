@@ -12,7 +12,7 @@ from typing import Any
 from dra.claims.claims import class_config, class_selectors
 from dra.common.resources import DEVICE_CLASSES, Obj, at
 from dra.gpu.devices import TYPE_GPU, TYPE_MIG, TYPE_SHARE
-from dra.gpu.names import class_name, extended_resource_name
+from dra.gpu.names import class_name, extended_resource_name, nominal_gigabytes
 
 GPU_CLASS = "gpu.dra.dev"
 SHARE_CLASS = "gpu-share.dra.dev"
@@ -96,7 +96,7 @@ def generated_classes(driver: str, profiles: Iterable[str]) -> list[Obj]:
         )
         for profile in profiles
     ]
-    largest = max((_nominal_gb(profile) for profile in profiles), default=0)
+    largest = max((nominal_gigabytes(profile) for profile in profiles), default=0)
     memory = f"device.capacity['{driver}'].memory"
     classes += [
         _class(
@@ -122,12 +122,6 @@ def restricted(wanted: Obj, driver: str, *, carries: bool, taken_by: str) -> Obj
     if taken_by:
         made["metadata"]["annotations"][_taken_annotation(driver)] = taken_by
     return made
-
-
-def _nominal_gb(profile: str) -> int:
-    """The size in a profile's name: 5 for ``1g.5gb+me``."""
-    found = re.search(r"\.(\d+)gb", profile)
-    return int(found[1]) if found else 0
 
 
 def _least_mib(size: int) -> int:

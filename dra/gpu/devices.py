@@ -12,7 +12,7 @@ from typing import Any
 from dra.common.quantity import mebibytes
 from dra.gpu.geometry import Placement, Profile
 from dra.gpu.inventory import Gpu, Inventory
-from dra.gpu.names import GpuDevice, MigDevice, mig_device
+from dra.gpu.names import GpuDevice, MigDevice, mig_device, nominal_gigabytes
 from dra.gpu.shares import ALL_CORES
 
 PARENT = "parentUUID"
@@ -40,16 +40,26 @@ def full_gpu_device(gpu: Gpu) -> GpuDevice | None:
 
 
 def slice_attributes(gpu: Gpu, profile: Profile, inventory: Inventory) -> dict[str, Any]:
-    """Attributes of a slice: ``{name: {"string" | "version": value}}``.
+    """Attributes of a slice: ``{name: {"string" | "version" | "int": value}}``.
 
     They do not depend on the placement, so that a selector is evaluated once per GPU and profile.
     """
     return {
         "type": {"string": TYPE_MIG},
         "profile": {"string": profile.name},
+        "memoryPercent": {"int": memory_percent(gpu, profile)},
         PARENT: {"string": gpu.uuid},
         **_common_attributes(gpu, inventory),
     }
+
+
+def memory_percent(gpu: Gpu, profile: Profile) -> int:
+    """Percent of the GPU's memory that a slice has, rounded down, by the size in its name.
+
+    By MiB half of a GPU would be less than 50 percent of it: the driver keeps some for itself.
+    """
+    total = round(gpu.memory_mib / 1024)
+    return min(100, nominal_gigabytes(profile.name) * 100 // total) if total else 0
 
 
 def gpu_attributes(gpu: Gpu, inventory: Inventory) -> dict[str, Any]:

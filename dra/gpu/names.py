@@ -119,6 +119,12 @@ def class_name(profile: str) -> str:
     return "mig-" + profile.replace("+", ".")
 
 
+def nominal_gigabytes(profile: str) -> int:
+    """The size in a profile's name: 5 for ``1g.5gb+me``; 0 where there is none."""
+    found = re.search(r"\.(\d+)gb", profile)
+    return int(found[1]) if found else 0
+
+
 def extended_resource_name(profile: str) -> str:
     """The extended resource of a profile, as in the device plugin: ``nvidia.com/mig-1g.5gb``."""
     return "nvidia.com/" + class_name(profile)

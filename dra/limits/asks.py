@@ -3,8 +3,10 @@
 ``nvidia.com/mig-1g.5gb: 2`` asks for two slices of a profile, as in NVIDIA's device plugin.
 ``nvidia.com/gpu: 2`` with ``nvidia.com/gpumem: 8000`` asks for two that have 8000 MiB each, as in
 HAMi (``pkg/device/nvidia/device.go``: ``GenerateResourceRequests``, and ``mutateContainerResource``
-for the one that is meant where ``nvidia.com/gpu`` lacks). In a GPU's MIG mode HAMi chooses a slice
-by memory alone, so ``nvidia.com/gpucores`` goes with the rest; several may lie on one GPU.
+for the one that is meant where ``nvidia.com/gpu`` lacks). ``nvidia.com/gpumem-percentage`` says the
+same in percent of a GPU, and counts where there is no amount. In a GPU's MIG mode HAMi chooses a
+slice by memory alone, so ``nvidia.com/gpucores`` goes with the rest, and alone it means all of the
+memory; several may lie on one GPU.
 """
 
 from __future__ import annotations
@@ -21,12 +23,13 @@ MEMORY = "nvidia.com/gpumem"
 PERCENTAGE = "nvidia.com/gpumem-percentage"
 CORES = "nvidia.com/gpucores"
 BESIDE_MEMORY = (GPUS, PERCENTAGE, CORES)
-"""Limits that belong to an ask by memory. HAMi ignores the percentage where there is an amount."""
+"""Limits that belong to an ask by memory."""
 
 MOST = 64
 """Slices of one kind for one container: what a node with nine GPUs has of the smallest."""
 
 _MOST_MEMORY = 10**9
+_ALL = 100
 
 _PROFILE = re.compile(r"nvidia\.com/mig-[1-9][0-9]*g\.[1-9][0-9]*gb(\.[a-z]+)*")
 _RENAMED = ".shared"
@@ -60,7 +63,7 @@ def asks(container: Obj, suffix: str = "") -> dict[str, int]:
     amounts = _amounts(container)
     found = {f"{_dashed(name)}{suffix}": amounts[name] for name in _profiles(amounts)}
     if memory := _memory(amounts):
-        found[f"{_dashed(MEMORY)}-{memory}{suffix}"] = amounts.get(GPUS, 1)
+        found[f"{memory}{suffix}"] = amounts.get(GPUS, 1)
     return found
 
 
@@ -80,10 +83,18 @@ def _profiles(amounts: Mapping[str, int]) -> list[str]:
     return [name for name, count in amounts.items() if is_profile(name) and 0 < count <= MOST]
 
 
-def _memory(amounts: Mapping[str, int]) -> int:
-    """MiB that are asked for, 0 where memory is not."""
-    memory = amounts.get(MEMORY, 0)
-    return memory if 0 < memory < _MOST_MEMORY and 0 < amounts.get(GPUS, 1) <= MOST else 0
+def _memory(amounts: Mapping[str, int]) -> str:
+    """Start of the name of a template by memory, such as ``nvidia.com-gpumem-8000``; or empty."""
+    if not 0 < amounts.get(GPUS, 1) <= MOST:
+        return ""
+    if MEMORY in amounts:
+        memory = amounts[MEMORY]
+        return f"{_dashed(MEMORY)}-{memory}" if 0 < memory < _MOST_MEMORY else ""
+    if PERCENTAGE in amounts:
+        percent = amounts[PERCENTAGE]
+    else:
+        percent = _ALL if 0 < amounts.get(CORES, 0) <= _ALL else 0
+    return f"{_dashed(PERCENTAGE)}-{percent}" if 0 < percent <= _ALL else ""
 
 
 def _dashed(resource: str) -> str:

@@ -41,10 +41,8 @@ _CHOICES = {
 }
 _GPU_POLICY = "hami.io/gpu-scheduler-policy"
 _REFUSALS = {
-    PERCENTAGE: f"a share of a GPU's memory is no size of a slice: say {MEMORY} in MiB, or a "
-    "profile (nvidia.com/mig-3g.20gb)",
-    CORES: f"a share of a GPU's cores without {MEMORY} has no counterpart: say {MEMORY}, or a "
-    "profile (nvidia.com/mig-3g.20gb)",
+    PERCENTAGE: f"it has to be a whole number from 1 to 100, and {GPUS} one from 1 to {MOST}",
+    CORES: f"it has to be a whole number from 1 to 100, and {GPUS} one from 1 to {MOST}",
     MEMORY: f"it has to be a whole number of MiB, from 1 on, and {GPUS} one from 1 to {MOST}",
 }
 """By limit, the reason why it has no counterpart where it is not understood."""

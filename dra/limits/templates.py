@@ -15,7 +15,7 @@ LABEL_VALUE = "claims"
 
 _NAME = re.compile(
     r"nvidia\.com-(?:(?P<profile>mig-[1-9][0-9]*g\.[1-9][0-9]*gb(?:\.[a-z]+)*)"
-    r"|gpumem-(?P<memory>[1-9][0-9]{0,8}))"
+    r"|gpumem-(?P<memory>[1-9][0-9]{0,8})|gpumem-percentage-(?P<percent>100|[1-9][0-9]?))"
     r"(?:-node-(?P<nodes>binpack|spread))?(?:-gpu-(?P<gpus>binpack|spread))?"
 )
 _POLICIES = {"binpack": "best-fit", "spread": "spread"}
@@ -51,6 +51,9 @@ def template(name: str, namespace: str, *, driver: str) -> Obj:
         memory = f"device.capacity['{driver}'].memory"
         expression = f"{memory}.compareTo(quantity('{found['memory']}Mi')) >= 0"
         exactly["selectors"] = [{"cel": {"expression": expression}}]
+    if found["percent"]:
+        attribute = f"device.attributes['{driver}'].memoryPercent"
+        exactly["selectors"] = [{"cel": {"expression": f"{attribute} >= {found['percent']}"}}]
     devices: dict[str, Any] = {"requests": [{"name": "slice", "exactly": exactly}]}
     if placement := _placement(found["nodes"], found["gpus"]):
         parameters = {"apiVersion": API_VERSION, "kind": KIND, "placement": placement}

@@ -140,9 +140,9 @@ def test_what_only_serves_another_system_goes(
 
 
 REFUSED = {
-    "nvidia.com/gpu: 1, nvidia.com/gpumem-percentage: 50": "is no size of a slice: say",
-    "volcano.sh/vgpu-number: 1, volcano.sh/vgpu-memory-percentage: 50": "no size of a slice",
-    "nvidia.com/gpu: 1, nvidia.com/gpucores: 50": "cores without nvidia.com/gpumem",
+    "nvidia.com/gpu: 1, nvidia.com/gpumem-percentage: 150": "a whole number from 1 to 100",
+    "volcano.sh/vgpu-number: 1, volcano.sh/vgpu-memory-percentage: 0": "a whole number from 1",
+    "nvidia.com/gpu: 1, nvidia.com/gpucores: 500": "a whole number from 1 to 100",
     "nvidia.com/mig-1g.5gb.shared: 1": "not shared by time-slicing",
     "nvidia.com/mig-1g.5gb: 70": "allowed are 1 to 64",
     "nvidia.com/mig-1c.3g.20gb: 1": "compute instances that share a GPU instance are not made",

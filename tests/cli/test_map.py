@@ -15,6 +15,7 @@ import pytest
 
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef, Instance
+from dra.gpu.shares import ShareOffer
 from tests.cli.conftest import Mig
 from tests.cli.golden import check
 from tests.cli.world import World
@@ -79,6 +80,23 @@ def test_a_gpu_that_is_held_whole_names_its_holder(world: World, mig: Mig) -> No
     world.add_node("node-a", gpu(0, "node-a", mig=False, reason="MIGDisabled"))
     world.hold("all", "node-a", "gpu-0", pod_name="trainer")
     assert "held whole by default/trainer" in mig("map").out
+
+
+def test_a_shared_gpu_names_its_sharers(world: World, mig: Mig) -> None:
+    sharing = ShareOffer(4)
+    world.add_node("node-a", gpu(0, "node-a", mig=False, reason="MIGDisabled", sharing=sharing))
+    world.hold("one", "node-a", "gpu-0", pod_name="trainer")
+    world.hold("two", "node-a", "gpu-0")
+    lines = mig("map").out.splitlines()
+    at = next(n for n, line in enumerate(lines) if "2 of 4 shares, 20Gi free" in line)
+    assert [line.split() for line in lines[at + 1 : at + 3]] == [
+        ["default/trainer", "10240", "MiB"],
+        ["default/two", "10240", "MiB"],
+    ]
+    (found,) = mig("map", "-o", "json").json["nodes"][0]["gpus"]
+    assert found["sharing"] == {"shares": 4, "limitsEnforcedBy": "none"}
+    assert [s["share"] for s in found["slots"]] == [{"memoryMiB": 10240, "cores": 0}] * 2
+    assert "a share" not in mig("map").out
 
 
 @pytest.mark.parametrize("columns", [60, 80, 200])

@@ -32,6 +32,7 @@ class Case:
 S = "nvidia.com/mig-1g.5gb"
 M = "nvidia.com/mig-3g.20gb"
 GPU, MEM = "nvidia.com/gpu", "nvidia.com/gpumem"
+PERCENT, CORES = "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"
 
 
 def _slices(*numbers: int, kind: str = "1g.5gb") -> list[str]:
@@ -42,7 +43,11 @@ def _slices(*numbers: int, kind: str = "1g.5gb") -> list[str]:
 _LEFT_ALONE: dict[str, dict[str, Any]] = {
     "nothing": {"cpu": "1"},
     "a whole GPU": {GPU: 1},
-    "a percentage": {GPU: 1, "nvidia.com/gpumem-percentage": 50},
+    "more than all of the memory": {GPU: 1, PERCENT: 101},
+    "no number of percent": {GPU: 1, PERCENT: "0.5"},
+    "more than all cores": {GPU: 1, CORES: 101},
+    "cores and no memory": {GPU: 1, CORES: 30, PERCENT: 0},
+    "a percentage of too many": {GPU: 65, PERCENT: 50},
     "a slice that is shared by time": {"nvidia.com/mig-1g.5gb.shared": 1},
     "a compute instance": {"nvidia.com/mig-1c.3g.20gb": 1},
     "none": {S: 0},
@@ -111,6 +116,24 @@ CASES = [
         ["gpumem-4000-0=nvidia.com-gpumem-4000"],
         {"a": ["gpumem-4000-0"]},
         {"a": {"memory": "1Gi"}},
+    ),
+    Case(
+        "by a percentage of the memory",
+        {"a": {GPU: 2, PERCENT: 50, CORES: 30}, "b": {PERCENT: 100}},
+        [
+            "gpumem-percentage-100-0=nvidia.com-gpumem-percentage-100",
+            *(f"gpumem-percentage-50-{n}=nvidia.com-gpumem-percentage-50" for n in (0, 1)),
+        ],
+        {
+            "a": ["gpumem-percentage-50-0", "gpumem-percentage-50-1"],
+            "b": ["gpumem-percentage-100-0"],
+        },
+    ),
+    Case(
+        "by cores alone, which are those of all the memory",
+        {"a": {GPU: 1, CORES: 30}},
+        ["gpumem-percentage-100-0=nvidia.com-gpumem-percentage-100"],
+        {"a": ["gpumem-percentage-100-0"]},
     ),
     Case(
         "by memory, in two containers of unlike sizes",

@@ -13,6 +13,8 @@ from dra.claims.requests.reader import Reader
 from dra.claims.requests.wants import ClaimWants
 from dra.limits.rewriting import MIRROR, rewriting, rewritten
 from dra.limits.templates import is_template_name, template, template_name
+from tests.controller.deciding import decide
+from tests.controller.objects import claim, cluster
 from tests.dra.limitcases import CASES, Case, expected, patched, pod_of, seen
 
 DRIVER = "mig.dra.dev"
@@ -32,10 +34,10 @@ def test_a_pod_that_was_rewritten_stays_as_it_is(case: Case) -> None:
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.claims], ids=lambda c: c.name)
 def test_every_template_is_one_that_the_controller_makes(case: Case) -> None:
-    for claim in case.claims:
-        name = claim.partition("=")[2]
+    for each in case.claims:
+        name = each.partition("=")[2]
         assert is_template_name(name)
-        assert len(claim.partition("=")[0]) <= 63
+        assert len(each.partition("=")[0]) <= 63
         assert template(name, "default", driver=DRIVER)["metadata"]["name"] == name
 
 
@@ -75,6 +77,21 @@ def test_a_template_by_memory_asks_for_any_slice_that_has_it() -> None:
     (want,) = wants("nvidia.com-gpumem-8000").wants
     assert want.class_name == "mig.dra.dev"
     assert any("quantity('8000Mi')" in each for each in want.expressions)
+
+
+@pytest.mark.parametrize(
+    ("percent", "profile"),
+    [(1, "1g.5gb"), (12, "1g.5gb"), (13, "1g.10gb"), (50, "3g.20gb"), (51, "7g.40gb")],
+)
+def test_a_template_by_percentage_asks_for_the_smallest_slice_with_so_much(
+    percent: int, profile: str
+) -> None:
+    known = cluster("a")
+    spec = template(f"nvidia.com-gpumem-percentage-{percent}", "default", driver=DRIVER)["spec"]
+    body = {**claim("c"), "spec": spec["spec"]}
+    decision = decide(known, body)
+    assert decision is not None
+    assert [pick.profile for pick in decision.picks] == [profile]
 
 
 @pytest.mark.parametrize(

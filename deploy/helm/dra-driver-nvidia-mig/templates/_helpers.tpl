@@ -107,9 +107,9 @@ true
 name: asks-by-limits
 expression: |-
   object.spec.containers.exists(each, each.?resources.?limits.orValue({}).exists(key,
-    key.startsWith("nvidia.com/mig-") || key == "nvidia.com/gpumem")) ||
+    key.startsWith("nvidia.com/mig-") || key.startsWith("nvidia.com/gpumem") || key == "nvidia.com/gpucores")) ||
   object.spec.?initContainers.orValue([]).exists(each, each.?resources.?limits.orValue({}).exists(key,
-    key.startsWith("nvidia.com/mig-") || key == "nvidia.com/gpumem"))
+    key.startsWith("nvidia.com/mig-") || key.startsWith("nvidia.com/gpumem") || key == "nvidia.com/gpucores"))
 {{- end -}}
 
 {{- /* The same: it is no pod that a kubelet made by itself, which may have no claims. */ -}}

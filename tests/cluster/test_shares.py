@@ -1,0 +1,91 @@
+"""Several claims on one GPU: counted by a real kube-scheduler, prepared for a real kubelet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dra.common.resources import Obj
+from hack.cluster.binaries import NODE, Binaries
+from hack.cluster.cluster import Cluster, Shape
+from hack.cluster.nodes import pod
+from hack.cluster.waiting import wait_for
+from tests.cluster.harness.workload import SLEEPING, Workload
+
+SHAPE = Shape({"one": ("H100-80GB-HBM3",)})
+CLASS = {"mode": "whole", "migMode": "switch", "shares": 4}
+"""A Hopper: its MIG mode needs no reset to go off."""
+
+
+@pytest.fixture(scope="module")
+def cluster(binaries: Binaries, root: Path) -> Iterator[Cluster]:
+    if reason := binaries.missing(NODE):
+        pytest.skip(reason)
+    home = root / "sh"
+    home.mkdir()
+    values = {"allocator": "scheduler", "nodeClasses": {"classes": {"default": CLASS}}}
+    with Cluster(binaries, home, SHAPE, values=values) as running:
+        wait_for("the device", lambda: published(running), context=running.tails)
+        yield running
+
+
+@pytest.fixture
+def workload(cluster: Cluster) -> Iterator[Workload]:
+    tracked = Workload(cluster.control_plane.api, tails=cluster.tails)
+    yield tracked
+    tracked.clear()
+
+
+def published(cluster: Cluster) -> Obj | None:
+    """The GPU as a device that may be allocated several times."""
+    slices = cluster.control_plane.api.list("ResourceSlice", fieldSelector="spec.nodeName=one")
+    devices = [d for s in slices for d in s["spec"].get("devices", [])]
+    return next((d for d in devices if d.get("allowMultipleAllocations")), None)
+
+
+def settled(cluster: Cluster, name: str) -> str:
+    conditions = cluster.control_plane.api.get("Pod", name).get("status", {}).get("conditions", [])
+    return next((c["message"] for c in conditions if c.get("reason") == "Unschedulable"), "")
+
+
+def result(claim: Obj) -> Obj:
+    (found,) = claim["status"]["allocation"]["devices"]["results"]
+    return dict(found)
+
+
+def test_kube_scheduler_counts_shares_and_kubelet_hears_of_each(
+    cluster: Cluster, workload: Workload
+) -> None:
+    api = cluster.control_plane.api
+    device = published(cluster)
+    assert device is not None
+    assert device["capacity"]["memory"]["requestPolicy"]["default"] == "20389Mi"
+    large = workload.template(
+        "large",
+        device_class="gpu-share.dra.dev",
+        capacity={"requests": {"memory": "60000Mi", "cores": "60"}},
+    )
+    usual = workload.template("usual", device_class="gpu-share.dra.dev")
+    workload.create(pod("first", SLEEPING, claims={"gpu": large}))
+    workload.wait_for_phase("first", "Running")
+    workload.create(pod("second", SLEEPING, claims={"gpu": usual}))
+    workload.wait_for_phase("second", "Running")
+    claims = [workload.claim_of(name) for name in ("first", "second")]
+    results = [result(claim) for claim in claims if claim]
+    assert [r["device"] for r in results] == ["gpu-0", "gpu-0"]
+    assert results[0]["consumedCapacity"]["memory"] == "60000Mi"
+    assert results[0]["shareID"] != results[1]["shareID"]
+
+    def told() -> bool:
+        found = [workload.claim_of(name) for name in ("first", "second")]
+        shown = [d for claim in found if claim for d in claim["status"].get("devices", [])]
+        return [d.get("shareID") for d in shown] == [r["shareID"] for r in results]
+
+    wait_for("status.devices", told, context=cluster.tails)
+    workload.create(pod("third", SLEEPING, claims={"gpu": large}))
+    wait_for("refusal", lambda: settled(cluster, "third"), context=cluster.tails)
+    api.delete("Pod", "first", grace=0)
+    workload.wait_for_phase("third", "Running", timeout=90)
+    assert result(workload.claim_of("third") or {})["device"] == "gpu-0"
