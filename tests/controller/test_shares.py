@@ -134,6 +134,18 @@ def test_a_claim_has_one_share_of_a_gpu_and_several_of_a_pod_may_have_one() -> N
     assert "no room" in why(known, *both, claim("c", asking())).message
 
 
+@pytest.mark.parametrize("scheduler", ["volcano", "kai-scheduler", "second-scheduler"])
+def test_pods_of_other_schedulers_are_allocated_too(scheduler: str) -> None:
+    on = bench()
+    on.claim(claim("a", asking()))
+    on.pod(pod("p", "a", schedulerName=scheduler))
+    on.run()
+    assert on.devices("a") == ["gpu-0"]
+    allocation = on.api.objects["resourceclaims", "a"]["status"]["allocation"]
+    (term,) = allocation["nodeSelector"]["nodeSelectorTerms"]
+    assert term["matchFields"][0]["values"] == ["node-a"], "by which they find the node"
+
+
 @pytest.mark.parametrize(
     ("policy", "expected"), [("sws", "gpu-1"), ("best-fit", "gpu-1"), ("spread", "gpu-2")]
 )

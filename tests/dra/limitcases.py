@@ -44,7 +44,6 @@ _LEFT_ALONE: dict[str, dict[str, Any]] = {
     "nothing": {"cpu": "1"},
     "a whole GPU": {GPU: 1},
     "more than all of the memory": {GPU: 1, PERCENT: 101},
-    "no number of percent": {GPU: 1, PERCENT: "0.5"},
     "more than all cores": {GPU: 1, CORES: 101},
     "cores and no memory": {GPU: 1, CORES: 30, PERCENT: 0},
     "a percentage of too many": {GPU: 65, PERCENT: 50},
