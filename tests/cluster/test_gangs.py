@@ -1,6 +1,7 @@
 """Gangs on a real control plane: two groups of pods with room for one and a half.
 
-The API server has PodGroups, and kube-scheduler binds a gang's pods together.
+On Kubernetes 1.34 to 1.36: by label, and in the latest by PodGroups, whose pods kube-scheduler
+binds together.
 """
 
 from __future__ import annotations
@@ -32,14 +33,25 @@ GATES = {"GenericWorkload": True, "GangScheduling": True}
 APIS = ("scheduling.k8s.io/v1alpha2",)
 
 
+LATEST = "1.36"
+
+each_version = pytest.mark.parametrize("running", ["1.34", "1.35", LATEST], indirect=True)
+
+
 @pytest.fixture(scope="module")
-def running(binaries: Binaries, root: Path) -> Iterator[Site]:
-    with site(binaries, root / "gg", Setup(gates=GATES, apis=APIS)) as made:
+def running(request: pytest.FixtureRequest, binaries: Binaries, root: Path) -> Iterator[Site]:
+    """A cluster of a version; the latest has PodGroups."""
+    number = request.param
+    has_groups = number == LATEST
+    gates, apis = (GATES, APIS) if has_groups else ({}, ())
+    setup = Setup(emulated=number, gates=gates, apis=apis)
+    with site(binaries, root / f"gg{number[2:]}", setup) as made:
+        assert made.api.request("GET", "/version")["emulationMinor"] == number[2:]
         yield made
 
 
 def create(running: Site, gang: str, *, by_object: bool) -> None:
-    """A gang's pods, each with a slice of its own."""
+    """Pods of a gang, each with a slice of its own."""
     labels, spec = {NAME_LABEL: gang, COUNT_LABEL: str(SIZE)}, dict[str, Any](GRACE)
     if by_object:
         group: Obj = {
@@ -70,7 +82,11 @@ def told(running: Site, name: str) -> str:
     return str(next(said, ""))
 
 
-@pytest.mark.parametrize("by_object", [False, True], ids=["by label", "by PodGroup"])
+@pytest.mark.parametrize(
+    ("running", "by_object"),
+    [("1.34", False), ("1.35", False), (LATEST, False), (LATEST, True)],
+    indirect=["running"],
+)
 def test_one_gang_is_whole_and_the_other_waits_for_all(
     running: Site,
     by_object: bool,  # noqa: FBT001
@@ -98,6 +114,7 @@ def test_one_gang_is_whole_and_the_other_waits_for_all(
     workload.clear()
 
 
+@each_version
 def test_gangs_that_come_together_never_have_half_each(running: Site) -> None:
     seen: set[tuple[int, int]] = set()
 
