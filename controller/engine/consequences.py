@@ -8,13 +8,8 @@ from controller.keeping.classsync import ClassSync
 from controller.keeping.nodelabels import NodeLabels
 from controller.keeping.templatesync import TemplateSync
 from controller.lifecycle.allocation_writes import AllocationWrites
-from controller.lifecycle.failures.evictions import Evictions
-from controller.lifecycle.failures.prepare_retries import PrepareRetries
-from controller.lifecycle.hindered import Hindered
-from controller.lifecycle.lost_nodes import LostNodes
-from controller.lifecycle.nominations import Nominations
-from controller.lifecycle.reserving.cut_first import CutFirst
 from controller.lifecycle.reserving.reservation_writes import ReservationWrites
+from controller.lifecycle.upkeep import Upkeep
 from controller.queue.exclusions import Exclusions
 from controller.queue.failed_gpus import FailedGpus
 from controller.queue.fairness import WaitingLine
@@ -44,13 +39,8 @@ class Consequences:
         unproven: Unproven,
         failed_gpus: FailedGpus,
         allocations: AllocationWrites,
-        prepare_retries: PrepareRetries,
-        evictions: Evictions,
-        cut_first: CutFirst,
+        upkeep: Upkeep,
         reservations: ReservationWrites,
-        lost_nodes: LostNodes,
-        hindered: Hindered,
-        nominations: Nominations,
         classes: ClassSync,
         templates: TemplateSync,
         labels: NodeLabels,
@@ -66,13 +56,8 @@ class Consequences:
         self._unproven = unproven
         self._failed_gpus = failed_gpus
         self._allocations = allocations
-        self._prepare_retries = prepare_retries
-        self._evictions = evictions
-        self._cut_first = cut_first
+        self._upkeep = upkeep
         self._reservations = reservations
-        self._lost_nodes = lost_nodes
-        self._hindered = hindered
-        self._nominations = nominations
         self._classes = classes
         self._templates = templates
         self._labels = labels
@@ -118,25 +103,20 @@ class Consequences:
         if not self._agenda.add_pod(key) and pod is not None and pod.claims:
             self._reporter.left(pod)
             self._line.leaves(pod.uid)
-            self._cut_first.end(pod.uid)
+            self._upkeep.cut_first.end(pod.uid)
 
     def _forget_pod(self, uid: str) -> None:
         self._exclusions.forget(uid)
         self._unproven.forget(uid)
         self._allocations.forget_pod(uid)
-        self._prepare_retries.forget(uid)
-        self._evictions.forget(uid)
-        self._cut_first.end(uid)
-        self._lost_nodes.forget(uid)
-        self._hindered.forget(uid)
-        self._nominations.forget(uid)
+        self._upkeep.forget(uid)
         self._reporter.forget(pod_uid=uid, gone=True)
         self._line.leaves(uid)
 
     def _forget_claim(self, uid: str) -> None:
         self._reporter.forget(claim_uid=uid)
         self._allocations.forget_claim(uid)
-        self._prepare_retries.forget_claim(uid)
+        self._upkeep.prepare_retries.forget_claim(uid)
         self._failed_gpus.forget_claim(uid)
         self._line.forget_claim(uid)
 

@@ -24,6 +24,7 @@ from controller.lifecycle.partial_allocations import PartialAllocations
 from controller.lifecycle.reserving.cut_first import CutFirst
 from controller.lifecycle.reserving.reservation_writes import ReservationWrites
 from controller.lifecycle.scheduled_claims import ScheduledClaims
+from controller.lifecycle.upkeep import Upkeep
 from controller.queue.exclusions import Exclusions
 from controller.queue.failed_gpus import FailedGpus
 from controller.queue.fairness import WaitingLine
@@ -159,6 +160,14 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         halves=halves,
         now=now,
     )
+    upkeep = Upkeep(
+        prepare_retries=prepare_retries,
+        evictions=evictions,
+        cut_first=cut_first,
+        lost_nodes=lost_nodes,
+        hindered=hindered,
+        nominations=nominations,
+    )
     pods = PodService(
         cluster,
         reader,
@@ -166,12 +175,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         in_flight=in_flight,
         allocations=allocations,
         failed_prepares=failed_prepares,
-        prepare_retries=prepare_retries,
-        evictions=evictions,
-        cut_first=cut_first,
-        lost_nodes=lost_nodes,
-        hindered=hindered,
-        nominations=nominations,
+        upkeep=upkeep,
         halves=halves,
         line=line,
         unproven=unproven,
@@ -203,13 +207,8 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         unproven=unproven,
         failed_gpus=failed_gpus,
         allocations=allocations,
-        prepare_retries=prepare_retries,
-        evictions=evictions,
-        cut_first=cut_first,
+        upkeep=upkeep,
         reservations=reservations,
-        lost_nodes=lost_nodes,
-        hindered=hindered,
-        nominations=nominations,
         classes=classes,
         templates=templates,
         labels=labels,

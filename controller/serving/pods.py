@@ -6,13 +6,8 @@ from functools import partial
 
 from controller.cluster.cluster import Cluster
 from controller.lifecycle.allocation_writes import AllocationWrites
-from controller.lifecycle.failures.evictions import Evictions
 from controller.lifecycle.failures.failed_prepare import FailedPrepares
-from controller.lifecycle.failures.prepare_retries import PrepareRetries
-from controller.lifecycle.hindered import Hindered
-from controller.lifecycle.lost_nodes import LostNodes
-from controller.lifecycle.nominations import Nominations
-from controller.lifecycle.reserving.cut_first import CutFirst
+from controller.lifecycle.upkeep import Upkeep
 from controller.queue.fairness import WaitingLine
 from controller.queue.unproven import Unproven
 from controller.reporting.report import Reporter
@@ -48,12 +43,7 @@ class PodService:
         in_flight: InFlight,
         allocations: AllocationWrites,
         failed_prepares: FailedPrepares,
-        prepare_retries: PrepareRetries,
-        evictions: Evictions,
-        cut_first: CutFirst,
-        lost_nodes: LostNodes,
-        hindered: Hindered,
-        nominations: Nominations,
+        upkeep: Upkeep,
         halves: HalfGangs,
         line: WaitingLine,
         unproven: Unproven,
@@ -71,12 +61,7 @@ class PodService:
         self._in_flight = in_flight
         self._allocations = allocations
         self._failed_prepares = failed_prepares
-        self._prepare_retries = prepare_retries
-        self._evictions = evictions
-        self._cut_first = cut_first
-        self._lost_nodes = lost_nodes
-        self._hindered = hindered
-        self._nominations = nominations
+        self._upkeep = upkeep
         self._halves = halves
         self._line = line
         self._unproven = unproven
@@ -94,7 +79,10 @@ class PodService:
         self._agenda.pods.leave(key)
         if pod is None:
             return False
-        for again in (self._prepare_retries.look_at(pod), self._evictions.look_at(pod)):
+        for again in (
+            self._upkeep.prepare_retries.look_at(pod),
+            self._upkeep.evictions.look_at(pod),
+        ):
             if again is not None:
                 self._agenda.add_pod(key, at=again)
         if self._in_flight.is_about(pod.claim_keys):
@@ -112,7 +100,7 @@ class PodService:
             return True
         if any(self._failed_prepares.look_at(key) for key in pod.claim_keys):
             return True
-        if (again := self._lost_nodes.look_at(pod)) is not None:
+        if (again := self._upkeep.lost_nodes.look_at(pod)) is not None:
             self._agenda.add_pod(pod.key, at=again)
         if (again := self._halves.look_at(pod)) is not None:
             self._agenda.add_pod(pod.key, at=again)
@@ -121,7 +109,7 @@ class PodService:
     def _examine(self, pod: Pod) -> None:
         """Find out what ``pod`` lacks, and give it that."""
         examined = examine(pod, self._cluster, self._reader)
-        if (again := self._hindered.look_at(pod, examined.hindrance)) is not None:
+        if (again := self._upkeep.hindered.look_at(pod, examined.hindrance)) is not None:
             self._agenda.add_pod(pod.key, at=again)
         if self._in_flight.is_about(pod.claim_keys):
             return
@@ -131,7 +119,7 @@ class PodService:
                 self._allocate(pod, found, examined.foreign)
             return
         self._line.leaves(pod.uid)
-        self._cut_first.end(pod.uid)
+        self._upkeep.cut_first.end(pod.uid)
         if isinstance(found, Fault):
             self._waiting.wait(pod, found.obstacle, [found.claim])
         elif isinstance(found, Satisfied):
@@ -149,12 +137,12 @@ class PodService:
             return  # until all of its gang have theirs, nobody is to be ended for it either
         if self._allocations.is_gated(pod):
             self._allocations.lift_gate(pod, partial(self._answers.to_pod, pod.key))
-        elif (again := self._nominations.look_at(pod)) is not None:
+        elif (again := self._upkeep.nominations.look_at(pod)) is not None:
             self._agenda.add_pod(pod.key, at=again)
 
     def _rests(self, pod: Pod, examined: Examined, problem: Problem) -> bool:
         """Have ``pod`` wait if what it had was of no use to it; True when it does."""
-        end = self._hindered.rests_until(pod.uid)
+        end = self._upkeep.hindered.rests_until(pod.uid)
         if end is None or examined.foreign is None:
             return False
         self._line.leaves(pod.uid)
@@ -169,7 +157,7 @@ class PodService:
             if refused is not None:
                 self._waiting.wait(pod, refused.obstacle, _refs(problem), group=refused.group)
             return
-        reserved = self._cut_first.go_on(pod, problem)
+        reserved = self._upkeep.cut_first.go_on(pod, problem)
         if isinstance(reserved, float):
             self._agenda.add_pod(pod.key, at=reserved)
             return
@@ -182,7 +170,7 @@ class PodService:
         elif found is not None:
             if foreign is not None:
                 self._unproven.begin(pod)
-            begun = None if reserved else self._cut_first.begin(pod, found, problem.claims)
+            begun = None if reserved else self._upkeep.cut_first.begin(pod, found, problem.claims)
             if begun is None:
                 self._allocations.make(pod, found, problem.claims, partial(self._allocated, pod))
             else:

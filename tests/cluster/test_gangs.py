@@ -76,7 +76,7 @@ def held(running: Site, gang: str) -> int:
 
 
 def told(running: Site, name: str) -> str:
-    """Why a pod's claims wait, as its condition says."""
+    """Reason why a pod's claims wait, as its condition says."""
     conditions = running.api.get("Pod", name)["status"].get("conditions", [])
     said = (c["message"] for c in conditions if c["type"] == "mig.dra.dev/ClaimsAllocated")
     return str(next(said, ""))

@@ -25,7 +25,7 @@ SETUP = Setup(scheduling=False, controllers=("serviceaccount",))
 
 
 def created(api: Api, pod: Obj, namespace: str) -> Obj:
-    """What the API server makes of a pod, without keeping it."""
+    """The pod that the API server makes of one, without keeping it."""
     pod["metadata"]["namespace"] = namespace
     where = f"{collection('Pod', namespace=namespace)}?dryRun=All"
     return api.request("POST", where, body=pod)

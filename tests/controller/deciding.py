@@ -1,4 +1,4 @@
-"""What an allocator decides for a pod with the claims of a test, or why it cannot."""
+"""Decision of an allocator for a pod with the claims of a test, or why it cannot."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def devices(decision: Decision | None) -> list[str]:
 
 
 def plan(found: Problem, allocator: Allocator) -> Plan | None:
-    """What would be held back for a problem."""
+    """Devices that would be held back for a problem."""
     work = Outlook(lambda _: allocator, lambda _: None, frozenset()).find(found)
     while True:
         try:

@@ -7,7 +7,9 @@ import pytest
 from controller.queue import line
 from dra.common.resources import Obj
 from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
-from tests.controller.world import GPUS, HOPELESS, World, claims_of, held
+from tests.controller.world import World
+from tests.controller.worldnodes import GPUS
+from tests.controller.worldobjects import HOPELESS, claims_of, held
 
 
 @pytest.mark.parametrize("at_creation", [False, True])
@@ -87,7 +89,7 @@ def _check_gangs(world: World, claims: dict[str, Obj]) -> None:
 def _check_books(world: World, claims: dict[str, Obj], waiting: set[str]) -> None:
     """Nothing is counted but what is allocated, prepared, or held back for somebody who waits."""
     kept = {o["metadata"]["uid"] for o in claims.values() if held(o)}
-    kept |= {ref.uid for _, ref in world.slices.values()}
+    kept |= {ref.uid for _, ref in world.nodes.slices.values()}
     kept |= {f"next:uid-{name}" for name in waiting}
     cluster = world.bench.cluster
     for state in (s for n in cluster.fleet.nodes.values() for s in n.gpus):

@@ -42,7 +42,7 @@ def held(bench: Bench, gang: str) -> list[str]:
 
 
 def told(bench: Bench, name: str) -> str:
-    """What was last said of a pod."""
+    """Message that was last said of a pod."""
     events = bench.recorder.events
     return [m for kind, about, _, m in events if (kind, about) == ("Pod", name)][-1]
 

@@ -58,7 +58,7 @@ class Stream:
         return {"name": name, "namespace": "default", "creationTimestamp": created}
 
     def served(self) -> int:
-        """How many of all were served."""
+        """Number of all that were served."""
         return self.number - len(self.waiting)
 
 

@@ -11,83 +11,17 @@ from typing import Any
 
 import pytest
 
-from controller.cluster.cluster import Cluster
 from dra.common.resources import Obj
 from tests.controller.bench import Bench
-from tests.controller.deciding import decide, why
+from tests.controller.deciding import why
+from tests.controller.needs import HOST, ZONE, affine, other, place, ports, selector, spread, world
 from tests.controller.objects import (
     claim,
-    cluster,
-    gpu,
-    instance,
     mignode,
     node,
     pod,
-    request,
     versioned,
 )
-
-HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
-
-
-def world(**zones: str) -> Cluster:
-    """Nodes with one empty GPU each, in zones."""
-    known = cluster()
-    for name, zone in zones.items():
-        labels = {HOST: name} | ({ZONE: zone} if zone else {})
-        known.set_node(node(name, labels=labels))
-        known.set_mignode(mignode(name))
-    return known
-
-
-def other(
-    known: Cluster,
-    name: str,
-    where: str,
-    labels: Mapping[str, str] | None = None,
-    *,
-    namespace: str = "default",
-    ending: bool = False,
-    **spec: Any,
-) -> None:
-    """A pod without claims that is bound to a node."""
-    body = pod(name, nodeName=where, **spec)
-    body["metadata"] |= {"labels": dict(labels or {}), "namespace": namespace}
-    if ending:
-        body["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-    known.set_pod(versioned(body))
-
-
-def place(known: Cluster, labels: Mapping[str, str] | None = None, **spec: Any) -> str | None:
-    """The node that is chosen for a pod of a test."""
-    found = decide(known, claim("c"), labels=labels, **spec)
-    return None if found is None else found.node
-
-
-def selector(**labels: str) -> Obj:
-    return {"matchLabels": labels}
-
-
-def affine(topology: str, labels: Obj | None, *, anti: bool = False, **term: Any) -> Obj:
-    """The affinity of a pod with one required term."""
-    terms = [{"topologyKey": topology, "labelSelector": labels, **term}]
-    kind = "podAntiAffinity" if anti else "podAffinity"
-    return {kind: {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
-
-
-def spread(topology: str, labels: Obj | None, *, skew: int = 1, **more: Any) -> list[Obj]:
-    constraint = {"topologyKey": topology, "labelSelector": labels, "maxSkew": skew}
-    return [constraint | {"whenUnsatisfiable": "DoNotSchedule"} | more]
-
-
-def ports(*numbers: int, address: str = "", protocol: str = "TCP") -> list[Obj]:
-    """A container that takes host ports."""
-    given = {"protocol": protocol} | ({"hostIP": address} if address else {})
-    listed = [{"containerPort": 80, "hostPort": n, **given} for n in numbers]
-    return [{"name": "main", "image": "none", "ports": listed}]
-
-
-# -- host ports
 
 
 @pytest.mark.parametrize(
@@ -375,77 +309,3 @@ def test_who_waits_for_a_host_port_gets_the_node_when_it_is_free() -> None:
     made.cluster.remove_pod(("default", "o"))
     made.run()
     assert made.node_of("p") == "a"
-
-
-# -- preferences, between nodes that are equal otherwise
-
-PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
-
-
-def liking(topology: str, labels: Obj, *, anti: bool = False, weight: int = 1) -> Obj:
-    term = {"topologyKey": topology, "labelSelector": labels}
-    kind = "podAntiAffinity" if anti else "podAffinity"
-    return {kind: {PREFERRED: [{"weight": weight, "podAffinityTerm": term}]}}
-
-
-def liking_zone(zone: str, *, weight: int = 1) -> Obj:
-    expression = {"key": ZONE, "operator": "In", "values": [zone]}
-    term = {"weight": weight, "preference": {"matchExpressions": [expression]}}
-    return {"nodeAffinity": {PREFERRED: [term]}}
-
-
-def soft(topology: str, labels: Obj) -> list[Obj]:
-    return spread(topology, labels, whenUnsatisfiable="ScheduleAnyway")
-
-
-TWO = ([request()], [request(), request("s")])
-
-
-@pytest.mark.parametrize("requests", TWO)
-@pytest.mark.parametrize(
-    ("spec", "where"),
-    [
-        ({}, "a"),
-        ({"affinity": liking_zone("y")}, "b"),
-        ({"affinity": liking_zone("q")}, "a"),
-        ({"affinity": liking(ZONE, {"matchLabels": {"app": "web"}})}, "b"),
-        ({"affinity": liking(HOST, {"matchLabels": {"app": "db"}}, anti=True)}, "b"),
-        ({"topologySpreadConstraints": soft(ZONE, {"matchLabels": {"app": "db"}})}, "b"),
-        ({"topologySpreadConstraints": soft(ZONE, {"matchLabels": {"app": "web"}})}, "a"),
-        ({"topologySpreadConstraints": soft("rack", {"matchLabels": {"app": "db"}})}, "a"),
-    ],
-)
-def test_what_a_pod_prefers_decides_between_equals(
-    spec: Obj, where: str, requests: list[Obj]
-) -> None:
-    known = world(a="x", b="y")
-    other(known, "on-a", "a", {"app": "db"})
-    other(known, "on-b", "b", {"app": "web"})
-    found = decide(known, claim("c", *requests), **spec)
-    assert found is not None
-    assert found.node == where
-
-
-@pytest.mark.parametrize("requests", TWO)
-def test_a_fuller_gpu_goes_before_what_a_pod_prefers(requests: list[Obj]) -> None:
-    known = world(a="x", b="y")
-    known.set_mignode(mignode("a", gpu(node="a", instances=(instance("3g.20gb", 4),))))
-    found = decide(known, claim("c", *requests), affinity=liking_zone("y"))
-    assert found is not None
-    assert found.node == "a"
-
-
-def test_what_is_preferred_is_weighed_by_how_many_there_are() -> None:
-    known = world(a="x", b="y", c="z")
-    for number, where in enumerate("abb"):
-        other(known, f"o{number}", where, {"app": "web"})
-    both = liking(ZONE, selector(app="web"), weight=1) | liking_zone("z", weight=100)
-    assert place(known, affinity=liking(ZONE, selector(app="web"))) == "b"
-    assert place(known, affinity=both) == "b", "each counts up to 100, and b is first by name"
-    assert place(known, affinity=liking_zone("z")) == "c"
-
-
-def test_a_node_that_is_preferred_and_does_not_fit_is_not_taken() -> None:
-    known = world(a="x", b="y")
-    other(known, "o", "b", containers=ports(80))
-    assert place(known, affinity=liking_zone("y"), containers=ports(80)) == "a"

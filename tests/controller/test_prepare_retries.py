@@ -68,7 +68,7 @@ def holding(*instances: Instance) -> tuple[Gpu, ...]:
 
 
 def marks(bench: Bench) -> int:
-    """How often a pod was written to."""
+    """Number of writes to pods."""
     return bench.api.writes.count(PODS.plural)
 
 

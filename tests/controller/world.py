@@ -13,7 +13,6 @@ import copy
 import itertools
 import random
 from collections.abc import Callable
-from functools import partial
 
 from dra.common.resources import (
     PERSISTENT_VOLUME_CLAIMS,
@@ -25,64 +24,38 @@ from dra.common.resources import (
     Resource,
 )
 from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
-from dra.gpu.geometry import Placement, Profile
-from dra.gpu.inventory import ClaimRef, Gpu, Instance, InstanceState
-from dra.gpu.names import MigDevice, parse_device
+from dra.gpu.inventory import ClaimRef
 from dra.kube.errors import ConflictError, InvalidError, KubeError, UnavailableError
 from tests.controller.bench import Bench
 from tests.controller.desk import Desk
 from tests.controller.objects import (
     FINALIZER,
     claim,
-    first_available,
-    gpu,
-    mignode,
-    node,
     pod,
     request,
 )
-from tests.dra.gpus import A100
+from tests.controller.worldnodes import GPUS, Nodes
+from tests.controller.worldobjects import (
+    HOPELESS,
+    KEPT_APART,
+    MANY,
+    NEEDS,
+    PROFILES,
+    claims_of,
+    held,
+    keeps_apart,
+)
 
-GPUS = {"node-a": 1, "node-b": 1}
-PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb")
 _CHANCE = 0.15
 _STALE = ConflictError("stale", status=409)
 _NO = InvalidError("no", status=422)
 _SILENCE = UnavailableError("no answer")
 _DELETED = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
 _LIVE = ("Pending", "Running")
-_KEPT_APART = {"app": "apart"}
-_TERM = {
-    "topologyKey": "kubernetes.io/hostname",
-    "labelSelector": {"matchLabels": _KEPT_APART},
-}
-_REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-_NEEDS: tuple[Obj, ...] = (
-    {"affinity": {"podAntiAffinity": {_REQUIRED: [_TERM]}}},
-    {"affinity": {"podAffinity": {_REQUIRED: [_TERM]}}},
-    {
-        "topologySpreadConstraints": [
-            {"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **_TERM},
-        ]
-    },
-    {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "missing"}}]},
-)
-"""Needs of pods besides room; the volume's claim is never made."""
-HOPELESS: tuple[Obj, ...] = (
-    request("r", "mig-1g.5gb", "device.nonsense("),
-    request("r", "mig-1g.5gb", "device.attributes['mig.dra.dev'].nothing == 'x'"),
-    request("r", "mig-1g.5gb", "device.attributes['mig.dra.dev'].parentUUID == 'GPU-nowhere'"),
-    request("r", "mig-1g.5gb", count=33),
-    request("r", "mig-9g.99gb"),
-)
-"""Requests that are faulty, or that nothing serves."""
-_MANY = first_available(
-    "r", *((f"a{n}", f"mig-{PROFILES[-1 - n % 4]}", {"count": 8 - n}) for n in range(8))
-)
 
 
 class World:
-    """What happens is drawn with ``seed``. ``told`` are, by kind, watch events on their way."""
+    """Events drawn with ``seed``. ``told`` are, by kind, watch events on their way."""
 
     def __init__(self, seed: int, *, finalizer_at_creation: bool) -> None:
         self.draw = random.Random(seed)
@@ -92,17 +65,13 @@ class World:
         self.troubled = True
         self.numbers = itertools.count()
         self.told: dict[str, list[Callable[[], None]]] = {"claims": [], "pods": [], "nodes": []}
-        self.away: set[str] = set()
-        self.slices: dict[tuple[str, int, int], tuple[Profile, ClaimRef]] = {}
-        """What the nodes have prepared, by node, GPU and start."""
         api = self.api = self.bench.api
         self._stored = api.put
         api.put = self._put  # type: ignore[method-assign]
         for resource in (PERSISTENT_VOLUMES, PERSISTENT_VOLUME_CLAIMS, STORAGE_CLASSES):
             self.bench.cluster.volumes.note_listed(resource)
-        for name in GPUS:
-            self.bench.cluster.set_node(node(name, cpu="1"))
-            self._report(name)
+        self.nodes = Nodes(self.bench.cluster, self.draw)
+        self.told["nodes"] = self.nodes.told
         self.settle()
         api.refuse = lambda _: self._trouble(_STALE, _NO, _SILENCE)
         api.lost = self._meanwhile
@@ -121,17 +90,17 @@ class World:
             self._finish,
         ]
         seldom = [self._erase, self._delete_pod, self._fail, self._delete_claim]
-        moves = [self._unreserve, self._bind, self._bind, self._go, self._come]
+        moves = [self._unreserve, self._bind, self._bind, self._go, self.nodes.come]
         self.draw.choice([*often, *seldom, *moves, self._run, self._run])()
         self.check()
 
     def end(self) -> None:
         """No more trouble: everything comes to rest."""
-        self.troubled = False
-        while self.away:
-            self._come()
+        self.troubled = self.nodes.late = False
+        while self.nodes.away:
+            self.nodes.come()
         for name in GPUS:
-            self._report(name)
+            self.nodes.report(name)
         for _ in range(40):
             self.settle()
             self._unreserve()
@@ -223,8 +192,8 @@ class World:
         if self.draw.random() < 0.3:
             spec["schedulingGates"] = [{"name": FINALIZER}]
         if labels is None and self.draw.random() < 0.2:
-            labels = _KEPT_APART
-            spec |= self.draw.choice(_NEEDS)
+            labels = KEPT_APART
+            spec |= self.draw.choice(NEEDS)
         created = pod(f"p{number}", *sorted(names), cpu=self.draw.choice(("100m", "300m")), **spec)
         stamp = f"2026-01-01T00:{number // 60:02}:{number % 60:02}Z"
         created["metadata"]["creationTimestamp"] = stamp
@@ -245,7 +214,7 @@ class World:
             return self.draw.choice(shared)
         asked = [request("r", f"mig-{self.draw.choice(PROFILES)}"), request("s")]
         if not alone and self.draw.random() < 0.1:
-            asked[0] = self.draw.choice((*HOPELESS, _MANY))
+            asked[0] = self.draw.choice((*HOPELESS, MANY))
         body = claim(f"c{number}-{index}", *asked[: self.draw.choice((1, 1, 1, 2))])
         if alone:
             body["metadata"]["labels"] = {"alone": "true"}
@@ -282,7 +251,7 @@ class World:
             self._change(RESOURCE_CLAIMS, found, status={"allocation": None, "reservedFor": None})
 
     def _unreserve(self) -> None:
-        """What pods had reserved that have ended is free, and their own claims are deleted."""
+        """Reservations of pods that have ended are gone, and their own claims are deleted."""
         live = {p["metadata"]["uid"] for _, p in self.live()}
         for _, obj in self.all("resourceclaims"):
             reserved = (obj.get("status") or {}).get("reservedFor") or []
@@ -305,7 +274,7 @@ class World:
                 found["spec"].get("schedulingGates")
                 or not whole
                 or len(where) > 1
-                or where & self.away
+                or where & self.nodes.away
                 or self._shuns(found, *where)
             ):
                 continue
@@ -319,9 +288,9 @@ class World:
                 metadata = obj["metadata"]
                 ref = ClaimRef("default", metadata["name"], metadata["uid"])
                 for _, device, profile in held(obj):
-                    self.slices[target, device.minor, device.start] = profile, ref
+                    self.nodes.slices[target, device.minor, device.start] = profile, ref
             self._change(PODS, found, spec={"nodeName": target}, status={"phase": "Running"})
-            self._report(target)
+            self.nodes.report(target)
             return
 
     def _shuns(self, found: Obj, target: str) -> bool:
@@ -329,10 +298,10 @@ class World:
         if found["spec"].get("volumes"):
             return True
         there = [p for _, p in self.live() if p["spec"].get("nodeName") == target]
-        apart = [p for p in there if p["metadata"]["labels"] == _KEPT_APART]
-        mine = found["metadata"]["labels"] == _KEPT_APART
-        shunned = mine and any(map(_keeps_apart, apart))
-        return shunned or (_keeps_apart(found) and bool(apart))
+        apart = [p for p in there if p["metadata"]["labels"] == KEPT_APART]
+        mine = found["metadata"]["labels"] == KEPT_APART
+        shunned = mine and any(map(keeps_apart, apart))
+        return shunned or (keeps_apart(found) and bool(apart))
 
     def _finish(self) -> None:
         running = [p for _, p in self.all("pods") if p["status"]["phase"] == "Running"]
@@ -345,52 +314,18 @@ class World:
         others = [p for _, p in self.live() if p is not ended and p["spec"].get("nodeName")]
         kept = {name for p in others for name in claims_of(p)}
         gone = set(claims_of(ended)) - kept if ended["spec"].get("nodeName") else set()
-        self.slices = {k: v for k, v in self.slices.items() if v[1].name not in gone}
+        self.nodes.unprepare(gone)
         if gone:
-            self._report(ended["spec"]["nodeName"])
+            self.nodes.report(ended["spec"]["nodeName"])
 
     def _go(self) -> None:
         """A node is lost, and its pods with it."""
-        names = sorted(GPUS.keys() - self.away)
-        if len(names) == 1 or self.draw.random() > 0.15:
-            return
-        name, cluster = self.draw.choice(names), self.bench.cluster
-        self.away.add(name)
-        self.slices = {k: v for k, v in self.slices.items() if k[0] != name}
-        for pod_name, found in self.all("pods"):
-            if found["spec"].get("nodeName") == name:
-                self._remove(pod_name, found)
-        self.told["nodes"].append(lambda: cluster.remove_node(name))
-        if self.draw.random() < 0.5:
-            self.told["nodes"].append(lambda: cluster.remove_mignode(name))
-
-    def _come(self) -> None:
-        if self.away:
-            name, cluster = min(self.away), self.bench.cluster
-            self.away.remove(name)
-            self.told["nodes"].append(lambda: cluster.set_node(node(name, cpu="1")))
-            self._report(name)
-
-    def _report(self, name: str) -> None:
-        """A node tells what it has; now and then it does not, before something else happens."""
-        if name in self.away or (self.troubled and self.draw.random() < 0.2):
-            return
-        told = mignode(name, *(self._gpu(name, minor) for minor in range(GPUS[name])))
-        self.told["nodes"].append(partial(self.bench.cluster.set_mignode, told))
-
-    def _gpu(self, name: str, minor: int) -> Gpu:
-        prepared = tuple(
-            Instance(
-                Placement(start, profile.memory_slices),
-                InstanceState.PREPARED,
-                profile_id=profile.id,
-                profile=profile.name,
-                claim=ref,
-            )
-            for (where, number, start), (profile, ref) in self.slices.items()
-            if (where, number) == (name, minor)
-        )
-        return gpu(minor, name, instances=prepared)
+        name = self.nodes.go()
+        if name:
+            for pod_name, found in self.all("pods"):
+                if found["spec"].get("nodeName") == name:
+                    self._remove(pod_name, found)
+            self.nodes.tell_gone(name)
 
     def _remove(self, name: str, gone: Obj) -> None:
         self._unprepare(gone)
@@ -404,28 +339,3 @@ class World:
             merged = {**changed.get(part, {}), **fields}
             changed[part] = {k: v for k, v in merged.items() if v is not None}
         self.api.put(resource, changed)
-
-
-def _keeps_apart(obj: Obj) -> bool:
-    return "podAntiAffinity" in obj["spec"].get("affinity", {})
-
-
-def held(obj: Obj) -> list[tuple[str, MigDevice, Profile]]:
-    """What a claim is allocated: node, device and profile of each slice."""
-    allocation = (obj.get("status") or {}).get("allocation")
-    if not allocation:
-        return []
-    (term,) = allocation["nodeSelector"]["nodeSelectorTerms"]
-    where, found = term["matchFields"][0]["values"][0], []
-    for result in allocation["devices"]["results"]:
-        device = parse_device(result["device"])
-        assert isinstance(device, MigDevice)
-        profile = A100.by_id(device.profile_id)
-        assert profile is not None
-        found.append((where, device, profile))
-    return found
-
-
-def claims_of(obj: Obj) -> list[str]:
-    """The names of a pod's claims."""
-    return [c["resourceClaimName"] for c in obj["spec"]["resourceClaims"]]

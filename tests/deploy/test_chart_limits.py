@@ -1,4 +1,4 @@
-"""What of the chart makes claims of limits: a policy, or before 1.36 the webhook."""
+"""Parts of the chart that make claims of limits: a policy, or before 1.36 the webhook."""
 
 from __future__ import annotations
 

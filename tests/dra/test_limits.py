@@ -58,7 +58,7 @@ def test_a_pod_that_a_kubelet_made_is_left_alone() -> None:
 
 
 def wants(name: str) -> ClaimWants:
-    """What a claim of a template asks for, as the controller reads it."""
+    """Wants of a claim of a template, as the controller reads it."""
     classes = [read_class(c, DRIVER) for c in generated_classes(DRIVER, ["1g.5gb", "3g.20gb"])]
     reader = Reader(DRIVER, Kinds(Selectors()), {c.name: c for c in classes})
     metadata = {"namespace": "default", "name": "c", "uid": "u"}

@@ -1,4 +1,4 @@
-"""What is interrupted: operations of the node program, each on a node that others use too."""
+"""Operations of the node program that are interrupted, each on a node that others use too."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _TEMPORARY = re.compile(rb"\.[a-z0-9_]{8}\.tmp")
 _PROCESS = re.compile(rb'(?<=/clients/)\d+|(?<="pid":)\d+')
 CREATE_CI = "nvmlGpuInstanceCreateComputeInstance"
 _QUERIES = ("nvmlDeviceGet", "nvmlGpuInstanceGet", "nvmlComputeInstanceGet", "nvmlSystemGet")
-"""What asks NVML changes nothing on the node: most of the steps, and a look at it is dear."""
+"""Calls that only ask NVML and change nothing: most of the steps, and a look at it is dear."""
 
 
 @dataclass(frozen=True, slots=True)

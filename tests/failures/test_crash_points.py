@@ -102,7 +102,7 @@ CORE = (
     "recover a slice that is half made",
 )
 SHARES = 6
-"""Of so many variants each takes other steps."""
+"""Number of variants of which each takes other steps."""
 _ON_THE_WAY = re.compile(r"(?:\.[a-z0-9_]{8})?\.(tmp|link|previous)$")
 """Names of files that come before what a start reads."""
 
