@@ -22,6 +22,8 @@ Nothing else needs a fence:
   for a pod that is bound.
 - A late removal of our finalizer fits only a claim without an allocation, or one that is being
   deleted and that nobody may use any more.
+- A late reservation names the list that it replaces: it fails, or brings ids that this leader sees
+  and takes out. It gives nothing away.
 - A scheduling gate lifted late, a pod's condition and a DeviceClass decide about no slice.
 """
 
