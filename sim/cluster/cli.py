@@ -117,6 +117,7 @@ def _explain(terminal: Terminal, cluster: Cluster, *, seconds: float) -> None:
     terminal.line("  kubectl delete pod whole-1          # makes room for one that waits")
     terminal.line(f"  kubectl delete --ignore-not-found -f {file}")
     terminal.line()
+    terminal.term("layouts", f"{home}/node-classes/config.yaml")
     terminal.term("logs", f"{home}/logs")
     terminal.term("containers", f"{home}/node-1/kubelet/pods/<uid>/containers/*.json")
     terminal.term("CDI specs", f"{home}/node-1/cdi")

@@ -24,6 +24,7 @@ from dra.gpu.mignode import from_mignode
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import AlreadyExistsError, KubeError
+from sim.cluster.examples import write_layouts
 from sim.cluster.processes import ClusterError, Supervisor
 from sim.kubelet.plugins.record import is_registered
 from sim.nvml.machine import GpuSpec, Machine
@@ -34,6 +35,7 @@ DRIVER_NAMESPACE = "mig-dra-driver"
 API_SERVER = "apiserver"
 CONTROLLER = "controller"
 CONTROL_PLANE = "control-plane"
+_NODE_CLASSES = "node-classes"
 _API_WAVE = 0
 _KUBELET_WAVE = 1
 _DAEMON_WAVE = 2
@@ -143,6 +145,7 @@ def running_cluster(
         supervisor.spawn(API_SERVER, arguments, wave=_API_WAVE)
         for place in places(shape, supervisor.directory):
             _build_machine(place, shape)
+        write_layouts(supervisor.directory / _NODE_CLASSES, read_product(shape.gpus[0]))
         wait_until(supervisor, "the API server", lambda: "" if path.exists() else "no kubeconfig")
         if kubeconfig is not None:
             _copy(path, kubeconfig)
@@ -240,6 +243,7 @@ def _install(api: KubeApi) -> None:
 
 def _spawn(cluster: Cluster) -> None:
     supervisor, config = cluster.supervisor, ["--kubeconfig", str(cluster.kubeconfig)]
+    classes = ["--node-classes", str(supervisor.directory / _NODE_CLASSES)]
     for place in cluster.places:
         roots = ["--kubelet-root", str(place.kubelet), "--cdi-root", str(place.cdi)]
         node = ["--node-name", place.name, *config, *roots]
@@ -247,7 +251,10 @@ def _spawn(cluster: Cluster) -> None:
         retry = ["--retry-seconds", str(cluster.shape.prepare_retry_seconds)]
         supervisor.spawn(
             f"plugin-{place.name}",
-            [*plugin, *node, "--host-root", str(place.host), "--driver-root", str(place.host)],
+            [
+                *[*plugin, *node, *classes],
+                *["--host-root", str(place.host), "--driver-root", str(place.host)],
+            ],
             wave=_DAEMON_WAVE,
         )
         supervisor.spawn(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 import yaml
@@ -33,6 +34,35 @@ def write_whole(folder: Path, product: Product, *, gpus: int) -> tuple[Path, str
     path = folder / "whole.yaml"
     path.write_text(yaml.safe_dump_all([template, *map(_pod, names)], sort_keys=False))
     return path, names[-1]
+
+
+def write_layouts(folder: Path, product: Product) -> Path:
+    """Writes layouts for the product as mig-parted generates them; returns the file.
+
+    ``all-<profile>`` has as many slices of a plain profile as fit.
+    """
+    layouts = {
+        f"all-{p.name}": _layout({p.name: count})
+        for p in product.gi_profiles
+        if "+" not in p.name and "-" not in p.name and (count := _most(p.starts, p.size))
+    }
+    folder.mkdir(exist_ok=True)
+    path = folder / "config.yaml"
+    path.write_text(yaml.safe_dump({"version": "v1", "mig-configs": layouts}, sort_keys=False))
+    return path
+
+
+def _layout(slices: dict[str, int]) -> list[Obj]:
+    return [{"devices": "all", "mig-enabled": True, "mig-devices": slices}]
+
+
+def _most(starts: Iterable[int], size: int) -> int:
+    """Number of placements that lie beside each other."""
+    count = end = 0
+    for start in sorted(starts):
+        if start >= end:
+            count, end = count + 1, start + size
+    return count
 
 
 def _pod(name: str) -> Obj:
