@@ -195,7 +195,7 @@ def _chunks(items: Sequence[T], size: int) -> Iterator[tuple[T, ...]]:
 def _cut(attributes: Spec) -> Spec:
     """``attributes`` with strings of the length that is allowed."""
     return {
-        name: {kind: text[:_MAX_VALUE] for kind, text in value.items()}
+        name: {k: v[:_MAX_VALUE] if isinstance(v, str) else v for k, v in value.items()}
         for name, value in attributes.items()
     }
 
