@@ -12,6 +12,7 @@ from api.layouts import is_layouts
 from cli.linting.documents import Document, Level, Remark, read_documents
 from cli.linting.layouts import check_layouts
 from cli.linting.limits import remarks_of
+from cli.linting.nvidia import convert_claim, convert_plugin_config, is_plugin_config
 from cli.linting.pods import PodSpec, pod_spec
 from cli.shell.exits import Exit
 from cli.shell.files import read_files
@@ -26,7 +27,8 @@ from dra.limits.templates import template
 def run(out: Output, arguments: argparse.Namespace) -> int:
     """Print every object: those that ask by limits with claims, all others as they are.
 
-    A file of mig-parted's comes out in a ConfigMap.
+    A file of mig-parted's comes out in a ConfigMap, one of the device plugin's that shares GPUs as
+    a class of nodes; claims for NVIDIA's DRA driver are for this one.
     """
     objects: list[Obj] = []
     remarks: list[Remark] = []
@@ -40,8 +42,14 @@ def run(out: Output, arguments: argparse.Namespace) -> int:
                 remarks += check_layouts(found)
                 objects.append(_config_map(found.obj))
                 continue
+            if is_plugin_config(found.obj):
+                node_class, said = convert_plugin_config(found)
+                remarks += said
+                objects.append(node_class)
+                continue
             pod = pod_spec(found)
             if pod is None:
+                remarks += convert_claim(found)
                 objects.append(found.obj)
                 continue
             translation = translate(pod.whole)

@@ -78,7 +78,6 @@ class DaemonPods:
         mounted = {m["mountPath"]: paths[m["name"]] for m in container["volumeMounts"]}
         shell, option, script = container["command"]
         script = script.replace("/mps/", f"{mounted['/mps']}/")
-        script = script.replace("/proc/", f"{host}/proc/")
         script = script.replace("/tmp/libraries", f"{mounted['/mps']}/libraries")
         env = {e["name"]: e.get("value", pod["metadata"]["uid"]) for e in container["env"]}
         for name in ("CONTROL", "LIBRARIES"):

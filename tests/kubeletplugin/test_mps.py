@@ -66,9 +66,8 @@ def test_a_slice_is_shared_within_limits_that_daemon_and_clients_have(
     [pod] = pods.pods()
     [entry] = sharing.journal()
     uid = ref.uid
-    devices = sharing.roots.state / "mps" / uid / "pipe/.simulated/devices"
-    assert devices.read_text().strip() == entry.mig_uuid
     assert entry.mig_uuid.startswith("MIG-")
+    assert served(sharing, ref) == entry.mig_uuid
     assert control(sharing, uid, "get_default_active_thread_percentage") == "40"
     assert control(sharing, uid, "get_default_device_pinned_mem_limit 0") == "4096M"
     given = edits(sharing, ref)
@@ -87,6 +86,11 @@ def test_a_slice_is_shared_within_limits_that_daemon_and_clients_have(
     assert not any(
         "/log" in m["hostPath"].removeprefix(str(sharing.folder)) for m in mounts.values()
     )
+    spec = sharing.spec(ref)
+    sharing.restart()
+    sharing.prepared(ref)
+    assert [p["metadata"]["uid"] for p in pods.pods()] == [pod["metadata"]["uid"]]
+    assert sharing.spec(ref) == spec
     assert sharing.unprepare(ref) == ""
     assert (pods.pods(), sharing.clean()) == ([], True)
     assert list((sharing.roots.state / "mps").iterdir()) == []
@@ -108,6 +112,20 @@ def test_the_examples_of_the_handbook_get_what_they_ask_for(
     sharing.prepared(ref)
     assert control(sharing, ref.uid, "get_default_active_thread_percentage") == "50"
     assert control(sharing, ref.uid, "get_default_device_pinned_mem_limit 0") == "8192M"
+    [entry] = sharing.journal()
+    assert served(sharing, ref) == (entry.mig_uuid or entry.gpu)
+    [pod] = pods.pods()
+    assert pod["metadata"]["annotations"] == {f"{DRIVER}/claim": f"default/{name}"}
+    assert name not in str(pod["spec"]), "a tenant's text"
+    assert (pod["metadata"]["namespace"], pod["spec"]["nodeName"]) == ("default", sharing.node)
+    [owner] = pod["metadata"]["ownerReferences"]
+    assert (owner["kind"], owner["name"], owner["controller"]) == ("Node", sharing.node, True)
+    assert pod["spec"]["automountServiceAccountToken"] is False
+
+
+def served(rig: Rig, ref: ClaimRef) -> str:
+    """The device of a claim's daemon."""
+    return (rig.roots.state / "mps" / ref.uid / "pipe/.simulated/devices").read_text().strip()
 
 
 def test_a_slice_that_was_made_before_its_claim_was_allocated_gets_its_daemon(
@@ -128,37 +146,9 @@ def test_a_slice_that_was_made_before_its_claim_was_allocated_gets_its_daemon(
 def test_without_limits_none_is_set(sharing: Rig, pods: DaemonPods) -> None:
     ref = sharing.claim("gpu-1", config=[mps(kind="GpuConfig")])
     sharing.prepared(ref)
-    [entry] = sharing.journal()
-    devices = sharing.roots.state / "mps" / ref.uid / "pipe/.simulated/devices"
-    assert devices.read_text().strip() == entry.gpu
     assert control(sharing, ref.uid, "get_default_active_thread_percentage") == "100.0"
     assert control(sharing, ref.uid, "get_default_device_pinned_mem_limit 0") == ""
     assert list(edits(sharing, ref)["env"]) == ["CUDA_MPS_PIPE_DIRECTORY=/tmp/nvidia-mps"]
-    assert sharing.unprepare(ref) == ""
-    assert pods.pods() == []
-
-
-def test_nothing_in_the_pod_is_a_tenants_text(sharing: Rig, pods: DaemonPods) -> None:
-    ref = sharing.claim(SLICE, name="tenants-own", config=[mps(LIMITS)])
-    sharing.prepared(ref)
-    [pod] = pods.pods()
-    assert pod["metadata"]["annotations"] == {f"{DRIVER}/claim": "default/tenants-own"}
-    assert "tenants-own" not in str(pod["spec"])
-    assert (pod["metadata"]["namespace"], pod["spec"]["nodeName"]) == ("default", sharing.node)
-    [owner] = pod["metadata"]["ownerReferences"]
-    assert (owner["kind"], owner["name"], owner["controller"]) == ("Node", sharing.node, True)
-    assert pod["spec"]["automountServiceAccountToken"] is False
-
-
-def test_it_runs_on_when_the_node_program_is_started_again(sharing: Rig, pods: DaemonPods) -> None:
-    ref = sharing.claim(SLICE, config=[mps(LIMITS)])
-    sharing.prepared(ref)
-    before = pods.pods()
-    spec = sharing.spec(ref)
-    sharing.restart()
-    sharing.prepared(ref)
-    assert [p["metadata"]["uid"] for p in pods.pods()] == [p["metadata"]["uid"] for p in before]
-    assert sharing.spec(ref) == spec
     assert sharing.unprepare(ref) == ""
     assert pods.pods() == []
 
@@ -201,7 +191,7 @@ def tended(rig: Rig) -> bool:
     return rig.clean()
 
 
-def test_a_daemon_that_crashed_is_started_by_kubelet_with_its_limits(
+def test_a_daemon_that_crashed_or_was_deleted_is_there_again_with_its_limits(
     sharing: Rig, pods: DaemonPods
 ) -> None:
     ref = sharing.claim(SLICE, config=[mps(LIMITS)])
@@ -209,11 +199,6 @@ def test_a_daemon_that_crashed_is_started_by_kubelet_with_its_limits(
     pods.crash(ref.uid)
     sharing.prepared(ref)
     assert control(sharing, ref.uid, "get_default_active_thread_percentage") == "40"
-
-
-def test_a_pod_that_somebody_deleted_is_made_again(sharing: Rig, pods: DaemonPods) -> None:
-    ref = sharing.claim(SLICE, config=[mps(LIMITS)])
-    sharing.prepared(ref)
     [pod] = pods.pods()
     sharing.api.delete(PODS, pod["metadata"]["name"], namespace="default")
     wait_for("its end", lambda: pods.pods() == [])
@@ -235,8 +220,7 @@ def test_after_a_reboot_the_daemon_serves_the_slice_that_is_made_again(
     sharing.prepared(ref)
     [entry], [pod] = sharing.journal(), pods.pods()
     assert pod["metadata"]["uid"] != before[0]["metadata"]["uid"]
-    devices = sharing.roots.state / "mps" / ref.uid / "pipe/.simulated/devices"
-    assert devices.read_text().strip() == entry.mig_uuid
+    assert served(sharing, ref) == entry.mig_uuid
 
 
 def test_daemons_of_no_claim_are_swept(sharing: Rig, pods: DaemonPods) -> None:
@@ -260,17 +244,14 @@ def test_where_it_is_not_enabled_it_is_refused_before_anything_is_made(rig: Rig)
     assert (rig.mutations(), rig.journal()) == ([], ())
 
 
-def test_without_nvidias_programs_it_is_said_what_is_missing(sharing: Rig) -> None:
-    (sharing.roots.host / "usr/bin/nvidia-cuda-mps-server").unlink()
-    error = sharing.refused(sharing.claim(SLICE, config=[mps()]))
-    assert "nvidia-cuda-mps-server not found below" in error
-    assert sharing.mutations() == []
-
-
-def test_where_pods_may_not_be_made_the_right_is_named(sharing: Rig) -> None:
+def test_the_right_or_the_program_that_is_missing_is_named(sharing: Rig) -> None:
     def refuse(method: str, path: str) -> KubeError | None:
         return ForbiddenError("no", status=403) if "/pods" in path else None
 
     sharing.http.refuse = refuse
     error = sharing.refused(sharing.claim(SLICE, config=[mps()]))
     assert "grant this plugin's service account get, list, create and delete on pods" in error
+    sharing.http.refuse = lambda method, path: None
+    (sharing.roots.host / "usr/bin/nvidia-cuda-mps-server").unlink()
+    error = sharing.refused(sharing.claim(SLICE, config=[mps()]))
+    assert "nvidia-cuda-mps-server not found below" in error

@@ -30,7 +30,10 @@ _LIBRARIES = ("libcuda", "libnvidia-ml", "libnvidia-ptxjitcompiler")
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """Device and limits of one daemon. ``threads`` is a percentage; None is no limit."""
+    """Device and limits of one daemon. ``threads`` is a percentage; None is no limit.
+
+    A daemon of another boot is another: it was told of a device that is not there any more.
+    """
 
     device: str
     boot_id: str
@@ -62,7 +65,6 @@ def daemon_pod(
 ) -> Obj:
     """The pod. ``files`` has both of NVIDIA's programs."""
     environment = {
-        "BOOT_ID": settings.boot_id,
         "CONTROL": _on_host(files, files.programs[CONTROL]),
         "CUDA_MPS_LOG_DIRECTORY": _LOGS,
         "CUDA_MPS_PIPE_DIRECTORY": PIPES,

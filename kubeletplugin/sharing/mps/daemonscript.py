@@ -12,10 +12,6 @@ from typing import Final
 
 SCRIPT: Final = """\
 set -eu
-if [ "$(cat /proc/sys/kernel/random/boot_id)" != "$BOOT_ID" ]; then
-  echo 'made for another boot of this node; the node program puts another pod in its place' >&2
-  exit 1
-fi
 exec 9>>/mps/lock
 flock 9
 rm -f /mps/ready

@@ -1,0 +1,146 @@
+"""Sharing as NVIDIA's software has it, converted to what it is here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from api.nodeclass import decode_node_class
+from cli.shell.program import main
+
+CLAIM = """\
+apiVersion: resource.k8s.io/v1
+kind: ResourceClaimTemplate
+metadata: {name: t}
+spec:
+  spec:
+    devices:
+      requests:
+      - name: d
+        exactly:
+          deviceClassName: CLASS
+          selectors:
+          - cel: {expression: "device.attributes['gpu.nvidia.com'].productName == 'A100'"}
+      config:
+      - requests: [d]
+        opaque:
+          driver: gpu.nvidia.com
+          parameters:
+            apiVersion: resource.nvidia.com/v1beta1
+            kind: KIND
+            sharing: SHARING
+"""
+"""As in demo/specs/quickstart of NVIDIA's DRA driver."""
+
+PLUGIN = """\
+version: v1
+sharing:
+  METHOD:
+    resources:
+    - name: NAME
+      replicas: 4
+"""
+"""As in the README of NVIDIA's device plugin."""
+
+
+def converted(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str
+) -> tuple[int, list[Any], str]:
+    file = tmp_path / "f.yaml"
+    file.write_text(text)
+    code = main(["convert", str(file)])
+    out = capsys.readouterr().out
+    remarks = "\n".join(line for line in out.splitlines() if line.startswith("#"))
+    return code, list(yaml.safe_load_all(out)), remarks
+
+
+def claim(kind: str, sharing: str, *, name: str = "gpu.nvidia.com") -> str:
+    return CLAIM.replace("CLASS", name).replace("KIND", kind).replace("SHARING", sharing)
+
+
+LIMITS = (
+    "{strategy: MPS, mpsConfig: {defaultActiveThreadPercentage: 50, "
+    "defaultPinnedDeviceMemoryLimit: 10Gi}}"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "sharing"),
+    [
+        (
+            claim("GpuConfig", "{strategy: TimeSlicing, timeSlicingConfig: {interval: Long}}"),
+            "gpu.dra.dev",
+            {"strategy": "TimeSlicing", "timeSlicing": {"interval": "Long"}},
+        ),
+        (
+            claim("MigDeviceConfig", LIMITS, name="mig.nvidia.com"),
+            "mig.dra.dev",
+            {
+                "strategy": "MPS",
+                "mps": {"activeThreadPercentage": 50, "pinnedDeviceMemoryLimit": "10240Mi"},
+            },
+        ),
+    ],
+)
+def test_a_claim_for_nvidias_driver_becomes_one_for_this(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, name: str, sharing: Any
+) -> None:
+    code, [template], remarks = converted(capsys, tmp_path, text)
+    assert code == 0
+    assert "the driver's name is exchanged" in remarks
+    devices = template["spec"]["spec"]["devices"]
+    [request], [config] = devices["requests"], devices["config"]
+    assert request["exactly"]["deviceClassName"] == name
+    assert "device.attributes['mig.dra.dev']" in str(request)
+    assert config["opaque"]["driver"] == "mig.dra.dev"
+    assert config["opaque"]["parameters"]["sharing"] == sharing
+    made = tmp_path / "made.yaml"
+    made.write_text(yaml.safe_dump(template))
+    assert main(["lint", "--strict", str(made)]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "code", "told"),
+    [
+        (claim("MigDeviceConfig", "{strategy: TimeSlicing}"), 0, "no effect on slices there"),
+        (
+            claim("GpuConfig", "{strategy: MPS, mpsConfig: {multiUser: true}}"),
+            0,
+            "mpsConfig.multiUser: it is left out",
+        ),
+        (claim("VfioDeviceConfig", "{}"), 1, "there are: MigDeviceConfig, GpuConfig"),
+        (claim("GpuConfig", "{}", name="vfio.gpu.nvidia.com"), 1, "has no counterpart here"),
+    ],
+)
+def test_what_has_no_counterpart_is_told(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, text: str, code: int, told: str
+) -> None:
+    found, _, remarks = converted(capsys, tmp_path, text)
+    assert (found, told in remarks) == (code, True), remarks
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "shares", "told"),
+    [
+        ("timeSlicing", "nvidia.com/gpu", 4, "as many claims of class gpu-share.dra.dev"),
+        ("mps", "nvidia.com/gpu", 4, "activeThreadPercentage: 25"),
+        ("timeSlicing", "nvidia.com/mig-1g.5gb", 1, "let the pods name one ResourceClaim"),
+    ],
+)
+def test_replicas_of_the_device_plugin_become_shares_of_a_class_of_nodes(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    *,
+    method: str,
+    name: str,
+    shares: int,
+    told: str,
+) -> None:
+    text = PLUGIN.replace("METHOD", method).replace("NAME", name)
+    code, [made], remarks = converted(capsys, tmp_path, text)
+    assert code == 0
+    assert told in remarks
+    assert decode_node_class(made).shares == shares
