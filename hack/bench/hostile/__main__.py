@@ -22,7 +22,8 @@ import click
 from hack.bench.fleets.fleet import geometry
 from hack.bench.hostile import binding
 from hack.bench.hostile.ground import Plane, embedded, prepared, real
-from hack.bench.hostile.loads import LOADS, Load, Size
+from hack.bench.hostile.loads import Size
+from hack.bench.hostile.rows import LOADS, Load
 from hack.cluster.binaries import CONTROL_PLANE, find_binaries
 from hack.cluster.driver.chart import REPOSITORY
 from hack.cluster.errors import ClusterError
@@ -83,7 +84,11 @@ def _seen(
     """Figures by row; a cluster of its own for each, as one may end the controller."""
     shape, seen = geometry(PRODUCT), {}
     for load in rows:
-        with planes() as plane, prepared(plane, shape, nodes=nodes, checkout=checkout) as ground:
+        inventories = load.nodes(shape, nodes)
+        with (
+            planes() as plane,
+            prepared(plane, inventories, hastened=load.hastened, checkout=checkout) as ground,
+        ):
             try:
                 seen[load.name] = load.run(ground, size)
             except (ClusterError, OSError) as error:

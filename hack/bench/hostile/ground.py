@@ -43,6 +43,16 @@ from hack.cluster.waiting import wait_for
 SMALL, LARGE = "1g.10gb", "7g.80gb"
 _CREATORS = 8
 
+_HASTENED = """
+import runpy
+from controller.queue import fairness, held_back, line
+held_back.FIRST_SECONDS /= {0}
+line.PATIENCE_SECONDS /= {0}
+fairness.ASIDE_SECONDS /= {0}
+runpy.run_module("controller", run_name="__main__", alter_sys=True)
+"""
+"""Program of a controller whose limits for holding back slices are shorter by a factor."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plane:
@@ -151,17 +161,15 @@ class Ground:
 
 @contextlib.contextmanager
 def prepared(
-    plane: Plane, shape: Geometry, *, nodes: int, checkout: Path = REPOSITORY
+    plane: Plane, inventories: list[Inventory], *, hastened: int, checkout: Path
 ) -> Iterator[Ground]:
-    """Half-full nodes of eight GPUs, and the controller of ``checkout``."""
+    """Nodes with these GPUs, and the controller of ``checkout``, ``hastened`` (see ``Load``)."""
     api = KubeApi.connect(plane.admin, user_agent="bench", timeout_seconds=60)
     api.create(
         NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     )
     definition = yaml.safe_load((REPOSITORY / "api/crds/mignodes.yaml").read_text())
     api.create(CUSTOM_RESOURCE_DEFINITIONS, definition)
-    draw = random.Random(nodes)
-    inventories = [half_full(f"node-{n:04}", shape, draw) for n in range(nodes)]
     wait_for("MigNode", lambda: _is_served(api))
     each(lambda i: api.create(NODES, objects.node(i.node)), inventories)
     bodies = [to_mignode(i) for i in inventories]
@@ -175,14 +183,15 @@ def prepared(
     flags = ["--kubeconfig", plane.controller, "--no-leader-elect"]
     controller = Process(
         "controller",
-        [sys.executable, "-m", "controller", *flags],
+        [sys.executable, "-c", _HASTENED.format(hastened), *flags],
         logs=plane.logs,
         within=lambda: ["env", "-C", str(checkout)],
     )
     controller.start()
     try:
         ground = Ground(api, controller, inventories)
-        wanted = {class_name(p.name) for p in shape.profiles}
+        shape = inventories[0].gpus[0].geometry
+        wanted = {class_name(p.name) for p in shape.profiles} if shape else set[str]()
         wait_for("classes", lambda: wanted <= _classes(api), timeout=120)
         ground.ask("first")
         wait_for("first allocation", lambda: ground.is_allocated("first"), timeout=120)
@@ -190,6 +199,12 @@ def prepared(
     finally:
         controller.stop()
         api.close()
+
+
+def half_full_nodes(shape: Geometry, nodes: int) -> list[Inventory]:
+    """Half-full nodes, as many as ``nodes`` says."""
+    draw = random.Random(nodes)
+    return [half_full(f"node-{n:04}", shape, draw) for n in range(nodes)]
 
 
 def half_full(node: str, shape: Geometry, draw: random.Random) -> Inventory:

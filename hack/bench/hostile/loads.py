@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from statistics import median
 from typing import Any
@@ -39,15 +39,6 @@ class Size:
 
     waiting: int
     of_others: int
-
-
-@dataclass(frozen=True, slots=True)
-class Load:
-    """A row: what is ``wanted``, and ``run``, which says what was seen."""
-
-    name: str
-    wanted: str
-    run: Callable[[Ground, Size], str]
 
 
 def costly_selector(ground: Ground, _: Size) -> str:
@@ -102,7 +93,6 @@ def many_that_wait(ground: Ground, size: Size) -> str:
     each(lambda name: ground.ask(name, _request(LARGE)), names)
     with _ending(ground, ends):
         waits = _beside(ground, "waits")
-    ground.end([*names, *ends])
     return f"small ones {_text(waits)}"
 
 
@@ -128,16 +118,6 @@ def many_alternatives(ground: Ground, _: Size) -> str:
     said = _said(ground, "alternatives")
     ground.end(["alternatives"])
     return f"others {_text(waits)}, {said}"
-
-
-LOADS = (
-    Load("costly selector", "others <= 1 s, memory flat", costly_selector),
-    Load("parameters of others", "memory flat", parameters_of_others),
-    Load("pair of a PCIe root", "found", pairs_of_a_root),
-    Load("four of a named GPU", "found", four_of_a_gpu),
-    Load("many wait, others end", "<= 2 s", many_that_wait),
-    Load("3 x 8 alternatives", "others <= 250 ms a decision", many_alternatives),
-)
 
 
 def _beside(ground: Ground, load: str) -> list[float]:
