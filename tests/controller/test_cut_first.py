@@ -186,6 +186,15 @@ def test_where_no_gpu_is_left_on_the_node_another_node_is_taken() -> None:
     assert bench.devices("c") == []
 
 
+def test_what_was_looked_at_too_late_is_reserved_again_in_the_same_place() -> None:
+    bench = waiting()
+    before = reserved(bench)["c"]
+    answers(bench, AnswerState.EXPIRED)
+    after = reserved(bench)["c"]
+    assert (after.devices, after.id != before.id) == (before.devices, True)
+    assert "SliceNotMade" not in bench.recorder.reasons("c")
+
+
 def test_all_claims_of_a_pod_are_made_or_none_is_allocated() -> None:
     bench = site()
     add(bench, "x", "y")

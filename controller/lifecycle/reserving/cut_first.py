@@ -111,7 +111,8 @@ class CutFirst:
         refused = AnswerState.REFUSED in states or self._writes.is_denied
         if refused and not self._failed_gpus.remembers(reserved.decision.node):
             return self._made(pod, reserved)  # made after the allocation, as for others
-        self._fail(reserved, found)
+        if AnswerState.EXPIRED not in states:  # else it was looked at too late
+            self._fail(reserved, found)
         self.end(pod.uid)
         return None
 
