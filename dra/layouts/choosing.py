@@ -40,7 +40,7 @@ class Choice:
     """Mode of a node, with its layout; ``problem`` says in words why it is not known.
 
     ``entries`` are those of the layout called ``layout``; ``shares`` and ``hami_core`` are those of
-    the class.
+    the class. ``passing``: the problem ends by itself.
     """
 
     mode: str
@@ -50,6 +50,7 @@ class Choice:
     problem: str = ""
     shares: int = 1
     hami_core: str = ""
+    passing: bool = False
 
     def of_gpu(self, index: int, *, device: int, subsystem: int) -> LayoutEntry | None:
         """The declared geometry of a GPU; None where slices are made for claims.

@@ -59,6 +59,8 @@ def test_what_no_slice_is_waits_or_gets_a_gpu_that_is_cut_on_demand() -> None:
     bench.cluster.set_mignode(mignode("node-a", declared(), gpu(1, "node-a")))
     bench.run(seconds=60)
     assert bench.devices("c") == ["gpu-1-mig-7g40gb-0-0"]
+    assert ask(bench, "d", "mig-7g.40gb") == []
+    assert "gpu-0 has no such device (its layout is mixed)" in str(bench.recorder.events)
 
 
 def test_a_gpu_that_is_to_change_gives_nothing() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from dra.common.resources import MIG_NODES, NAMESPACES, NODES, Obj
+from dra.kube.errors import UnavailableError
 from kubeletplugin.claims.recovery import layouts
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.rig import Rig
@@ -176,6 +177,37 @@ def test_they_outlive_the_program(declare: Callable[..., Rig]) -> None:
     rig.unprepare(held)
     assert rig.slices() == MIXED
     assert gpu_instances(rig) == before
+    rig.stop()
+    rig.machine.reboot()
+    assert rig.slices() == []
+    rig.start()
+    assert rig.slices() == MIXED
+
+
+def test_one_that_was_taken_before_kubelet_asked_is_given_back(declare: Callable[..., Rig]) -> None:
+    rig = declare(config="pairs")
+    before = gpu_instances(rig)
+    ref = rig.claim("gpu-0-mig-3g20gb-9-0", expected=True)
+    wait_for("the slice", lambda: rig.slices() == [(0, "3g.20gb", 0, True), PAIRS[1]])
+    rig.set_status(ref, allocation=None, reservedFor=None)
+    wait_for("its end", lambda: rig.slices() == PAIRS)
+    assert gpu_instances(rig) == before
+
+
+def test_while_the_node_cannot_be_read_nothing_is_given_out(declare: Callable[..., Rig]) -> None:
+    rig = declare(config="pairs", start=False)
+    nobody = UnavailableError("no answer")
+    rig.http.refuse = lambda _, path: nobody if "/nodes" in path else None
+    rig.start(ready=False)
+    wait_for("readiness", lambda: rig.is_ready)
+    assert rig.daemon is not None
+    inventory = rig.daemon.publishing.inventory.known()
+    assert inventory is not None
+    assert inventory.mode is not None
+    assert (inventory.mode.state, inventory.gpus[0].reason) == ("pending", "LayoutPending")
+    assert rig.slices() == []
+    rig.http.refuse = lambda _, __: None
+    wait_for("the layout", lambda: rig.slices() == PAIRS)
 
 
 def test_a_change_waits_for_who_holds_what_has_to_go(declare: Callable[..., Rig]) -> None:

@@ -150,7 +150,8 @@ class Layouts:
         if self._journal.rebuild:
             return before  # what looks like nobody's may be a claim's
         if choice is not None and choice.problem:
-            self._failed.add(unit.uuid)
+            if not choice.passing:
+                self._failed.add(unit.uuid)
             # What was made stays; a GPU of which nothing is known is not given out either way.
             return before or DeclaredLayout(choice.layout, waits=choice.problem)
         return self._chosen(unit, index, choice, at_once=at_once)
@@ -239,7 +240,8 @@ class Layouts:
             waits = [text for u in units if (text := self._waits.get(u.uuid, ""))]
             message = "; ".join(dict.fromkeys(waits)) or choice.problem
             state = _PENDING if message else _SUCCESS
-            if choice.problem or self._failed & {u.uuid for u in units}:
+            is_wrong = bool(choice.problem) and not choice.passing
+            if is_wrong or self._failed & {u.uuid for u in units}:
                 state = _FAILED
             mode = NodeMode(choice.mode, state, choice.layout, message)
         before, self.mode = self.mode, mode

@@ -8,7 +8,7 @@ from typing import Any
 from dra.layouts.choosing import Choice, choose
 from kubeletplugin.host.class_files import ClassFiles
 
-UNKNOWN = Choice("", problem="the labels of the Node are not known yet")
+UNKNOWN = Choice("", problem="the labels of the Node are not known yet", passing=True)
 
 
 class NodeChoice:
