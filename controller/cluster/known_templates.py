@@ -16,16 +16,18 @@ class KnownTemplates:
     def __init__(self, driver: str, effects: Effects) -> None:
         self._label = opt_in_label(driver)
         self._effects = effects
-        self._there: set[ObjectKey] = set()
+        self.present: dict[ObjectKey, str] = {}
+        """UIDs of those that are there."""
         self.namespaces: set[str] = set()
 
     def set(self, obj: Obj) -> None:
         """A template was added."""
-        self._there.add((obj["metadata"]["namespace"], obj["metadata"]["name"]))
+        metadata = obj["metadata"]
+        self.present[metadata["namespace"], metadata["name"]] = metadata.get("uid", "")
 
     def remove(self, key: ObjectKey) -> None:
         """A template is gone."""
-        self._there.discard(key)
+        self.present.pop(key, None)
         self._effects.templates = True
 
     def set_namespace(self, obj: Obj) -> None:
@@ -44,7 +46,7 @@ class KnownTemplates:
 
     def lacks(self, key: ObjectKey) -> bool:
         """True if that template is to be made: in such a namespace, and not there."""
-        return key[0] in self.namespaces and key not in self._there
+        return key[0] in self.namespaces and key not in self.present
 
     def awaited(self, pod: Pod) -> Iterator[ObjectKey]:
         """Templates that a pod waits for: its claims cannot be made without."""

@@ -1,7 +1,7 @@
 """Synchronisation of the templates that limits become, in namespaces that opted in.
 
 There is one for each profile of the nodes, and one for whatever else a pod waits for. None is ever
-deleted, as none is ever wrong: its name says what it asks for.
+wrong, as its name says what it asks for; those that nobody has named for long are removed.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 
 from controller.cluster.cluster import Cluster
 from controller.cluster.effects import Effects
+from controller.keeping.unused_templates import UnusedTemplates
 from controller.writing.writer import Writer
 from dra.common.resources import ObjectKey
 from dra.kube.errors import InvalidError, KubeError
@@ -34,13 +35,15 @@ class TemplateSync:
         self._awaited: dict[ObjectKey, None] = {}
         self._others: dict[ObjectKey, None] = {}
         self._not_before = 0.0
+        self._unused = UnusedTemplates(cluster, now)
 
     @property
     def due(self) -> float | None:
         """Monotonic time of the next write; None where there is none."""
         if self._awaited:
             return self._now()
-        return self._not_before if self._others else None
+        times = (self._not_before if self._others else None, self._unused.due)
+        return min((time for time in times if time is not None), default=None)
 
     def note(self, effects: Effects) -> None:
         """Pods, namespaces, templates or profiles may have changed."""
@@ -54,15 +57,28 @@ class TemplateSync:
             self._look_at_all()
 
     def write_if_due(self) -> bool:
-        """Write one template; False when none is due."""
-        due = self.due
-        if due is None or due > self._now():
-            return False
-        queue = self._awaited or self._others
+        """Write or remove one template; False when none is due."""
+        queue = self._awaited or (self._others if self._not_before <= self._now() else {})
+        if not queue:
+            return self._remove_unused()
         key = next(iter(queue))
         del queue[key]
         if self._cluster.templates.lacks(key):
             self._write(key)
+        return True
+
+    def _remove_unused(self) -> bool:
+        key = self._unused.pop()
+        if key is None:
+            return False
+        fields = {"template": f"{key[0]}/{key[1]}"}
+        try:
+            self._writer.remove_template(key, uid=self._cluster.templates.present[key])
+        except KubeError as error:
+            _log.warning("ResourceClaimTemplate not removed", extra={**fields, "error": str(error)})
+        else:
+            self._cluster.templates.remove(key)
+            _log.info("ResourceClaimTemplate removed: no pod named it for long", extra=fields)
         return True
 
     def _look_at_all(self) -> None:

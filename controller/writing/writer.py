@@ -27,6 +27,7 @@ from dra.common.resources import (
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     Obj,
+    ObjectKey,
     Resource,
     at,
 )
@@ -60,6 +61,9 @@ class WriteApi(PatchApi, Protocol):
         self, resource: Resource, body: Obj, *, subresource: str = "", field_manager: str = ""
     ) -> Obj:
         """Create an object, or a subresource of the object that ``body`` names."""
+
+    def delete(self, resource: Resource, name: str, *, namespace: str = "", uid: str = "") -> None:
+        """Delete an object; another than ``uid``, if one is given, is a ConflictError."""
 
 
 class NotLeadingError(Exception):
@@ -329,6 +333,18 @@ class Writer:
         """Create a generated ResourceClaimTemplate; one that is there stays as it is."""
         self._check()
         return self._api.apply(RESOURCE_CLAIM_TEMPLATES, body, field_manager=self._manager)
+
+    def remove_template(self, key: ObjectKey, *, uid: str) -> None:
+        """Delete a generated ResourceClaimTemplate; one that is gone is fine.
+
+        Raises:
+            ConflictError: there is another of its name.
+        """
+        self._check()
+        try:
+            self._api.delete(RESOURCE_CLAIM_TEMPLATES, key[1], namespace=key[0], uid=uid)
+        except ObjectNotFoundError:
+            return
 
     def apply_node_labels(self, node: str, labels: Mapping[str, str]) -> Obj:
         """Put labels on a Node, and take those off that were put there before and are not given.

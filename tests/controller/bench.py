@@ -107,6 +107,16 @@ class FakeApi:
         self.evicted.append(body)
         return body
 
+    def delete(self, resource: Resource, name: str, *, namespace: str = "", uid: str = "") -> None:
+        if error := self.refuse(f"delete {resource.plural}"):
+            raise error
+        found = self.objects.get((resource.plural, name))
+        if found is None:
+            raise ObjectNotFoundError(f"{name} not found", status=404)
+        if uid != found["metadata"]["uid"]:
+            raise ConflictError("precondition failed: UID", status=409)
+        del self.objects[resource.plural, name]
+
     def apply(
         self,
         resource: Resource,

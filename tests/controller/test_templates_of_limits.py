@@ -148,3 +148,77 @@ def test_nothing_is_made_for_a_namespace_that_opts_out_or_goes() -> None:
     bench.cluster.remove_namespace("two")
     bench.run()
     assert made(bench) == set()
+
+
+HOUR = 3600.0
+
+
+def idle(*templates: str) -> Bench:
+    """A namespace that opted in, with templates that a pod had waited for, which is gone."""
+    bench = Bench("node-a")
+    bench.cluster.set_namespace(namespace())
+    bench.pod(waiting("p", *templates))
+    bench.run()
+    assert set(templates) <= made(bench)
+    bench.remove_pod("p")
+    bench.run()
+    return bench
+
+
+def later(bench: Bench, seconds: float = HOUR + 1200) -> None:
+    """Time passes, with a look every ten minutes."""
+    for _ in range(int(seconds / 600)):
+        bench.run(seconds=600)
+
+
+def test_one_that_no_pod_has_named_for_an_hour_goes_and_those_of_profiles_stay() -> None:
+    odd = ("nvidia.com-gpumem-8000", "nvidia.com-mig-1g.5gb-gpu-spread")
+    bench = idle(*odd)
+    bench.run(seconds=HOUR - 1300)
+    assert set(odd) <= made(bench)
+    later(bench)
+    assert made(bench) == of_classes(bench)
+
+
+def test_one_that_a_pod_names_stays_whatever_its_state() -> None:
+    bench = idle("nvidia.com-gpumem-8000")
+    bench.run(seconds=1200)
+    running = waiting("q", "nvidia.com-gpumem-8000")
+    running["spec"]["nodeName"] = "node-a"
+    running["status"] = {"resourceClaimStatuses": [{"name": "c0", "resourceClaimName": "x"}]}
+    bench.pod(running)
+    later(bench)
+    assert "nvidia.com-gpumem-8000" in made(bench)
+    bench.remove_pod("q")
+    bench.run(seconds=1200)
+    assert "nvidia.com-gpumem-8000" in made(bench), "an hour from its last use"
+    later(bench)
+    assert "nvidia.com-gpumem-8000" not in made(bench)
+
+
+def test_a_pod_that_is_admitted_meanwhile_gets_it_again() -> None:
+    bench = idle("nvidia.com-gpumem-8000")
+    later(bench)
+    assert "nvidia.com-gpumem-8000" not in made(bench)
+    bench.pod(waiting("late", "nvidia.com-gpumem-8000"))
+    bench.run()
+    assert "nvidia.com-gpumem-8000" in made(bench)
+
+
+def test_another_of_the_same_name_and_a_refusal_leave_it() -> None:
+    bench = idle("nvidia.com-gpumem-8000", "nvidia.com-gpumem-9000")
+    bench.api.objects[TEMPLATES, "nvidia.com-gpumem-8000"]["metadata"]["uid"] = "another"
+    bench.api.refuse = once(f"delete {TEMPLATES}", ForbiddenError("no"))
+    later(bench)
+    assert "nvidia.com-gpumem-8000" in made(bench)
+    later(bench)
+    assert "nvidia.com-gpumem-9000" not in made(bench), "tried again at the next look"
+
+
+def test_a_look_gives_up_only_some() -> None:
+    bench = idle(*(f"nvidia.com-gpumem-{n}" for n in range(1, 31)))
+    bench.run(seconds=600)
+    bench.run(seconds=HOUR)
+    assert len(made(bench) - of_classes(bench)) == 10
+    bench.run(seconds=600)
+    assert made(bench) == of_classes(bench)

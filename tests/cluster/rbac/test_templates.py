@@ -77,3 +77,21 @@ def test_none_that_looks_at_gpus_or_configures_another_driver(controller: Api) -
     foreign["spec"]["spec"]["devices"]["config"][0]["opaque"]["driver"] = "gpu.nvidia.com"
     for each in (looks, foreign):
         assert "only that ask for slices" in refused(controller, each)
+
+
+def test_those_that_it_made_it_may_delete_and_no_others(controller: Api, admin: Api) -> None:
+    made = template("nvidia.com-gpumem-7000", APART, driver=DRIVER)
+    theirs = copy.deepcopy(template("nvidia.com-gpumem-6000", OPTED, driver=DRIVER))
+    del theirs["metadata"]["labels"]
+    for body in (made, theirs):
+        admin.create(body)
+    for body, status in ((theirs, 403), (made, 200)):
+        metadata = body["metadata"]
+        path = collection("ResourceClaimTemplate", namespace=metadata["namespace"])
+        where = f"{path}/{metadata['name']}"
+        if status == 200:
+            controller.request("DELETE", where)
+            continue
+        found, text = refusal(controller, "DELETE", where)
+        assert found == status
+        assert "only that it made" in text
