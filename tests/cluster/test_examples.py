@@ -186,6 +186,25 @@ def test_memory_gets_the_smallest_profile_that_has_it(two: Site, name: str) -> N
         assert set(found) <= {"1g10gb", "2g10gb"}
 
 
+def test_a_percentage_is_that_of_a_gpu(two: Site) -> None:
+    with Applied(two, "limits-percentage") as applied:
+        (pod,) = applied.bound("limits-percentage")
+        assert labels(devices(two.api, pod)) == {"main": ["3g20gb", "3g20gb"]}
+
+
+def test_pods_of_another_scheduler_are_allocated_too(two: Site) -> None:
+    with Applied(two, "limits-volcano"):
+
+        def allocated() -> bool:
+            claims = two.api.list("ResourceClaim", namespace=NAMESPACE)
+            return [bool(at(c, "status", "allocation", default=None)) for c in claims] == [True] * 2
+
+        two.wait("claims", allocated)
+        (pod,) = pods(two.api, "limits-volcano")
+        assert labels(devices(two.api, pod)) == {"main": ["1g5gb", "1g5gb"]}
+        assert not pod["spec"].get("nodeName"), "nobody is there to bind it"
+
+
 def test_policies_by_annotation(two: Site) -> None:
     """A slice on one node fills it, so that the next goes there, to its other GPU."""
     with Applied(two, "limits-profile") as first:

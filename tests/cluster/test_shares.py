@@ -13,6 +13,7 @@ from hack.cluster.cluster import Cluster, Shape
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.workload import SLEEPING, Workload
+from tests.cluster.test_examples import example
 
 SHAPE = Shape({"one": ("H100-80GB-HBM3",)})
 CLASS = {"mode": "whole", "migMode": "switch", "shares": 4}
@@ -62,12 +63,10 @@ def test_kube_scheduler_counts_shares_and_kubelet_hears_of_each(
     device = published(cluster)
     assert device is not None
     assert device["capacity"]["memory"]["requestPolicy"]["default"] == "20389Mi"
-    large = workload.template(
-        "large",
-        device_class="gpu-share.dra.dev",
-        capacity={"requests": {"memory": "60000Mi", "cores": "60"}},
-    )
-    usual = workload.template("usual", device_class="gpu-share.dra.dev")
+    for body in example("shares"):
+        if body["kind"] == "ResourceClaimTemplate":
+            workload.create(body)
+    large, usual = ({"resourceClaimTemplateName": f"share-{n}"} for n in ("large", "usual"))
     workload.create(pod("first", SLEEPING, claims={"gpu": large}))
     workload.wait_for_phase("first", "Running")
     workload.create(pod("second", SLEEPING, claims={"gpu": usual}))
