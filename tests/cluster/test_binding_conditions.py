@@ -75,6 +75,16 @@ class Ground:
         slices = self.api.list("ResourceSlice", fieldSelector=f"spec.nodeName={NAME}")
         return [d for s in slices for d in s["spec"].get("devices", [])]
 
+    def run_several(self, name: str) -> list[float]:
+        """Seconds from the creation of each of a few pods until it ran."""
+        seconds = []
+        for number in range(3):
+            began = time.monotonic()
+            self.create(f"{name}-{number}")
+            self.workload.wait_for_phase(f"{name}-{number}", "Running", timeout=60)
+            seconds.append(time.monotonic() - began)
+        return seconds
+
     def settle(self, count: int) -> None:
         """Until there are as many slices as that, each on record as prepared, and nothing else."""
 
@@ -235,24 +245,13 @@ def test_when_kube_scheduler_has_waited_long_enough_it_begins_anew(ground: Groun
 @pytest.mark.timeout(240)
 def test_the_time_that_it_takes_is_told(ground: Ground) -> None:
     """Printed for docs/performance.md: nothing is asserted of how fast the machine is."""
-    seconds: dict[str, list[float]] = {}
-    for wish in ("always", "never"):
-        for number in range(3):
-            name = f"{wish}-{number}"
-            began = time.monotonic()
-            ground.create(name)
-            ground.workload.wait_for_phase(name, "Running", timeout=60)
-            seconds.setdefault(wish, []).append(time.monotonic() - began)
-        if wish == "always":
-            ground.plugin.stop()
-            successor = ground.driver.successor(NAME, "--binding-conditions", "never")
-            start_registered(successor)
-            wait_for(
-                "another form",
-                lambda: not any(d.get("bindingConditions") for d in ground.devices()),
-            )
-    successor.stop()
-    start_registered(ground.plugin)
+    seconds = {"always": ground.run_several("always")}
+    with ground.driver.in_place(NAME, "--binding-conditions", "never"):
+        wait_for(
+            "another form",
+            lambda: not any(d.get("bindingConditions") for d in ground.devices()),
+        )
+        seconds["never"] = ground.run_several("never")
     times = {wish: f"{median(found):.2f} s" for wish, found in seconds.items()}
     print(f"created to running: {times}")  # noqa: T201
 

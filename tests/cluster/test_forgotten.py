@@ -22,16 +22,9 @@ GONE_SECONDS = 90.0
 
 @pytest.fixture
 def plugin(driver: Driver, kubelet: KubeletNode) -> Iterator[Process]:
-    """A plugin with a short grace, in the place of the usual one, which is back after the test."""
-    name = kubelet.name
-    usual, impatient = driver.plugins[name], driver.successor(name, *GRACE)
-    usual.stop(grace=30)
-    driver.plugins[name] = impatient
-    start_registered(impatient)
-    yield impatient
-    impatient.stop(grace=30)
-    driver.plugins[name] = usual
-    start_registered(usual)
+    """A plugin with a short grace."""
+    with driver.in_place(kubelet.name, *GRACE) as plugin:
+        yield plugin
 
 
 @pytest.mark.timeout(300)

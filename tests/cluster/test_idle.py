@@ -22,15 +22,8 @@ ALL_BUT_THE_FOREIGN = 6
 @pytest.fixture
 def plugin(driver: Driver, kubelet: KubeletNode) -> Iterator[Process]:
     """A plugin that keeps what is released, in the place of the usual one."""
-    name = kubelet.name
-    usual, keeping = driver.plugins[name], driver.successor(name, *KEEPING)
-    usual.stop(grace=30)
-    driver.plugins[name] = keeping
-    start_registered(keeping)
-    yield keeping
-    keeping.stop(grace=30)
-    driver.plugins[name] = usual
-    start_registered(usual)
+    with driver.in_place(kubelet.name, *KEEPING) as plugin:
+        yield plugin
 
 
 def creations(agreement: Agreement) -> int:

@@ -15,6 +15,8 @@ from hack.cluster.plane import credentials
 from hack.cluster.waiting import wait_for
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from hack.cluster.plane.controlplane import ControlPlane
 
 
@@ -141,6 +143,20 @@ class Driver:
         """Another plugin for a node, as a rolling update starts it; not yet started."""
         label = "-".join(flag.strip("-").rpartition("/")[2] for flag in flags)
         return self._process(f"plugin-{name}-{label}", *self._arguments[name], *flags)
+
+    @contextlib.contextmanager
+    def in_place(self, name: str, *flags: str) -> Iterator[Process]:
+        """A plugin with further flags in the place of the usual one, which is back afterwards."""
+        usual, other = self.plugins[name], self.successor(name, *flags)
+        usual.stop(grace=30)
+        self.plugins[name] = other
+        start_registered(other)
+        try:
+            yield other
+        finally:
+            other.stop(grace=30)
+            self.plugins[name] = usual
+            start_registered(usual)
 
     def state(self, name: str) -> Path:
         """Where the plugin of a node keeps its journal."""

@@ -65,3 +65,13 @@ def refusal(api: Api, method: str, where: str, **request: Any) -> tuple[int, str
     except ApiError as error:
         return error.status, str(error)
     raise AssertionError(f"{method} {where} was allowed: {answer}")
+
+
+def device_class(name: str, expression: str, *, label: str = f"{DRIVER}/generated") -> Obj:
+    """A DeviceClass that the label calls generated."""
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "DeviceClass",
+        "metadata": {"name": name, "labels": {label: "true"}},
+        "spec": {"selectors": [{"cel": {"expression": expression}}]},
+    }

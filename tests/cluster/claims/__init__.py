@@ -1,0 +1,1 @@
+"""Features of claims, allocated by the controller and bound by a real kube-scheduler."""

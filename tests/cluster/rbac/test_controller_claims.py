@@ -1,0 +1,176 @@
+"""Writes of the controller to claims, with its service account, and above all those refused."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from dra.common.resources import Obj
+from hack.cluster.api import Api, ApiError
+from hack.cluster.driver.chart import find, render
+from hack.cluster.driver.installation import (
+    Installation,
+)
+from hack.cluster.waiting import wait_for
+from tests.cluster.rbac.requests import (
+    CLAIMS,
+    DRIVER,
+    MERGE,
+    allocation,
+    device_class,
+    refusal,
+    status_of,
+)
+
+
+def test_the_controller_allocates_and_takes_back(controller: Api, claim: Obj) -> None:
+    name = claim["metadata"]["name"]
+    finalizers = {"metadata": {"finalizers": [f"{DRIVER}/allocation"]}}
+    controller.patch("ResourceClaim", name, finalizers)
+    body = {"status": {"allocation": allocation("node-a")}}
+    written = controller.patch("ResourceClaim", name, body, subresource="status")
+    assert written["status"]["allocation"]["devices"]["results"][0]["pool"] == "node-a"
+    controller.patch("ResourceClaim", name, {"status": {"allocation": None}}, subresource="status")
+    last = controller.patch("ResourceClaim", name, {"metadata": {"finalizers": None}})
+    assert "finalizers" not in last["metadata"]
+
+
+def test_without_the_permission_of_1_36_the_controller_cannot_allocate(
+    installation: Installation, controller: Api, claim: Obj, admin: Api
+) -> None:
+    """So the rule is needed, and the test above shows something."""
+    if int(admin.request("GET", "/version")["minor"]) < 36:
+        pytest.skip("from Kubernetes 1.36 on")
+    role = copy.deepcopy(find(render(), "ClusterRole", "controller"))
+    for rule in role["rules"]:
+        rule["resources"] = [r for r in rule["resources"] if r != "resourceclaims/binding"]
+    with installation.role(role):
+        body = {"status": {"allocation": allocation("node-a")}}
+        wait_for(
+            "refusal",
+            lambda: (
+                "resourceclaims/binding"
+                in refusal(
+                    controller, "PATCH", f"{status_of(claim)}?dryRun=All", body=body, content=MERGE
+                )[1]
+            ),
+        )
+
+
+FINALIZER = {"metadata": {"finalizers": [f"{DRIVER}/allocation"]}}
+
+
+def test_the_controller_allocates_devices_of_its_driver_only(
+    installation: Installation, controller: Api, admin: Api, claim: Obj
+) -> None:
+    name = claim["metadata"]["name"]
+    foreign = allocation("node-a")
+    foreign["devices"]["results"][0]["driver"] = "nic.example"
+
+    def refused(body: Obj) -> bool:
+        where = status_of(claim)
+        status, text = refusal(controller, "PATCH", where, body={"status": body}, content=MERGE)
+        return (status, "take back devices of driver mig.dra.dev only" in text) == (403, True)
+
+    without = {"status": {"allocation": allocation("node-a")}}
+    admin.patch("ResourceClaim", name, {"metadata": {"finalizers": None}})
+    status, text = refusal(controller, "PATCH", status_of(claim), body=without, content=MERGE)
+    assert (status, "with finalizer mig.dra.dev/allocation only" in text) == (403, True), text
+    controller.patch("ResourceClaim", name, FINALIZER)
+    assert refused({"allocation": foreign})
+    mixed = allocation("node-a")
+    mixed["devices"]["results"] += foreign["devices"]["results"]
+    assert refused({"allocation": mixed})
+
+    someone = {"resource": "pods", "name": "a", "uid": "1"}
+    admin.patch("ResourceClaim", name, {"status": {"allocation": foreign}}, subresource="status")
+    assert refused({"allocation": None})
+    assert refused({"reservedFor": [someone]})
+    nic = {
+        "driver": "nic.example",
+        "pool": "node-a",
+        "device": foreign["devices"]["results"][0]["device"],
+    }
+    admin.patch("ResourceClaim", name, {"status": {"devices": [nic]}}, subresource="status")
+    # From 1.36 on the API server refuses this itself, unless the role is wider.
+    role = copy.deepcopy(find(render(), "ClusterRole", "controller"))
+    verbs = ["patch", "associated-node:patch", "arbitrary-node:patch"]
+    drivers = {"resources": ["resourceclaims/driver"], "verbs": verbs}
+    role["rules"].append({"apiGroups": ["resource.k8s.io"], **drivers})
+    body = {"status": {"devices": None}}
+    with installation.role(role):
+        wait_for(
+            "refusal",
+            lambda: (
+                "what is told of devices of driver mig.dra.dev only"
+                in refusal(controller, "PATCH", status_of(claim), body=body, content=MERGE)[1]
+            ),
+        )
+
+
+def test_the_controller_changes_its_finalizer_label_and_fence_and_nothing_else_of_a_claim(
+    controller: Api, admin: Api, claim: Obj
+) -> None:
+    name = claim["metadata"]["name"]
+    before = {"finalizers": ["a.example/b"], "annotations": {"a": "b"}, "labels": {"a": "b"}}
+    admin.patch("ResourceClaim", name, {"metadata": before})
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "1"}
+    for metadata in (
+        {"finalizers": None},
+        {"finalizers": ["a.example/b", "c.example/d"]},
+        {"annotations": {"a": "c"}},
+        {"annotations": {"a": None}},
+        {"annotations": {"c": "d"}},
+        {"labels": {"a": "c"}},
+        {"labels": {"a": None}},
+        {"labels": {"c": "d"}},
+        {"ownerReferences": [owner]},
+    ):
+        where = f"{CLAIMS}/{name}"
+        body = {"metadata": metadata}
+        status, text = refusal(controller, "PATCH", where, body=body, content=MERGE)
+        assert (status, "mig.dra.dev/allocation, label mig.dra.dev/node and" in text) == (
+            403,
+            True,
+        ), metadata
+    ours = {
+        "finalizers": ["a.example/b", f"{DRIVER}/allocation"],
+        "annotations": {f"{DRIVER}/fence": "1"},
+        "labels": {f"{DRIVER}/node": "node-a"},
+    }
+    written = controller.patch("ResourceClaim", name, {"metadata": ours})["metadata"]
+    assert written["labels"] == {"a": "b", f"{DRIVER}/node": "node-a"}
+    assert written["annotations"] == {"a": "b", f"{DRIVER}/fence": "1"}
+    admin.patch("ResourceClaim", name, {"metadata": {"finalizers": None}})
+
+
+@pytest.mark.parametrize("asks", ["exactly", "beside ours"])
+def test_the_controller_takes_no_claim_of_another_drivers_class(
+    asks: str, controller: Api, admin: Api, claim: Obj
+) -> None:
+    admin.create(device_class("other.example", "device.driver == 'nic.example'", label="a"))
+    requests = [{"name": "other", "exactly": {"deviceClassName": "other.example"}}]
+    if asks == "beside ours":
+        requests += claim["spec"]["devices"]["requests"]
+    body = {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {"name": "foreign"},
+        "spec": {"devices": {"requests": requests}},
+    }
+    admin.create(body)
+    admin.patch("ResourceClaim", "foreign", {"metadata": {"finalizers": None}})
+
+    def refused() -> str:
+        try:
+            controller.patch("ResourceClaim", "foreign", FINALIZER)
+        except ApiError as error:
+            return str(error)
+        admin.patch("ResourceClaim", "foreign", {"metadata": {"finalizers": None}})
+        return ""  # the policy has not heard of the class yet
+
+    text = wait_for("refusal", refused)
+    assert "DeviceClass other.example does not select its devices" in text
+    admin.delete("ResourceClaim", "foreign")
+    admin.delete("DeviceClass", "other.example")

@@ -1,0 +1,118 @@
+"""Objects beside claims and pods that the controller reads or writes with its service account."""
+
+from __future__ import annotations
+
+from hack.cluster.api import Api
+from hack.cluster.driver.chart import NAMESPACE
+from tests.cluster.rbac.requests import (
+    APPLY,
+    CLASSES,
+    DRIVER,
+    JSON_PATCH,
+    MERGE,
+    device_class,
+    refusal,
+    reservation,
+)
+
+
+def test_the_controller_reads_volumes_and_namespaces_and_writes_none(controller: Api) -> None:
+    claims = "/api/v1/namespaces/default/persistentvolumeclaims"
+    for path in (
+        "/api/v1/persistentvolumes",
+        "/api/v1/persistentvolumeclaims",
+        "/api/v1/namespaces",
+        "/apis/storage.k8s.io/v1/storageclasses",
+    ):
+        assert controller.request("GET", path)["kind"].endswith("List")
+    body = {"metadata": {"name": "mine"}, "spec": {"accessModes": ["ReadWriteOnce"]}}
+    assert refusal(controller, "POST", claims, body=body)[0] == 403
+    assert refusal(controller, "DELETE", "/api/v1/namespaces/default")[0] == 403
+
+
+OURS = f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].type == 'mig'"
+
+
+def test_of_a_mignode_the_controller_changes_what_is_reserved_and_nothing_else(
+    controller: Api, admin: Api, foreign_mignode: str
+) -> None:
+    path = "/spec/reservations"
+    steps = [
+        {"op": "test", "path": path, "value": None},
+        {"op": "add", "path": path, "value": [reservation()]},
+    ]
+    written = controller.request("PATCH", foreign_mignode, body=steps, content=JSON_PATCH)
+    assert written["spec"]["reservations"] == [reservation()]
+    stale = refusal(controller, "PATCH", foreign_mignode, body=steps, content=JSON_PATCH)
+    assert stale[0] == 422, "what is tested is no longer what is there"
+    for body in (
+        {"spec": {"pool": "x"}},
+        {"spec": {"allocator": "scheduler"}},
+        {"spec": {"drain": {"reason": "mine"}}},
+        {"metadata": {"labels": {"a": "b"}}},
+        {"metadata": {"finalizers": ["a.example/b"]}},
+    ):
+        status, text = refusal(controller, "PATCH", foreign_mignode, body=body, content=MERGE)
+        assert status == 403
+        assert "nothing of a MigNode but spec.reservations" in text
+    status_body = {"status": {"capabilities": ["x"]}}
+    where = f"{foreign_mignode}/status"
+    assert refusal(controller, "PATCH", where, body=status_body, content=MERGE)[0] == 403
+    before = written["spec"]["reservations"]
+    steps = [
+        {"op": "test", "path": path, "value": before},
+        {"op": "remove", "path": path},
+    ]
+    left = controller.request("PATCH", foreign_mignode, body=steps, content=JSON_PATCH)
+    assert "reservations" not in left["spec"]
+
+
+def test_the_schema_bounds_what_is_reserved(admin: Api, foreign_mignode: str) -> None:
+    good, [device] = reservation(), reservation()["devices"]
+    for bad in (
+        [{k: v for k, v in good.items() if k != "claim"}],
+        [good | {"id": ""}],
+        [good | {"seconds": 0}],
+        [good | {"devices": []}],
+        [good | {"devices": [device] * 33}],
+        [good, good],
+        [reservation(str(n)) for n in range(65)],
+    ):
+        body = {"spec": {"reservations": bad}}
+        assert refusal(admin, "PATCH", foreign_mignode, body=body, content=MERGE)[0] == 422
+
+
+def test_the_controller_writes_its_own_device_classes(controller: Api, admin: Api) -> None:
+    body = device_class("mig-test", OURS)
+    where = f"{CLASSES}/mig-test?fieldManager=controller&force=true"
+    assert controller.request("PATCH", where, body=body, content=APPLY)["spec"] == body["spec"]
+    assert refusal(controller, "DELETE", f"{CLASSES}/mig-test")[0] == 403
+
+    admin.create(device_class("nic.example", "device.driver == 'nic.example'", label="a"))
+    for body, reason in (
+        (device_class("mig-test", "true"), "select devices of driver mig.dra.dev only"),
+        (device_class("mig-new", f"true || {OURS}"), "select devices of driver mig.dra.dev only"),
+        (device_class("mig-new", OURS, label="a"), "with label mig.dra.dev/generated=true"),
+        (device_class("nic.example", OURS), "with label mig.dra.dev/generated=true"),
+    ):
+        where = f"{CLASSES}/{body['metadata']['name']}?fieldManager=controller&force=true"
+        status, text = refusal(controller, "PATCH", where, body=body, content=APPLY)
+        assert (status, reason in text) == (403, True), text
+    admin.delete("DeviceClass", "nic.example")
+
+
+def test_the_controller_keeps_its_own_lease_only(controller: Api) -> None:
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases"
+    for name, allowed in ((f"{DRIVER}-controller", True), ("someone-elses", False)):
+        lease = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": name, "namespace": NAMESPACE},
+        }
+        made = controller.request("POST", leases, body=lease)
+        if allowed:
+            controller.request("PUT", f"{leases}/{name}", body=made)
+        else:
+            assert refusal(controller, "PUT", f"{leases}/{name}", body=made)[0] == 403
+    default = leases.replace(NAMESPACE, "default")
+    assert refusal(controller, "POST", default, body=lease)[0] == 403
