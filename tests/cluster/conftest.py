@@ -21,6 +21,7 @@ from hack.cluster.waiting import wait_for
 from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import Driver
 from tests.cluster.harness.ground import make_namespace, serve_mignodes
+from tests.cluster.harness.stage import Stage
 from tests.cluster.harness.workload import Workload
 
 REAL_NODE = "real"
@@ -153,3 +154,17 @@ def workload(driver: Driver, kubelet: KubeletNode, api: Api) -> Iterator[Workloa
     tracked = Workload(api, tails=lambda: f"{driver.tails()}\n{kubelet.tails()}")
     yield tracked
     tracked.clear()
+
+
+@pytest.fixture
+def stage(
+    *,
+    agreement: Agreement,
+    api: Api,
+    driver: Driver,
+    kubelet: KubeletNode,
+    workload: Workload,
+    where: dict[str, Any],
+) -> Stage:
+    """All of it; the agreement ends last."""
+    return Stage(agreement, api, driver, kubelet, workload, where)

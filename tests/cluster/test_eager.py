@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from dra.claims.node_label import node_label
 from dra.common.resources import Obj
-from hack.cluster.api import Api
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from kubeletplugin.journal.journalfile import decode
 from tests.cluster.harness.agreement import Agreement
-from tests.cluster.harness.daemons import DRIVER, Driver
-from tests.cluster.harness.workload import SLEEPING, Workload
+from tests.cluster.harness.daemons import DRIVER
+from tests.cluster.harness.stage import Stage
+from tests.cluster.harness.workload import SLEEPING
 
 CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
 MISSING: Obj = {"volumes": [{"name": "v", "configMap": {"name": "comes-later"}}]}
@@ -22,10 +20,11 @@ MISSING: Obj = {"volumes": [{"name": "v", "configMap": {"name": "comes-later"}}]
 in pkg/kubelet/kubelet.go waits for them before it calls the runtime's, which begins with claims."""
 
 
-def waiting_pod(name: str, workload: Workload, where: dict[str, Any]) -> Obj:
+def waiting_pod(name: str, stage: Stage) -> Obj:
     """A pod on the real node for which kubelet does not ask yet; its claim."""
+    workload = stage.workload
     claims = {"gpu": workload.template(name, device_class="mig-2g.10gb")}
-    body = pod(name, SLEEPING, claims=claims, **where, **MISSING)
+    body = pod(name, SLEEPING, claims=claims, **stage.where, **MISSING)
     for container in body["spec"]["containers"]:
         container["volumeMounts"] = [{"name": "v", "mountPath": "/v"}]
     workload.create(body)
@@ -33,17 +32,17 @@ def waiting_pod(name: str, workload: Workload, where: dict[str, Any]) -> Obj:
     return workload.wait_for_allocation(name)
 
 
-def wait_for_slice(claim: Obj, agreement: Agreement, driver: Driver, node: str) -> None:
+def wait_for_slice(claim: Obj, stage: Stage) -> None:
     """Until the slice of a claim is there, recorded as made before kubelet asked."""
-    path, uid = driver.state(node) / "journal.json", claim["metadata"]["uid"]
+    path, uid = stage.driver.state(stage.kubelet.name) / "journal.json", claim["metadata"]["uid"]
 
     def made() -> bool:
         entries = [e for e in decode(path.read_bytes()).entries if e.claim.uid == uid]
         assert all(e.ahead for e in entries), "kubelet was told of it"
         return any(e.ci_id is not None for e in entries)
 
-    wait_for("slice", made, context=driver.tails)
-    assert [each for each in agreement.slices().values() if each is not None]
+    wait_for("slice", made, context=stage.driver.tails)
+    assert [each for each in stage.agreement.slices().values() if each is not None]
 
 
 def creations(agreement: Agreement) -> int:
@@ -51,19 +50,12 @@ def creations(agreement: Agreement) -> int:
 
 
 @pytest.mark.timeout(240)
-def test_prepare_makes_nothing_of_what_was_made_before(
-    *,
-    agreement: Agreement,
-    api: Api,
-    driver: Driver,
-    workload: Workload,
-    where: dict[str, Any],
-) -> None:
-    node = where["nodeSelector"]["kubernetes.io/hostname"]
-    claim = waiting_pod("early", workload, where)
-    wait_for_slice(claim, agreement, driver, node)
+def test_prepare_makes_nothing_of_what_was_made_before(stage: Stage) -> None:
+    agreement, api, workload = stage.agreement, stage.api, stage.workload
+    claim = waiting_pod("early", stage)
+    wait_for_slice(claim, stage)
     labels = api.get("ResourceClaim", claim["metadata"]["name"])["metadata"]["labels"]
-    assert labels[node_label(DRIVER)] == node
+    assert labels[node_label(DRIVER)] == stage.kubelet.name
     before = creations(agreement)
 
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "comes-later"}}
@@ -75,17 +67,10 @@ def test_prepare_makes_nothing_of_what_was_made_before(
 
 
 @pytest.mark.timeout(240)
-def test_the_slice_of_a_pod_that_is_deleted_before_kubelet_asks_is_given_back(
-    *,
-    agreement: Agreement,
-    api: Api,
-    driver: Driver,
-    workload: Workload,
-    where: dict[str, Any],
-) -> None:
-    node = where["nodeSelector"]["kubernetes.io/hostname"]
-    claim = waiting_pod("given-up", workload, where)
-    wait_for_slice(claim, agreement, driver, node)
+def test_the_slice_of_a_pod_that_is_deleted_before_kubelet_asks_is_given_back(stage: Stage) -> None:
+    agreement, api, workload = stage.agreement, stage.api, stage.workload
+    claim = waiting_pod("given-up", stage)
+    wait_for_slice(claim, stage)
     api.delete("Pod", "given-up")
     workload.wait_for_end(claim, timeout=60)
     assert agreement.settle(context=workload.describe) == {}

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from hack.cluster.api import Api
 from hack.cluster.machine.processes import Process
 from hack.cluster.node.kubelet import KubeletNode
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import DRIVER, Driver, registrations
+from tests.cluster.harness.stage import Stage
 from tests.cluster.harness.workload import Workload
 
 GONE_SECONDS = 90.0
@@ -52,21 +52,15 @@ ABSENCES = {
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("away", ABSENCES.values(), ids=ABSENCES)
 def test_the_slice_of_a_pod_deleted_by_force_goes_when_the_plugin_is_back(
-    *,
-    away: Absence,
-    agreement: Agreement,
-    api: Api,
-    driver: Driver,
-    kubelet: KubeletNode,
-    workload: Workload,
-    where: dict[str, Any],
+    *, away: Absence, stage: Stage
 ) -> None:
+    agreement, api, workload = stage.agreement, stage.api, stage.workload
     claims = {"gpu": workload.template("forced", device_class="mig-1g.5gb")}
-    workload.run("forced", "stays", claims=claims, **where)
+    workload.run("forced", "stays", claims=claims, **stage.where)
     held = agreement.settle(context=workload.describe)
     claim = workload.claim_of("forced")
     assert claim is not None
-    down = [driver.plugins[kubelet.name], *([kubelet.process] if away.kubelet else [])]
+    down = [stage.plugin, *([stage.kubelet.process] if away.kubelet else [])]
 
     for process in down:
         process.kill()
@@ -83,7 +77,7 @@ def test_the_slice_of_a_pod_deleted_by_force_goes_when_the_plugin_is_back(
     left = agreement.settle(timeout=GONE_SECONDS, context=workload.describe)
     assert len(left) == 1
     assert left.items() <= held.items()
-    workload.run("next", claims=claims, **where)
+    workload.run("next", claims=claims, **stage.where)
     assert len(agreement.settle(context=workload.describe)) == 2
 
 

@@ -6,15 +6,13 @@ from typing import Any
 
 import pytest
 
-from hack.cluster.api import Api
 from hack.cluster.machine.processes import Process
-from hack.cluster.node.kubelet import KubeletNode
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from sim.nvml.faults import Fault
-from tests.cluster.harness.agreement import Agreement
-from tests.cluster.harness.daemons import Driver, start_registered
-from tests.cluster.harness.workload import SLEEPING, Workload
+from tests.cluster.harness.daemons import start_registered
+from tests.cluster.harness.stage import Stage
+from tests.cluster.harness.workload import SLEEPING
 
 RETRY_SECONDS = 60.0
 """Kubelet repeats a failed Prepare after up to 7.5 s here, and an Unprepare after 2 s."""
@@ -40,20 +38,14 @@ def restart(plugin: Process) -> None:
 
 @pytest.mark.parametrize(("function", "action"), PREPARING)
 def test_kubelet_tries_again_after_the_plugin_was_killed_in_a_prepare(
-    *,
-    function: str,
-    action: Any,
-    agreement: Agreement,
-    driver: Driver,
-    kubelet: KubeletNode,
-    workload: Workload,
-    where: dict[str, Any],
+    *, function: str, action: Any, stage: Stage
 ) -> None:
+    agreement, workload, where = stage.agreement, stage.workload, stage.where
     claims = {"gpu": workload.template("killed", device_class="mig-2g.10gb")}
     agreement.machine.inject(Fault(function=function, action=action))
 
     workload.create(pod("killed", SLEEPING, claims=claims, **where))
-    restart(driver.plugins[kubelet.name])
+    restart(stage.plugin)
 
     workload.wait_for_phase("killed", "Running", timeout=RETRY_SECONDS)
     assert len(agreement.settle(context=workload.describe)) == 1
@@ -61,23 +53,16 @@ def test_kubelet_tries_again_after_the_plugin_was_killed_in_a_prepare(
 
 @pytest.mark.parametrize(("function", "action"), UNPREPARING)
 def test_a_pod_ends_although_the_plugin_was_killed_in_an_unprepare(
-    *,
-    function: str,
-    action: Any,
-    agreement: Agreement,
-    api: Api,
-    driver: Driver,
-    kubelet: KubeletNode,
-    workload: Workload,
-    where: dict[str, Any],
+    *, function: str, action: Any, stage: Stage
 ) -> None:
+    agreement, api, workload, where = stage.agreement, stage.api, stage.workload, stage.where
     claims = {"gpu": workload.template("ended", device_class="mig-2g.10gb")}
     workload.run("ended", "stays", claims=claims, **where)
     held = agreement.settle(context=workload.describe)
     agreement.machine.inject(Fault(function=function, action=action))
 
     api.delete("Pod", "ended")
-    restart(driver.plugins[kubelet.name])
+    restart(stage.plugin)
 
     wait_for(
         "deletion of the pod",

@@ -18,8 +18,8 @@ from hack.cluster.node.kubelet import KubeletNode
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from sim.nvml.faults import Fault
-from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import DRIVER, Driver, registrations, start_registered
+from tests.cluster.harness.stage import Stage
 from tests.cluster.harness.workload import SLEEPING, Workload
 
 KUBELET_SECONDS = 60.0
@@ -65,16 +65,10 @@ def wait_for_failure(api: Api, name: str, workload: Workload) -> None:
 @pytest.mark.usefixtures("kubelet_as_usual")
 @pytest.mark.parametrize("action", ["crash-before", "crash-after"])
 def test_after_a_kill_in_a_creation_the_pod_runs_soon_after_the_plugin_is_back(
-    *,
-    action: Any,
-    agreement: Agreement,
-    api: Api,
-    driver: Driver,
-    kubelet: KubeletNode,
-    workload: Workload,
-    where: dict[str, Any],
+    *, action: Any, stage: Stage
 ) -> None:
-    plugin = driver.plugins[kubelet.name]
+    agreement, api, workload, where = stage.agreement, stage.api, stage.workload, stage.where
+    plugin = stage.plugin
     claims = {"gpu": workload.template("killed", device_class="mig-2g.10gb")}
     agreement.machine.inject(
         Fault(function="nvmlDeviceCreateGpuInstanceWithPlacement", action=action)
@@ -96,26 +90,19 @@ def test_after_a_kill_in_a_creation_the_pod_runs_soon_after_the_plugin_is_back(
 
 @pytest.mark.timeout(300)
 @pytest.mark.usefixtures("kubelet_as_usual")
-def test_when_a_holder_lets_go_the_pod_runs_soon(
-    *,
-    agreement: Agreement,
-    api: Api,
-    driver: Driver,
-    kubelet: KubeletNode,
-    workload: Workload,
-    where: dict[str, Any],
-) -> None:
+def test_when_a_holder_lets_go_the_pod_runs_soon(stage: Stage) -> None:
+    agreement, api, workload = stage.agreement, stage.api, stage.workload
     machine = agreement.machine
     reference = workload.claim("held", device_class="mig-1g.5gb")
-    api.patch("ResourceClaim", "held", allocation(kubelet.name), subresource="status")
+    api.patch("ResourceClaim", "held", allocation(stage.kubelet.name), subresource="status")
     slot = machine.create_slice(0, "1g.5gb", start=5)
-    workload.create(pod("waits", SLEEPING, claims={"gpu": reference}, **where))
+    workload.create(pod("waits", SLEEPING, claims={"gpu": reference}, **stage.where))
     failed = time.monotonic()
     wait_for_failure(api, "waits", workload)
     assert marked(api, "waits") == ""
 
     def listed() -> bool:
-        status = api.get("MigNode", kubelet.name)["status"]
+        status = api.get("MigNode", stage.kubelet.name)["status"]
         starts = [i["placement"]["start"] for i in status["gpus"][0].get("instances", ())]
         return 5 in starts and bool(status.get("failedClaims"))
 
