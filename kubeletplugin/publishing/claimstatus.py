@@ -150,8 +150,14 @@ class ClaimStatuses:
             return self._condition.wait_for(lambda: not self._wanted and not self._busy, timeout)
 
     def _present(self, claim: Obj, entries: Iterable[Entry]) -> list[Obj]:
+        """Those of the entries that the claim still has."""
+        allocation = read_claim(claim).allocation
+        given = allocation.of_driver(self._driver) if allocation is not None else ()
+        places = {(d.pool, d.device) for d in given}
         shown = []
         for entry in entries:
+            if (entry.pool, entry.device) not in places:
+                continue
             awaited = awaited_devices(claim, driver=self._driver, pool=entry.pool)
             shown.append(
                 present_device(self._driver, entry, self._problem(entry), awaited.get(entry.device))
