@@ -50,7 +50,7 @@ def planning(known: Cluster, candidates: Sequence[Problem], need: int) -> Planni
 
 def books(known: Cluster) -> object:
     states = [(s.claims, s.holdings, s.usage) for n in known.fleet.nodes.values() for s in n.gpus]
-    return copy.deepcopy((states, [known.hosts.used(name) for name in NAMES]))
+    return copy.deepcopy((states, [dict(known.hosts.used(name)) for name in NAMES]))
 
 
 def devices(placed: Sequence[Placed] | None) -> list[tuple[str, str]]:
