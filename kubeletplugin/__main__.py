@@ -193,7 +193,7 @@ class _Program(click.Group):
     "--mps-image",
     default="",
     metavar="IMAGE",
-    help="Image with a shell and flock for the pods of MPS daemons; without it, claims that are to"
+    help="Image with a shell and mkfifo for the pods of MPS daemons; without it, claims that are to"
     " be shared by MPS are refused.",
 )
 @click.option(

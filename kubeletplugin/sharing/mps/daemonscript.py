@@ -1,7 +1,7 @@
 """Script of a daemon's container: starts ``nvidia-cuda-mps-control``, sets the limits, ends it.
 
-It needs a POSIX shell and ``flock`` alone, so that a daemon costs a megabyte besides NVIDIA's
-processes. Commands and environment: NVIDIA's "Multi-Process Service" guide and
+It needs a POSIX shell and ``mkfifo``, ``ln`` and ``mv`` alone, so that a daemon costs a megabyte
+besides NVIDIA's processes. Commands and environment: NVIDIA's "Multi-Process Service" guide and
 ``man nvidia-cuda-mps-control``. Limits are told by index, the daemon's one device being 0: UUIDs
 are not taken everywhere (NVIDIA/k8s-device-plugin#537, #572).
 """
@@ -12,9 +12,9 @@ from typing import Final
 
 SCRIPT: Final = """\
 set -eu
-exec 9>>/mps/lock
-flock 9
 rm -f /mps/ready
+[ -p /mps/alive ] || mkfifo /mps/alive
+exec 9<>/mps/alive
 printf '%s' "$POD_UID" > /mps/pod
 mkdir -p /tmp/libraries
 for library in $LIBRARIES; do
@@ -49,4 +49,4 @@ rm -f /mps/ready
 echo 'the control daemon has ended' >&2
 exit 1
 """
-"""``/mps`` is the claim's directory: its lock is held while anything of the daemon lives."""
+"""``/mps`` is the claim's directory: its FIFO is open while anything of the daemon lives."""

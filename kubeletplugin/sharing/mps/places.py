@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 from dataclasses import dataclass
@@ -50,18 +49,13 @@ class Places:
             raise HostError(f"cannot remove {self.folder}: {error.strerror or error}") from error
 
     def is_alive(self) -> bool:
-        """True if anything of the daemon lives: its processes hold the lock."""
+        """True if anything of the daemon lives: its processes have a FIFO open for reading."""
         try:
-            lock = os.open(self.folder / "lock", os.O_RDONLY | os.O_CLOEXEC)
+            fifo = os.open(self.folder / "alive", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError:
-            return False
-        try:
-            fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return True
-        finally:
-            os.close(lock)
-        return False
+            return False  # ENXIO: nobody reads
+        os.close(fifo)
+        return True
 
     def settings(self) -> str:
         """The settings with which the daemon is ready; empty while it is not."""
