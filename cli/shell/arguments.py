@@ -34,6 +34,7 @@ def parser() -> argparse.ArgumentParser:
     _drain(commands)
     _resume(commands)
     _release(commands)
+    _kueue(commands)
     _bundle(commands)
     return top
 
@@ -210,6 +211,23 @@ def _release(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "--force",
         action="store_true",
         help="also what its node still has a slice of, or cannot tell; not what pods use",
+    )
+
+
+def _kueue(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    command = _command(
+        commands,
+        "kueue",
+        "Print the part of Kueue's configuration by which it counts claims for quota.",
+        examples="  kubectl mig kueue\n"
+        "  kubectl mig kueue mig-1g.5gb mig-3g.20gb\n"
+        "  kubectl mig kueue mig.dra.dev --by memory\n",
+    )
+    command.add_argument(
+        "device_class", nargs="*", metavar="class", help="of these; default: the generated ones"
+    )
+    command.add_argument(
+        "--by", choices=("count", "memory"), default="count", help="what is counted; default: count"
     )
 
 

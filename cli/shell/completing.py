@@ -26,6 +26,7 @@ _KINDS: Mapping[str, tuple[str, ...]] = {
     "resume": ("node", "gpu"),
     "explain": ("subject",),
     "release": ("claim",),
+    "kueue": ("device_class",),
 }
 """Command to the kinds of its positional arguments; the last one repeats."""
 

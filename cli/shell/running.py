@@ -17,6 +17,7 @@ from cli.shell.kubeconfig import load_access
 from cli.shell.output import Output
 from cli.shell.session import Session
 from dra.common.resources import (
+    DEVICE_CLASSES,
     MIG_NODES,
     NAMESPACES,
     PODS,
@@ -34,6 +35,7 @@ _RESOURCES: Mapping[str, Resource] = {
     "node": MIG_NODES,
     "pod": PODS,
     "claim": RESOURCE_CLAIMS,
+    "device_class": DEVICE_CLASSES,
     "namespace": NAMESPACES,
 }
 
