@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from api.kubelet.dra.v1 import api_pb2 as v1
-from dra.claims.allocation import share_id
+from dra.claims.allocation import AllocatedDevice, share_id
+from dra.claims.sharing import UNSHARED, sharing_of
 from dra.common.resources import NODES, Obj
 from dra.gpu.inventory import ClaimRef
+from dra.gpu.shares import Share
+from kubeletplugin.claims.prepare.wanted import mps_limits
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.conftest import A100
 from tests.kubeletplugin.rig import DRIVER, Rig
@@ -168,6 +172,39 @@ def test_the_class_of_a_node_says_how_many_share_without_a_restart(
     assert "is not allowed" not in rig.refused(share(rig, "28Gi"))
     rig.api.patch(NODES, rig.node, {"metadata": {"labels": {"mig.dra.dev/node-class": "nobody"}}})
     rig.prepared(share(rig, "1Gi"))
+
+
+@pytest.mark.parametrize(
+    ("mps", "share", "limits"),
+    [
+        ({}, None, (None, None)),
+        ({}, Share(8000, 0, "a"), (None, 8000)),
+        ({}, Share(8000, 30, "a"), (30, 8000)),
+        (
+            {"activeThreadPercentage": 20, "pinnedDeviceMemoryLimit": "1Gi"},
+            Share(8000, 30, "a"),
+            (20, 1024),
+        ),
+        (
+            {"activeThreadPercentage": 50, "pinnedDeviceMemoryLimit": "16Gi"},
+            Share(8000, 30, "a"),
+            (30, 8000),
+        ),
+    ],
+)
+def test_mps_holds_clients_to_the_share_of_their_claim(
+    mps: Obj, share: Share | None, limits: tuple[int | None, int | None]
+) -> None:
+    parameters = {
+        "apiVersion": "mig.dra.dev/v1alpha1",
+        "kind": "GpuConfig",
+        "sharing": {"strategy": "MPS", **({"mps": mps} if mps else {})},
+    }
+    entries = [{"opaque": {"driver": DRIVER, "parameters": parameters}}]
+    sharing = sharing_of(entries, "r0", DRIVER)
+    device = AllocatedDevice("r0", DRIVER, "p", "gpu-0", sharing=sharing)
+    assert mps_limits(device, share) == limits
+    assert mps_limits(replace(device, sharing=UNSHARED), share) is None
 
 
 @pytest.fixture

@@ -202,7 +202,7 @@ class Preparer:
 
     def _as_configured(self, entry: Entry, device: AllocatedDevice) -> Entry:
         """The entry with the limits of its allocation, which a slice made before that has not."""
-        limits = mps_limits(device)
+        limits = mps_limits(device, entry.share)
         if entry.state not in ARRIVING or entry.mps == limits:
             return entry
         entry = replace(entry, mps=limits)

@@ -102,7 +102,7 @@ def resolve(device: AllocatedDevice, hardware: Hardware) -> tuple[GpuUnit, Wante
             interval=interval,
             share=share,
             share_id=device.share_id,
-            mps=mps_limits(device),
+            mps=mps_limits(device, share),
         )
     return unit, _slice(device, parsed, unit)
 
@@ -152,10 +152,22 @@ def _slice(device: AllocatedDevice, parsed: MigDevice, unit: GpuUnit) -> Wanted:
     )
 
 
-def mps_limits(device: AllocatedDevice) -> MpsLimits | None:
-    """The limits of its MPS clients; None of a device that no daemon shares."""
+def mps_limits(device: AllocatedDevice, share: Share | None = None) -> MpsLimits | None:
+    """The limits of its MPS clients; None of a device that no daemon shares.
+
+    Of a ``share`` no client gets more than that, whatever the configuration says.
+    """
     mps = device.sharing.mps
     if not device.sharing.by_mps:
         return None
     threads = mps.active_thread_percentage if mps.limits_threads else None
-    return MpsLimits(threads, mps.memory_mebibytes)
+    if share is None:
+        return MpsLimits(threads, mps.memory_mebibytes)
+    return MpsLimits(
+        _least(threads, share.cores or None), _least(mps.memory_mebibytes, share.memory_mib)
+    )
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    """The smaller limit; None where neither is one."""
+    return min((limit for limit in (one, other) if limit is not None), default=None)
