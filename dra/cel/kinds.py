@@ -21,7 +21,7 @@ from dra.cel.questions import (
     SelectorError,
     shortened,
 )
-from dra.cel.strangers import made_up, reads_others
+from dra.cel.strangers import made_up, reads_others, reads_unknown
 from dra.common.cache import BoundedCache
 from dra.gpu.devices import gpu_attributes, gpu_capacity, slice_attributes, slice_capacity
 from dra.gpu.geometry import Geometry, Profile
@@ -122,7 +122,9 @@ class Question:
     def job(self) -> Job:
         """The question as a job for an evaluator."""
         if self.driver:
-            return Job(self.expressions, made_up(self.expressions, self.driver))
+            # Together, as one that does not hold outweighs another that fails.
+            together = " && ".join(f"({e}\n)" for e in self.expressions)
+            return Job((together,), made_up(self.expressions, self.driver))
         return Job(self.expressions, self.kind.devices if self.kind else (), self.gpus)
 
 
@@ -192,7 +194,8 @@ class Kinds:
     def selects_others(self, expressions: Expressions, driver: str) -> bool:
         """True if ``expressions`` select devices of other drivers than ``driver``, as far as tried.
 
-        One that fails on such a device does not select it.
+        One that fails on such a device selects it if it fails for want of what others may have, as
+        ``reads_unknown`` has it.
 
         Raises:
             SelectorError: an expression does not compile.
@@ -289,8 +292,10 @@ class Kinds:
         """Take the answer to a question."""
         expressions, kind = question.expressions, question.kind
         if question.driver:
+            failed = any(selected.error for selected in answer.selected)
             chosen = any(selected.devices for selected in answer.selected)
-            self._others.put((expressions, question.driver), chosen)
+            unknown = failed and reads_unknown(expressions, question.driver)
+            self._others.put((expressions, question.driver), chosen or unknown)
         elif kind is None:
             self._facts.put(expressions[0], answer)
         elif not question.gpus:

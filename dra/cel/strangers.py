@@ -20,6 +20,7 @@ _DOMAIN = re.compile(
     r"""device\s*\.\s*(?:attributes|capacity)\s*\[\s*\??\s*(?:"([^"\\]*)"|'([^'\\]*)')\s*\]"""
     r"""|(?:"([^"\\]*)"|'([^'\\]*)')\s*in\s+device\s*\.\s*(?:attributes|capacity)(?!\s*\[)"""
 )
+_READ = re.compile(r"device\s*\.\s*(?:attributes|capacity)\b")
 _MOST_TEXTS = 64
 """Upper bound on the texts that are tried: an administrator writes them, and few."""
 
@@ -28,6 +29,18 @@ def reads_others(expressions: Iterable[str], driver: str) -> bool:
     """True if an expression looks at attributes that only another driver's devices have."""
     named = (_first(m) for e in expressions for m in _DOMAIN.finditer(e))
     return any(domain not in (driver, _STANDARD) for domain in named)
+
+
+def reads_unknown(expressions: Iterable[str], driver: str) -> bool:
+    """True if what an expression fails on for want of attributes others' devices may have.
+
+    Those are attributes that all drivers share, and of a domain that is not spelt out. Not so where
+    it looks at the domain of ``driver`` too: it may fail for that.
+    """
+    texts = [*expressions]
+    named = [_first(m) for e in texts for m in _DOMAIN.finditer(e)]
+    reads = sum(len(_READ.findall(e)) for e in texts)
+    return driver not in named and (_STANDARD in named or reads > len(named))
 
 
 def made_up(expressions: Iterable[str], driver: str) -> tuple[DeviceData, ...]:

@@ -106,6 +106,10 @@ def test_a_class_that_names_our_driver_is_ours() -> None:
         "device.driver == '{}' || 'type' in device.attributes['gpu.nvidia.com']",
         "!has(device.attributes['{}'].type)",
         "!('{}' in device.attributes)",
+        "device.driver == '{}' || device.attributes['resource.kubernetes.io'].pcieRoot == 'p'",
+        "device.attributes[device.driver].type == 'mig' && '{}' != ''",
+        "device.driver == '{}' || device.capacity[device.driver].m.compareTo(quantity('1')) > 0",
+        "cel.bind(a, device.attributes, a[device.driver].type == 'mig') && '{}' != ''",
         "true // {}",
         "true",
     ],
@@ -128,6 +132,8 @@ def test_a_class_that_selects_devices_of_others_is_left_to_them(expression: str)
         "'{}' in device.attributes && device.attributes['{}'].profile.startsWith('1g')",
         "device.driver == '{}' && device.attributes['resource.kubernetes.io'].pcieRoot != ''",
         "device.driver == '{}' && device.attributes['{}'].productName != 'gpu.nvidia.com'",
+        "device.attributes[device.driver].type == 'mig' && device.driver == '{}'",
+        "device.attributes['{}'].uuid != device.attributes['resource.kubernetes.io'].pcieRoot",
         "device.capacity['{}'].memory.compareTo(quantity('1Gi')) > 0",
         "['{}'].exists(name, name == device.driver)",
         "device.driver == '{}' && false",
@@ -138,9 +144,18 @@ def test_a_class_that_selects_our_devices_alone_is_ours(expression: str) -> None
     assert wanted(claim("c", request("r", "handmade")), made).wants
 
 
-def test_all_selectors_of_a_class_together_say_whose_it_is() -> None:
+@pytest.mark.parametrize(
+    "beside",
+    [
+        "device.driver != 'gpu.nvidia.com'",
+        "device.attributes['resource.kubernetes.io'].pcieRoot != '' // all have one",
+    ],
+)
+@pytest.mark.parametrize("step", [1, -1])
+def test_all_selectors_of_a_class_together_say_whose_it_is(beside: str, step: int) -> None:
     made = device_class("handmade", f"device.driver == '{DRIVER}'")
-    made["spec"]["selectors"].append({"cel": {"expression": "device.driver != 'gpu.nvidia.com'"}})
+    selectors = [*made["spec"]["selectors"], {"cel": {"expression": beside}}]
+    made["spec"]["selectors"] = selectors[::step]
     assert wanted(claim("c", request("r", "handmade")), made).wants
 
 
