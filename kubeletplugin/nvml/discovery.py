@@ -38,6 +38,7 @@ class Card:
 
     ``minor`` is the number of its device node. ``geometry`` is None without MIG mode.
     The ids of the PCI device and of its board have the vendor in their lower halves.
+    ``switches_mig``: its MIG mode changes without a reset, as from Hopper on.
     ``reason`` and ``problem`` say, for programs and for people, why it cannot be used; both are
     empty when it can.
     """
@@ -55,6 +56,7 @@ class Card:
     mig_capable: bool = False
     mig_enabled: bool = False
     mig_pending: bool = False
+    switches_mig: bool = False
     geometry: Geometry | None = None
     reason: str = ""
     problem: str = ""
@@ -161,6 +163,9 @@ def _describe(session: Session, device: Any, *, uuid: str, minor: int) -> Card:
         mig_capable=mode is not None,
         mig_enabled=enabled,
         mig_pending=pending,
+        switches_mig=pynvml.NVML_DEVICE_ARCH_HOPPER
+        <= architecture
+        < pynvml.NVML_DEVICE_ARCH_UNKNOWN,
         geometry=read_geometry(session, device, gpu=uuid) if enabled else None,
         reason=reason,
         problem=problem,

@@ -254,8 +254,8 @@ SCENARIOS: Mapping[str, Scenario] = {
         TARGET,
         _only_neighbour,
         _change_layout,
-        layouts=("{2g.10gb: 1}", "{3g.20gb: 2}"),
-        ready=(BESIDE_DECLARED, *DECLARED),
+        layouts=("{2g.10gb: 1}", "{3g.20gb: 1}"),
+        ready=(BESIDE_DECLARED,),
     ),
     "take a slice of a layout": Scenario(
         DECLARED,

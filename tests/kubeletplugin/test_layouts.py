@@ -323,18 +323,18 @@ def test_a_node_is_switched_between_whole_and_cut_when_idle(declare: Callable[..
     rig.delete_claim(held)
     wait_state(rig, "success")
     assert not rig.machine.state().gpus[0].mig
-    whole = rig.claim("gpu-0")
+    whole, only_allocated = rig.claim("gpu-0"), rig.claim("gpu-0")
     rig.prepared(whole)
     label(rig, mode="on-demand")
-    wait_state(rig, "success")
-    assert not rig.machine.state().gpus[0].mig, "it is given whole"
-    assert "MIG mode" in rig.refused(rig.claim("gpu-0-mig-1g10gb-19-0"))
+    wait_state(rig, "pending", f"claim {whole} (all of it)")
+    assert "MIG mode" in rig.refused(rig.claim("gpu-0-mig-1g10gb-19-0", name="slice"))
     rig.unprepare(whole)
     rig.delete_claim(whole)
-    wait_for(
-        "MIG mode",
-        lambda: (rig.daemon.gpus.loop.hurry(), rig.machine.state().gpus[0].mig)[1],  # type: ignore[union-attr]
-    )
+    wait_state(rig, "pending", f"claim {only_allocated} (gpu-0)")
+    assert not rig.machine.state().gpus[0].mig, "it is given whole"
+    rig.delete_claim(only_allocated)
+    wait_state(rig, "success")
+    assert rig.machine.state().gpus[0].mig
 
 
 def test_before_hopper_the_mode_is_left_and_the_remedy_said(declare: Callable[..., Rig]) -> None:

@@ -23,13 +23,15 @@ class AllocatedElsewhere:
         self._driver = driver
         self._pool = pool
 
-    def names(self, unit: GpuUnit, slices: Iterable[Occupant]) -> list[str]:
+    def names(self, unit: GpuUnit, slices: Iterable[Occupant] | None) -> list[str]:
         """The claims, in words, that were given anything of the GPU but ``slices``.
+
+        With None those that were given it whole.
 
         Raises:
             StartingError: the API server does not answer.
         """
-        places = {(o.profile_id, o.placement.start) for o in slices}
+        places = {(o.profile_id, o.placement.start) for o in slices or ()}
         try:
             claims = claims_of(self._api, self._pool)
         except KubeError as error:
@@ -44,7 +46,7 @@ class AllocatedElsewhere:
                 is_here, stays = str(device) == unit.name, False
             else:
                 is_here = device.gpu == unit.name
-                stays = (device.profile_id, device.start) in places
+                stays = slices is None or (device.profile_id, device.start) in places
             if is_here and not stays:
                 found.append(f"claim {ref} ({name})")
         return found

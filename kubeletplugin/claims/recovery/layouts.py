@@ -34,7 +34,7 @@ _log = logging.getLogger(__name__)
 GRACE_SECONDS = 2.0
 """Time for the controller to hear that nothing of a GPU is given out any more."""
 _PENDING, _SUCCESS, _FAILED = "pending", "success", "failed"
-Allocated = Callable[[GpuUnit, Iterable[Occupant]], Iterable[str]]
+Allocated = Callable[[GpuUnit, Iterable[Occupant] | None], Iterable[str]]
 
 
 class Layouts:
@@ -169,9 +169,23 @@ class Layouts:
         if choice is not None and mode == "whole":
             return self._whole(unit, choice, at_once=at_once)
         self._ready.remove(unit)
-        if self._policy(choice) != "keep":
-            self._mig[unit.uuid] = True
+        if choice is not None and self._policy(choice) != "keep":
+            return self._to_be_cut(unit, choice, at_once=at_once)
         return None
+
+    def _to_be_cut(self, unit: GpuUnit, choice: Choice, *, at_once: bool) -> DeclaredLayout | None:
+        """Have MIG mode on for slices on demand, once nobody holds the GPU whole."""
+        card = unit.known.card
+        if card.mig_enabled or not (card.mig_capable and card.switches_mig):
+            return None
+        waits = self._held(unit, None, at_once=at_once)
+        if not waits:
+            self._mig[unit.uuid] = True
+            waits = (
+                f"MIG mode of {unit.name} is off until no process uses the GPU; "
+                f"{enable_mig(unit.uuid, gpu=unit.name)}"
+            )
+        return DeclaredLayout(choice.layout, waits=waits)
 
     def _policy(self, choice: Choice | None) -> str:
         chosen = "keep" if choice is None else choice.mig_mode
@@ -194,7 +208,7 @@ class Layouts:
     ) -> DeclaredLayout:
         card, before = unit.known.card, unit.known.layout
         if card.geometry is None:
-            waits = self._held(unit, (), at_once=at_once)
+            waits = self._held(unit, None, at_once=at_once)
             if not waits:
                 waits = f"MIG mode of {unit.name} is off; {enable_mig(unit.uuid, gpu=unit.name)}"
                 if self._policy(choice) != "keep":
@@ -224,8 +238,11 @@ class Layouts:
         present = [o for o in staying if o is not None]
         return place(geometry, entry.counts, present, foreign=foreign)
 
-    def _held(self, unit: GpuUnit, slices: tuple[Occupant, ...], *, at_once: bool) -> str:
-        """Text on what has to go first; empty if nothing has. The API server is asked last."""
+    def _held(self, unit: GpuUnit, slices: tuple[Occupant, ...] | None, *, at_once: bool) -> str:
+        """Text on what has to go first; empty if nothing has. The API server is asked last.
+
+        All but ``slices`` has, or, with None, what holds the GPU whole.
+        """
         now = self._clock.monotonic()
         since = self._since.setdefault(unit.uuid, now)
         found = list(self._ready.in_the_way(unit, slices))

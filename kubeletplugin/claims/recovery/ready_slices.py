@@ -32,16 +32,24 @@ class ReadySlices:
         self._journal = journal
         self._removal = removal
 
-    def in_the_way(self, unit: GpuUnit, slices: Collection[Occupant]) -> Iterator[str]:
-        """Holders of what has to be free before these slices can be all that the GPU offers."""
+    def in_the_way(self, unit: GpuUnit, slices: Collection[Occupant] | None) -> Iterator[str]:
+        """Holders of what has to be free before these slices can be all that the GPU offers.
+
+        None is any slices: only who holds the GPU whole is in the way then.
+        """
         entries = self._journal.of_gpu(unit.uuid)
         for entry in entries:
-            stays = occupant_of(entry) in slices and entry.state not in LEAVING
+            occupant = occupant_of(entry)
+            stays = (
+                occupant is not None
+                if slices is None
+                else occupant in slices and entry.state not in LEAVING
+            )
             if not entry.ready and not stays:
                 where = f"{entry.profile} at {entry.placement}" if entry.placement else "all of it"
                 yield f"claim {entry.claim} ({where})"
         for gi in self.foreign(unit):
-            if any(gi.placement.overlaps(o.placement) for o in slices):
+            if any(gi.placement.overlaps(o.placement) for o in slices or ()):
                 yield (
                     f"GPU instance {gi.id} at {gi.placement}, which this plugin did not make "
                     f"({how_to_remove(unit.uuid, gi.id)})"

@@ -97,13 +97,9 @@ class MigMode:
         geometry = known.card.geometry
         if not enable and geometry and list_gpu_instances(session, gpu, geometry):
             return False  # somebody's
-        device = session.device(gpu)
-        architecture = session.call(pynvml.nvmlDeviceGetArchitecture, device, gpu=gpu)
-        if (
-            architecture < pynvml.NVML_DEVICE_ARCH_HOPPER
-            or architecture == pynvml.NVML_DEVICE_ARCH_UNKNOWN
-        ):
+        if not known.card.switches_mig:
             return False
+        device = session.device(gpu)
         if not session.names_processes:
             self._say_unseen(unit, enable=enable)
             return False
