@@ -208,6 +208,39 @@ def test_a_daemon_that_crashed_or_was_deleted_is_there_again_with_its_limits(
     assert pods.pods()[0]["metadata"]["uid"] != pod["metadata"]["uid"]
 
 
+@pytest.mark.parametrize(
+    ("step", "wanted"),
+    [("its directory was made", True), ("its pod was made", False), ("it was ready", False)],
+)
+def test_killed_after_a_step_the_daemon_is_there_or_nothing_is(
+    sharing: Rig, pods: DaemonPods, *, step: str, wanted: bool
+) -> None:
+    ref = sharing.claim(SLICE, config=[mps(LIMITS)], expected=wanted)
+    sharing.prepared(ref)
+    sharing.stop()
+    journal = Journal(sharing.roots.state / "journal.json")
+    journal.put(*(e.at(State.CI_CREATED) for e in journal.entries()))
+    folder = sharing.roots.state / "mps" / ref.uid
+    if step != "it was ready":
+        pods.runs = False
+        [pod] = pods.pods()
+        sharing.api.delete(PODS, pod["metadata"]["name"], namespace="default")
+        wait_for("the pod's end", lambda: pods.pods() == [])
+        for file in ("ready", "pod"):
+            (folder / file).unlink(missing_ok=True)
+        if step == "its pod was made":
+            unowned = {k: pod["metadata"][k] for k in ("name", "namespace", "labels")}
+            sharing.api.create(PODS, {**pod, "metadata": unowned, "status": {}})
+        pods.runs = True
+    sharing.start()
+    if wanted:
+        assert [e.state for e in sharing.journal()] == [State.PREPARED]
+        assert control(sharing, ref.uid, "get_default_active_thread_percentage") == "40"
+        assert sharing.unprepare(ref) == ""
+    wait_for("the end", lambda: tended(sharing) and pods.pods() == [])
+    assert not folder.exists()
+
+
 def test_after_a_reboot_the_daemon_serves_the_slice_that_is_made_again(
     sharing: Rig, pods: DaemonPods
 ) -> None:
