@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -13,11 +15,14 @@ from dra.allocator.scoring.moves import MoveTable
 from dra.allocator.scoring.score import POLICIES
 from dra.cel.cel import Selectors
 from dra.cel.kinds import Kinds
-from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS
+from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.names import DEFAULT_DRIVER
-from hack.bench import allocate, cluster, memory, order, placement
+from dra.kube.client.transport import KubeApi
+from dra.kube.mirror.reflector import Change
+from hack.bench import allocate, cluster, memory, order, placement, pods
 from hack.bench.control import objects
 from hack.bench.control.fullcluster import FullCluster
+from hack.bench.control.podstarts import STEPS, PodStarts
 from hack.bench.fleets.fleet import NAMES, Fleet, geometry
 from hack.bench.fleets.scenarios import MIXES, fill, queue
 from hack.bench.fleets.slices import partitionable
@@ -109,11 +114,12 @@ def test_a_full_cluster_is_one_that_the_controller_understands() -> None:
     assert all(pod.claim_keys[0] in known.claims for pod in known.pods.values())
 
 
-def test_without_a_control_planes_binaries_the_cluster_benchmark_says_what_is_missing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("program", [cluster.main, pods.main], ids=["cluster", "pods"])
+def test_without_a_control_planes_binaries_a_benchmark_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, program: click.Command
 ) -> None:
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
-    result = CliRunner().invoke(cluster.main, [], catch_exceptions=False)
+    result = CliRunner().invoke(program, [], catch_exceptions=False)
     assert result.exit_code == 0
     assert result.output.startswith("skipped: no etcd, kube-apiserver")
     assert "KUBEBUILDER_ASSETS" in result.output
@@ -142,3 +148,24 @@ def test_at_least_half_of_every_gpu_is_taken_on_hostile_grounds() -> None:
     assert [g.pcie_root for g in gpus[::2]] == [g.pcie_root for g in gpus[1::2]]
     assert all(0 <= free_small(g) <= 4 for g in gpus)
     assert any(free_small(g) == 4 for g in gpus)
+
+
+def test_steps_of_a_pods_start_are_told_by_the_time_of_the_first_sign_of_each() -> None:
+    class Api(KubeApi):
+        def __init__(self) -> None:
+            pass
+
+    starts = PodStarts(Api())
+    owner: Obj = {"metadata": {"name": "c", "ownerReferences": [{"name": "p"}]}}
+    allocated: Obj = {**owner, "status": {"allocation": {"devices": {}}}}
+    metadata: Obj = {"metadata": {"name": "p"}}
+    signs: list[tuple[str, Callable[[Change], None], Obj]] = [
+        ("claim made", starts._take_claim, owner),
+        ("claim allocated", starts._take_claim, allocated),
+        ("bound", starts._take_pod, {**metadata, "spec": {"nodeName": "n"}}),
+        ("running", starts._take_pod, {**metadata, "status": {"phase": "Running"}}),
+    ]
+    for number, (step, take, obj) in enumerate(signs):
+        take(Change("added", None, obj))
+        reached = [s for s, pods_ in starts._reached.items() if "p" in pods_]
+        assert reached == list(STEPS[: number + 1]), step

@@ -36,7 +36,8 @@ _POLL_SECONDS = 0.01
 class Place:
     """The plugin's surroundings: directories, the library if it is not the simulator's, kubeconfig.
 
-    ``create_ms`` is how long making a GPU instance takes, for libraries that read NVML_CREATE_MS.
+    ``create_ms`` is how long making a GPU instance takes, for libraries that read NVML_CREATE_MS;
+    ``kubelet`` is kubelet's directory below ``root``.
     """
 
     root: Path
@@ -45,16 +46,17 @@ class Place:
     library: Path | None
     machine: Path
     create_ms: int = 0
+    kubelet: str = "kubelet"
 
     @property
     def socket(self) -> Path:
         """Socket on which the plugin serves kubelet."""
-        return self.root / "kubelet/plugins" / DEFAULT_DRIVER / "dra.sock"
+        return self.root / self.kubelet / "plugins" / DEFAULT_DRIVER / "dra.sock"
 
     @property
     def registration(self) -> Path:
         """Socket on which the plugin tells kubelet of itself."""
-        return self.root / "kubelet/plugins_registry" / f"{DEFAULT_DRIVER}-reg.sock"
+        return self.root / self.kubelet / "plugins_registry" / f"{DEFAULT_DRIVER}-reg.sock"
 
 
 class Plugin:
@@ -82,7 +84,7 @@ class Plugin:
             [
                 *(sys.executable, *start, "--node-name", NODE),
                 *("--kubeconfig", str(place.kubeconfig), "--host-root", str(place.host_root)),
-                *("--driver-root", "/", "--kubelet-root", str(place.root / "kubelet")),
+                *("--driver-root", "/", "--kubelet-root", str(place.root / place.kubelet)),
                 *("--cdi-root", str(place.root / "cdi"), "--log-level", "warning"),
                 *flags,
             ],

@@ -1,0 +1,169 @@
+"""Pods with a slice against pods without: ``python -m hack.bench.pods``, as root.
+
+A real control plane, one kubelet with its container runtime, our controller, and our node program
+over a compiled ``libnvidia-ml.so.1`` without hardware. Measured is the time from the request that
+creates a pod to its running, by a watch; pods with and without a claim take turns, so that both see
+the same machine. Claims are made from a template, as most are. Everything shares the machine's
+cores: the difference within one run counts.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import click
+import yaml
+
+from dra.common.resources import (
+    CUSTOM_RESOURCE_DEFINITIONS,
+    DEVICE_CLASSES,
+    RESOURCE_CLAIM_TEMPLATES,
+    Obj,
+)
+from dra.gpu.names import class_name
+from dra.kube.client.transport import KubeApi
+from hack.bench.control.objects import claim_spec
+from hack.bench.control.podstarts import STEPS, TEMPLATE, PodStarts
+from hack.bench.node import library
+from hack.bench.node.figures import Row, rendered
+from hack.bench.node.node import NODE as NODE_NAME
+from hack.bench.node.node import Place, Plugin
+from hack.cluster.binaries import CONTROL_PLANE, NODE, find_binaries
+from hack.cluster.machine.processes import Process
+from hack.cluster.node.kubelet import KubeletNode
+from hack.cluster.plane import credentials
+from hack.cluster.plane.controlplane import ControlPlane
+from hack.cluster.waiting import wait_for
+from sim.nvml.machine import GpuSpec, Machine
+
+_PRODUCT, _PROFILE, _GPUS, _EACH = "H100-80GB-HBM3", "1g.10gb", 4, 7
+_CRD = Path(__file__).parents[2] / "api/crds/mignodes.yaml"
+BURSTS = (0, 200, 1000)
+"""Milliseconds that making a GPU instance takes."""
+_MOST = {0: 1200.0, 200: 2000.0, 1000: 6000.0}
+_RIVAL = {0: "1,400 ms", 200: "5,000 ms", 1000: "102,000 ms"}
+
+
+def rows(api: KubeApi, place: Place, *, count: int, rounds: int) -> Iterator[Row]:
+    """The time that a claim adds to a pod, and to a burst of pods."""
+    driver_root = str(place.host_root)
+    pods = PodStarts(api)
+    with pods.watched():
+        for create_ms in BURSTS:
+            now = replace(place, create_ms=create_ms)
+            with Plugin(now, "--driver-root", driver_root).running(api):
+                wait_for("the class", lambda: _has_class(api))
+                for claims in (False, True):
+                    pods.run(1, claims=claims)  # what is loaded on first use
+                if not create_ms:
+                    pods.steps = {step: [] for step in STEPS}
+                    single = _turns(pods, 1, count)
+                    yield from _pair("pod", "one pod", single, most=50.0, rival="65 ms")
+                    yield from _steps(pods)
+                key, what = f"pods-{create_ms}", f"{_GPUS * _EACH} pods, creation {create_ms} ms"
+                burst = _turns(pods, _GPUS * _EACH, rounds)
+                yield from _pair(key, what, burst, most=_MOST[create_ms], rival=_RIVAL[create_ms])
+
+
+def _has_class(api: KubeApi) -> bool:
+    return class_name(_PROFILE) in {c["metadata"]["name"] for c in api.list(DEVICE_CLASSES).items}
+
+
+def _steps(pods: PodStarts) -> Iterator[Row]:
+    for step, taken in pods.steps.items():
+        key = f"pod-{step.replace(' ', '-')}"
+        yield Row(key, f"the same pod with a claim: created to {step}", median(taken), "ms")
+
+
+def _turns(pods: PodStarts, count: int, rounds: int) -> tuple[list[float], list[float]]:
+    without, with_claims = [], []
+    for _ in range(rounds):
+        without.append(pods.run(count, claims=False))
+        with_claims.append(pods.run(count, claims=True))
+    return without, with_claims
+
+
+def _pair(
+    key: str, what: str, taken: tuple[Sequence[float], Sequence[float]], *, most: float, rival: str
+) -> Iterator[Row]:
+    without, with_claims = map(median, taken)
+    yield Row(f"{key}-plain", f"{what}, without a claim: created to running", without, "ms")
+    more = with_claims - without
+    yield Row(
+        f"{key}-more",
+        "what a claim for a slice adds",
+        more,
+        "ms",
+        ratio=with_claims / without,
+        most=most,
+        rival=rival,
+    )
+
+
+@click.command()
+@click.option("--count", default=15, show_default=True, help="Pods one after the other.")
+@click.option("--rounds", default=3, show_default=True, help="Bursts of each kind.")
+def main(count: int, rounds: int) -> None:
+    """Print a table: what a claim adds to the start of pods."""
+    binaries = find_binaries(os.environ, home=Path.home())
+    if reason := binaries.missing((*CONTROL_PLANE, *NODE)):
+        click.echo(f"skipped: {reason}")
+        return
+    root = Path(tempfile.mkdtemp(prefix="b", dir="/tmp"))
+    for name in ("cp", "n", "s", "logs"):
+        (root / name).mkdir()
+    users = (credentials.node_user(NODE_NAME),)
+    with (
+        ControlPlane(binaries, root / "cp", users=users) as plane,
+        KubeletNode(binaries, plane, name=NODE_NAME, root=root / "n", shown=root / "s") as node,
+    ):
+        kubeconfig = plane.kubeconfig(credentials.ADMIN)
+        api = KubeApi.connect(str(kubeconfig), user_agent="bench", timeout_seconds=60)
+        api.create(CUSTOM_RESOURCE_DEFINITIONS, yaml.safe_load(_CRD.read_text()))
+        machine = Machine.create(root / "hw", [GpuSpec(_PRODUCT)] * _GPUS)
+        (machine.directory / "nvml.txt").write_text(library.description(machine))
+        chosen = library.build(root).absolute()
+        place = Place(
+            node.kubelet_root.parent,
+            machine.host_root,
+            kubeconfig,
+            chosen,
+            machine.directory,
+            kubelet=node.kubelet_root.name,
+        )
+        with _controller(kubeconfig, root / "logs"):
+            api.create(RESOURCE_CLAIM_TEMPLATES, _template())
+            found = [*rows(api, place, count=count, rounds=rounds)]
+        api.close()
+    shutil.rmtree(root)
+    click.echo(rendered(found))
+
+
+@contextmanager
+def _controller(kubeconfig: Path, logs: Path) -> Iterator[None]:
+    command = [sys.executable, "-m", "controller", "--kubeconfig", str(kubeconfig)]
+    process = Process("controller", [*command, "--no-leader-elect"], logs=logs)
+    process.start()
+    try:
+        yield
+    finally:
+        process.stop()
+
+
+def _template() -> Obj:
+    return {
+        "metadata": {"name": TEMPLATE, "namespace": "default"},
+        "spec": {"spec": claim_spec(_PROFILE)},
+    }
+
+
+if __name__ == "__main__":
+    main()
