@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from dra.gpu.geometry import Geometry
 from dra.gpu.inventory import Gpu, GpuLayout, IdleInstance, Instance, InstanceState
 from dra.gpu.reasons import GpuReason
+from dra.gpu.shares import ShareOffer
 from kubeletplugin.gpus.known_gpu import KnownGpu
 from kubeletplugin.journal.entries import LEAVING, Entry, State
 from kubeletplugin.nvml.instances import GpuInstance
@@ -22,7 +23,7 @@ _ABSENT = _PRESENT | {State.PREPARED: InstanceState.LOST}
 def describe(
     known: KnownGpu,
     present: Iterable[GpuInstance],
-    entries: Iterable[Entry],
+    entries: Collection[Entry],
     *,
     owners: Mapping[int, Entry],
     failure: tuple[str, str] = ("", ""),
@@ -66,7 +67,7 @@ def describe(
         layout=_layout(known, owners.values()),
         unavailable=problem,
         reason=reason,
-        sharing=None if card.mig_enabled else known.sharing,
+        sharing=_sharing(known, entries),
     )
 
 
@@ -75,6 +76,12 @@ def _layout(known: KnownGpu, owners: Iterable[Entry]) -> GpuLayout | None:
         return None
     ready = (e.placement for e in owners if e.ready and e.placement is not None)
     return GpuLayout(known.layout.name, tuple(sorted(ready)))
+
+
+def _sharing(known: KnownGpu, entries: Collection[Entry]) -> ShareOffer | None:
+    """Offer to several claims; None while one has the GPU alone, which it may have had before."""
+    alone = any(e.placement is None and e.share is None for e in entries)
+    return None if alone or known.card.mig_enabled else known.sharing
 
 
 def _instances(
