@@ -15,6 +15,7 @@ from dra.allocator.explain.message import as_obstacle
 from dra.allocator.ongoing import OngoingDecision
 from dra.allocator.problem import GivenUp, Outcome, Problem
 from dra.claims.reasons import Obstacle
+from dra.common.resources import ObjectKey
 from dra.gangs.outcome import GangOutcome, Placed, Questions
 from dra.gangs.trial import Trial
 
@@ -48,6 +49,7 @@ class GangDecision:
         self._parts = 0
         self._allocator = questions.allocator
         self._alone = False
+        self._kinds: dict[ObjectKey, Hashable | None] = {}
         self._attempt = candidates[0]
         self._work = self._decide()
 
@@ -109,7 +111,7 @@ class GangDecision:
         self._pending = deque(order)
         while self._pending and len(self._placed) < self._need:
             problem = self._pending.popleft()
-            kind = None if self._alone else self._questions.kind(problem)
+            kind = None if self._alone else self._kind(problem)
             if kind in kinds:
                 failures.append(problem)
                 continue
@@ -120,6 +122,12 @@ class GangDecision:
             if kind is not None and problem.rules is None:
                 kinds.add(kind)
         return failures
+
+    def _kind(self, problem: Problem) -> Hashable | None:
+        key = problem.pod.key
+        if key not in self._kinds:
+            self._kinds[key] = self._questions.kind(problem)
+        return self._kinds[key]
 
     def _place(self, problem: Problem) -> Generator[None, None, bool]:
         """Place a pod beside the others; False where there is no room."""

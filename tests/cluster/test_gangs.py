@@ -33,20 +33,18 @@ GATES = {"GenericWorkload": True, "GangScheduling": True}
 APIS = ("scheduling.k8s.io/v1alpha2",)
 
 
-LATEST = "1.36"
-
-each_version = pytest.mark.parametrize("running", ["1.34", "1.35", LATEST], indirect=True)
+@pytest.fixture(scope="module", params=["1.34", "1.35", "1.36"])
+def running(request: pytest.FixtureRequest, binaries: Binaries, root: Path) -> Iterator[Site]:
+    number = request.param
+    with site(binaries, root / f"gg{number[2:]}", Setup(emulated=number)) as made:
+        assert made.api.request("GET", "/version")["emulationMinor"] == number[2:]
+        yield made
 
 
 @pytest.fixture(scope="module")
-def running(request: pytest.FixtureRequest, binaries: Binaries, root: Path) -> Iterator[Site]:
-    """A cluster of a version; the latest has PodGroups."""
-    number = request.param
-    has_groups = number == LATEST
-    gates, apis = (GATES, APIS) if has_groups else ({}, ())
-    setup = Setup(emulated=number, gates=gates, apis=apis)
-    with site(binaries, root / f"gg{number[2:]}", setup) as made:
-        assert made.api.request("GET", "/version")["emulationMinor"] == number[2:]
+def knowing(binaries: Binaries, root: Path) -> Iterator[Site]:
+    """A cluster that has PodGroups."""
+    with site(binaries, root / "gg", Setup(gates=GATES, apis=APIS)) as made:
         yield made
 
 
@@ -82,15 +80,15 @@ def told(running: Site, name: str) -> str:
     return str(next(said, ""))
 
 
-@pytest.mark.parametrize(
-    ("running", "by_object"),
-    [("1.34", False), ("1.35", False), (LATEST, False), (LATEST, True)],
-    indirect=["running"],
-)
-def test_one_gang_is_whole_and_the_other_waits_for_all(
-    running: Site,
-    by_object: bool,  # noqa: FBT001
-) -> None:
+def test_one_gang_is_whole_and_the_other_waits_for_all(running: Site) -> None:
+    _check_one_after_the_other(running, by_object=False)
+
+
+def test_so_it_is_with_pod_groups(knowing: Site) -> None:
+    _check_one_after_the_other(knowing, by_object=True)
+
+
+def _check_one_after_the_other(running: Site, *, by_object: bool) -> None:
     workload, first, second = running.workload, f"first-{by_object:d}", f"second-{by_object:d}"
     single = {"gpu": workload.template("single", device_class="mig-1g.5gb")}
     workload.run(f"single-{by_object:d}", claims=single, **GRACE)
@@ -114,7 +112,6 @@ def test_one_gang_is_whole_and_the_other_waits_for_all(
     workload.clear()
 
 
-@each_version
 def test_gangs_that_come_together_never_have_half_each(running: Site) -> None:
     seen: set[tuple[int, int]] = set()
 

@@ -47,6 +47,7 @@ class _Kept:
     version: int
     at: float
     until: float
+    is_called: bool = False
 
 
 class Refusals:
@@ -75,30 +76,40 @@ class Refusals:
                 self._agenda.add_pod(key)
 
     def is_fresh(self, gang: Gang) -> bool:
-        """True if ``gang`` was refused a short while ago and is the same: it lacks something.
+        """True if ``gang`` was refused a short while ago, and rests or is the same.
 
-        To count thousands of pods for each of them takes long.
+        It lacks something then. To count thousands of pods for each of them takes long.
         """
         kept = self._kept.get(gang.key)
-        same = kept is not None and kept.version == gang.version
-        return kept is not None and same and self._now() < kept.at + DETAILS_SECONDS
+        if kept is None:
+            return False
+        is_same = kept.version == gang.version
+        return self._now() < (kept.at + DETAILS_SECONDS if is_same else kept.until)
 
     def find(self, pod: Pod, gang: Gang, minimum: int) -> Refusal | None:
         """The refusal that still stands when ``pod`` is looked at; None where there is none."""
-        kept = self._kept.get(gang.key)
-        if kept is None or kept.version != gang.version:
+        kept, now = self._kept.get(gang.key), self._now()
+        if kept is None:
             return None
-        refusal, now = kept.refusal, self._now()
+        refusal = kept.refusal
+        if kept.version != gang.version:
+            return self._rest(pod, kept) if now < kept.until else None
         if refusal.hindered:
             refusal.hindered.discard(pod.key)
             if gang.present - len(refusal.hindered) >= minimum:
                 return None
         if now < kept.until:
-            self._agenda.add_pod(pod.key, at=kept.until)
-            return refusal
+            return self._rest(pod, kept)
         if now >= kept.at + DETAILS_SECONDS or self._has_room(refusal):
             return None
         return refusal
+
+    def _rest(self, pod: Pod, kept: _Kept) -> Refusal:
+        """Have one pod looked at when its gang has rested: pods that join it do not end that."""
+        if not kept.is_called:
+            kept.is_called = True
+            self._agenda.add_pod(pod.key, at=kept.until)
+        return kept.refusal
 
     def forget(self, gang: GangKey) -> None:
         """The gang has what it needs, or is gone."""

@@ -115,13 +115,15 @@ class Ground:
         lines = Path(f"/proc/{self._controller.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) for line in lines if line.startswith(field)) // 1024
 
-    def ask(self, name: str, *requests: Obj, **devices: Any) -> None:
+    def ask(self, name: str, *requests: Obj, labels: Obj | None = None, **devices: Any) -> None:
         """A claim with these requests, by default for one small slice, and a pod for it."""
         body = objects.claim(name, SMALL)
         if requests or devices:
             body["spec"] = {"devices": {"requests": [*requests], **devices}}
         self.api.create(RESOURCE_CLAIMS, body)
-        self.api.create(PODS, objects.pod(name, resourceClaimName=name))
+        pod = objects.pod(name, resourceClaimName=name)
+        pod["metadata"]["labels"] = {**pod["metadata"].get("labels", {}), **(labels or {})}
+        self.api.create(PODS, pod)
 
     def end(self, names: Iterable[str]) -> None:
         """Delete pods and their claims."""

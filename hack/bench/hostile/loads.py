@@ -10,6 +10,7 @@ from statistics import median
 from typing import Any
 
 from dra.common.resources import DEVICE_CLASSES, RESOURCE_CLAIMS, Obj
+from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
 from dra.gpu.names import DEFAULT_DRIVER, class_name
 from hack.bench.control import objects
 from hack.bench.hostile.ground import (
@@ -93,6 +94,16 @@ def many_that_wait(ground: Ground, size: Size) -> str:
     each(lambda name: ground.ask(name, _request(LARGE)), names)
     with _ending(ground, ends):
         waits = _beside(ground, "waits")
+    return f"small ones {_text(waits)}"
+
+
+def many_of_a_gang(ground: Ground, size: Size) -> str:
+    """Pods with one gang's label that wait for whole GPUs; a gang of so many is never whole."""
+    names = [f"mate-{n}" for n in range(size.waiting)]
+    labels = {NAME_LABEL: "hostile", COUNT_LABEL: "2"}
+    each(lambda name: ground.ask(name, _request(LARGE), labels=labels), names)
+    waits = _beside(ground, "mate")
+    ground.end(names)
     return f"small ones {_text(waits)}"
 
 

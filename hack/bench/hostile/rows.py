@@ -43,6 +43,7 @@ LOADS = (
     Load("pair of a PCIe root", "found", loads.pairs_of_a_root),
     Load("four of a named GPU", "found", loads.four_of_a_gpu),
     Load("many wait, others end", "<= 2 s", loads.many_that_wait),
+    Load("many of one gang", "<= 2 s", loads.many_of_a_gang),
     Load("3 x 8 alternatives", "others <= 250 ms a decision", loads.many_alternatives),
     Load(
         "one held for ever",
