@@ -32,22 +32,26 @@ if [ "$1" = -f ]; then
           [0-9]) echo "$second" > "$state/memory-$first" ;;
           *) answer='Invalid device ordinal' ;;
         esac ;;
-      quit) echo > "$reply"; rm -f "$pipe/control" "$pipe/nvidia-cuda-mps-control.pid"; exit 0 ;;
+      quit)
+        echo > "$pipe/$reply"
+        rm -f "$pipe/control" "$pipe/nvidia-cuda-mps-control.pid"
+        exit 0 ;;
       *) answer="Unknown command: $command" ;;
     esac
-    echo "$answer" > "$reply"
+    echo "$answer" > "$pipe/$reply"
   done
   exit 1
 fi
-if ! kill -0 "$(cat "$pipe/nvidia-cuda-mps-control.pid" 2>/dev/null)" 2>/dev/null; then
+pid=$(cat "$pipe/nvidia-cuda-mps-control.pid" 2>/dev/null)
+if [ -z "$pid" ] || [ ! -p "$pipe/control" ] || ! kill -0 "$pid" 2>/dev/null; then
   echo 'Cannot find MPS control daemon process'
   exit 1
 fi
-reply=$pipe/.reply-$$
-mkfifo "$reply"
-trap 'rm -f "$reply"' EXIT
+reply=.reply-$$
+mkfifo "$pipe/$reply"
+trap 'rm -f "$pipe/$reply"' EXIT
 while read -r command; do
   echo "$reply $command" > "$pipe/control"
-  cat "$reply"
+  cat "$pipe/$reply"
 done
 """
