@@ -333,3 +333,20 @@ def test_each_pod_is_by_itself_where_such_objects_are_not_known() -> None:
     grouped(bench, 0)
     bench.run()
     assert held(bench, "a") == ["a-0"]
+
+
+def test_a_pod_that_is_not_among_those_that_are_needed_is_served_by_itself() -> None:
+    bench = Bench("node-a")
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c"))
+    bench.run()
+    create(bench, "a", 0, size="2", profile="7g.40gb")
+    create(bench, "a", 1, 2, size="2", profile="1g.5gb")
+    bench.run()
+    assert held(bench, "a") == ["a-1", "a-2"]
+    assert "WaitingForSlice" in bench.recorder.reasons("a-0")
+    bench.delete_pod("p")
+    delete(bench, "a", 1, 2)
+    bench.change_claim("c", allocation=None)
+    bench.run(seconds=1.0)
+    assert "once 2 of its pods" in told(bench, "a-0")

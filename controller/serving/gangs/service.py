@@ -216,6 +216,8 @@ class Gangs:
         self._refusals.forget(gang.key)
         self._halves.begins(gang.key, anew=not count.served)
         self._writes.begin(gang, outcome)
+        if all(placed.problem.pod.key != pod.key for placed in outcome.placed):
+            self._agenda.add_pod(pod.key)  # it is not needed, and served by itself
         return None
 
     def _begin(self, gang: Gang, problems: tuple[Problem, ...], need: int) -> GangDecision:
