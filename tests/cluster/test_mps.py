@@ -1,0 +1,142 @@
+"""Pods that share a slice by MPS, on a real kubelet with a stand-in for NVIDIA's program."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from dra.common.resources import Obj
+from hack.cluster.api import Api
+from hack.cluster.driver.chart import NAMESPACE, REPOSITORY
+from hack.cluster.machine.processes import Process
+from hack.cluster.node.image import IMAGE
+from hack.cluster.node.kubelet import KubeletNode
+from hack.cluster.nodes import pod
+from hack.cluster.waiting import wait_for
+from tests.cluster.harness.agreement import Agreement
+from tests.cluster.harness.daemons import Driver, start_registered
+from tests.cluster.harness.workload import Workload
+
+FLAGS = ("--mps-image", IMAGE, "--mps-namespace", NAMESPACE)
+SHOW = (
+    "env | grep CUDA_MPS; test -p /tmp/nvidia-mps/control && echo control; "
+    'grep " /dev/shm tmpfs" /proc/mounts; ls /dev/shm; echo here > /dev/shm/$NAME; echo end; '
+    "sleep 1000000"
+)
+
+
+@pytest.fixture
+def plugin(driver: Driver, kubelet: KubeletNode) -> Iterator[Process]:
+    """A plugin with MPS, in the place of the usual one."""
+    name = kubelet.name
+    usual, sharing = driver.plugins[name], driver.successor(name, *FLAGS)
+    usual.stop(grace=30)
+    driver.plugins[name] = sharing
+    start_registered(sharing)
+    yield sharing
+    sharing.stop(grace=30)
+    driver.plugins[name] = usual
+    start_registered(usual)
+
+
+def example() -> Obj:
+    """The claim of the handbook's example, in namespace default."""
+    claim: Obj = next(yaml.safe_load_all((REPOSITORY / "docs/examples/mps-slice.yaml").read_text()))
+    claim["metadata"]["namespace"] = "default"
+    return claim
+
+
+def output(kubelet: KubeletNode, running: Obj) -> list[str] | None:
+    """What SHOW printed, once all of it is there."""
+    lines = kubelet.log(running, "main").splitlines()
+    return lines if lines and lines[-1] == "end" else None
+
+
+def daemons(api: Api) -> list[Obj]:
+    selector = "app.kubernetes.io/component=mps-daemon"
+    return api.list("Pod", namespace=NAMESPACE, labelSelector=selector)
+
+
+def answer(host: Path, pipe: Path, command: str) -> str:
+    """The answer of a daemon, as NVIDIA's program on the node prints it."""
+    done = subprocess.run(
+        [host / "usr/bin/nvidia-cuda-mps-control"],
+        input=f"{command}\n",
+        env={"PATH": os.environ["PATH"], "CUDA_MPS_PIPE_DIRECTORY": str(pipe)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    return done.stdout.strip()
+
+
+@pytest.mark.timeout(300)
+def test_two_pods_are_clients_of_one_daemon_which_goes_before_their_slice(
+    *,
+    agreement: Agreement,
+    api: Api,
+    driver: Driver,
+    kubelet: KubeletNode,
+    plugin: Process,
+    workload: Workload,
+    where: dict[str, Any],
+) -> None:
+    made = workload.create(example())
+    claims = {"slice": {"resourceClaimName": made["metadata"]["name"]}}
+    shown: dict[str, list[str]] = {}
+    for name in ("one", "other"):
+        body = pod(name, {"main": ["sh", "-c", f"NAME={name}; {SHOW}"]}, claims=claims, **where)
+        workload.create(body)
+        running = workload.wait_for_phase(name, "Running", timeout=90)
+        shown[name] = wait_for(f"output of {name}", partial(output, kubelet, running))
+    for lines in shown.values():
+        assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50" in lines
+        assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0=8192M" in lines
+        assert "control" in lines
+        assert any(" /dev/shm tmpfs rw,nosuid,nodev,noexec" in line for line in lines)
+    assert "one" not in shown["one"]
+    assert "one" in shown["other"], "each has a /dev/shm of its own"
+
+    (daemon,) = daemons(api)
+    uid = made["metadata"]["uid"]
+    assert daemon["metadata"]["name"] == f"mps-{uid}"
+    wait_for("readiness of the daemon", lambda: ready(daemons(api)))
+    pipe = driver.state(kubelet.name) / "mps" / uid / "pipe"
+    host = driver.hardware[kubelet.name].host_root
+    assert answer(host, pipe, "get_default_active_thread_percentage") == "50"
+    assert answer(host, pipe, "get_default_device_pinned_mem_limit 0") == "8192M"
+
+    os.kill(int((pipe / "nvidia-cuda-mps-control.pid").read_text()), 9)
+    wait_for("restart of the daemon", lambda: restarts(daemons(api)) == 1, timeout=60)
+    wait_for(
+        "limits of the new daemon",
+        lambda: answer(host, pipe, "get_default_active_thread_percentage") == "50",
+        context=driver.tails,
+    )
+
+    for name in shown:
+        api.delete("Pod", name, grace=1)
+    wait_for("the end of the daemon", lambda: daemons(api) == [], timeout=60)
+    wait_for("the end of the slice", lambda: agreement.settle(context=driver.tails) == {})
+    assert not pipe.exists()
+
+
+def ready(pods: list[Obj]) -> bool:
+    (found,) = pods
+    return any(
+        c["type"] == "Ready" and c["status"] == "True"
+        for c in found.get("status", {}).get("conditions", ())
+    )
+
+
+def restarts(pods: list[Obj]) -> int:
+    (found,) = pods
+    (status,) = found["status"]["containerStatuses"]
+    return int(status["restartCount"])
