@@ -1,0 +1,99 @@
+"""Pods of MPS daemons that a plugin may make on a real API server, and those that it may not."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dra.common.resources import Obj
+from dra.gpu.inventory import ClaimRef
+from hack.cluster.api import ApiError
+from hack.cluster.binaries import Binaries
+from hack.cluster.driver.chart import NAMESPACE
+from hack.cluster.driver.installation import PLUGIN, Installation
+from hack.cluster.nodes import add_fake_node
+from hack.cluster.plane.controlplane import ControlPlane
+from kubeletplugin.host.driver.driverfiles import DriverFiles
+from kubeletplugin.host.driver.libraries.architecture import this_architecture
+from kubeletplugin.sharing.mps.daemonpod import CONTROL, Settings, Site, daemon_pod
+from kubeletplugin.sharing.mps.places import Places
+
+IMAGE = "dra-driver-nvidia-mig/kubelet-plugin:0.1.0"
+FILES = DriverFiles(
+    version="1",
+    root=Path("/"),
+    driver_root=Path("/"),
+    directories={},
+    libraries=(),
+    programs={CONTROL: f"/usr/bin/{CONTROL}"},
+    opencl=None,
+    hook=None,
+    architecture=this_architecture(),
+)
+
+
+def body(api: Any) -> Obj:
+    """The pod as the plugin on node-a makes it."""
+    uid = api.get("Node", "node-a")["metadata"]["uid"]
+    owner = {"apiVersion": "v1", "kind": "Node", "name": "node-a", "uid": uid}
+    site = Site("mig.dra.dev", NAMESPACE, IMAGE, "node-a", owner)
+    claim = ClaimRef("default", "c", "11111111-2222-3333-4444-555555555555")
+    places = Places(Path("/var/lib/kubelet/plugins/mig.dra.dev/mps/x"))
+    return daemon_pod(claim, Settings("MIG-x", "boot"), site=site, places=places, files=FILES)
+
+
+def other_node(pod: Obj) -> None:
+    pod["spec"]["nodeName"] = "node-b"
+
+
+def other_name(pod: Obj) -> None:
+    pod["metadata"]["name"] = "x"
+
+
+def other_image(pod: Obj) -> None:
+    pod["spec"]["containers"][0]["image"] = "x"
+
+
+def a_token(pod: Obj) -> None:
+    pod["spec"]["automountServiceAccountToken"] = True
+
+
+REFUSED: list[tuple[Callable[[Obj], None], str]] = [
+    (other_node, "may make and delete pods of that node only, not of 'node-b'"),
+    (other_name, "may make and delete pods of MPS daemons only"),
+    (other_image, "one container of this driver's image"),
+    (a_token, "one container of this driver's image"),
+]
+
+
+@pytest.mark.timeout(240)
+def test_a_plugin_makes_pods_of_daemons_on_its_own_node_and_no_others(
+    binaries: Binaries, root: Path
+) -> None:
+    home = root / "mr"
+    home.mkdir()
+    labels = {"nvidia.com/gpu.present": "true", "kubernetes.io/os": "linux"}
+    with ControlPlane(binaries, home) as plane:
+        for name in ("node-a", "node-b"):
+            add_fake_node(plane.api, name, labels=labels)
+        made = Installation(plane, {"mps": {"enabled": True}})
+        made.apply()
+        plugin = made.acting(PLUGIN, made.pod_on("node-a", "kubelet-plugin"))
+        made.wait_until_guarded(plugin)
+        good = body(plane.api)
+        for change, told in REFUSED:
+            bad = copy.deepcopy(good)
+            change(bad)
+            with pytest.raises(ApiError) as caught:
+                plugin.create(bad)
+            assert told in str(caught.value)
+        assert plugin.create(good)["spec"]["nodeName"] == "node-a"
+        other = made.acting(PLUGIN, made.pod_on("node-b", "kubelet-plugin"))
+        with pytest.raises(ApiError) as caught:
+            other.delete("Pod", good["metadata"]["name"], namespace=NAMESPACE)
+        assert "may make and delete pods of that node only" in str(caught.value)
+        plugin.delete("Pod", good["metadata"]["name"], namespace=NAMESPACE)
