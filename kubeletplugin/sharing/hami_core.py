@@ -8,7 +8,6 @@ lets containers of all tenants talk to each other. A claim has one limit for all
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from cdi.spec import Edits, Mount
 from dra.gpu.shares import HAMI_CORE, ShareOffer
 from kubeletplugin.errors import DeviceError, HostError, IncompleteError
 from kubeletplugin.host.roots import Roots
+from kubeletplugin.host.trees import remove_tree
 from kubeletplugin.journal.entries import Entry
 
 _LIBRARY = "libvgpu.so"
@@ -87,14 +87,13 @@ class HamiCore:
         Raises:
             HostError: it cannot be removed.
         """
+        folder = self._folder / claim_uid
         try:
-            shutil.rmtree(self._folder / claim_uid)
+            remove_tree(folder)
         except FileNotFoundError:
             return
         except OSError as error:
-            raise HostError(
-                f"cannot remove {self._folder / claim_uid}: {error.strerror or error}"
-            ) from error
+            raise HostError(f"cannot remove {folder}: {error.strerror or error}") from error
 
     def sweep(self, keep: Collection[str]) -> None:
         """Remove the directories of claims that are not in ``keep``.

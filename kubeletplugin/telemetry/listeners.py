@@ -40,8 +40,11 @@ class Listeners:
         """Tell all soon that something may have changed. From any thread."""
         self.thread.notify()
 
-    def _turn(self) -> None:
-        if self.thread.gather(_GATHER_SECONDS):
-            return
+    def tell(self) -> None:
+        """Tell all now, in the thread of whoever calls."""
         for listener in self._listeners:
             listener()
+
+    def _turn(self) -> None:
+        if not self.thread.gather(_GATHER_SECONDS):
+            self.tell()

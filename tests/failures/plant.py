@@ -214,6 +214,8 @@ class Plant:
         daemon.claims.layouts.grace = 0.0
         # Sent from a thread of their own, and a courtesy: kept here.
         daemon.common.events.emit = self._emit  # type: ignore[method-assign]
+        # Its thread gathers changes for a moment; here they are told of as they come.
+        daemon.common.changed.thread.notify = daemon.common.changed.tell  # type: ignore[method-assign]
         # A call that hangs then hangs its claim's thread; the deadline of calls has its own tests.
         daemon.gpus.hardware.session._calls.run = _at_once  # type: ignore[method-assign]
         daemon.gpus.hardware.session._calls.together = _all_at_once  # type: ignore[method-assign]

@@ -90,7 +90,9 @@ LEAST_STEPS = 40
 CONTAINED = (
     "prepare one slice",
     "unprepare one slice",
+    "make a slice that is reserved",
     "give back a slice that was reserved",
+    "change the layout of a GPU",
     "take a slice of a layout",
     "leave a slice of a layout",
 )

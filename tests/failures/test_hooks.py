@@ -20,6 +20,7 @@ from tests.waiting import PATIENCE
 
 HARMLESS = {
     *("close", "fdopen", "fsdecode", "fsencode", "fspath", "fstat", "getpid", "getppid", "lstat"),
+    "fwalk",
     *("environ", "listdir", "major", "minor", "path", "readlink", "scandir", "stat", "strerror"),
     *(
         "read",
@@ -38,6 +39,9 @@ HARMLESS = {
 
 UNCOUNTED_MODULES = {"shutil", "subprocess", "sqlite3", "mmap", "dbm", "shelve", "ctypes.util"}
 """Modules with ways of their own to write files, which no hook sees."""
+
+RUNS_PROGRAMS = "sharing/timeslices.py"
+"""It runs the driver's nvidia-smi, which writes no file; test_time_slices.py kills it there."""
 
 
 def sources() -> Iterator[tuple[Path, ast.Module]]:
@@ -82,7 +86,8 @@ def test_no_module_is_used_that_writes_files_unseen() -> None:
             names = [a.name for a in node.names] if isinstance(node, ast.Import) else []
             if isinstance(node, ast.ImportFrom) and node.module:
                 names.append(node.module)
-            assert not set(names) & UNCOUNTED_MODULES, f"{path} imports {names}"
+            allowed = {"subprocess"} if path.match(RUNS_PROGRAMS) else set[str]()
+            assert not (set(names) - allowed) & UNCOUNTED_MODULES, f"{path} imports {names}"
 
 
 def make(path: Path) -> Path:

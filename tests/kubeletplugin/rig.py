@@ -319,7 +319,7 @@ class Rig:
         """GPU name, profile, start and state of every instance in the MigNode."""
         return sorted(
             (gpu["name"], i.get("profile", ""), i["placement"]["start"], i["state"])
-            for gpu in self.mignode()["status"].get("gpus", [])
+            for gpu in self.mignode().get("status", {}).get("gpus", [])
             for i in gpu.get("instances", [])
         )
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 from kubeletplugin.errors import HostError
+from kubeletplugin.host.trees import remove_tree
 
 SHM_VOLUME = "shm"
 
@@ -42,7 +42,7 @@ class Places:
     def remove(self) -> None:
         """Remove all of it, without following links of a client."""
         try:
-            shutil.rmtree(self.folder)
+            remove_tree(self.folder)
         except FileNotFoundError:
             return
         except OSError as error:
