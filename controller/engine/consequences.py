@@ -12,7 +12,7 @@ from controller.lifecycle.reserving.reservation_writes import ReservationWrites
 from controller.lifecycle.upkeep import Upkeep
 from controller.queue.exclusions import Exclusions
 from controller.queue.failed_gpus import FailedGpus
-from controller.queue.fairness import WaitingLine
+from controller.queue.overtaking.fairness import WaitingLine
 from controller.queue.unproven import Unproven
 from controller.reporting.report import Reporter
 from controller.serving.agenda import Agenda

@@ -27,7 +27,7 @@ from controller.lifecycle.scheduled_claims import ScheduledClaims
 from controller.lifecycle.upkeep import Upkeep
 from controller.queue.exclusions import Exclusions
 from controller.queue.failed_gpus import FailedGpus
-from controller.queue.fairness import WaitingLine
+from controller.queue.overtaking.fairness import WaitingLine
 from controller.queue.unproven import Unproven
 from controller.reporting.observer import ControllerObserver
 from controller.reporting.report import Reporter

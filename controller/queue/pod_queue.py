@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
-from controller.queue.line import priority, urgency
+from controller.queue.overtaking.line import priority, urgency
 from controller.queue.ready import Fair
 from controller.queue.sweeps import Sweeps
 from controller.queue.worklist import WorkList

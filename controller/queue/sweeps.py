@@ -11,7 +11,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Hashable
 from functools import partial
 
-from controller.queue.line import Urgency
+from controller.queue.overtaking.line import Urgency
 from dra.common.resources import ObjectKey
 
 SWEEP_SECONDS = 0.05

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from controller.cluster.cluster import Cluster
-from controller.queue.fairness import WaitingLine
+from controller.queue.overtaking.fairness import WaitingLine
 from controller.serving.agenda import Agenda
 from controller.serving.evaluations import TOLD_SECONDS, ClaimSelectors, Evaluations
 from controller.serving.waiting import Waiting

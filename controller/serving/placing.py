@@ -11,8 +11,8 @@ from typing import NamedTuple
 from controller.cluster.cluster import Cluster
 from controller.lifecycle.partial_allocations import PartialAllocations
 from controller.queue.exclusions import REASON, Exclusions
-from controller.queue.fairness import WaitingLine
 from controller.queue.known_failures import KnownFailures, alike
+from controller.queue.overtaking.fairness import WaitingLine
 from controller.queue.room import Room
 from controller.reporting.observer import ControllerObserver
 from controller.serving.decisions import Decisions

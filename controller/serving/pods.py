@@ -8,7 +8,7 @@ from controller.cluster.cluster import Cluster
 from controller.lifecycle.allocation_writes import AllocationWrites
 from controller.lifecycle.failures.failed_prepare import FailedPrepares
 from controller.lifecycle.upkeep import Upkeep
-from controller.queue.fairness import WaitingLine
+from controller.queue.overtaking.fairness import WaitingLine
 from controller.queue.unproven import Unproven
 from controller.reporting.report import Reporter
 from controller.serving.agenda import Agenda

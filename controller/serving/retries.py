@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 
 from controller.cluster.cluster import Cluster
-from controller.queue.fairness import WaitingLine
-from controller.queue.line import urgency
+from controller.queue.overtaking.fairness import WaitingLine
+from controller.queue.overtaking.line import urgency
 from controller.reporting.report import Reporter
 from controller.serving.agenda import Agenda
 from controller.writing.writer import NotLeadingError, RefusedError

@@ -13,9 +13,9 @@ from functools import partial
 
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.claim_tasks import ClaimTasks
+from kubeletplugin.claims.ending.release import START_SECONDS, Release
 from kubeletplugin.claims.prepare.prepare import Prepared, Preparer
 from kubeletplugin.claims.recovery.rebuild import Rebuild
-from kubeletplugin.claims.release import START_SECONDS, Release
 from kubeletplugin.errors import PluginError
 from kubeletplugin.journal.entries import HELD
 from kubeletplugin.journal.journal import Journal

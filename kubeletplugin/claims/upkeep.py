@@ -13,10 +13,10 @@ from kubeletplugin.claims.prepare.rollback import Rollback
 from kubeletplugin.claims.recovery.lost_slices import LostSlices
 from kubeletplugin.claims.recovery.rebuild import Rebuild
 from kubeletplugin.claims.recovery.recovery import Recovery
+from kubeletplugin.claims.sharing.sharing import DeviceSharing
 from kubeletplugin.errors import PluginError
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.publishing.claimstatus import ClaimStatuses
-from kubeletplugin.sharing.sharing import DeviceSharing
 from kubeletplugin.telemetry.logfields import about
 from kubeletplugin.telemetry.observer import Action, NodeObserver
 

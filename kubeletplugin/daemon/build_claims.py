@@ -8,14 +8,15 @@ from functools import partial
 
 from dra.common.resources import Obj
 from dra.gpu.inventory import AnswerState, ClaimRef
-from kubeletplugin.claims.claim_fate import ClaimFate, claim_fate
 from kubeletplugin.claims.claim_tasks import ClaimTasks
 from kubeletplugin.claims.eager.awaited_claims import AwaitedClaims
 from kubeletplugin.claims.eager.claim_watch import ClaimWatch
 from kubeletplugin.claims.eager.eager_creation import EagerCreation
 from kubeletplugin.claims.eager.reservations import Reservations
+from kubeletplugin.claims.ending.claim_fate import ClaimFate, claim_fate
+from kubeletplugin.claims.ending.janitor import Janitor
+from kubeletplugin.claims.ending.release import Release
 from kubeletplugin.claims.failed_claims import FailedClaims
-from kubeletplugin.claims.janitor import Janitor
 from kubeletplugin.claims.node import Node
 from kubeletplugin.claims.nodeneeds import NodeNeeds
 from kubeletplugin.claims.prepare.idle_slices import IdleSlices
@@ -33,8 +34,8 @@ from kubeletplugin.claims.recovery.lost_slices import LostSlices
 from kubeletplugin.claims.recovery.ready_slices import ReadySlices
 from kubeletplugin.claims.recovery.rebuild import Rebuild
 from kubeletplugin.claims.recovery.recovery import Recovery
-from kubeletplugin.claims.release import Release
 from kubeletplugin.claims.settling import Settling
+from kubeletplugin.claims.sharing.sharing import DeviceSharing
 from kubeletplugin.claims.upkeep import Upkeep
 from kubeletplugin.daemon.build_gpus import GpuParts
 from kubeletplugin.daemon.build_publishing import PublishingParts
@@ -42,7 +43,6 @@ from kubeletplugin.daemon.build_sharing import build_sharing
 from kubeletplugin.daemon.common import Common
 from kubeletplugin.errors import PluginError
 from kubeletplugin.host.driversearch import DriverSearch
-from kubeletplugin.sharing.sharing import DeviceSharing
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from kubeletplugin.claims.sharing.mps.daemonpod import Site
+from kubeletplugin.claims.sharing.mps.daemons import MpsDaemons
+from kubeletplugin.claims.sharing.sharing import DeviceSharing
+from kubeletplugin.claims.sharing.timeslices import TimeSlices
 from kubeletplugin.daemon.common import Common
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.host.driver.driverfiles import DriverFiles
 from kubeletplugin.publishing.mignode_publisher import node_owner
-from kubeletplugin.sharing.mps.daemonpod import Site
-from kubeletplugin.sharing.mps.daemons import MpsDaemons
-from kubeletplugin.sharing.sharing import DeviceSharing
-from kubeletplugin.sharing.timeslices import TimeSlices
 
 
 def build_sharing(

@@ -12,8 +12,8 @@ from pathlib import Path
 from api.errors import InvalidObjectError
 from api.layouts import Layout
 from api.nodeclass import NodeClass
-from dra.layouts.choosing import Classes
-from dra.layouts.files import SUFFIXES, read_file
+from dra.gpu.layouts.choosing import Classes
+from dra.gpu.layouts.files import SUFFIXES, read_file
 
 _log = logging.getLogger(__name__)
 

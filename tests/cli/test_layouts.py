@@ -11,8 +11,8 @@ import yaml
 from cli.shell.program import main
 from dra.common.resources import MIG_NODES
 from dra.gpu.inventory import Gpu, GpuLayout, NodeMode
+from dra.gpu.layouts.placing import place
 from dra.gpu.mignode import to_mignode
-from dra.layouts.placing import place
 from tests.cli.conftest import Mig
 from tests.cli.world import World
 from tests.controller.objects import gpu, inventory

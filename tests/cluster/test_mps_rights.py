@@ -17,10 +17,10 @@ from hack.cluster.driver.chart import NAMESPACE
 from hack.cluster.driver.installation import PLUGIN, Installation
 from hack.cluster.nodes import add_fake_node
 from hack.cluster.plane.controlplane import ControlPlane
+from kubeletplugin.claims.sharing.mps.daemonpod import CONTROL, Settings, Site, daemon_pod
+from kubeletplugin.claims.sharing.mps.places import Places
 from kubeletplugin.host.driver.driverfiles import DriverFiles
 from kubeletplugin.host.driver.libraries.architecture import this_architecture
-from kubeletplugin.sharing.mps.daemonpod import CONTROL, Settings, Site, daemon_pod
-from kubeletplugin.sharing.mps.places import Places
 
 IMAGE = "dra-driver-nvidia-mig/kubelet-plugin:0.1.0"
 FILES = DriverFiles(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from controller.queue import line
-from controller.queue.held_back import FIRST_SECONDS
+from controller.queue.overtaking import line
+from controller.queue.overtaking.held_back import FIRST_SECONDS
 from dra.common.resources import Obj
 from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
 from tests.controller.world import World

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from controller.cluster import known_gangs
-from controller.queue.line import OVERTAKEN
+from controller.queue.overtaking.line import OVERTAKEN
 from controller.serving.gangs import counts
 from controller.serving.gangs.counts import GangCounts
 from controller.serving.gangs.refusals import REST

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from controller.queue.line import OVERTAKEN
+from controller.queue.overtaking.line import OVERTAKEN
 from dra.gangs.decision import GangDecision
 from dra.gangs.membership import NAME_LABEL
 from dra.kube.errors import ConflictError

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from controller.queue.held_back import FIRST_SECONDS
-from controller.queue.line import OVERTAKEN
+from controller.queue.overtaking.held_back import FIRST_SECONDS
+from controller.queue.overtaking.line import OVERTAKEN
 from dra.allocator.ongoing import OngoingDecision
 from tests.controller.bench import Bench
 from tests.controller.objects import claim, gpu, mignode, node, pod, request

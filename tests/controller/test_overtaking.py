@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from controller.queue.fairness import REPLAN_SECONDS
-from controller.queue.held_back import FIRST_SECONDS
-from controller.queue.line import OVERTAKEN, PATIENCE_SECONDS
+from controller.queue.overtaking.fairness import REPLAN_SECONDS
+from controller.queue.overtaking.held_back import FIRST_SECONDS
+from controller.queue.overtaking.line import OVERTAKEN, PATIENCE_SECONDS
 from dra.common.resources import PODS
 from dra.kube.errors import InvalidError
 from tests.controller.bench import Bench

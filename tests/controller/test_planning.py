@@ -8,10 +8,10 @@ from collections.abc import Sequence
 import pytest
 
 from controller.cluster.cluster import Cluster
-from controller.queue import planner as planner_module
 from controller.queue.known_failures import alike
-from controller.queue.planner import STALLED_SECONDS, Planner
-from controller.queue.waiter import pod_waiter
+from controller.queue.overtaking import planner as planner_module
+from controller.queue.overtaking.planner import STALLED_SECONDS, Planner
+from controller.queue.overtaking.waiter import pod_waiter
 from dra.allocator.allocate import Allocator
 from dra.allocator.problem import Problem
 from dra.gangs import planning as planning_module

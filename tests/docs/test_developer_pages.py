@@ -14,6 +14,7 @@ ARCHITECTURE = ROOT / "docs/architecture.md"
 PAGES = (ARCHITECTURE, ROOT / "docs/developing.md")
 TOP = ("api", "cdi", "dra", "controller", "kubeletplugin", "cli", "sim", "hack")
 TOPS = {*TOP, "tests", "deploy"}
+DOZEN = 12
 _SPAN = re.compile(r"`([\w.-]+/[\w./-]*)(?::([\w.]+))?`")
 _FILE = re.compile(r"`([\w-]+\.(?:toml|md|yml|txt))`")
 
@@ -107,3 +108,14 @@ def test_the_table_of_the_readme_names_files_that_exist() -> None:
 @pytest.mark.parametrize("index", ["README.md", "docs/index.md", "mkdocs.yml"])
 def test_the_pages_are_linked(page: Path, index: str) -> None:
     assert page.name in (ROOT / index).read_text(), f"{index} lacks a link to docs/{page.name}"
+
+
+def test_no_level_has_more_than_a_dozen_entries() -> None:
+    """Beyond that nobody finds a file by its name: what belongs together gets a room."""
+    levels: dict[Path, set[str]] = {}
+    for path in tracked():
+        if path.parts[0] in TOP and path.name not in ("__init__.py", "py.typed"):
+            for depth in range(1, len(path.parts)):
+                levels.setdefault(Path(*path.parts[:depth]), set()).add(path.parts[depth])
+    full = {str(level): len(found) for level, found in levels.items() if len(found) > DOZEN}
+    assert not full, f"put what belongs together into a room of its own: {full}"

@@ -12,7 +12,7 @@ import yaml
 from dra.common.resources import CUSTOM_RESOURCE_DEFINITIONS
 from dra.gpu.inventory import AllocatorKind
 from dra.kube.client.transport import KubeApi
-from kubeletplugin.claims import janitor, release
+from kubeletplugin.claims.ending import janitor, release
 from kubeletplugin.claims.prepare import prepare
 from kubeletplugin.gpus.health import xidwatch
 from kubeletplugin.gpus.lifecycle import hardwareloop, regaining

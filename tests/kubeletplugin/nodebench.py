@@ -9,13 +9,13 @@ from dra.common.resources import Obj
 from dra.kube.client.transport import KubeApi
 from kubeletplugin.claims.prepare.rollback import Rollback
 from kubeletplugin.claims.prepare.specs import Needs, Specs
+from kubeletplugin.claims.sharing.mps.daemons import MpsDaemons
+from kubeletplugin.claims.sharing.sharing import DeviceSharing
+from kubeletplugin.claims.sharing.timeslices import TimeSlices
 from kubeletplugin.errors import HostError
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.journal.entries import Entry
-from kubeletplugin.sharing.mps.daemons import MpsDaemons
-from kubeletplugin.sharing.sharing import DeviceSharing
-from kubeletplugin.sharing.timeslices import TimeSlices
 from kubeletplugin.telemetry.observer import Action, NodeObserver
 from kubeletplugin.telemetry.reports import Reports
 from tests.failures.folderapi import FolderHttp

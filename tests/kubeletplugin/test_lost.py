@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.claims import janitor
+from kubeletplugin.claims.ending import janitor
 from kubeletplugin.gpus.lifecycle import hardwareloop
 from kubeletplugin.journal.entries import State
 from tests.kubeletplugin.rig import Rig

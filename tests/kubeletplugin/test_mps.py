@@ -15,9 +15,9 @@ from dra.claims.allocation import allocation_config
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.kube.errors import ForbiddenError, KubeError
+from kubeletplugin.claims.sharing.mps import daemons
 from kubeletplugin.journal.entries import State
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.sharing.mps import daemons
 from sim.nvml.gpus.mpsclients import allocates
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.conftest import A100

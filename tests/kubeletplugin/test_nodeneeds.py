@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.claims import janitor
+from kubeletplugin.claims.ending import janitor
 from kubeletplugin.host.driver.hooks import HOOK_NAMES
 from sim.nvml.machine import GpuSpec
 from sim.nvml.state import HostPart

@@ -12,7 +12,7 @@ import pytest
 
 from dra.common.resources import EVENTS
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.claims import release
+from kubeletplugin.claims.ending import release
 from kubeletplugin.journal import journal
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault

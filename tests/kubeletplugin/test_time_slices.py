@@ -11,9 +11,9 @@ import yaml
 from dra.claims.allocation import allocation_config
 from dra.common.resources import NAMESPACES, PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
+from kubeletplugin.claims.sharing import timeslices
 from kubeletplugin.journal.entries import State
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.sharing import timeslices
 from sim.nvml.files.nvidia_smi import script, time_slice
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.conftest import A100

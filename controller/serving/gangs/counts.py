@@ -8,7 +8,7 @@ from itertools import islice
 
 from controller.cluster.cluster import Cluster
 from controller.cluster.known_gangs import Gang
-from controller.queue.line import urgency
+from controller.queue.overtaking.line import urgency
 from dra.allocator.pod_problem import examine
 from dra.allocator.problem import Problem
 from dra.claims.reasons import Obstacle

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from controller.cluster.known_gangs import Gang
-from controller.queue.fairness import WaitingLine
+from controller.queue.overtaking.fairness import WaitingLine
 from controller.queue.room import Room
 from controller.serving.agenda import Agenda
 from dra.allocator.contention.making_room import with_room_made

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from controller.cluster.cluster import Cluster
 from controller.cluster.known_gangs import Gang
-from controller.queue.fairness import Need, WaitingLine
 from controller.queue.known_failures import alike
-from controller.queue.waiter import gang_uid, gang_waiter
+from controller.queue.overtaking.fairness import Need, WaitingLine
+from controller.queue.overtaking.waiter import gang_uid, gang_waiter
 from controller.serving.agenda import Agenda
 from controller.serving.decisions import PART_STEPS
 from controller.serving.gangs.counts import GangCounts

@@ -9,8 +9,8 @@ from functools import partial
 from controller.cluster.cluster import Cluster
 from controller.cluster.known_gangs import Gang
 from controller.lifecycle.allocation_writes import AllocationWrites
-from controller.queue.fairness import WaitingLine
-from controller.queue.waiter import gang_uid
+from controller.queue.overtaking.fairness import WaitingLine
+from controller.queue.overtaking.waiter import gang_uid
 from controller.queue.worklist import FIRST_PAUSE, LONGEST_PAUSE
 from controller.serving.agenda import Agenda
 from controller.serving.answers import Answers

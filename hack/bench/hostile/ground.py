@@ -45,7 +45,9 @@ _CREATORS = 8
 
 _HASTENED = """
 import runpy
-from controller.queue import fairness, held_back, line
+from controller.queue.overtaking import fairness
+from controller.queue.overtaking import held_back
+from controller.queue.overtaking import line
 held_back.FIRST_SECONDS /= {0}
 line.PATIENCE_SECONDS /= {0}
 fairness.ASIDE_SECONDS /= {0}

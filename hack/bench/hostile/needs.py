@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any
 
 from dra.common.resources import Obj
-from hack.cluster import others
 from hack.cluster.api import Api
+from hack.cluster.driver import others
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 

@@ -18,10 +18,10 @@ from dra.gpu.inventory import AnswerState, ClaimRef
 from dra.gpu.names import DeviceNameError, MigDevice, gpu_name, parse_device
 from dra.kube.loop import Loop
 from dra.kube.timing import Clock, SystemClock
-from kubeletplugin.claims.claim_fate import ClaimFate
 from kubeletplugin.claims.claim_tasks import ClaimTasks
 from kubeletplugin.claims.eager.allowance import Allowance
 from kubeletplugin.claims.eager.reservations import Reservations
+from kubeletplugin.claims.ending.claim_fate import ClaimFate
 from kubeletplugin.claims.prepare.patience import patiently
 from kubeletplugin.claims.prepare.prepare import Preparer
 from kubeletplugin.claims.prepare.rollback import Rollback

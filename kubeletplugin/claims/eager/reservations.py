@@ -18,7 +18,7 @@ from dra.gpu.inventory import Answer, AnswerState, ClaimRef
 from dra.gpu.names import DeviceNameError, gpu_name, parse_device
 from dra.gpu.reservations import MOST, Reservation
 from dra.kube.timing import Clock, SystemClock
-from kubeletplugin.claims.claim_fate import ClaimFate
+from kubeletplugin.claims.ending.claim_fate import ClaimFate
 from kubeletplugin.errors import DeviceError, PluginError
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.journal.entries import HELD, Entry, State

@@ -23,6 +23,7 @@ from kubeletplugin.claims.prepare.rollback import Rollback
 from kubeletplugin.claims.prepare.slices import Slices
 from kubeletplugin.claims.prepare.specs import Specs
 from kubeletplugin.claims.prepare.wanted import mps_limits, resolve
+from kubeletplugin.claims.sharing.sharing import DeviceSharing
 from kubeletplugin.errors import (
     ClaimError,
     HardwareError,
@@ -34,7 +35,6 @@ from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.journal.entries import ARRIVING, HELD, Entry, State, complete
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.errors import NvmlError
-from kubeletplugin.sharing.sharing import DeviceSharing
 from kubeletplugin.telemetry.logfields import about
 
 _log = logging.getLogger(__name__)

@@ -17,6 +17,7 @@ from kubeletplugin.claims.prepare.patience import patiently
 from kubeletplugin.claims.prepare.ready_entries import is_declared
 from kubeletplugin.claims.prepare.removal import Removal
 from kubeletplugin.claims.prepare.specs import Specs
+from kubeletplugin.claims.sharing.sharing import DeviceSharing
 from kubeletplugin.errors import HardwareError, PluginError
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
@@ -24,7 +25,6 @@ from kubeletplugin.journal.entries import HELD, LEAVING, Entry, State
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.journal.journalfile import EntryKey
 from kubeletplugin.nvml.errors import GpuLostError, InUseError, NvmlError
-from kubeletplugin.sharing.sharing import DeviceSharing
 from kubeletplugin.telemetry.logfields import device
 from kubeletplugin.telemetry.reports import Reports
 

@@ -9,6 +9,7 @@ from cdi.errors import CdiError
 from cdi.spec import Device, DeviceNode, Edits, Spec, claim_kind, device_id, joined
 from cdi.store import SpecStore
 from dra.gpu.shares import ShareOffer
+from kubeletplugin.claims.sharing.hami_core import HamiCore
 from kubeletplugin.errors import HostError, IncompleteError
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.known_gpu import KnownGpu
@@ -29,7 +30,6 @@ from kubeletplugin.host.driver.graphics import drm_nodes
 from kubeletplugin.host.driversearch import DriverSearch, check_files
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.journal import Entry
-from kubeletplugin.sharing.hami_core import HamiCore
 
 _GRAPHICS = "gfx"
 """The attribute in the name of a profile whose slices can do graphics: ``1g.24gb+gfx``."""

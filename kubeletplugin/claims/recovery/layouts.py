@@ -15,9 +15,9 @@ from api.layouts import LayoutEntry
 from dra.claims.reasons import NodeReason
 from dra.gpu.geometry import Occupant
 from dra.gpu.inventory import NodeMode
+from dra.gpu.layouts.choosing import Choice
+from dra.gpu.layouts.placing import PlacingError, place
 from dra.kube.timing import Clock, SystemClock
-from dra.layouts.choosing import Choice
-from dra.layouts.placing import PlacingError, place
 from kubeletplugin.claims.prepare.ready_entries import occupant_of
 from kubeletplugin.claims.recovery.ready_slices import ReadySlices
 from kubeletplugin.errors import PluginError

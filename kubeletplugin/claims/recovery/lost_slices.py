@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.claims.claim_fate import ClaimFate
+from kubeletplugin.claims.ending.claim_fate import ClaimFate
 from kubeletplugin.claims.prepare.specs import Specs
 from kubeletplugin.errors import IncompleteError, PluginError
 from kubeletplugin.gpus.hardware import Hardware

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.claims.claim_fate import ClaimFate
+from kubeletplugin.claims.ending.claim_fate import ClaimFate
 from kubeletplugin.claims.prepare.rollback import Rollback
 from kubeletplugin.claims.prepare.specs import Specs
 from kubeletplugin.claims.recovery.lost_slices import LostSlices

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dra.gpu.layouts.choosing import Choice
 from dra.gpu.shares import HAMI_CORE, UNENFORCED, ShareOffer
-from dra.layouts.choosing import Choice
 
 
 class ShareChoice:

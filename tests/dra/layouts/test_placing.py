@@ -8,8 +8,8 @@ import pytest
 
 from dra.gpu.geometry import Occupant, Placement
 from dra.gpu.inventory import Gpu, GpuLayout, Inventory, NodeMode
+from dra.gpu.layouts.placing import PlacingError, place
 from dra.gpu.mignode import from_mignode, to_mignode
-from dra.layouts.placing import PlacingError, place
 from tests.dra.gpus import A100
 
 _BALANCED = (("1g.5gb", 2), ("2g.10gb", 1), ("3g.20gb", 1))

@@ -10,7 +10,7 @@ import pytest
 
 import sim.nvml
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.claims.claim_fate import ClaimFate
+from kubeletplugin.claims.ending.claim_fate import ClaimFate
 from kubeletplugin.claims.recovery.lost_slices import LostSlices
 from kubeletplugin.claims.recovery.recovery import Recovery
 from kubeletplugin.errors import BusyError, HostError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from controller.queue.line import Urgency, urgency
+from controller.queue.overtaking.line import Urgency, urgency
 from dra.allocator.problem import Problem
 from dra.gangs.membership import GangKey
 from dra.pods.pods import Pod

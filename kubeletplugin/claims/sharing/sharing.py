@@ -6,11 +6,11 @@ import logging
 from collections.abc import Iterable
 
 from dra.kube.errors import KubeError
+from kubeletplugin.claims.sharing.mps.daemons import MpsDaemons
+from kubeletplugin.claims.sharing.timeslices import DEFAULT, RefusedError, TimeSlices
 from kubeletplugin.errors import DeviceError, PluginError
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.sharing.mps.daemons import MpsDaemons
-from kubeletplugin.sharing.timeslices import DEFAULT, RefusedError, TimeSlices
 from kubeletplugin.telemetry.logfields import device
 
 _log = logging.getLogger(__name__)

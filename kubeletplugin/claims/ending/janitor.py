@@ -15,8 +15,8 @@ from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef
 from dra.kube.loop import Loop
 from dra.kube.timing import Backoff, Clock, SystemClock
-from kubeletplugin.claims.claim_fate import ClaimFate
 from kubeletplugin.claims.claim_tasks import ClaimTasks
+from kubeletplugin.claims.ending.claim_fate import ClaimFate
 from kubeletplugin.claims.prepare.idle_slices import IdleSlices
 from kubeletplugin.claims.upkeep import Upkeep
 from kubeletplugin.journal.entries import HELD, LEAVING

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
+from kubeletplugin.claims.sharing.mps.daemonscript import SCRIPT
+from kubeletplugin.claims.sharing.mps.places import SHM_VOLUME, Places
 from kubeletplugin.host.driver.driverfiles import DriverFiles
-from kubeletplugin.sharing.mps.daemonscript import SCRIPT
-from kubeletplugin.sharing.mps.places import SHM_VOLUME, Places
 
 COMPONENT = "mps-daemon"
 COMPONENT_LABEL = "app.kubernetes.io/component"

@@ -7,7 +7,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from controller.cluster.cluster import Cluster
-from controller.queue.waiter import Waiter
+from controller.queue.overtaking.waiter import Waiter
 from dra.allocator.problem import Problem
 from dra.common.resources import ObjectKey
 from dra.gangs.outcome import Placed, Questions

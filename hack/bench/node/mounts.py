@@ -1,4 +1,4 @@
-"""Cost of the driver's mounts at a container's start: ``python -m hack.bench.mounts``, as root.
+"""Cost of a driver's mounts at a container's start: ``python -m hack.bench.node.mounts``, as root.
 
 A simulated host with the files of a whole driver, the edits that a claim's CDI spec has for them,
 and a real runc (in ``PATH``, or ``--runc``) that starts a container with and without these mounts,

@@ -14,11 +14,11 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
 from controller.cluster.cluster import Cluster
-from controller.queue.held_back import HeldBack, Hold, Places, uid_of
 from controller.queue.known_failures import alike
-from controller.queue.line import Line
-from controller.queue.planner import Planner
-from controller.queue.waiter import Waiter, gang_uid, pod_waiter
+from controller.queue.overtaking.held_back import HeldBack, Hold, Places, uid_of
+from controller.queue.overtaking.line import Line
+from controller.queue.overtaking.planner import Planner
+from controller.queue.overtaking.waiter import Waiter, gang_uid, pod_waiter
 from controller.reporting.report import Reporter
 from dra.allocator.allocate import Allocator
 from dra.allocator.problem import Problem

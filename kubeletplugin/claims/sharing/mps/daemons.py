@@ -17,10 +17,7 @@ from dra.gpu.inventory import ClaimRef
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import AlreadyExistsError, ForbiddenError, KubeError, ObjectNotFoundError
 from dra.kube.timing import Clock, SystemClock
-from kubeletplugin.errors import DeviceError, HardwareError, HostError, StartingError
-from kubeletplugin.host.driver.driverfiles import DriverFiles
-from kubeletplugin.journal.entries import Entry
-from kubeletplugin.sharing.mps.daemonpod import (
+from kubeletplugin.claims.sharing.mps.daemonpod import (
     COMPONENT,
     COMPONENT_LABEL,
     CONTROL,
@@ -31,7 +28,10 @@ from kubeletplugin.sharing.mps.daemonpod import (
     daemon_pod,
     pod_name,
 )
-from kubeletplugin.sharing.mps.places import Places
+from kubeletplugin.claims.sharing.mps.places import Places
+from kubeletplugin.errors import DeviceError, HardwareError, HostError, StartingError
+from kubeletplugin.host.driver.driverfiles import DriverFiles
+from kubeletplugin.journal.entries import Entry
 from kubeletplugin.telemetry.logfields import about
 
 _log = logging.getLogger(__name__)

@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 
-from controller.queue.line import priority
-from controller.queue.waiter import Waiter
+from controller.queue.overtaking.line import priority
+from controller.queue.overtaking.waiter import Waiter
 from dra.allocator.contention.blocked import blockers, memory_in_use
 from dra.allocator.fleet.fleet import Fleet
 from dra.allocator.fleet.view import FleetView

@@ -1,0 +1,1 @@
+"""Ends of claims: what becomes of a claim, and the release of what it held."""
