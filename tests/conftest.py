@@ -1,5 +1,6 @@
 """What holds for all tests."""
 
+import gc
 import os
 import signal
 import sys
@@ -56,3 +57,14 @@ LONGEST = (
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     place = {config.rootpath / "tests" / name: at for at, name in enumerate(LONGEST)}
     items.sort(key=lambda item: place.get(item.path, len(place)))
+
+
+def pytest_collection() -> None:
+    """Collect no garbage while thousands of tests are made, which stay."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leave them out of each collection from now on: it would go through all of them."""
+    gc.enable()
+    gc.freeze()
