@@ -18,7 +18,7 @@ from controller.cluster.cluster import Cluster
 from controller.cluster.trimming.trimming import Trimmer, remembering
 from controller.engine.inbox import Inbox
 from dra.claims.classes import generated_label
-from dra.common.resources import MIG_NODES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_CLAIMS, Resource
+from dra.common.resources import RESOURCE_CLAIM_TEMPLATES, Resource
 from dra.kube.client.served import first_served
 from dra.kube.client.transport import KubeApi
 from dra.kube.mirror.reflector import Change, Reflector
@@ -36,7 +36,6 @@ class Mirrors:
         self._api = api
         self._driver = driver
         self._running: list[Reflector] = []
-        self._later: list[Reflector] = []
 
     @contextmanager
     def running(self, inbox: Inbox) -> Iterator[None]:
@@ -56,13 +55,11 @@ class Mirrors:
         ]
         try:
             for mirror in made:
-                if mirror.resource != MIG_NODES:
-                    mirror.start()
-            self._running = [m for m in made if m.resource != MIG_NODES]
-            self._later = [m for m in made if m.resource == MIG_NODES]
+                mirror.start()
+            self._running = made
             yield
         finally:
-            self._running, self._later = [], []
+            self._running = []
             for mirror in made:
                 mirror.stop()
 
@@ -80,14 +77,10 @@ class Mirrors:
     def fill(self, cluster: Cluster, inbox: Inbox, stop: threading.Event, clock: Clock) -> bool:
         """Take what is listed into ``cluster``; True once that is all, False when stopped before.
 
-        It is taken at once, so that it need not be held whole. Claims come before MigNodes, whose
-        GPUs are then counted once with all their claims. Complains about what is missing.
+        It is taken at once, so that it need not be held whole. Complains about what is missing.
         """
         complain_at = clock.monotonic() + _PATIENCE_SECONDS
-        claims = [m for m in self._running if m.resource == RESOURCE_CLAIMS]
         while not stop.is_set():
-            if all(m.synced or m.denied for m in claims):
-                self._start_later()
             missing = self._lacking()
             if changes := inbox.take(0.01):
                 apply(cluster, changes)
@@ -104,12 +97,6 @@ class Mirrors:
                     extra={"missing": ", ".join(map(str, missing))},
                 )
         return False
-
-    def _start_later(self) -> None:
-        for mirror in self._later:
-            mirror.start()
-        self._running += self._later
-        self._later = []
 
     def _lacking(self) -> list[Resource]:
         """Resources before whose list nothing is allocated."""

@@ -96,36 +96,6 @@ def test_what_is_listed_is_not_held_until_all_is_listed() -> None:
         assert not api.answer.is_set()
 
 
-class OrderedApi(SlowApi):
-    """Answers at once, but for the list of claims; ``asked`` are the lists in their order."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.asked: list[Resource] = []
-        self.answer_claims = threading.Event()
-        self.answer.set()
-
-    def list(
-        self, resource: Resource, *, keep: Callable[[Obj], Obj] = lambda obj: obj, **_: Any
-    ) -> ObjectList:
-        self.asked.append(resource)
-        if resource == RESOURCE_CLAIMS:
-            self.answer_claims.wait()
-        return super().list(resource, keep=keep)
-
-
-def test_gpus_are_listed_once_claims_are_so_that_each_is_counted_once_with_all_its_claims(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    api = OrderedApi()
-    with caplog.at_level(logging.WARNING), syncing(api, HastyClock()):
-        wait_for("complaints", lambda: len(complaints(caplog)) > 1)
-        assert MIG_NODES not in api.asked
-        assert set(complaints(caplog)) == {str(RESOURCE_CLAIMS)}
-        api.answer_claims.set()
-        wait_for("the list of MigNodes", lambda: MIG_NODES in api.asked)
-
-
 def test_what_was_mirrored_is_not_looked_at_by_the_collector_while_the_rest_is() -> None:
     api = SlowApi()
     gc.unfreeze()
