@@ -144,7 +144,7 @@ def _lint(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None
         "Find mistakes in manifests of pods, claims, templates and classes, without a cluster.",
         examples="  kubectl mig lint pod.yaml\n  helm template . | kubectl mig lint -\n",
     )
-    command.add_argument("file", nargs="+", help="files, directories, or - for the standard input")
+    _add_files(command)
     command.add_argument("--strict", action="store_true", help="warnings are errors")
     command.add_argument("--hints", action="store_true", help="also what could be better")
 
@@ -156,6 +156,10 @@ def _convert(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> N
         "Print manifests of other systems with claims instead of their limits, without a cluster.",
         examples="  kubectl mig convert pod.yaml\n  helm template . | kubectl mig convert -\n",
     )
+    _add_files(command)
+
+
+def _add_files(command: argparse.ArgumentParser) -> None:
     command.add_argument("file", nargs="+", help="files, directories, or - for the standard input")
 
 

@@ -22,6 +22,8 @@ from tests.cluster.harness.agreement import Agreement
 from tests.cluster.harness.daemons import DRIVER, Driver
 from tests.cluster.harness.workload import SLEEPING, Workload
 
+SLOW = Fault(function="nvmlDeviceCreateGpuInstanceWithPlacement", action="delay", seconds=2.0)
+"""A creation that lasts, so that something can happen in between."""
 REFUSED = 2
 """NVML_ERROR_INVALID_ARGUMENT: it does not pass by itself."""
 
@@ -122,8 +124,7 @@ def test_whoever_is_killed_in_between_the_pod_runs_and_nothing_is_left(
     where: dict[str, Any],
     workload: Workload,
 ) -> None:
-    create = "nvmlDeviceCreateGpuInstanceWithPlacement"
-    agreement.machine.inject(Fault(function=create, action="delay", seconds=2.0))
+    agreement.machine.inject(SLOW)
     claims = {"gpu": workload.template("killed", device_class=device_class)}
     workload.create(pod("killed", SLEEPING, claims=claims, **where))
     wait_for("reservation", lambda: reservations(api), context=workload.describe)
@@ -146,8 +147,7 @@ def test_what_a_deleted_pod_had_reserved_is_given_back(
     where: dict[str, Any],
     workload: Workload,
 ) -> None:
-    create = "nvmlDeviceCreateGpuInstanceWithPlacement"
-    agreement.machine.inject(Fault(function=create, action="delay", seconds=2.0))
+    agreement.machine.inject(SLOW)
     claims = {"gpu": workload.template("gone", device_class=device_class)}
     workload.create(pod("gone", SLEEPING, claims=claims, **where))
     wait_for("reservation", lambda: reservations(api), context=workload.describe)

@@ -54,7 +54,7 @@ def example() -> Obj:
 
 
 def output(kubelet: KubeletNode, running: Obj) -> list[str] | None:
-    """What SHOW printed, once all of it is there."""
+    """Lines that SHOW printed, once all of them are there."""
     lines = kubelet.log(running, "main").splitlines()
     return lines if lines and lines[-1] == "end" else None
 

@@ -126,7 +126,7 @@ def test_a_host_port_is_taken_once_a_node(site: Site) -> None:
 
 
 def test_a_burst_finds_the_nodes_with_a_device_of_another_driver(site: Site) -> None:
-    """Which these are only kube-scheduler knows; the pods have one owner, as replicas have."""
+    """Only kube-scheduler knows these nodes; the pods have one owner, as replicas have."""
     for body in (others.device_class(), *(others.resource_slice(name, 7) for name in SMALL)):
         site.workload.create(body)
     site.workload.create(others.claim_template())

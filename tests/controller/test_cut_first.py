@@ -83,7 +83,7 @@ def says(
 
 
 def reserved(bench: Bench, node: str = "node-a") -> dict[str, Reservation]:
-    """What stands in the MigNode, by the claim's name."""
+    """Reservations in the MigNode by the claim's name."""
     return {r.claim.name: r for r in reservations_of(bench.api.get(MIG_NODES, node))}
 
 

@@ -25,7 +25,7 @@ def specs(inventory: Inventory) -> list[dict[str, Any]]:
 
 
 def nodes(product: str) -> list[list[dict[str, Any]]]:
-    """What two nodes of four such GPUs publish."""
+    """Slices of two nodes with four such GPUs each."""
     geometry = product_geometry(product)
     gpus = [sliced_gpu(minor, geometry) for minor in range(4)]
     return [specs(node_of(*gpus, name=name)) for name in ("node-a", "node-b")]

@@ -303,7 +303,7 @@ class Plant:
         self.eager_round(hung=hung)
 
     def watch(self, ref: ClaimRef) -> None:
-        """What the watch of this node's claims tells of one: make its slices, or give them back."""
+        """The work that the watch of this node's claims gives: slices to make, or to give back."""
         claims = self.daemon.claims
         assert claims.claim_watch is not None
         watch = claims.claim_watch

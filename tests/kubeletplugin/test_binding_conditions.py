@@ -47,7 +47,7 @@ def refuse(rig: Rig, *, code: int = Return.INVALID_ARGUMENT, gpu: int = 0, times
 
 
 def values(rig: Rig, gpu: int) -> set[str]:
-    """What the taints of a GPU's devices say; empty for one that has none."""
+    """Values of the taints of a GPU's devices; an empty one for a device without."""
     found = [d for name, d in devices(rig).items() if name.startswith(f"gpu-{gpu}-")]
     return {t["value"] for d in found for t in d.get("taints", [{"value": ""}])}
 

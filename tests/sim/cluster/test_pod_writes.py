@@ -23,7 +23,7 @@ MADE_FIRST = {
     f"{CONTROLLER}: patch mignodes.mig.dra.dev": 2,  # the slice reserved, and no more
     f"{NODE_PROGRAM}: update mignodes.mig.dra.dev/status": 3,  # and the answer no more
 }
-"""Where a claim is allocated only once its slice is made."""
+"""Writes for a claim that is allocated only once its slice is made."""
 
 OF_NO_POD = ("leases", "deviceclasses")
 """Written whether there are pods or not: at intervals, and after the start."""

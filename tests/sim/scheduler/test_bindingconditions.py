@@ -42,7 +42,7 @@ def result(device: str = "d", *, awaited: bool = True) -> Obj:
 
 
 def said(device: str = "d", **conditions: str) -> Obj:
-    """What ``status.devices`` says of a device."""
+    """An entry of ``status.devices``."""
     entries = [{"type": kind, "status": status} for kind, status in conditions.items()]
     return {"driver": DEFAULT_DRIVER, "pool": "node-a", "device": device, "conditions": entries}
 
