@@ -63,9 +63,9 @@ class Upkeep:
         except PluginError as error:
             _log.debug("%s failed", name, extra=about(ref, error=str(error)))
 
-    def retry_removal(self, ref: ClaimRef) -> None:
-        """Try once more to remove what is left of a claim."""
-        self.run(ref, "reclaim", partial(self._retry_removal, ref))
+    def retry_removal(self, ref: ClaimRef, *, patience: float = 0.0) -> None:
+        """Try again to remove what is left of a claim: once, or for ``patience`` seconds."""
+        self.run(ref, "reclaim", partial(self._retry_removal, ref, patience))
 
     def check(self, ref: ClaimRef) -> None:
         """Compare a claim with the hardware, and make again what a reset took from it."""
@@ -82,8 +82,8 @@ class Upkeep:
         """Remove MPS daemons of claims that are gone, by what the API server says."""
         self._sharing.sweep()
 
-    def _retry_removal(self, ref: ClaimRef) -> None:
-        if not str(self._rollback.retry_removal(ref.uid)):
+    def _retry_removal(self, ref: ClaimRef, patience: float) -> None:
+        if not str(self._rollback.retry_removal(ref.uid, patience=patience)):
             self._observer.acted(Action.RECLAIMED)
             _log.info("reclaimed", extra=about(ref))
 

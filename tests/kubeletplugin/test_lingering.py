@@ -49,3 +49,16 @@ def test_the_next_claim_of_its_shape_gets_it_with_a_new_compute_instance(rig: Ri
     assert again.key == instance.key
     assert again.compute_instances[0].uuid != instance.compute_instances[0].uuid
     assert [e.claim for e in rig.journal()] == [other]
+
+
+def test_what_is_kept_for_other_claims_goes_with_the_program_all_the_same(rig: Rig) -> None:
+    rig.stop()
+    rig.idle_seconds = 3600.0
+    rig.machine.configure(variants=Variants(instance_lingers=2))
+    rig.start()
+    ref = rig.claim(SLICE, "gpu-0-mig-1g5gb-19-5")
+    rig.prepared(ref)
+    assert rig.unprepare(ref) == ""
+    assert len(rig.machine.gpu(0).gpu_instances) == 2, "they are kept"
+    rig.stop()
+    assert rig.clean()

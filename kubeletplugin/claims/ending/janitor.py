@@ -32,6 +32,7 @@ CHECK_SECONDS = 30.0
 ROUND_SECONDS = 2.0
 _MOST_SECONDS = 60.0
 _CLOSED_SECONDS = 0.5
+_GIVING_UP_SECONDS = 5.0
 
 
 @dataclass(slots=True)
@@ -130,10 +131,15 @@ class Janitor:
                 self._claim(ref, now, ask=ask, check=check, at_once=everything)
 
     def give_up_idle(self) -> None:
-        """Remove what is kept for other claims, of which nobody would know who ends it."""
+        """Remove what is kept for other claims, of which nobody would know who ends it.
+
+        A driver may refuse an instance for a moment; in all that is waited for a few seconds only.
+        """
+        end = self._clock.monotonic() + _GIVING_UP_SECONDS
         idle = (e for e in self._journal.entries() if e.idle and not e.layout)
         for ref in dict.fromkeys(e.claim for e in idle):
-            self._upkeep.retry_removal(ref)
+            patience = max(0.0, end - self._clock.monotonic())
+            self._upkeep.retry_removal(ref, patience=patience)
 
     def _turn(self) -> float:
         if not self._readiness.is_ready:

@@ -117,12 +117,12 @@ class Rollback:
         self._entries(rest, left, patience, State.ORPHAN, before)
         return left
 
-    def retry_removal(self, uid: str) -> Remainder:
-        """Try once more to remove what is on its way out."""
+    def retry_removal(self, uid: str, *, patience: float = 0.0) -> Remainder:
+        """Try again to remove what is on its way out: once, or for ``patience`` seconds."""
         left = Remainder()
         entries = self._journal.of_claim(uid)
         rest = [e for e in entries if e.state in LEAVING and not e.quarantined and not e.ready]
-        self._entries(rest, left, 0.0, State.LEFTOVER)
+        self._entries(rest, left, patience, State.LEFTOVER)
         return left
 
     def processes(self, ref: ClaimRef) -> tuple[int, ...]:
