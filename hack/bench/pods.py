@@ -20,8 +20,8 @@ from pathlib import Path
 from statistics import median
 
 import click
-import yaml
 
+from api.crds import mignode_definition
 from dra.common.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DEVICE_CLASSES,
@@ -45,7 +45,6 @@ from hack.cluster.waiting import wait_for
 from sim.nvml.machine import GpuSpec, Machine
 
 _PRODUCT, _PROFILE, _GPUS, _EACH = "H100-80GB-HBM3", "1g.10gb", 4, 7
-_CRD = Path(__file__).parents[2] / "api/crds/mignodes.yaml"
 BURSTS = (0, 200, 1000)
 """Milliseconds that making a GPU instance takes."""
 _MOST = {0: 1200.0, 200: 2000.0, 1000: 6000.0}
@@ -127,7 +126,7 @@ def main(count: int, rounds: int) -> None:
     ):
         kubeconfig = plane.kubeconfig(credentials.ADMIN)
         api = KubeApi.connect(str(kubeconfig), user_agent="bench", timeout_seconds=60)
-        api.create(CUSTOM_RESOURCE_DEFINITIONS, yaml.safe_load(_CRD.read_text()))
+        api.create(CUSTOM_RESOURCE_DEFINITIONS, mignode_definition())
         machine = Machine.create(root / "hw", [GpuSpec(_PRODUCT)] * _GPUS)
         (machine.directory / "nvml.txt").write_text(library.description(machine))
         chosen = library.build(root).absolute()

@@ -6,11 +6,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 
-import yaml
-
+from api.crds import mignode_definition
 from api.errors import InvalidObjectError
 from dra.common.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -232,7 +230,7 @@ def _build_machine(place: NodePlace, shape: ClusterShape) -> None:
 
 def _install(api: KubeApi) -> None:
     """Installs, as an administrator does, the custom resource and the driver's namespace."""
-    crd = yaml.safe_load((files("api") / "crds" / "mignodes.yaml").read_text())
+    crd = mignode_definition()
     namespace = {"metadata": {"name": DRIVER_NAMESPACE}}
     for resource, body in ((CUSTOM_RESOURCE_DEFINITIONS, crd), (NAMESPACES, namespace)):
         try:

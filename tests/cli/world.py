@@ -7,8 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from api.crds import mignode_definition
 from dra.claims.classes import generated_classes
 from dra.common.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -44,7 +43,6 @@ from tests.controller.objects import (
 NAMESPACE = "mig-dra-driver"
 LEASE_SECONDS = 3600
 """Of a controller that leads; it does not expire while a slow machine runs a test."""
-CRD = Path(__file__).parents[2] / "api/crds/mignodes.yaml"
 _EMPTIED = (
     EVENTS,
     PODS,
@@ -69,7 +67,7 @@ class World:
     def __init__(self, kubeconfig: Path) -> None:
         self.kubeconfig = kubeconfig
         self.api = KubeApi.connect(str(kubeconfig), user_agent="test")
-        crd = yaml.safe_load(CRD.read_text())
+        crd = mignode_definition()
         for resource, body in (
             (CUSTOM_RESOURCE_DEFINITIONS, crd),
             (NAMESPACES, {"metadata": {"name": NAMESPACE}}),

@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from api.crds import mignode_definition
 from dra.common.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DEVICE_CLASSES,
@@ -32,7 +33,6 @@ from tests.sim.standins import KINDS, wipe
 from tests.waiting import PATIENCE, wait_for
 
 NAMESPACE = "mig-dra-driver"
-CRD = Path(__file__).parents[2] / "api/crds/mignodes.yaml"
 
 
 class Ground:
@@ -44,7 +44,7 @@ class Ground:
         self.server = subprocess.Popen([*command, str(self.kubeconfig)], stdout=subprocess.DEVNULL)
         wait_for("kubeconfig", self.kubeconfig.exists)
         self.api = KubeApi.connect(str(self.kubeconfig), user_agent="test")
-        self.api.create(CUSTOM_RESOURCE_DEFINITIONS, yaml.safe_load(CRD.read_text()))
+        self.api.create(CUSTOM_RESOURCE_DEFINITIONS, mignode_definition())
         self.api.create(
             NAMESPACES,
             {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},

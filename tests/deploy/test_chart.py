@@ -10,6 +10,7 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from api.crds import mignode_definition
 from dra.common.resources import Obj
 from hack.cluster.driver.chart import CHART, REPOSITORY, find, notes, pod_spec, render
 from tests.deploy.charts import MONITORING, VALUES, rendered, rules
@@ -102,7 +103,7 @@ def _objects(schema: Obj, path: str = "") -> list[tuple[str, Obj]]:
 
 
 def test_the_custom_resource_is_the_one_of_the_repository() -> None:
-    source = yaml.safe_load((REPOSITORY / "api/crds/mignodes.yaml").read_text())
+    source = mignode_definition()
     crd = find(rendered("defaults"), "CustomResourceDefinition")
     assert (crd["metadata"]["name"], crd["spec"]) == (source["metadata"]["name"], source["spec"])
     assert crd["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}

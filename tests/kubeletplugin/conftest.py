@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-import yaml
 
+from api.crds import mignode_definition
 from dra.common.resources import CUSTOM_RESOURCE_DEFINITIONS
 from dra.gpu.inventory import AllocatorKind
 from dra.kube.client.transport import KubeApi
@@ -24,7 +24,6 @@ from tests.kubeletplugin.rig import Rig
 from tests.sim.apiserver.running import running_server
 from tests.waiting import wait_for
 
-CRD = Path(__file__).parents[2] / "api/crds/mignodes.yaml"
 A100 = "A100-SXM4-40GB"
 
 
@@ -33,7 +32,7 @@ def api_server(folder: Path, *flags: str) -> Iterator[Path]:
     """An embedded API server with our CRD; its kubeconfig."""
     with running_server(folder, *flags) as server:
         api = KubeApi.connect(str(server.kubeconfig), user_agent="tests/1")
-        api.create(CUSTOM_RESOURCE_DEFINITIONS, yaml.safe_load(CRD.read_text()))
+        api.create(CUSTOM_RESOURCE_DEFINITIONS, mignode_definition())
         api.close()
         yield server.kubeconfig
 

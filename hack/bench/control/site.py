@@ -11,8 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 
-import yaml
-
+from api.crds import mignode_definition
 from dra.claims.allocation import AllocatedDevice, write_allocation
 from dra.common.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
@@ -35,7 +34,7 @@ from hack.bench.control.bindings import CREATORS
 from hack.bench.control.effort import Effort, count_writes
 from hack.bench.fleets.slices import partitionable
 from hack.cluster.binaries import Binaries
-from hack.cluster.driver.chart import NAMESPACE, REPOSITORY
+from hack.cluster.driver.chart import NAMESPACE
 from hack.cluster.driver.claimpolicy import FLAG, finalizers_at_creation
 from hack.cluster.machine.processes import Process
 from hack.cluster.nodes import is_ready
@@ -65,7 +64,7 @@ class Site:
         """Create the nodes, and wait until pods may go there."""
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
         self.api.create(NAMESPACES, namespace)
-        definition = yaml.safe_load((REPOSITORY / "api/crds/mignodes.yaml").read_text())
+        definition = mignode_definition()
         self.api.create(CUSTOM_RESOURCE_DEFINITIONS, definition)
         names = [i.node for i in self._inventories]
         _each(lambda name: self.api.create(NODES, objects.node(name)), names)

@@ -16,8 +16,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import yaml
-
+from api.crds import mignode_definition
 from dra.common.resources import Obj
 from dra.gpu.mignode import to_mignode
 from dra.gpu.names import class_name
@@ -26,7 +25,7 @@ from hack.bench.fleets.fleet import geometry
 from hack.bench.hostile import needs
 from hack.cluster.api import ApiError
 from hack.cluster.binaries import Binaries
-from hack.cluster.driver.chart import NAMESPACE, REPOSITORY
+from hack.cluster.driver.chart import NAMESPACE
 from hack.cluster.errors import ClusterError
 from hack.cluster.machine.processes import Process
 from hack.cluster.nodes import add_fake_node
@@ -43,7 +42,7 @@ def _site(control_plane: ControlPlane, nodes: int, checkout: Path) -> Iterator[l
     """Nodes with eight GPUs each, and the controller of ``checkout``; yields their names."""
     api, shape = control_plane.api, geometry("A100-SXM4-80GB")
     api.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-    api.create(yaml.safe_load((REPOSITORY / "api/crds/mignodes.yaml").read_text()))
+    api.create(mignode_definition())
 
     def served() -> bool:
         with suppress(ApiError):

@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from api.crds import mignode_definition
 from dra.common.resources import (
     CUSTOM_RESOURCE_DEFINITIONS,
     DEVICE_CLASSES,
@@ -34,7 +33,7 @@ from dra.kube.client.transport import KubeApi
 from dra.kube.errors import KubeError, ObjectNotFoundError
 from hack.bench.control import objects
 from hack.cluster.binaries import Binaries
-from hack.cluster.driver.chart import NAMESPACE, REPOSITORY
+from hack.cluster.driver.chart import NAMESPACE
 from hack.cluster.machine.processes import Process
 from hack.cluster.plane import credentials
 from hack.cluster.plane.controlplane import ControlPlane, Setup
@@ -172,7 +171,7 @@ def prepared(
     api.create(
         NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
     )
-    definition = yaml.safe_load((REPOSITORY / "api/crds/mignodes.yaml").read_text())
+    definition = mignode_definition()
     api.create(CUSTOM_RESOURCE_DEFINITIONS, definition)
     wait_for("MigNode", lambda: _is_served(api))
     each(lambda i: api.create(NODES, objects.node(i.node)), inventories)

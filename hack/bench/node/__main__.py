@@ -19,8 +19,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 import click
-import yaml
 
+from api.crds import mignode_definition
 from dra.common.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES
 from dra.kube.client.transport import KubeApi
 from hack.bench.node import ahead, library
@@ -36,7 +36,6 @@ from hack.cluster.waiting import wait_for
 from sim.nvml.machine import GpuSpec, Machine
 
 _PRODUCT, _GPUS = "H100-80GB-HBM3", 8
-_CRD = Path(__file__).parents[3] / "api/crds/mignodes.yaml"
 _MIB = 1024
 _AHEAD = 20
 """Claims of each row on slices that are there already."""
@@ -89,7 +88,7 @@ def main(  # noqa: PLR0913 - the flags
         chosen = None if simulator else (nvml or library.build(root)).absolute()
         with api_server(root) as kubeconfig:
             api = KubeApi.connect(str(kubeconfig), user_agent="bench", timeout_seconds=30)
-            api.create(CUSTOM_RESOURCE_DEFINITIONS, yaml.safe_load(_CRD.read_text()))
+            api.create(CUSTOM_RESOURCE_DEFINITIONS, mignode_definition())
             wait_for("the CRD", lambda: _created_node(api))
             place = Place(root, machine.host_root, kubeconfig, chosen, machine.directory)
             rows = _calls(place, machine, api, count=count, more=more, pause=pause, seconds=seconds)

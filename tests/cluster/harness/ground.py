@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 from typing import TYPE_CHECKING
 
-import yaml
-
+from api.crds import mignode_definition
 from hack.cluster.api import ApiError
-from hack.cluster.driver.chart import NAMESPACE, REPOSITORY
+from hack.cluster.driver.chart import NAMESPACE
 from hack.cluster.waiting import wait_for
 
 if TYPE_CHECKING:
@@ -22,7 +21,7 @@ def make_namespace(api: Api) -> None:
 
 def serve_mignodes(api: Api) -> None:
     """Our resource; returns when it is served."""
-    api.create(yaml.safe_load((REPOSITORY / "api/crds/mignodes.yaml").read_text()))
+    api.create(mignode_definition())
 
     def served() -> bool:
         # Not at once, not even after the condition Established: 404, then 429.

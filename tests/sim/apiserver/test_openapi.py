@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
 
-import yaml
-
+from api.crds import mignode_definition
 from tests.sim.apiserver.running import Server
 from tests.sim.conformance.client import Api
 
-CRD = Path(__file__).parents[3] / "api/crds/mignodes.yaml"
 DEFINITIONS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 PREFIX = "apis/mig.dra.dev/v1alpha1"
 
@@ -28,7 +25,7 @@ def mig_node(api: Api) -> dict[str, Any]:
 
 
 def test_a_definition_is_described_and_its_changes_too(server: Server, api: Api) -> None:
-    definition = yaml.safe_load(CRD.read_text())
+    definition = mignode_definition()
     name = definition["metadata"]["name"]
     api.post(DEFINITIONS, definition).ok()
     try:
