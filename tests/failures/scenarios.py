@@ -10,6 +10,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 
 from dra.claims.binding import SLICE_MADE
@@ -343,46 +344,52 @@ def _act(scene: Scene, name: str, recorder: StepRecorder, kill_after: int | None
         return recorder.disarm()
 
 
-def recover(scene: Scene, name: str, kept: str, *, every_way: bool) -> None:
+def recover(scene: Scene, name: str, kept: str, *, way: int | None) -> None:
     """Start a new process on what the killed one left, in every way that the story can go on.
 
-    ``kept`` is where to keep a copy of the node meanwhile. Without ``every_way`` it goes on once
-    with the claim still wanted, or unprepared, and once with the claim gone.
+    ``kept`` is where to keep a copy of the node meanwhile. With a number for ``way`` it goes on in
+    one way only: after an even one with the claim still wanted, or unprepared, else with it gone.
     """
     scenario = SCENARIOS[name]
+    ways = [_kubelet_prepares if scenario.wanted else _kubelet_unprepares, _claim_is_gone]
+    if way is not None:
+        _go_on(scene, scenario, ways[way % 2])
+        return
+    if scenario.wanted:
+        ways.append(_kubelet_unprepares)
     copy = Path(kept)
     scene.site.save(copy)
-    ways = [_kubelet_prepares if scenario.wanted else _kubelet_unprepares, _claim_is_gone]
-    if every_way and scenario.wanted:
-        ways.append(_kubelet_unprepares)
-    for index, way in enumerate(ways):
-        if index:
-            scene.site.restore(copy)
-        with _plant(scene, StepRecorder()) as plant:
-            before = None if scenario.neighbour_waits else _neighbour(scene)
-            plant.start()
-            _check_others(scene, before)
-            if scenario.awaited:
-                _check_told(scene, plant)
-            if scenario.reserves:
-                _end_reservation(scene, plant, allocated=way is _kubelet_prepares)
-            way(scene, plant)
-            _check_others(scene, before)
-            if scenario.neighbour_waits:
-                assert not plant.prepare(scene.neighbour).error
-            plant.publish()
-            plant.tend()
-            plant.give_up_idle()
-            left: dict[ClaimRef, tuple[str, ...]] = {scene.neighbour: NEIGHBOUR}
-            if way is _kubelet_prepares:
-                left[scene.target] = scene.devices
-            ready = scenario.ready
-            if scenario.layouts:
-                scene.site.declare("after")
-                plant.heed_labels()
-                if scene.devices == DECLARED and way is not _kubelet_prepares:
-                    ready += DECLARED
-            check_settled(scene.site, left, scene.foreign, ready=ready)
+    for each in ways:
+        scene.site.restore(copy)
+        _go_on(scene, scenario, each)
+
+
+def _go_on(scene: Scene, scenario: Scenario, way: Callable[[Scene, Plant], None]) -> None:
+    with _plant(scene, StepRecorder()) as plant:
+        before = None if scenario.neighbour_waits else _neighbour(scene)
+        plant.start()
+        _check_others(scene, before)
+        if scenario.awaited:
+            _check_told(scene, plant)
+        if scenario.reserves:
+            _end_reservation(scene, plant, allocated=way is _kubelet_prepares)
+        way(scene, plant)
+        _check_others(scene, before)
+        if scenario.neighbour_waits:
+            assert not plant.prepare(scene.neighbour).error
+        plant.publish()
+        plant.tend()
+        plant.give_up_idle()
+        left: dict[ClaimRef, tuple[str, ...]] = {scene.neighbour: NEIGHBOUR}
+        if way is _kubelet_prepares:
+            left[scene.target] = scene.devices
+        ready = scenario.ready
+        if scenario.layouts:
+            scene.site.declare("after")
+            plant.heed_labels()
+            if scene.devices == DECLARED and way is not _kubelet_prepares:
+                ready += DECLARED
+        check_settled(scene.site, left, scene.foreign, ready=ready)
 
 
 def _kubelet_prepares(scene: Scene, plant: Plant) -> None:
@@ -480,19 +487,23 @@ def disk(root: str) -> str:
 
 def _read(path: str, root: str) -> tuple[bytes, list[bytes]]:
     """Name and content of a file, and in their order what was taken out of them as new."""
-    name = _TEMPORARY.sub(b".tmp", path.removeprefix(root).encode())
-    content = Path(path).read_bytes().replace(b"\0", b"")
+    return _without_new(path.removeprefix(root).encode(), Path(path).read_bytes())
+
+
+@lru_cache(maxsize=256)  # most files are the same after each step
+def _without_new(path: bytes, content: bytes) -> tuple[bytes, list[bytes]]:
+    name, content = _TEMPORARY.sub(b".tmp", path), content.replace(b"\0", b"")
     text = _PROCESS.sub(b"", _TIMES.sub(b"", name + b"\0" + content + b"\0"))
     return _NEW.sub(b"<>", text), _NEW.findall(text)
 
 
-def _files(root: str) -> Iterator[tuple[str, tuple[int, ...]]]:
-    for folder, _, files in os.walk(root):
-        for name in files:
-            if name.endswith((".jsonl", ".lock")):
-                continue
-            path = f"{folder}/{name}"
-            with suppress(FileNotFoundError):
-                found = Path(path).stat()
-                if stat.S_ISREG(found.st_mode):
-                    yield path, (found.st_ino, found.st_size, found.st_mtime_ns)
+def _files(folder: str) -> Iterator[tuple[str, tuple[int, ...]]]:
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                yield from _files(entry.path)
+            elif not entry.name.endswith((".jsonl", ".lock")):
+                with suppress(FileNotFoundError):
+                    found = entry.stat()
+                    if stat.S_ISREG(found.st_mode):
+                        yield entry.path, (found.st_ino, found.st_size, found.st_mtime_ns)

@@ -7,6 +7,7 @@ import re
 import signal
 from collections import Counter
 from collections.abc import Iterator
+from itertools import cycle, product
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ from tests.failures.forks import Forks
 from tests.failures.steps import Step
 
 EVERY_STEP = bool(os.environ.get("MIG_SOAK"))
-"""Without, only the steps that ``points`` chooses are killed after."""
+"""Without, only the steps that ``points`` chooses are killed after, and ways to go on alternate."""
 
 KINDS = {
     "prepare": {
@@ -103,8 +104,8 @@ CORE = (
     "unprepare two slices on two GPUs",
     "recover a slice that is half made",
 )
-SHARES = 6
-"""Number of variants of which each takes other steps."""
+SHARES = len(OTHERS) // len(CORE)
+"""Number of variants that share the steps of one operation."""
 _ON_THE_WAY = re.compile(r"(?:\.[a-z0-9_]{8})?\.(tmp|link|previous)$")
 """Names of files that come before what a start reads."""
 
@@ -128,12 +129,14 @@ def test_killed_after_any_step_a_new_process_makes_everything_agree(
 
 
 @pytest.mark.timeout(3600 if EVERY_STEP else 600)
-@pytest.mark.parametrize("variant", OTHERS)
-@pytest.mark.parametrize("name", scenarios.SCENARIOS if EVERY_STEP else CORE)
+@pytest.mark.parametrize(
+    ("name", "variant"),
+    [*(product(scenarios.SCENARIOS, OTHERS) if EVERY_STEP else zip(cycle(CORE), OTHERS))],
+)
 def test_killed_where_the_hardware_changes_everything_agrees_whatever_the_driver_does(
     forks: Forks, name: str, variant: str, folder: Path
 ) -> None:
-    """A soak takes every step of every operation; otherwise the variants share the steps."""
+    """A soak takes every step of every operation; otherwise the variants share those of three."""
     taken, killed = kill_after_steps(forks, folder, name, variant=variant)
     assert killed >= 1
     assert killed == len(taken) or not EVERY_STEP
@@ -160,7 +163,8 @@ def kill_after_steps(
             continue  # byte for byte what was recovered from already
         recovered.add(left)
         try:
-            forks.run(scenarios.recover, scene, name, str(kept), every_way=EVERY_STEP)
+            way = None if EVERY_STEP else len(recovered)
+            forks.run(scenarios.recover, scene, name, str(kept), way=way)
         except AssertionError as error:
             error.add_note(f"killed after step {k} of {len(taken)}: {taken[k - 1].step}")
             raise
@@ -192,7 +196,7 @@ def points(taken: list[scenarios.Taken], variant: str) -> list[int]:
         if step.kind == "nvml" or (due and step.name == "replace" and not on_the_way(step)):
             chosen.append(k)
             due = step.kind == "nvml"
-    return chosen[list(OTHERS).index(variant) % SHARES :: SHARES]
+    return chosen[list(OTHERS).index(variant) // len(CORE) :: SHARES]
 
 
 def on_the_way(step: Step) -> str:
