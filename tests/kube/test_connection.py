@@ -265,6 +265,21 @@ def test_an_unusable_kubeconfig_is_named_with_the_remedy(
         KubeApi.connect(str(path), user_agent="t")
 
 
+def test_without_the_kubernetes_package_what_is_not_plain_names_it(
+    stub: Stub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the images, which run in pods."""
+    monkeypatch.setitem(sys.modules, "kubernetes", None)
+    monkeypatch.setitem(sys.modules, "kubernetes.client", None)
+    monkeypatch.delitem(sys.modules, "dra.kube.connect.configured")
+    path = stub.kubeconfig(tmp_path / "k", user={"exec": {"command": "login"}})
+    with pytest.raises(KubeConfigError, match=r"/k .*pip install kubernetes"):
+        KubeApi.connect(path, user_agent="t")
+    stub.calls.append(reply(thing("n")))
+    plain = KubeApi.connect(stub.kubeconfig(tmp_path / "plain"), user_agent="t")
+    assert plain.get(NODES, "n") == thing("n")
+
+
 _PROBE = """
 import sys
 from dra.kube.client.transport import KubeApi

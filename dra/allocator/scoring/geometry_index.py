@@ -23,7 +23,6 @@ from dra.allocator.scoring.score import (
     scarcity_weights,
 )
 from dra.gpu.geometry import EMPTY, Geometry, Profile, Usage
-from dra.gpu.inventory import IdleInstance
 
 
 class GpuId(NamedTuple):
@@ -41,7 +40,7 @@ class RankedMove(NamedTuple):
     move: Move
 
 
-_State = tuple[Usage, int, tuple[IdleInstance, ...]]
+_State = tuple[Usage, int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +49,6 @@ class _Group:
 
     usage: Usage
     instances: int
-    idle: tuple[IdleInstance, ...]
     gpus: list[GpuId] = field(default_factory=list)
 
 
@@ -71,11 +69,9 @@ class GeometryIndex:
     def __len__(self) -> int:
         return len(self._states)
 
-    def put(
-        self, gpu: GpuId, usage: Usage, *, instances: int, idle: tuple[IdleInstance, ...] = ()
-    ) -> None:
+    def put(self, gpu: GpuId, usage: Usage, *, instances: int) -> None:
         """Add a GPU, or say what is on it now; ``instances`` counts what makes up ``usage``."""
-        state = (usage, instances, idle)
+        state = (usage, instances)
         if self._states.get(gpu) == state:
             return
         self.drop(gpu)
@@ -125,7 +121,7 @@ class GeometryIndex:
         slices = self.geometry.memory_slices
         heap: list[tuple[Cost, GpuId, int, int, list[GpuId], Move]] = []
         for group, moves in self._moves[profile.id].values():
-            situation = Situation(group.usage, group.instances, slices, weights, group.idle)
+            situation = Situation(group.usage, group.instances, slices, weights)
             gpus = group.gpus
             heap += [(policy(situation, m), gpus[0], m.placement.start, 0, gpus, m) for m in moves]
         heapq.heapify(heap)

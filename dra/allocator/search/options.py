@@ -21,7 +21,6 @@ from dra.allocator.search.constraint_values import (
 from dra.allocator.search.pricing import Prices, Pricing, add
 from dra.cel.kinds import Offer
 from dra.gpu.geometry import Occupant, Placement, Usage
-from dra.gpu.inventory import IdleInstance
 
 K = TypeVar("K")
 
@@ -71,23 +70,18 @@ def slice_options(  # noqa: PLR0913 - what the GPU is, and what is wanted of it
     target: Vector,
     allowed: Sequence[Iterable[Offer]],
     rules: ConstraintRules = UNCONSTRAINED,
-    idle: tuple[IdleInstance, ...] = (),
     budget: Budget | None = None,
 ) -> list[Option]:
     """Every combination of slices, up to ``target``, that fits a GPU in state ``usage``.
 
-    ``idle`` are the idle slices on it, ``allowed`` per type the offers that would do. Of
-    combinations that are alike to other GPUs only the cheapest is returned, the one found first
-    (lowest starts) winning ties.
+    ``allowed`` are per type the offers that would do. Of combinations that are alike to other GPUs
+    only the cheapest is returned, the one found first (lowest starts) winning ties.
 
     Raises:
         TooHardError: there are more of them than ``budget`` suffices for.
     """
     budget = budget or Budget()
-    situation = Situation(
-        usage, instances, pricing.table.geometry.memory_slices, pricing.weights, idle
-    )
-    slices = _Slices(situation, pricing, target=target, allowed=allowed, rules=rules)
+    slices = _Slices(usage, instances, pricing, target=target, allowed=allowed, rules=rules)
     layer = [(usage, nothing(len(target)))]
     best: dict[object, Option] = {}
     while layer:
@@ -103,11 +97,12 @@ def slice_options(  # noqa: PLR0913 - what the GPU is, and what is wanted of it
 
 
 class _Slices:
-    """The slices that a GPU could give to one want after another; ``empty`` is it before them."""
+    """The slices that a GPU which was in state ``empty`` could give to one want after another."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what the GPU is, and what is wanted of it
         self,
-        empty: Situation,
+        empty: Usage,
+        instances: int,
         pricing: Pricing,
         *,
         target: Vector,
@@ -115,6 +110,7 @@ class _Slices:
         rules: ConstraintRules,
     ) -> None:
         self._empty = empty
+        self._instances = instances
         self._pricing = pricing
         self._prices = Prices(pricing)
         self._target = target
@@ -125,8 +121,11 @@ class _Slices:
         self, usage: Usage, option: Option, budget: Budget
     ) -> Iterator[tuple[Usage, Option]]:
         """``option`` with each slice more that still fits, and the GPU's usage then."""
-        situation = self._empty._replace(
-            usage=usage, instances=self._empty.instances + len(option.devices)
+        situation = Situation(
+            usage,
+            self._instances + len(option.devices),
+            self._pricing.table.geometry.memory_slices,
+            self._pricing.weights,
         )
         for index, wanted in enumerate(self._target):
             if option.take[index] < wanted:
@@ -141,7 +140,7 @@ class _Slices:
         if values is None:
             return
         used, bound = values
-        seen = _seen_by(index, option, situation, pricing=self._pricing, empty=self._empty.usage)
+        seen = _seen_by(index, option, situation, pricing=self._pricing, empty=self._empty)
         moves = self._prices.of(index, offer, situation, seen)
         budget.spend(len(moves))
         take = tuple(n + (i == index) for i, n in enumerate(option.take))

@@ -16,7 +16,7 @@ from dra.kube.client.patch import PATCH_TYPES, PatchContent
 from dra.kube.client.watch import WatchStream
 from dra.kube.connect.connection import Connection
 from dra.kube.connect.incluster import SERVICE_ACCOUNT, open_in_cluster
-from dra.kube.errors import GoneError
+from dra.kube.errors import GoneError, KubeConfigError
 
 _FIRST_PAGE, LARGEST_PAGE = 25, 250
 _PAGE_BYTES = 4 * 2**20
@@ -287,6 +287,13 @@ def _configured(kubeconfig: str | None) -> Connection:
 
     if (plain := open_plain(path, os.environ, pool_size=_POOL_SIZE)) is not None:
         return plain
-    from dra.kube.connect.configured import open_connection  # noqa: PLC0415
-
+    try:
+        from dra.kube.connect.configured import open_connection  # noqa: PLC0415
+    except ModuleNotFoundError as error:
+        raise KubeConfigError(
+            f"kubeconfig {path} is missing, unusable, or has more than a server with a certificate "
+            f"or a token (proxies of the environment count), which needs the package {error.name}: "
+            "pip install kubernetes, give another kubeconfig with --kubeconfig or KUBECONFIG, or "
+            "run in a pod with a service account"
+        ) from error
     return open_connection(path, pool_size=_POOL_SIZE)
