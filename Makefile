@@ -2,7 +2,9 @@
 # make up     a simulated cluster that stays, for kubectl; PRODUCT=, NODES=, GPUS=, DIR= say of what kind
 # make kubectl-mig   kubectl's plugin, and what to add to PATH
 # make wheel  the Python package, into dist/; make krew: kubectl's plugin as krew takes it
-# make release   what a release consists of, into dist/: IMAGES=yes builds its images, SIGN=<key> signs it
+# make release   what a release consists of, into dist/: BASE=<python image@digest> builds its images,
+#   SIGN=<key> signs it, PUSH=oci://host/path pushes the chart
+# make hashes   the hashes of the images' packages, after a change of constraints.txt
 # make cluster   a real Kubernetes on this machine, as root, from its binaries; make cluster-down ends it
 # make fmt    what ruff mends by itself, and the format
 # make test   everything that CI runs: lint, types, layers, tests
@@ -19,7 +21,7 @@ PLUGINS := $(VENV)/plugins
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 WORKERS ?= auto
 
-.PHONY: bench bench-check demo up cluster cluster-down kubectl-mig wheel krew release fmt test lint types unit soak test-cluster protos constraints docs clean
+.PHONY: bench bench-check demo up cluster cluster-down kubectl-mig wheel krew release hashes fmt test lint types unit soak test-cluster protos constraints docs clean
 
 demo: $(VENV)/.runtime
 	@$(BIN)/python -m sim demo
@@ -47,7 +49,11 @@ krew: $(VENV)/.dev wheel
 	$(BIN)/python -m hack.krew --wheel-dir dist
 
 release: krew
-	@$(BIN)/python -m hack.release --folder dist $(if $(IMAGES),--images) $(if $(SIGN),--sign '$(SIGN)')
+	@$(BIN)/python -m hack.release --folder dist $(if $(BASE),--base '$(BASE)') \
+	    $(if $(SIGN),--sign '$(SIGN)') $(if $(PUSH),--push '$(PUSH)')
+
+hashes: $(VENV)/.dev
+	@$(BIN)/python -m hack.release.hashes
 
 fmt: $(VENV)/.dev
 	$(BIN)/ruff check --fix .

@@ -19,12 +19,10 @@ from controller.reporting.observer import ControllerObserver
 from controller.reporting.podconditions import PodConditions
 from controller.reporting.report import Reporter
 from controller.serving.evaluations import Evaluations, evaluating
-from controller.writing.claim_writer import ClaimWriter
 from controller.writing.handover import Handover, NoHandover
 from controller.writing.in_flight import InFlight
-from controller.writing.leader_requests import NotLeadingError
 from controller.writing.outbox import Outbox, Senders
-from controller.writing.writers import Writers, make_writers
+from controller.writing.writer import NotLeadingError, Writer
 from dra.cel.kinds import Kinds
 from dra.claims.requests.reader import Reader
 from dra.gpu.inventory import ClaimRef
@@ -124,22 +122,22 @@ class Controller:
 
         ``controller.writing.handover`` has the conditions.
         """
-        senders, writers = Senders(), self._writers(stop)
+        senders, writer = Senders(), self._writer(stop)
         fence: Fence | None = None
         try:
             apply(cluster, inbox.take())
             if self._handover.settled:
                 _log.info("no fence: nothing is on its way that former leaders sent")
             else:
-                fence = self._fence(inbox, cluster, writer=writers.claims, outbox=senders)
-            self._serve(cluster, inbox, stop, fence=fence, writers=writers, outbox=senders)
+                fence = self._fence(inbox, cluster, writer=writer, outbox=senders)
+            self._serve(cluster, inbox, stop, fence=fence, writer=writer, outbox=senders)
         except NotLeadingError:
             _log.warning("no longer leading: nothing more is written")
         finally:
             stop.set()
             senders.close()  # whoever leads next may rely on it that nothing more is sent
         apply(cluster, inbox.take())
-        return _is_settled(fence, writers.claims.unanswered.fitting(cluster.claims))
+        return _is_settled(fence, writer.unanswered.fitting(cluster.claims))
 
     def _serve(  # noqa: PLR0913 - what it works on and with
         self,
@@ -148,19 +146,17 @@ class Controller:
         stop: threading.Event,
         *,
         fence: Fence | None,
-        writers: Writers,
+        writer: Writer,
         outbox: Outbox,
     ) -> None:
         reader = Reader(self._names.driver, cluster.fleet.kinds, cluster.classes)
         clock = self._clock.monotonic
         with evaluating(cluster, wake=inbox.wake, now=clock) as evaluations:
-            engine = self._engine(
-                inbox, cluster, reader, evaluations, writers=writers, outbox=outbox
-            )
+            engine = self._engine(inbox, cluster, reader, evaluations, writer=writer, outbox=outbox)
             Loop(cluster, inbox, stop, pulse=self._pulse, clock=self._clock).run(engine, fence)
 
-    def _writers(self, stop: threading.Event) -> Writers:
-        return make_writers(
+    def _writer(self, stop: threading.Event) -> Writer:
+        return Writer(
             self._api,
             driver=self._names.driver,
             finalizer=self._names.finalizer,
@@ -170,9 +166,7 @@ class Controller:
             evicts=self._names.evict_failed,
         )
 
-    def _fence(
-        self, inbox: Inbox, cluster: Cluster, *, writer: ClaimWriter, outbox: Outbox
-    ) -> Fence:
+    def _fence(self, inbox: Inbox, cluster: Cluster, *, writer: Writer, outbox: Outbox) -> Fence:
         return Fence(
             cluster,
             writer,
@@ -188,18 +182,18 @@ class Controller:
         reader: Reader,
         evaluations: Evaluations,
         *,
-        writers: Writers,
+        writer: Writer,
         outbox: Outbox,
     ) -> Engine:
         names = self._names
         return Engine(
             cluster,
             reader,
-            writers=writers,
+            writer=writer,
             outbox=outbox,
             reporter=Reporter(
                 self._sink,
-                PodConditions(writers.pods, outbox, driver=names.driver, now=self._clock.monotonic),
+                PodConditions(writer, outbox, driver=names.driver, now=self._clock.monotonic),
                 self._clock.monotonic,
                 observer=self._observer,
             ),

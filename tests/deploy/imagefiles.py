@@ -1,7 +1,6 @@
-"""One image of the Dockerfile as a folder: the packages of its extra, the folders that it copies.
+"""One image of the Dockerfile as a folder: the packages of its list, the folders that it copies.
 
-Packages are linked from this environment, chosen by their own metadata: nothing that only another
-extra needs is there.
+Packages are linked from this environment: nothing that the list lacks is there.
 """
 
 from __future__ import annotations
@@ -11,16 +10,14 @@ import shutil
 import subprocess
 import sys
 from dataclasses import dataclass
-from importlib.metadata import Distribution, distribution
+from importlib.metadata import PackagePath, distribution
 from pathlib import Path
 
-from packaging.requirements import Requirement
-from packaging.utils import canonicalize_name
-
 from hack.cluster.driver.chart import REPOSITORY
+from hack.release.packages import requirements
 
 DOCKERFILE = REPOSITORY / "deploy/Dockerfile"
-_PROJECT = "dra-driver-nvidia-mig"
+_LISTS = ("packages", "removed")
 _OWN = ("api", "cdi", "cli", "controller", "dra", "kubeletplugin", "sim")
 
 
@@ -35,7 +32,8 @@ class Image:
 def stages() -> dict[str, dict[str, str]]:
     """Of each stage its instructions, and each directory of ours that it copies, as keys.
 
-    ``extra`` is that of the packages which it installs or copies from another stage.
+    ``packages`` names the list of what it installs or copies from another stage, ``removed`` what
+    it then takes out of that.
     """
     found: dict[str, dict[str, str]] = {}
     for line in DOCKERFILE.read_text().splitlines():
@@ -44,10 +42,12 @@ def stages() -> dict[str, dict[str, str]]:
             found[name] = dict(found.get(base, {})) | {"FROM": base}
         elif match := re.fullmatch(r"COPY (\w+) \1|(USER|ENTRYPOINT) (.+)", line):
             found[name][match[1] or match[2]] = match[3] or ""
-        elif match := re.search(r"pip install .*'\.\[(\w+)\]'", line):
-            found[name]["extra"] = match[1]
+        elif match := re.search(r"pip .*install --requirement (\S+)\.txt", line):
+            found[name]["packages"] = match[1]
+        elif match := re.search(r"rm -r /opt/venv/lib/python3\.\*/site-packages/(\S+)", line):
+            found[name]["removed"] = match[1]
         elif match := re.fullmatch(r"COPY --from=(\S+) /opt/venv /opt/venv", line):
-            found[name]["extra"] = found[match[1]]["extra"]
+            found[name] |= {k: found[match[1]][k] for k in _LISTS if k in found[match[1]]}
     return found
 
 
@@ -60,38 +60,29 @@ def build(stage: str, folder: Path) -> Image:
     environment = folder / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], check=True)
     (packages,) = environment.glob("lib/python3*/site-packages")
-    for package in _needed(instructions["extra"]):
-        _link(package, packages)
+    for file in installed(stage):
+        _link(file, packages)
     return Image(folder, environment / "bin/python")
 
 
-def _needed(extra: str) -> list[Distribution]:
-    """The packages of an extra of ours, with all that they need in turn."""
-    found: dict[str, Distribution] = {}
-    waiting = [(_PROJECT, frozenset({extra}))]
-    done: set[tuple[str, frozenset[str]]] = set()
-    while waiting:
-        name, extras = waiting.pop()
-        if (name, extras) in done:
-            continue
-        done.add((name, extras))
-        package = distribution(name)
-        found[name] = package
-        for text in package.requires or ():
-            need = Requirement(text)
-            wanted = need.marker is None or any(
-                need.marker.evaluate({"extra": each}) for each in extras or {""}
-            )
-            if wanted:
-                waiting.append((canonicalize_name(need.name), frozenset(need.extras)))
-    del found[_PROJECT]
-    return list(found.values())
+def pinned(image: str) -> dict[str, str]:
+    """The packages of an image's list, by name; the version of each."""
+    return dict(re.findall(r"^(\S+)==(\S+) ", requirements(image).read_text(), re.MULTILINE))
 
 
-def _link(package: Distribution, packages: Path) -> None:
-    for file in package.files or ():
-        if ".." in file.parts or "__pycache__" in file.parts:
-            continue
-        place = packages / file
-        place.parent.mkdir(parents=True, exist_ok=True)
-        place.symlink_to(Path(str(file.locate())))
+def installed(stage: str) -> list[PackagePath]:
+    """What the packages of a stage are in its environment, without programs and caches."""
+    given = stages()[stage]
+    return [
+        file
+        for name in pinned(given["packages"])
+        for file in distribution(name).files or ()
+        if not {"..", "__pycache__"}.intersection(file.parts)
+        and not file.is_relative_to(given.get("removed", "/"))
+    ]
+
+
+def _link(file: PackagePath, packages: Path) -> None:
+    place = packages / file
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.symlink_to(Path(str(file.locate())))

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from hack.cluster.driver.chart import REPOSITORY, pod_spec, render
+from hack.cluster.driver.chart import REPOSITORY, pod_spec, render, version
+from hack.release.packages import IMAGES
 from tests.waiting import PATIENCE
 
 SCRIPT = REPOSITORY / "hack/images.sh"
@@ -66,12 +67,43 @@ def test_it_loads_what_it_built_into_kind() -> None:
         (("--push",), "--push needs --registry"),
         (("--kind",), "--kind needs a value"),
         (("all",), "unknown argument 'all'"),
+        (("--archive", "/nowhere"), "--archive: '/nowhere' is no folder"),
     ],
 )
 def test_a_bad_call_is_refused_and_named(arguments: tuple[str, ...], named: str) -> None:
     done = images(*arguments)
     assert done.returncode == 2
     assert named in done.stderr
+
+
+def test_a_release_packs_what_it_built_on_the_base_that_was_given(tmp_path: Path) -> None:
+    base = f"python:3.11@sha256:{'1' * 64}"
+    made = commands("--base", base, "--archive", str(tmp_path), *IMAGES)
+    builds = [words for words in made if words[1] == "build"]
+    assert [words[words.index("--build-arg") + 1] for words in builds] == [
+        f"PYTHON_IMAGE={base}"
+    ] * len(IMAGES)
+    saved = [words[words.index("--output") + 1] for words in made if words[1] == "save"]
+    assert saved == [f"{tmp_path}/{image}-{version()}.tar" for image in IMAGES]
+
+
+def test_where_docker_does_not_answer_buildah_builds(tmp_path: Path) -> None:
+    for name, script in {"docker": "exit 1", "buildah": f'echo "$@" >> {tmp_path}/called'}.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
+        (tmp_path / name).chmod(0o755)
+    path = f"{tmp_path}:/usr/bin:/bin"
+    done = images("--archive", str(tmp_path), "controller", path=path)
+    assert (done.returncode, done.stderr) == (0, "")
+    build, push = (tmp_path / "called").read_text().splitlines()
+    image = f"dra-driver-nvidia-mig/controller:{version()}"
+    assert build.startswith("build ")
+    assert f"--target controller --tag {image} " in build
+    file = tmp_path / f"controller-{version()}.tar"
+    assert push == f"push {image} docker-archive:{file}:{image}"
+
+    done = images("--kind", "mig", path=path)
+    assert done.returncode == 1
+    assert "without --kind" in done.stderr
 
 
 def test_without_docker_it_says_so(tmp_path: Path) -> None:

@@ -106,6 +106,24 @@ def test_the_controllers_image_runs_the_controller(
             wait_for(probe, partial(answers, process, log, path))
 
 
+_SELECTOR = """
+from dra.cel.questions import Job
+from dra.sandbox.process import Sandbox
+device = {"driver": "a", "attributes": {"a": {"x": "1"}}, "capacity": {"a": {}}}
+selectors = ('device.attributes["a"].x.matches("^[0-9]$")', 'size(device.?b.orValue("a")) == 1')
+answer = Sandbox().answer(Job(selectors, (device, {**device, "attributes": {"a": {"x": "y"}}})))
+print([each.devices for each in answer.selected], answer.error)
+"""
+
+
+def test_the_controllers_image_evaluates_selectors(images: Callable[[str], Image]) -> None:
+    """What is loaded with the first of them, in a process of its own."""
+    image = images("controller")
+    command = [str(image.python), "-c", _SELECTOR]
+    done = subprocess.run(command, cwd=image.folder, capture_output=True, text=True, check=False)
+    assert done.stdout == "[(0,)] \n", done.stderr
+
+
 def test_the_controllers_image_runs_the_webhook(
     images: Callable[[str], Image], tmp_path: Path
 ) -> None:

@@ -232,7 +232,9 @@ sys.path = [each for each in sys.path if "site-packages" in each or "python3" in
 
 def test_the_controllers_image_is_not_roots_and_the_bases_version_is_fixed() -> None:
     found = stages()
-    assert re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+", found["base"]["FROM"])
+    assert found["python"]["FROM"] == "${PYTHON_IMAGE}"
+    image = r"^ARG PYTHON_IMAGE=python:3\.11\.\d+-slim-\w+(@sha256:[0-9a-f]{64})?$"
+    assert re.search(image, DOCKERFILE.read_text(), re.MULTILINE)
     uid = found["controller"]["USER"].partition(":")[0]
     (container,) = pod_spec(render(), "controller")["containers"]
     assert int(uid) == pod_spec(render(), "controller")["securityContext"]["runAsUser"]

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
+import helm_python
 import pytest
 import yaml
 from click.testing import CliRunner
 
-from hack.cluster.driver.chart import REPOSITORY, version
-from hack.release import CHART, IMAGES, main, provenance, sums
+from hack.cluster.driver.chart import CHART, REPOSITORY, version
+from hack.release import chart
+from hack.release.__main__ import main
+from hack.release.provenance import provenance, sums
+from tests.hack.registry import running
 
 
 @pytest.fixture
@@ -31,12 +36,24 @@ def test_sha256sum_accepts_the_sums_and_notices_a_change(files: list[Path]) -> N
 
 
 def test_the_provenance_names_every_file_and_what_it_was_made_from(files: list[Path]) -> None:
-    pins = REPOSITORY / "constraints.txt"
-    made = provenance(files, commit="c0ffee", dirty=True, constraints=pins)
+    pins = [REPOSITORY / "constraints.txt"]
+    base = f"python:3.11@sha256:{'1' * 64}"
+    made = provenance(files, commit="c0ffee", dirty=True, pins=pins, base=base)
     assert [s["name"] for s in made["subject"]] == ["a.whl", "b.tgz"]
     definition = made["predicate"]["buildDefinition"]
     assert definition["externalParameters"] == {"version": version(), "uncommittedChanges": True}
-    assert definition["resolvedDependencies"][0]["digest"] == {"gitCommit": "c0ffee"}
+    source, constraints, image = definition["resolvedDependencies"]
+    assert source["digest"] == {"gitCommit": "c0ffee"}
+    assert constraints["uri"] == "constraints.txt"
+    assert image == {"uri": "docker://python:3.11", "digest": {"sha256": "1" * 64}}
+
+
+@pytest.mark.parametrize("base", ["python:3.11", "python:3.11@sha256:12", "@sha256:" + "1" * 64])
+def test_a_base_that_may_be_another_image_tomorrow_is_refused(tmp_path: Path, base: str) -> None:
+    ran = CliRunner().invoke(main, ["--folder", str(tmp_path), "--base", base])
+    assert ran.exit_code == 2
+    assert f"'{base}' names no digest" in ran.output
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_folder_without_the_wheel_is_refused_before_anything_is_made(tmp_path: Path) -> None:
@@ -46,16 +63,33 @@ def test_a_folder_without_the_wheel_is_refused_before_anything_is_made(tmp_path:
     assert not list(tmp_path.iterdir())
 
 
-def test_every_image_has_its_list_of_packages() -> None:
-    text = (REPOSITORY / "deploy/Dockerfile").read_text()
-    for image, extra in IMAGES.items():
-        assert f"FROM base AS {image}\n" in text
-        packages = text.partition(f" AS {image}-dependencies\n")[2].splitlines()[0]
-        assert f"'.[{extra}]'" in packages
-
-
 def test_the_changelog_begins_with_this_version() -> None:
     text = (REPOSITORY / "CHANGELOG.md").read_text()
-    chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
+    described = yaml.safe_load((CHART / "Chart.yaml").read_text())
     first = next(line for line in text.splitlines() if line.startswith("## "))
-    assert first.split()[1] == version() == chart["version"] == chart["appVersion"]
+    assert first.split()[1] == version() == described["version"] == described["appVersion"]
+
+
+def test_the_chart_comes_back_from_the_registry_that_it_was_pushed_to(tmp_path: Path) -> None:
+    archive = chart.package(tmp_path)
+    with running() as registry:
+        target = f"oci://127.0.0.1:{registry.server_port}/charts"
+        logins = tmp_path / "logins"
+        pushed = chart.push(archive, target, credentials=logins, plain=True)
+        (tmp_path / "back").mkdir()
+        name, _, digest = pushed.partition("@")
+        helm_python.pull(name, destination=tmp_path / "back", version=version(), plain_http=True)
+    assert name == f"{target}/{CHART.name}"
+    (back,) = (tmp_path / "back").iterdir()
+    assert back.read_bytes() == archive.read_bytes()
+    _, manifest = registry.stored[f"/v2/charts/{CHART.name}/manifests/{digest}"]
+    assert [each["mediaType"] for each in json.loads(manifest)["layers"]] == [
+        "application/vnd.cncf.helm.chart.content.v1.tar+gzip"
+    ]
+
+
+def test_a_registry_that_does_not_answer_is_named(tmp_path: Path) -> None:
+    with running() as registry:
+        target = f"oci://127.0.0.1:{registry.server_port}/charts"
+    with pytest.raises(helm_python.HelmError, match=f"127.0.0.1:{registry.server_port}"):
+        chart.push(chart.package(tmp_path), target, credentials=tmp_path / "l", plain=True)

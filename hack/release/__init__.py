@@ -1,0 +1,1 @@
+"""Release: images, chart, lists of packages, checksums and provenance."""
