@@ -9,10 +9,11 @@ from typing import Any
 import yaml
 
 from api.layouts import is_layouts
+from cli.linting.deviceplugin import convert_plugin_config, is_plugin_config
 from cli.linting.documents import Document, Level, Remark, read_documents
 from cli.linting.layouts import check_layouts
 from cli.linting.limits import remarks_of
-from cli.linting.nvidia import convert_claim, convert_plugin_config, is_plugin_config
+from cli.linting.nvidia import convert_claim
 from cli.linting.pods import PodSpec, pod_spec
 from cli.shell.exits import Exit
 from cli.shell.files import read_files

@@ -1,7 +1,6 @@
-"""NVIDIA's ways to share a device, as they are written here: its DRA driver's, its device plugin's.
+"""Claims, templates and classes for NVIDIA's DRA driver, as they are written here.
 
-Fields: ``api/nvidia.com/resource/v1beta1`` of NVIDIA/k8s-dra-driver-gpu, and ``api/config/v1`` of
-NVIDIA/k8s-device-plugin.
+Fields: ``api/nvidia.com/resource/v1beta1`` and ``demo/specs`` of NVIDIA/k8s-dra-driver-gpu.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import Any, Final
 from api.config import API_VERSION, GPU_KIND, KIND
 from cli.linting.documents import Document, Level, Path, Remark
 from cli.linting.fields import entries, mapping, text
-from dra.claims.classes import ANY_SLICE_CLASS, GPU_CLASS, SHARE_CLASS
+from dra.claims.classes import ANY_SLICE_CLASS, GPU_CLASS
 from dra.common.quantity import QuantityError, parse_quantity
 from dra.common.resources import Obj
 from dra.gpu.names import DEFAULT_DRIVER
@@ -26,7 +25,6 @@ _DEVICES: Final[dict[str, Path]] = {
     "DeviceClass": ("spec",),
 }
 _MEBIBYTE: Final = 2**20
-_STRATEGIES: Final = {"timeSlicing": "TimeSlicing", "mps": "MPS"}
 
 
 def convert_claim(document: Document) -> Iterator[Remark]:
@@ -34,13 +32,17 @@ def convert_claim(document: Document) -> Iterator[Remark]:
     at = _DEVICES.get(document.kind)
     if at is None:
         return
+    if text(document.obj, "apiVersion").startswith("resource.k8s.io/v1alpha"):
+        message = (
+            "classes and parameters of drivers left Kubernetes with 1.32: write requests as in "
+            "resource.k8s.io/v1 (NVIDIA's demo/specs/quickstart/v1), and convert those"
+        )
+        yield document.remark(Level.ERROR, ("apiVersion",), message)
+        return
     devices = mapping(document.obj, *(str(step) for step in at))
-    for index, request in entries(devices, "requests"):
-        path: Path = (*at, "requests", index)
-        bodies = [request.get("exactly"), *(a for _, a in entries(request, "firstAvailable"))]
-        for body in bodies:
-            if isinstance(body, dict):
-                yield from _convert_body(document, path, body)
+    _nest(document.obj, devices)
+    _convert_constraints(devices)
+    yield from _convert_requests(document, at, devices)
     if document.kind == "DeviceClass":
         yield from _convert_selectors(document, at, devices)
     for index, entry in entries(devices, "config"):
@@ -49,46 +51,36 @@ def convert_claim(document: Document) -> Iterator[Remark]:
             yield from _convert_config(document, (*at, "config", index, "opaque"), opaque)
 
 
-def is_plugin_config(obj: Obj) -> bool:
-    """True if an object is meant to be a configuration file of NVIDIA's device plugin."""
-    return "kind" not in obj and isinstance(obj.get("sharing"), dict) and "version" in obj
+def _nest(obj: Obj, devices: dict[str, Any]) -> None:
+    """Put requests of v1beta1 for NVIDIA's classes below ``exactly``, where v1 has them."""
+    requests = [request for _, request in entries(devices, "requests")]
+    flat = [request for request in requests if "deviceClassName" in request]
+    if text(obj, "apiVersion") != "resource.k8s.io/v1beta1" or not any(
+        text(request, "deviceClassName").endswith(".nvidia.com") for request in flat
+    ):
+        return
+    obj["apiVersion"] = "resource.k8s.io/v1"
+    for request in flat:
+        request["exactly"] = {
+            field: request.pop(field) for field in [*request] if field not in ("name", "exactly")
+        }
 
 
-def convert_plugin_config(document: Document) -> tuple[Obj, list[Remark]]:
-    """The class of nodes that a file of the device plugin becomes, and what is to be said of it."""
-    remarks: list[Remark] = []
-    shares = 1
-    for method, strategy in _STRATEGIES.items():
-        for index, entry in entries(document.obj, "sharing", method, "resources"):
-            path: Path = ("sharing", method, "resources", index)
-            name, replicas = text(entry, "name"), entry.get("replicas")
-            if name.startswith("nvidia.com/mig-"):
-                message = (
-                    f"slices are not given {replicas} times: let the pods name one ResourceClaim"
-                    + (" with sharing.strategy 'MPS' in a MigDeviceConfig" * (method == "mps"))
-                )
-                remarks.append(document.remark(Level.WARNING, path, message))
-            elif not isinstance(replicas, int) or replicas < 1:
-                message = f"replicas has to be a number from 1 on, not {replicas!r}"
-                remarks.append(document.remark(Level.ERROR, (*path, "replicas"), message))
-            else:
-                shares = max(shares, replicas)
-                remarks.append(document.remark(Level.WARNING, path, _of_shares(strategy, replicas)))
-    made: Obj = {"apiVersion": API_VERSION, "kind": "MigNodeClass", "mode": "whole"}
-    return {**made, "shares": shares}, remarks
+def _convert_requests(document: Document, at: Path, devices: dict[str, Any]) -> Iterator[Remark]:
+    for index, request in entries(devices, "requests"):
+        path: Path = (*at, "requests", index)
+        bodies = [request.get("exactly"), *(a for _, a in entries(request, "firstAvailable"))]
+        for body in bodies:
+            if isinstance(body, dict):
+                yield from _convert_body(document, path, body)
 
 
-def _of_shares(strategy: str, replicas: int) -> str:
-    said = (
-        f"shares: {replicas} gives each GPU whose MIG mode is off to as many claims of class "
-        f"{SHARE_CLASS}; pods ask by such claims, not by limits"
-    )
-    if strategy == "MPS":
-        return (
-            f"{said}. For the limits of the device plugin's MPS give the claims a {GPU_KIND} with "
-            f"sharing.strategy 'MPS' and activeThreadPercentage: {100 // replicas}"
-        )
-    return said
+def _convert_constraints(devices: dict[str, Any]) -> None:
+    for _, constraint in entries(devices, "constraints"):
+        for field in ("matchAttribute", "distinctAttribute"):
+            domain, _, attribute = text(constraint, field).partition("/")
+            if domain == DRIVER:
+                constraint[field] = f"{DEFAULT_DRIVER}/{attribute}"
 
 
 def _convert_body(document: Document, path: Path, body: dict[str, Any]) -> Iterator[Remark]:

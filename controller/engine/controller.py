@@ -19,10 +19,12 @@ from controller.reporting.observer import ControllerObserver
 from controller.reporting.podconditions import PodConditions
 from controller.reporting.report import Reporter
 from controller.serving.evaluations import Evaluations, evaluating
+from controller.writing.claim_writer import ClaimWriter
 from controller.writing.handover import Handover, NoHandover
 from controller.writing.in_flight import InFlight
+from controller.writing.leader_requests import NotLeadingError
 from controller.writing.outbox import Outbox, Senders
-from controller.writing.writer import NotLeadingError, Writer
+from controller.writing.writers import Writers, make_writers
 from dra.cel.kinds import Kinds
 from dra.claims.requests.reader import Reader
 from dra.gpu.inventory import ClaimRef
@@ -122,22 +124,22 @@ class Controller:
 
         ``controller.writing.handover`` has the conditions.
         """
-        senders, writer = Senders(), self._writer(stop)
+        senders, writers = Senders(), self._writers(stop)
         fence: Fence | None = None
         try:
             apply(cluster, inbox.take())
             if self._handover.settled:
                 _log.info("no fence: nothing is on its way that former leaders sent")
             else:
-                fence = self._fence(inbox, cluster, writer=writer, outbox=senders)
-            self._serve(cluster, inbox, stop, fence=fence, writer=writer, outbox=senders)
+                fence = self._fence(inbox, cluster, writer=writers.claims, outbox=senders)
+            self._serve(cluster, inbox, stop, fence=fence, writers=writers, outbox=senders)
         except NotLeadingError:
             _log.warning("no longer leading: nothing more is written")
         finally:
             stop.set()
             senders.close()  # whoever leads next may rely on it that nothing more is sent
         apply(cluster, inbox.take())
-        return _is_settled(fence, writer.unanswered.fitting(cluster.claims))
+        return _is_settled(fence, writers.claims.unanswered.fitting(cluster.claims))
 
     def _serve(  # noqa: PLR0913 - what it works on and with
         self,
@@ -146,17 +148,19 @@ class Controller:
         stop: threading.Event,
         *,
         fence: Fence | None,
-        writer: Writer,
+        writers: Writers,
         outbox: Outbox,
     ) -> None:
         reader = Reader(self._names.driver, cluster.fleet.kinds, cluster.classes)
         clock = self._clock.monotonic
         with evaluating(cluster, wake=inbox.wake, now=clock) as evaluations:
-            engine = self._engine(inbox, cluster, reader, evaluations, writer=writer, outbox=outbox)
+            engine = self._engine(
+                inbox, cluster, reader, evaluations, writers=writers, outbox=outbox
+            )
             Loop(cluster, inbox, stop, pulse=self._pulse, clock=self._clock).run(engine, fence)
 
-    def _writer(self, stop: threading.Event) -> Writer:
-        return Writer(
+    def _writers(self, stop: threading.Event) -> Writers:
+        return make_writers(
             self._api,
             driver=self._names.driver,
             finalizer=self._names.finalizer,
@@ -166,7 +170,9 @@ class Controller:
             evicts=self._names.evict_failed,
         )
 
-    def _fence(self, inbox: Inbox, cluster: Cluster, *, writer: Writer, outbox: Outbox) -> Fence:
+    def _fence(
+        self, inbox: Inbox, cluster: Cluster, *, writer: ClaimWriter, outbox: Outbox
+    ) -> Fence:
         return Fence(
             cluster,
             writer,
@@ -182,18 +188,18 @@ class Controller:
         reader: Reader,
         evaluations: Evaluations,
         *,
-        writer: Writer,
+        writers: Writers,
         outbox: Outbox,
     ) -> Engine:
         names = self._names
         return Engine(
             cluster,
             reader,
-            writer=writer,
+            writers=writers,
             outbox=outbox,
             reporter=Reporter(
                 self._sink,
-                PodConditions(writer, outbox, driver=names.driver, now=self._clock.monotonic),
+                PodConditions(writers.pods, outbox, driver=names.driver, now=self._clock.monotonic),
                 self._clock.monotonic,
                 observer=self._observer,
             ),

@@ -14,7 +14,7 @@ from controller.reporting.observer import ControllerObserver
 from controller.reporting.report import Reporter
 from controller.serving.evaluations import Evaluations
 from controller.writing.outbox import Outbox
-from controller.writing.writer import Writer
+from controller.writing.writers import Writers
 from dra.claims.requests.reader import Reader
 from dra.common.resources import ObjectKey
 
@@ -33,7 +33,7 @@ class Engine:
         cluster: Cluster,
         reader: Reader,
         *,
-        writer: Writer,
+        writers: Writers,
         outbox: Outbox,
         reporter: Reporter,
         gate: str,
@@ -47,7 +47,7 @@ class Engine:
         parts = make_parts(
             cluster,
             reader,
-            writer=writer,
+            writers=writers,
             outbox=outbox,
             reporter=reporter,
             gate=gate,

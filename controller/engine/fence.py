@@ -34,8 +34,9 @@ from collections.abc import Callable, Iterator
 
 from controller.cluster.cluster import Cluster
 from controller.queue.worklist import WorkList
+from controller.writing.claim_writer import ClaimWriter
 from controller.writing.in_flight import InFlight, WriteAnswer
-from controller.writing.writer import NotLeadingError, Writer
+from controller.writing.leader_requests import NotLeadingError
 from dra.claims.claims import Claim
 from dra.common.resources import Obj, ObjectKey
 from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError, UnavailableError
@@ -59,7 +60,7 @@ class Fence:
     def __init__(
         self,
         cluster: Cluster,
-        writer: Writer,
+        writer: ClaimWriter,
         in_flight: InFlight,
         *,
         mark: str,

@@ -47,7 +47,7 @@ from controller.serving.retries import Retries
 from controller.serving.waiting import Waiting
 from controller.writing.in_flight import InFlight
 from controller.writing.outbox import Outbox
-from controller.writing.writer import Writer
+from controller.writing.writers import Writers
 from dra.allocator.allocate import Allocator
 from dra.allocator.pod_problem import examine
 from dra.claims.requests.reader import Reader
@@ -77,7 +77,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
     cluster: Cluster,
     reader: Reader,
     *,
-    writer: Writer,
+    writers: Writers,
     outbox: Outbox,
     reporter: Reporter,
     gate: str,
@@ -93,10 +93,10 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
     allocator = Allocator(cluster.fleet, cluster.hosts)
     exclusions = Exclusions(now)
     failed_gpus = FailedGpus(cluster, now=now)
-    classes = ClassSync(cluster, writer, reporter, now)
-    templates = TemplateSync(cluster, writer, now)
-    labels = NodeLabels(cluster, writer, now, enabled=node_labels)
-    allocations = AllocationWrites(cluster, writer, reporter, in_flight, gate=gate, now=now)
+    classes = ClassSync(cluster, writers.objects, reporter, now)
+    templates = TemplateSync(cluster, writers.objects, now)
+    labels = NodeLabels(cluster, writers.objects, now, enabled=node_labels)
+    allocations = AllocationWrites(cluster, writers, reporter, in_flight, gate=gate, now=now)
     line = WaitingLine(cluster, allocator, reporter, now=now)
     agenda = Agenda(cluster, gate=gate, now=now)
     unproven = Unproven(agenda.pods, reporter, now=now)
@@ -114,20 +114,20 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
     )
     writes = ClaimWrites(cluster, in_flight, answers.to_claim)
     failed_prepares = FailedPrepares(
-        cluster, writer, reporter, writes=writes, exclusions=exclusions
+        cluster, writers.claims, reporter, writes=writes, exclusions=exclusions
     )
-    giving_up = GivingUp(cluster, writer, reporter, writes=writes)
+    giving_up = GivingUp(cluster, writers.claims, reporter, writes=writes)
     lost_nodes = LostNodes(cluster, giving_up, now=now)
     hindered = Hindered(
         cluster, giving_up, lambda pod: examine(pod, cluster, reader).hindrance, now=now
     )
-    nominations = Nominations(cluster, writer, in_flight, answers.to_pod, now=now)
-    prepare_retries = PrepareRetries(cluster, writer, in_flight=in_flight, now=now)
-    evictions = Evictions(cluster, writer, reporter, in_flight=in_flight, now=now)
-    reservations = ReservationWrites(cluster, writer, in_flight, now=now)
+    nominations = Nominations(cluster, writers.pods, in_flight, answers.to_pod, now=now)
+    prepare_retries = PrepareRetries(cluster, writers.pods, in_flight=in_flight, now=now)
+    evictions = Evictions(cluster, writers.pods, reporter, in_flight=in_flight, now=now)
+    reservations = ReservationWrites(cluster, writers.objects, in_flight, now=now)
     cut_first = CutFirst(cluster, reservations, failed_gpus, reporter, now=now)
     partial_allocations = PartialAllocations(
-        cluster, reader, writer, writes=writes, allocator=allocator
+        cluster, reader, writers.claims, writes=writes, allocator=allocator
     )
     decisions = Decisions(now)
     placing = Placing(
@@ -190,7 +190,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
     ender = Ender(
         cluster,
         reader,
-        writer,
+        writers.claims,
         writes=writes,
         at_creation=finalizer_at_creation,
         ask=asking.ask_for_all,
@@ -224,7 +224,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
             in_flight,
             ender=ender,
             failed_prepares=failed_prepares,
-            scheduled=ScheduledClaims(cluster, writer, writes=writes),
+            scheduled=ScheduledClaims(cluster, writers.claims, writes=writes),
         ),
         decisions=decisions,
         failed_gpus=failed_gpus,

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 
 from controller.cluster.cluster import Cluster
 from controller.reporting.report import Reporter
-from controller.writing.writer import Writer
+from controller.writing.object_writer import ObjectWriter
 from dra.claims.classes import generated_classes, is_generated, needs_write, restricted
 from dra.claims.extendedresources import holders, may_carry, resource_of
 from dra.common.resources import Obj
@@ -29,7 +29,7 @@ class ClassSync:
     """Compares when asked to, and again after a pause when a write failed."""
 
     def __init__(
-        self, cluster: Cluster, writer: Writer, reporter: Reporter, now: Callable[[], float]
+        self, cluster: Cluster, writer: ObjectWriter, reporter: Reporter, now: Callable[[], float]
     ) -> None:
         self._cluster = cluster
         self._writer = writer

@@ -13,7 +13,7 @@ from collections.abc import Callable
 
 from controller.cluster.cluster import Cluster
 from controller.cluster.effects import Effects
-from controller.writing.writer import Writer
+from controller.writing.object_writer import ObjectWriter
 from dra.gpu.node_labels import DISCOVERED, node_labels, state_labels
 from dra.kube.errors import ConflictError, KubeError
 from dra.kube.timing import Backoff
@@ -29,7 +29,7 @@ class NodeLabels:
     """Writes the labels of one node at a time. Not ``enabled``: none are written."""
 
     def __init__(
-        self, cluster: Cluster, writer: Writer, now: Callable[[], float], *, enabled: bool
+        self, cluster: Cluster, writer: ObjectWriter, now: Callable[[], float], *, enabled: bool
     ) -> None:
         self._cluster = cluster
         self._writer = writer

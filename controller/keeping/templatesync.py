@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from controller.cluster.cluster import Cluster
 from controller.cluster.effects import Effects
 from controller.keeping.unused_templates import UnusedTemplates
-from controller.writing.writer import Writer
+from controller.writing.object_writer import ObjectWriter
 from dra.common.resources import ObjectKey
 from dra.kube.errors import InvalidError, KubeError
 from dra.kube.timing import Backoff
@@ -27,7 +27,7 @@ _LONGEST_PAUSE = 60.0
 class TemplateSync:
     """Writes one template at a time, those that pods wait for first."""
 
-    def __init__(self, cluster: Cluster, writer: Writer, now: Callable[[], float]) -> None:
+    def __init__(self, cluster: Cluster, writer: ObjectWriter, now: Callable[[], float]) -> None:
         self._cluster = cluster
         self._writer = writer
         self._now = now

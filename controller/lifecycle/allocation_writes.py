@@ -14,7 +14,7 @@ from controller.cluster.cluster import Cluster
 from controller.reporting.report import Reporter
 from controller.writing.allocation_requests import AllocationRequests, AllocationWrite
 from controller.writing.in_flight import InFlight, WriteAnswer
-from controller.writing.writer import Writer
+from controller.writing.writers import Writers
 from dra.allocator.problem import Decision
 from dra.claims.claims import Claim
 from dra.claims.requests.wants import ClaimWants
@@ -40,7 +40,7 @@ class AllocationWrites:
     def __init__(  # noqa: PLR0913 - its collaborators
         self,
         cluster: Cluster,
-        writer: Writer,
+        writers: Writers,
         reporter: Reporter,
         in_flight: InFlight,
         *,
@@ -48,13 +48,13 @@ class AllocationWrites:
         now: Callable[[], float],
     ) -> None:
         self._cluster = cluster
-        self._writer = writer
+        self._unanswered = writers.claims.unanswered
         self._now = now
         self._labels = Allowance(burst=LABELS_AT_ONCE, refill_seconds=LABEL_PAUSE_SECONDS)
         self._reporter = reporter
         self._in_flight = in_flight
         self._gate = gate
-        self._requests = AllocationRequests(writer, finalizer=cluster.finalizer, gate=gate)
+        self._requests = AllocationRequests(writers, finalizer=cluster.finalizer, gate=gate)
         self._unknown: dict[str, AllocationWrite] = {}
         self._lifted: set[str] = set()
 
@@ -91,7 +91,7 @@ class AllocationWrites:
 
     def forget_claim(self, uid: str) -> None:
         """The claim is gone, or its state is known."""
-        self._writer.unanswered.forget(uid)
+        self._unanswered.forget(uid)
         write = self._unknown.pop(uid, None)
         if write is not None:
             self._cluster.end_write(write.claim.ref)

@@ -10,7 +10,7 @@ from functools import partial
 
 from controller.cluster.cluster import Cluster
 from controller.lifecycle.claimwrites import ClaimWrites
-from controller.writing.writer import Writer
+from controller.writing.claim_writer import ClaimWriter
 from dra.cel.kinds import Question, UnansweredError
 from dra.claims.claims import Claim
 from dra.claims.reading import KnownClaim
@@ -79,7 +79,7 @@ class Ender:
         self,
         cluster: Cluster,
         reader: Reader,
-        writer: Writer,
+        writer: ClaimWriter,
         *,
         writes: ClaimWrites,
         at_creation: bool,

@@ -11,7 +11,7 @@ from functools import partial
 from controller.cluster.cluster import Cluster
 from controller.lifecycle.claimwrites import ClaimWrites
 from controller.reporting.report import Reporter
-from controller.writing.writer import Writer
+from controller.writing.claim_writer import ClaimWriter
 from dra.claims.reading import KnownClaim
 from dra.claims.reasons import Obstacle, Reason
 from dra.pods.pods import Pod
@@ -21,7 +21,7 @@ class GivingUp:
     """Finds and gives up what pods that are not bound have."""
 
     def __init__(
-        self, cluster: Cluster, writer: Writer, reporter: Reporter, *, writes: ClaimWrites
+        self, cluster: Cluster, writer: ClaimWriter, reporter: Reporter, *, writes: ClaimWrites
     ) -> None:
         self._cluster = cluster
         self._writer = writer

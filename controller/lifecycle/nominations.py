@@ -16,7 +16,7 @@ from types import NoneType
 
 from controller.cluster.cluster import Cluster
 from controller.writing.in_flight import InFlight, WriteAnswer
-from controller.writing.writer import Writer
+from controller.writing.pod_writer import PodWriter
 from dra.common.resources import Obj, ObjectKey
 from dra.kube.errors import ConflictError, ForbiddenError
 from dra.kube.timing import Backoff
@@ -56,7 +56,7 @@ class Nominations:
     def __init__(
         self,
         cluster: Cluster,
-        writer: Writer,
+        writer: PodWriter,
         in_flight: InFlight,
         settle: Settle,
         *,

@@ -12,7 +12,7 @@ from functools import partial
 
 from controller.cluster.cluster import Cluster
 from controller.lifecycle.claimwrites import ClaimWrites
-from controller.writing.writer import Writer
+from controller.writing.claim_writer import ClaimWriter
 from dra.allocator.admin_access import looks_only
 from dra.allocator.allocate import Allocator
 from dra.allocator.fleet.view import FleetView
@@ -32,7 +32,7 @@ class PartialAllocations:
         self,
         cluster: Cluster,
         reader: Reader,
-        writer: Writer,
+        writer: ClaimWriter,
         *,
         writes: ClaimWrites,
         allocator: Allocator,

@@ -10,7 +10,7 @@ from functools import partial
 
 from controller.cluster.cluster import Cluster
 from controller.lifecycle.claimwrites import ClaimWrites
-from controller.writing.writer import Writer
+from controller.writing.claim_writer import ClaimWriter
 from dra.claims.claims import Claim
 from dra.common.resources import Obj, ObjectKey
 
@@ -18,7 +18,7 @@ from dra.common.resources import Obj, ObjectKey
 class ScheduledClaims:
     """Labels one claim after the other."""
 
-    def __init__(self, cluster: Cluster, writer: Writer, *, writes: ClaimWrites) -> None:
+    def __init__(self, cluster: Cluster, writer: ClaimWriter, *, writes: ClaimWrites) -> None:
         self._cluster = cluster
         self._writer = writer
         self._writes = writes

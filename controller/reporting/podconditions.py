@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from controller.writing.outbox import Outbox
-from controller.writing.writer import Writer
+from controller.writing.pod_writer import PodWriter
 from dra.claims.conditions import claims_allocated
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.fair_queue import FairQueue
@@ -58,7 +58,7 @@ class PodConditions:
     """
 
     def __init__(
-        self, writer: Writer, outbox: Outbox, *, driver: str, now: Callable[[], float]
+        self, writer: PodWriter, outbox: Outbox, *, driver: str, now: Callable[[], float]
     ) -> None:
         self._writer = writer
         self._outbox = outbox

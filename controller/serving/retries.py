@@ -9,7 +9,7 @@ from controller.queue.overtaking.fairness import WaitingLine
 from controller.queue.overtaking.line import urgency
 from controller.reporting.report import Reporter
 from controller.serving.agenda import Agenda
-from controller.writing.writer import NotLeadingError, RefusedError
+from controller.writing.leader_requests import NotLeadingError, RefusedError
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import ObjectKey
 from dra.kube.errors import (

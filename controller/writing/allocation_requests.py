@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from controller.writing.writer import Writer
+from controller.writing.writers import Writers
 from dra.allocator.problem import Decision, Pick
 from dra.claims.allocation import Allocation
 from dra.claims.claims import Claim, read_claim
@@ -52,8 +52,8 @@ class AllocationWrite:
 class AllocationRequests:
     """Makes the requests of one decision after the other. Thread-safe."""
 
-    def __init__(self, writer: Writer, *, finalizer: str, gate: str) -> None:
-        self._writer = writer
+    def __init__(self, writers: Writers, *, finalizer: str, gate: str) -> None:
+        self._claims, self._pods = writers.claims, writers.pods
         self._finalizer = finalizer
         self._gate = gate
 
@@ -67,17 +67,17 @@ class AllocationRequests:
     ) -> Iterator[Obj]:
         """Write the claims, lift the gate of ``pod`` if ``lifting``, label some of the claims.
 
-        Yields the claims as stored. What the writer raises goes through.
+        Yields the claims as stored. What the writers raise goes through.
         """
         last: dict[str, Obj] = {}
         for write in writes:
             claim = write.claim
             node = write.decision.node
             if self._finalizer not in claim.finalizers:
-                stored = self._writer.add_finalizer(claim, node=node)
+                stored = self._claims.add_finalizer(claim, node=node)
                 yield stored
                 claim = read_claim(stored)
-            stored = self._writer.allocate(
+            stored = self._claims.allocate(
                 claim,
                 write.picks,
                 node=node,
@@ -88,14 +88,14 @@ class AllocationRequests:
             yield stored
             last[claim.ref.uid] = stored
         if lifting:
-            self._writer.lift_gate(pod, self._gate)
+            self._pods.lift_gate(pod, self._gate)
         for write in labelled:
             yield self._labelled(last[write.claim.ref.uid], write.decision.node)
 
     def _labelled(self, stored: Obj, node: str) -> Obj:
         """The claim with the label of its node, without which its slice is made a little later."""
         try:
-            return self._writer.label(stored, node=node)
+            return self._claims.label(stored, node=node)
         except KubeError as error:
             _log.debug("not labelled: %s", error)
             return stored

@@ -12,8 +12,8 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
+from controller.writing.leader_requests import NotLeadingError
 from controller.writing.outbox import SENDERS, Outbox
-from controller.writing.writer import NotLeadingError
 from dra.common.resources import Obj, ObjectKey
 
 _log = logging.getLogger(__name__)

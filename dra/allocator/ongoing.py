@@ -19,7 +19,7 @@ from dra.allocator.fleet.view import Candidate
 from dra.allocator.node_order import node_tiers
 from dra.allocator.places import Places
 from dra.allocator.problem import Decision, GivenUp, OpenRequest, Outcome, Problem
-from dra.allocator.scoring.score import POLICIES, Cost
+from dra.allocator.scoring.score import Cost
 from dra.allocator.search.budget import Budget
 from dra.allocator.search.rooms import Rooms
 from dra.allocator.search.search import Search
@@ -111,7 +111,7 @@ class OngoingDecision:
     def _decide_single(self, request: OpenRequest, search: Search) -> Part:
         """One device, alike on GPUs of one kind: the first candidate on a node that fits."""
         want, fleet = request.want, self._places.fleet
-        candidates, policy = fleet.candidates, POLICIES[want.policy]
+        candidates, policy = fleet.candidates, search.policies[want.policy]
         fits: dict[str, bool] = {}
         found: Candidate | None = None
         equals: dict[str, Candidate] = {}

@@ -6,7 +6,8 @@ HAMi (``pkg/device/nvidia/device.go``: ``GenerateResourceRequests``, and ``mutat
 for the one that is meant where ``nvidia.com/gpu`` lacks). ``nvidia.com/gpumem-percentage`` says the
 same in percent of a GPU, and counts where there is no amount. In a GPU's MIG mode HAMi chooses a
 slice by memory alone, so ``nvidia.com/gpucores`` goes with the rest, and alone it means all of the
-memory; several may lie on one GPU.
+memory; several may lie on one GPU. ``nvidia.com/priority`` is between processes that share a GPU
+(its chart's ``resourcePriority``, which its scheduler ignores), and goes with the rest as well.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ GPUS = "nvidia.com/gpu"
 MEMORY = "nvidia.com/gpumem"
 PERCENTAGE = "nvidia.com/gpumem-percentage"
 CORES = "nvidia.com/gpucores"
-BESIDE_MEMORY = (GPUS, PERCENTAGE, CORES)
+PRIORITY = "nvidia.com/priority"
+BESIDE_MEMORY = (GPUS, PERCENTAGE, CORES, PRIORITY)
 """Limits that belong to an ask by memory."""
 
 MOST = 64

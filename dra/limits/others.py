@@ -1,9 +1,4 @@
-"""Pods written for other systems, in the words that are understood here, and what has none.
-
-InstaSlice renames ``nvidia.com/mig-*`` in its webhook to ``instaslice.redhat.com/mig-*`` (operator)
-or ``mig.das.com/*`` (Dynamic Accelerator Slicer), and adds a gate, a finalizer and a ConfigMap.
-Volcano's vGPU plugin counts memory in MiB as HAMi does, unless its ``gpuMemoryFactor`` is not 1.
-"""
+"""Pods written for other systems, as pods that are understood here, and what has no counterpart."""
 
 from __future__ import annotations
 
@@ -11,34 +6,48 @@ import copy
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 from dra.common.resources import Obj, at
 from dra.limits.asks import CORES, GPUS, MEMORY, MOST, PERCENTAGE, asks, served
+from dra.limits.renaming import MODES, fill, rename, take
 
 Path = tuple[str | int, ...]
 
-_INSTASLICE = re.compile(
-    r"(?:instaslice\.redhat\.com/mig-|mig\.das\.com/(?:mig-)?)([1-9][0-9]*g\..+)"
-)
-_VOLCANO = {
-    "volcano.sh/vgpu-number": GPUS,
-    "volcano.sh/vgpu-memory": MEMORY,
-    "volcano.sh/vgpu-cores": CORES,
-    "volcano.sh/vgpu-memory-percentage": PERCENTAGE,
-}
 _COMPUTE_INSTANCE = re.compile(r"nvidia\.com/mig-[1-9]c\.")
 _NOS = re.compile(r"nvidia\.com/gpu-[0-9]+gb")
-_DROPPED = re.compile(r"instaslice\.redhat\.com/accelerator-memory-quota|org\.instaslice/.*")
 _GATES = ("instaslice.redhat.com/accelerator", "org.instaslice/accelarator")
 _SCHEDULERS = ("das-scheduler", "hami-scheduler")
 _RUNTIME_CLASS = "nvidia-legacy"
-_MODES = ("nvidia.com/vgpu-mode", "volcano.sh/vgpu-mode")
+_OTHER_MODES = {
+    "hami-core": "limits by a library (hami-core) have no counterpart: a slice has memory and "
+    "cores of its own; take the annotation off for one",
+    "mps": "limits do not ask for MPS: write a claim with sharing.strategy 'MPS', or take the "
+    "annotation off for a slice",
+}
+"""By mode, the reason why it has no counterpart."""
+
 _CHOICES = {
-    f"nvidia.com/{word}-{kind}": attribute
-    for kind, attribute in (("gputype", "productName"), ("gpuuuid", "parentUUID"))
+    f"{prefix}{word}-{kind}": "limits do not choose GPUs: write a claim with a selector on "
+    f"attribute {attribute}, or a nodeSelector"
+    for prefix, kind, attribute in (
+        ("nvidia.com/", "gputype", "productName"),
+        ("nvidia.com/", "gpuuuid", "parentUUID"),
+        ("volcano.sh/vgpu-", "gpuuuid", "parentUUID"),
+    )
     for word in ("use", "nouse")
 }
+_WITHOUT_EFFECT = {
+    "nvidia.com/numa-bind": "it counts as nothing here: for slices beside each other write a claim "
+    "with matchAttribute resource.kubernetes.io/pcieRoot",
+    "volcano.sh/vgpu-podgroup-policy": "it counts as nothing here: slices are spread over GPUs by "
+    "hami.io/gpu-scheduler-policy: spread",
+}
+_ANNOTATIONS = {
+    **{key: (True, message) for key, message in _CHOICES.items()},
+    **{key: (False, message) for key, message in _WITHOUT_EFFECT.items()},
+}
+"""By annotation, whether the pod is refused for it, and why."""
+
 _GPU_POLICY = "hami.io/gpu-scheduler-policy"
 _REFUSALS = {
     PERCENTAGE: f"it has to be a whole number from 1 to 100, and {GPUS} one from 1 to {MOST}",
@@ -81,7 +90,9 @@ def translate(pod: Obj) -> Translation:
     concerned = False
     for path, container in _containers(made):
         before = copy.deepcopy(container)
-        findings += _of_container(path, container, _rename(container))
+        former = rename(container)
+        fill(container, at(made, "metadata", "annotations", default={}))
+        findings += _of_container(path, container, former)
         concerned = concerned or before != container or bool(served(container))
     slices: dict[str, int] = {}
     for _, container in _containers(made):
@@ -97,23 +108,6 @@ def _containers(pod: Obj) -> Iterator[tuple[Path, Obj]]:
         for index, container in enumerate(at(pod, "spec", kind)):
             if isinstance(container, dict):
                 yield ("spec", kind, index), container
-
-
-def _rename(container: Obj) -> dict[str, str]:
-    """Give limits and requests the names of the device plugin and HAMi; old names by new."""
-    former: dict[str, str] = {}
-    for part in ("limits", "requests"):
-        amounts = at(container, "resources", part, default={})
-        for name in [*amounts]:
-            new = _VOLCANO.get(name)
-            if found := _INSTASLICE.fullmatch(name):
-                new = f"nvidia.com/mig-{found[1].replace('+', '.')}"
-            if new is not None:
-                former[new] = name
-                amounts[new] = amounts.pop(name)
-            elif _DROPPED.fullmatch(name):
-                del amounts[name]
-    return former
 
 
 def _of_container(path: Path, container: Obj, former: dict[str, str]) -> Iterator[Finding]:
@@ -156,23 +150,14 @@ def _of_pod(pod: Obj) -> Iterator[Finding]:
     """Take off what only serves another system; say what is lost."""
     metadata, spec = at(pod, "metadata", default={}), pod["spec"]
     annotations = at(metadata, "annotations", default={})
-    for key in _MODES:
-        if "hami-core" in str(annotations.get(key, "")):
-            yield Finding(
-                ("metadata", "annotations", key),
-                refused=True,
-                message="limits by a library (hami-core) have no counterpart: a slice has memory "
-                "and cores of its own; take the annotation off for one",
-            )
-        annotations.pop(key, None)
-    for key, attribute in _CHOICES.items():
-        if key in annotations:
-            yield Finding(
-                ("metadata", "annotations", key),
-                refused=True,
-                message="limits do not choose GPUs: write a claim with a selector on attribute "
-                f"{attribute}, or a nodeSelector",
-            )
+    for key in MODES:
+        mode = str(annotations.pop(key, ""))
+        for word, message in _OTHER_MODES.items():
+            if word in mode and "mig" not in mode:
+                yield Finding(("metadata", "annotations", key), refused=True, message=message)
+    for key in sorted(annotations.keys() & _ANNOTATIONS.keys()):
+        refused, message = _ANNOTATIONS[key]
+        yield Finding(("metadata", "annotations", key), refused=refused, message=message)
     policy = annotations.get(_GPU_POLICY)
     if policy not in (None, "binpack", "spread"):
         yield Finding(
@@ -180,17 +165,9 @@ def _of_pod(pod: Obj) -> Iterator[Finding]:
             refused=False,
             message=f"{policy!r} counts as nothing here: allowed are binpack and spread",
         )
-    _take(metadata, "finalizers", lambda each: each in _GATES)
-    _take(spec, "schedulingGates", lambda each: each.get("name") in _GATES)
+    take(metadata, "finalizers", lambda each: each in _GATES)
+    take(spec, "schedulingGates", lambda each: each.get("name") in _GATES)
     if spec.get("schedulerName") in _SCHEDULERS:
         del spec["schedulerName"]
     if spec.get("runtimeClassName") == _RUNTIME_CLASS:
         del spec["runtimeClassName"]
-
-
-def _take(holder: Obj, field: str, unwanted: Any) -> None:
-    """Take entries off a list, and the list if none is left."""
-    if field in holder:
-        holder[field] = [each for each in holder[field] or () if not unwanted(each)]
-        if not holder[field]:
-            del holder[field]

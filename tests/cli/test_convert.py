@@ -110,6 +110,22 @@ def test_lint_finds_nothing_in_what_it_prints(
             pod("volcano.sh/vgpu-number: 1, volcano.sh/vgpu-memory: 3k, volcano.sh/vgpu-cores: 50"),
             "nvidia.com-gpumem-3000",
         ),
+        (
+            pod("volcano.sh/vgpu-memory: 3000, volcano.sh/vgpu-memory-percentage: 30"),
+            "nvidia.com-gpumem-percentage-30",
+        ),
+        (pod("volcano.sh/gpu-memory: 1024"), "nvidia.com-gpumem-1024"),
+        (
+            pod("nvidia.com/gpu: 1", metadata=", annotations: {nvidia.com/vgpu-mode: mig}"),
+            "nvidia.com-gpumem-percentage-100",
+        ),
+        (
+            pod(
+                "nvidia.com/gpumem: 3000, nvidia.com/priority: 0",
+                metadata=", annotations: {nvidia.com/vgpu-mode: 'hami-core,mig'}",
+            ),
+            "nvidia.com-gpumem-3000",
+        ),
     ],
 )
 def test_each_system_has_its_words(
@@ -132,8 +148,12 @@ def test_what_only_serves_another_system_goes(
         "  schedulingGates: [{name: instaslice.redhat.com/accelerator}, {name: mine}]",
         ", finalizers: [instaslice.redhat.com/accelerator]",
     )
+    of_theirs = "{configMapRef: {name: 5b8e0a9c-0a52-4c07-9f6b-2f4f3b1d9a10}}"
+    of_mine = "{configMapRef: {name: mine}}"
+    text = text.replace("image: busybox", f"image: busybox\n    envFrom: [{of_theirs}, {of_mine}]")
     _, out = convert(capsys, tmp_path, text)
     made = objects(out)[1]
+    assert made["spec"]["containers"][0]["envFrom"] == [yaml.safe_load(of_mine)]
     assert made["metadata"] == {"name": "p"}
     assert made["spec"].keys() == {"schedulingGates", "containers", "resourceClaims"}
     assert made["spec"]["schedulingGates"] == [{"name": "mine"}]
@@ -175,6 +195,8 @@ def test_what_has_no_counterpart_stays_and_says_why(
         ("volcano.sh/vgpu-mode: hami-core", "limits by a library (hami-core)"),
         ("nvidia.com/use-gputype: A100", "a selector on attribute productName"),
         ("nvidia.com/nouse-gpuuuid: GPU-1", "a selector on attribute parentUUID"),
+        ("volcano.sh/vgpu-use-gpuuuid: GPU-1", "a selector on attribute parentUUID"),
+        ("volcano.sh/vgpu-mode: mps", "a claim with sharing.strategy 'MPS'"),
     ],
 )
 def test_annotations_that_choose_what_limits_cannot_are_refused(
@@ -201,6 +223,13 @@ def test_annotations_that_choose_what_limits_cannot_are_refused(
                 metadata=", annotations: {hami.io/gpu-scheduler-policy: topology-aware}",
             ),
             "'topology-aware' counts as nothing here: allowed are binpack and spread",
+        ),
+        (
+            pod(
+                "volcano.sh/vgpu-memory: 3000",
+                metadata=", annotations: {volcano.sh/vgpu-podgroup-policy: spread}",
+            ),
+            "it counts as nothing here: slices are spread over GPUs by hami.io/gpu-scheduler",
         ),
     ],
 )

@@ -102,9 +102,47 @@ def test_a_claim_for_nvidias_driver_becomes_one_for_this(
     assert main(["lint", "--strict", str(made)]) == 0, capsys.readouterr().out
 
 
+BETA = """\
+apiVersion: resource.k8s.io/v1beta1
+kind: ResourceClaimTemplate
+metadata: {name: t}
+spec:
+  spec:
+    devices:
+      requests:
+      - name: a
+        deviceClassName: mig.nvidia.com
+        selectors:
+        - cel: {expression: "device.attributes['gpu.nvidia.com'].profile == '1g.5gb'"}
+      - {name: b, deviceClassName: mig.nvidia.com, count: 2}
+      constraints:
+      - {requests: [], matchAttribute: gpu.nvidia.com/parentUUID}
+"""
+"""As in demo/specs/quickstart/v1beta1/gpu-test4.yaml of the same."""
+
+
+def test_a_claim_of_an_older_version_for_slices_of_one_gpu(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    code, [template], _ = converted(capsys, tmp_path, BETA)
+    assert (code, template["apiVersion"]) == (0, "resource.k8s.io/v1")
+    devices = template["spec"]["spec"]["devices"]
+    assert [[*request] for request in devices["requests"]] == [["name", "exactly"]] * 2
+    assert devices["requests"][1]["exactly"] == {"deviceClassName": "mig.dra.dev", "count": 2}
+    assert devices["constraints"] == [{"requests": [], "matchAttribute": "mig.dra.dev/parentUUID"}]
+    made = tmp_path / "made.yaml"
+    made.write_text(yaml.safe_dump(template))
+    assert main(["lint", "--strict", str(made)]) == 0, capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("text", "code", "told"),
     [
+        (
+            BETA.replace("v1beta1", "v1alpha2"),
+            1,
+            "write requests as in resource.k8s.io/v1 (NVIDIA's demo/specs/quickstart/v1)",
+        ),
         (claim("MigDeviceConfig", "{strategy: TimeSlicing}"), 0, "no effect on slices there"),
         (
             claim("GpuConfig", "{strategy: MPS, mpsConfig: {multiUser: true}}"),

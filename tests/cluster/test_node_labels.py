@@ -11,7 +11,7 @@ import pytest
 
 from controller.cluster.cluster import Cluster
 from controller.keeping.nodelabels import NodeLabels
-from controller.writing.writer import Writer
+from controller.writing.writers import make_writers
 from dra.cel.kinds import Kinds
 from dra.common.resources import Obj
 from dra.gpu.node_labels import DISCOVERED
@@ -44,7 +44,7 @@ class Site:
             certificate=plane.certificate,
             token=installation.token(CONTROLLER),
         )
-        writer = Writer(
+        writers = make_writers(
             KubeApi.connect(str(kubeconfig), user_agent="test"),
             driver=DRIVER,
             finalizer=FINALIZER,
@@ -52,7 +52,7 @@ class Site:
             leads=lambda: True,
         )
         self.cluster = Cluster(DRIVER, FINALIZER, Kinds(None))
-        self.keeper = NodeLabels(self.cluster, writer, lambda: 0.0, enabled=True)
+        self.keeper = NodeLabels(self.cluster, writers.objects, lambda: 0.0, enabled=True)
 
     def look(self, name: str) -> dict[str, str]:
         """Have a node looked at as it is now; returns its labels after that."""

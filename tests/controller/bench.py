@@ -16,7 +16,7 @@ from controller.reporting.report import Reporter
 from controller.serving.evaluations import Evaluations
 from controller.writing.in_flight import InFlight
 from controller.writing.outbox import Outbox
-from controller.writing.writer import Writer
+from controller.writing.writers import make_writers
 from dra.cel.cel import Selectors
 from dra.cel.kinds import Kinds
 from dra.cel.questions import Evaluator
@@ -251,7 +251,7 @@ class Bench:
                 wake=lambda: None,
                 now=lambda: self.time,
             )
-        self.writer = Writer(
+        self.writers = make_writers(
             self.api,
             driver=DRIVER,
             finalizer=FINALIZER,
@@ -263,10 +263,10 @@ class Bench:
         self.engine = Engine(
             self.cluster,
             Reader(DRIVER, kinds, self.cluster.classes),
-            writer=self.writer,
+            writers=self.writers,
             reporter=Reporter(
                 self.recorder,
-                PodConditions(self.writer, self.outbox, driver=DRIVER, now=lambda: self.time),
+                PodConditions(self.writers.pods, self.outbox, driver=DRIVER, now=lambda: self.time),
                 lambda: self.time,
                 observer=observer,
             ),
@@ -298,7 +298,7 @@ class Bench:
     def fence(self, mark: str = "fence") -> Fence:
         """The fence that this leader raises around the claims that it knows."""
         in_flight = InFlight(self.outbox, lambda: None)
-        return Fence(self.cluster, self.writer, in_flight, mark=mark, now=lambda: self.time)
+        return Fence(self.cluster, self.writers.claims, in_flight, mark=mark, now=lambda: self.time)
 
     def run(self, *, seconds: float = 0.0) -> None:
         """Let time pass, then do all work that is due; the answers of writes are watched."""

@@ -182,7 +182,7 @@ class Succession(Story):
         """The leader ends with any of its requests on their way, and the next one begins."""
         self._leave()
         former = self.bench
-        left = former.writer.unanswered.fitting(former.cluster.claims)
+        left = former.writers.claims.unanswered.fitting(former.cluster.claims)
         self.settled = self.settled and not left
         self.seen.clear()
         self.desk = Desk()

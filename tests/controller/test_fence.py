@@ -11,7 +11,7 @@ import pytest
 
 from controller.engine.fence import PATIENCE_SECONDS, Fence
 from controller.writing.in_flight import LIMIT
-from controller.writing.writer import NotLeadingError
+from controller.writing.leader_requests import NotLeadingError
 from dra.common.resources import RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.errors import (
     ConflictError,
@@ -298,4 +298,4 @@ def test_a_refusal_of_another_claims_uid_says_that_this_one_is_gone() -> None:
     known = bench.cluster.claims["default", "c"].claim
     bench.api.put(RESOURCE_CLAIMS, {**obj, "metadata": {**obj["metadata"], "uid": "another"}})
     with pytest.raises(ObjectNotFoundError, match="is another"):
-        bench.writer.fence(known, "mark")
+        bench.writers.claims.fence(known, "mark")

@@ -6,7 +6,7 @@ import copy
 
 import pytest
 
-from controller.writing.writer import NotLeadingError
+from controller.writing.leader_requests import NotLeadingError
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.kube.errors import KubeError, ObjectNotFoundError
 from tests.controller.desk import after_write, at_desk, on_write, served_half, settle, wants, watch

@@ -17,7 +17,7 @@ from dra.allocator.scoring.score import POLICIES
 from dra.allocator.search.search import Search
 from dra.common.resources import Obj
 from dra.gpu.geometry import Geometry, Occupant
-from dra.gpu.inventory import Gpu, Instance, InstanceState
+from dra.gpu.inventory import Gpu, IdleInstance, Instance, InstanceState
 from tests.controller.deciding import problem
 from tests.controller.objects import (
     claim,
@@ -57,8 +57,20 @@ def gpus(draw: st.DrawFn, minor: int, name: str) -> Gpu:
             profile, placement = draw(st.sampled_from(fitting))
             usage = geometry.add(usage, Occupant(placement, profile.id))
             instances.append(Instance(placement, InstanceState.FOREIGN, profile_id=profile.id))
+    idle: list[IdleInstance] = []
+    for _ in range(draw(st.integers(0, 2)) if mig else 0):
+        profile = draw(st.sampled_from(geometry.profiles))
+        placement = draw(st.sampled_from(profile.placements))
+        namespace = draw(st.sampled_from(["default", "default", "other"]))
+        idle.append(IdleInstance(placement, profile.id, namespace))
     made = gpu(
-        minor, name, geometry=geometry, mig=mig, instances=tuple(instances), unavailable=unavailable
+        minor,
+        name,
+        geometry=geometry,
+        mig=mig,
+        instances=tuple(instances),
+        unavailable=unavailable,
+        idle=tuple(idle),
     )
     return replace(made, product_name="NVIDIA A100-PCIE-40GB") if draw(st.booleans()) else made
 

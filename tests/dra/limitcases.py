@@ -42,7 +42,7 @@ def _slices(*numbers: int, kind: str = "1g.5gb") -> list[str]:
 
 _LEFT_ALONE: dict[str, dict[str, Any]] = {
     "nothing": {"cpu": "1"},
-    "a whole GPU": {GPU: 1},
+    "a whole GPU": {GPU: 1, "nvidia.com/priority": 1},
     "more than all of the memory": {GPU: 1, PERCENT: 101},
     "more than all cores": {GPU: 1, CORES: 101},
     "cores and no memory": {GPU: 1, CORES: 30, PERCENT: 0},
@@ -105,7 +105,7 @@ CASES = [
     ),
     Case(
         "by memory",
-        {"a": {GPU: 2, MEM: 8000, "nvidia.com/gpucores": 30}},
+        {"a": {GPU: 2, MEM: 8000, "nvidia.com/gpucores": 30, "nvidia.com/priority": 0}},
         [f"gpumem-8000-{n}=nvidia.com-gpumem-8000" for n in (0, 1)],
         {"a": ["gpumem-8000-0", "gpumem-8000-1"]},
     ),

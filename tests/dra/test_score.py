@@ -182,7 +182,7 @@ def test_old_demand_fades() -> None:
 
 
 def test_among_equals_sws_takes_the_gpu_with_more_instances() -> None:
-    move = Move(Placement(0, 1), EMPTY, (0,), {1: 0}, 0)
+    move = Move(Placement(0, 1), 19, EMPTY, (0,), {1: 0}, 0)
     few, many = (Situation(EMPTY, n, 8, Weights((1.0,), 1)) for n in (1, 4))
     assert sws(many, move) < sws(few, move)
 

@@ -15,7 +15,7 @@ from controller.cluster.cluster import Cluster
 from controller.lifecycle.failures.wishes import last_wish
 from controller.reporting.report import Reporter
 from controller.writing.in_flight import InFlight, WriteAnswer
-from controller.writing.writer import Writer
+from controller.writing.pod_writer import PodWriter
 from dra.claims.conditions import PREPARE_FAILED, PREPARE_FAILING, failed_prepare
 from dra.claims.reading import KnownClaim
 from dra.claims.reasons import Obstacle, Reason
@@ -47,7 +47,7 @@ class Evictions:
     def __init__(
         self,
         cluster: Cluster,
-        writer: Writer,
+        writer: PodWriter,
         reporter: Reporter,
         *,
         in_flight: InFlight,

@@ -13,7 +13,7 @@ from controller.cluster.cluster import Cluster
 from controller.lifecycle.claimwrites import ClaimWrites
 from controller.queue.exclusions import Exclusions
 from controller.reporting.report import Reporter
-from controller.writing.writer import Writer
+from controller.writing.claim_writer import ClaimWriter
 from dra.claims.conditions import failed_prepare
 from dra.claims.reading import KnownClaim
 from dra.claims.reasons import Obstacle, Reason
@@ -27,7 +27,7 @@ class FailedPrepares:
     def __init__(
         self,
         cluster: Cluster,
-        writer: Writer,
+        writer: ClaimWriter,
         reporter: Reporter,
         *,
         writes: ClaimWrites,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from controller.cluster.cluster import Cluster
 from controller.writing.in_flight import InFlight, WriteAnswer
-from controller.writing.writer import Writer
+from controller.writing.pod_writer import PodWriter
 from dra.common.resources import Obj, at
 from dra.gpu.holdings import find_blocker
 from dra.gpu.inventory import FailedClaim, Inventory
@@ -49,7 +49,7 @@ class PrepareRetries:
     def __init__(
         self,
         cluster: Cluster,
-        writer: Writer,
+        writer: PodWriter,
         *,
         in_flight: InFlight,
         now: Callable[[], float],

@@ -18,7 +18,8 @@ from controller.cluster.cluster import Cluster
 from controller.cluster.known_claims import newer
 from controller.cluster.known_nodes import SpecReservations
 from controller.writing.in_flight import InFlight, WriteAnswer
-from controller.writing.writer import NotLeadingError, Writer
+from controller.writing.leader_requests import NotLeadingError
+from controller.writing.object_writer import ObjectWriter
 from dra.common.resources import Obj
 from dra.gpu.reservations import MOST, MOST_DEVICES, Reservation, as_fields, reservations_of
 from dra.kube.errors import ConflictError, ForbiddenError, ObjectNotFoundError
@@ -66,7 +67,12 @@ class ReservationWrites:
     """
 
     def __init__(
-        self, cluster: Cluster, writer: Writer, in_flight: InFlight, *, now: Callable[[], float]
+        self,
+        cluster: Cluster,
+        writer: ObjectWriter,
+        in_flight: InFlight,
+        *,
+        now: Callable[[], float],
     ) -> None:
         self._cluster = cluster
         self._writer = writer

@@ -19,6 +19,7 @@ from dra.allocator.scoring.score import Cost, Policy, Situation, Weights
 from dra.cel.kinds import GpuKind, Kinds, Offer
 from dra.common.cache import BoundedCache
 from dra.gpu.geometry import Placement, Profile, Usage
+from dra.gpu.inventory import IdleInstance
 
 _SELECTED_BYTES = 16 * 2**20
 
@@ -47,6 +48,7 @@ class Candidates:
     def __init__(self, kinds: Kinds) -> None:
         self.whole = 0
         self.shared = 0
+        self._idle = 0
         self._kinds = kinds
         self._members: dict[GeometryIndex, dict[GpuKind, int]] = {}
         self._states: dict[GpuId, GpuState] = {}
@@ -54,13 +56,21 @@ class Candidates:
             _SELECTED_BYTES, weigh=_weight
         )
 
+    @property
+    def has_idle(self) -> bool:
+        """True if there are idle slices on any."""
+        return bool(self._idle)
+
     def enter(self, state: GpuState) -> None:
         """Take a GPU in, in its present state."""
         if state.geometry_index is None:
             self.whole += 1
             self.shared += state.gpu.sharing is not None
         elif state.counted:
-            state.geometry_index.put(state.id, state.usage, instances=state.instances)
+            state.geometry_index.put(
+                state.id, state.usage, instances=state.instances, idle=state.idle
+            )
+            self._idle += bool(state.idle)
             if state.kind not in self._members.get(state.geometry_index, ()):
                 self._open(state.geometry_index, state.kind)
             self._members[state.geometry_index][state.kind] += 1
@@ -73,6 +83,7 @@ class Candidates:
             self.shared -= state.gpu.sharing is not None
         elif self._states.pop(state.id, None) is not None:
             state.geometry_index.drop(state.id)
+            self._idle -= bool(state.idle)
             self._members[state.geometry_index][state.kind] -= 1
 
     def in_order(
@@ -167,15 +178,21 @@ class Candidates:
         gpus: Iterable[GpuState],
     ) -> Iterator[_Entry]:
         """Of each GPU that has any, the entry of ``_run`` that comes first."""
-        known: dict[tuple[Usage, int], tuple[Cost, Placement] | None] = {}
+        known: dict[tuple[Usage, int, tuple[IdleInstance, ...]], tuple[Cost, Placement] | None] = {}
         table = profile_offers.index.table
         for state in gpus:
             offer = profile_offers.offers.get(state.kind)
             if offer is None:
                 continue
-            seen = (state.usage, state.instances)
+            seen = (state.usage, state.instances, state.idle)
             if seen not in known:
-                situation = Situation(*seen, table.geometry.memory_slices, weights)
+                situation = Situation(
+                    state.usage,
+                    state.instances,
+                    table.geometry.memory_slices,
+                    weights,
+                    state.idle,
+                )
                 moves = table.moves(state.usage, profile_offers.profile)
                 judged = ((policy(situation, m), m.placement) for m in moves)
                 known[seen] = min(judged, default=None)

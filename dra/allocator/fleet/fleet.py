@@ -65,7 +65,7 @@ class Fleet:
             state.recount()
         self._enter(node.gpus)
         self._group_anew(node)
-        return before is None or _traits_of(before) != _traits_of(node)
+        return before is None or _rooms_of(before) != _rooms_of(node)
 
     def drop_inventory(self, node: str) -> bool:
         """Forget a node; False, because that makes no room."""
@@ -302,8 +302,8 @@ def _detach(node: NodeGpus, claim_uid: str) -> list[GpuState]:
     return touched
 
 
-def _traits_of(node: NodeGpus) -> list[Hashable]:
-    return [state.traits for state in node.gpus]
+def _rooms_of(node: NodeGpus) -> list[Hashable]:
+    return [state.room for state in node.gpus]
 
 
 def _claim_uids(inventory: Inventory) -> Iterable[str]:

@@ -9,7 +9,7 @@ from dra.allocator.scoring.geometry_index import GeometryIndex, GpuId
 from dra.cel.kinds import GpuKind
 from dra.gpu.geometry import EMPTY, Usage
 from dra.gpu.holdings import Device, Holding, holdings
-from dra.gpu.inventory import ClaimRef, Gpu, Inventory
+from dra.gpu.inventory import ClaimRef, Gpu, IdleInstance, Inventory
 from dra.gpu.shares import NONE_HELD, Ask, Share, SharesHeld, share_of, sum_of, why_full
 
 
@@ -20,6 +20,7 @@ class GpuState:
     ``blocked`` says why nothing can be placed, empty when something can. ``fingerprint`` is equal
     for GPUs that are in equal states: what one could give, so could the other. ``shares`` are those
     of the claims of a GPU that several may have, by UID; it is ``whole_held`` once all are given.
+    ``idle`` are the idle slices that nothing held lies on.
     """
 
     gpu: Gpu
@@ -30,6 +31,7 @@ class GpuState:
     claims: dict[tuple[str, Device], ClaimRef] = field(default_factory=dict)
     holdings: tuple[Holding, ...] = ()
     usage: Usage = EMPTY
+    idle: tuple[IdleInstance, ...] = ()
     whole_held: bool = False
     shares: dict[str, Share] = field(default_factory=dict)
     shared: SharesHeld | None = None
@@ -37,7 +39,12 @@ class GpuState:
 
     @property
     def traits(self) -> tuple[Hashable, ...]:
-        """All that decides what it could give; ``fingerprint`` stands for it in short."""
+        """All that decides what it gives; ``fingerprint`` stands for it in short."""
+        return *self.room, self.idle
+
+    @property
+    def room(self) -> tuple[Hashable, ...]:
+        """All that decides what it could give."""
         whole = self.whole_held if self.shared is None else self.shared
         return id(self.kind), self.blocked, self.usage, self.instances, whole
 
@@ -62,6 +69,12 @@ class GpuState:
             self.whole_held = self.shared.count >= self.gpu.sharing.shares
         if geometry is not None:
             self.usage = geometry.usage(h.occupant for h in self.holdings if h.occupant)
+        self.idle = tuple(
+            sorted(
+                (i for i in self.gpu.idle if not i.placement.mask & self.usage.mask),
+                key=lambda i: i.placement,
+            )
+        )
 
     def share(self, ask: Ask, namespace: str) -> Share | None:
         """The share that a claim would have; None of a GPU that is had whole or in slices."""

@@ -119,6 +119,11 @@ class _OverlaidCandidates:
         """Number of those that several claims may have."""
         return self._fleet.shared
 
+    @property
+    def has_idle(self) -> bool:
+        """True if there are idle slices on any GPU."""
+        return self._fleet.has_idle or any(state.idle for state in self._changed.values())
+
     def in_order(
         self, expressions: tuple[str, ...], policy: Policy, weights: WeightsOf
     ) -> Iterator[Candidate]:
@@ -158,7 +163,7 @@ class _OverlaidCandidates:
             if index is None or not state.counted:
                 continue
             slices = index.geometry.memory_slices
-            situation = Situation(state.usage, state.instances, slices, weights(index))
+            situation = Situation(state.usage, state.instances, slices, weights(index), state.idle)
             for offer in self._kinds.match_kind(expressions, kind).offers:
                 if offer.profile is None:
                     continue

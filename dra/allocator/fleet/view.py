@@ -62,6 +62,11 @@ class CandidatesView(Protocol):
         """Number of those that several claims may have."""
         ...
 
+    @property
+    def has_idle(self) -> bool:
+        """True if there are idle slices on any GPU."""
+        ...
+
     def in_order(
         self, expressions: tuple[str, ...], policy: Policy, weights: WeightsOf
     ) -> Iterator[Candidate]:

@@ -23,6 +23,7 @@ from dra.allocator.scoring.score import (
     scarcity_weights,
 )
 from dra.gpu.geometry import EMPTY, Geometry, Profile, Usage
+from dra.gpu.inventory import IdleInstance
 
 
 class GpuId(NamedTuple):
@@ -40,7 +41,7 @@ class RankedMove(NamedTuple):
     move: Move
 
 
-_State = tuple[Usage, int]
+_State = tuple[Usage, int, tuple[IdleInstance, ...]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,6 +50,7 @@ class _Group:
 
     usage: Usage
     instances: int
+    idle: tuple[IdleInstance, ...]
     gpus: list[GpuId] = field(default_factory=list)
 
 
@@ -69,9 +71,11 @@ class GeometryIndex:
     def __len__(self) -> int:
         return len(self._states)
 
-    def put(self, gpu: GpuId, usage: Usage, *, instances: int) -> None:
+    def put(
+        self, gpu: GpuId, usage: Usage, *, instances: int, idle: tuple[IdleInstance, ...] = ()
+    ) -> None:
         """Add a GPU, or say what is on it now; ``instances`` counts what makes up ``usage``."""
-        state = (usage, instances)
+        state = (usage, instances, idle)
         if self._states.get(gpu) == state:
             return
         self.drop(gpu)
@@ -121,7 +125,7 @@ class GeometryIndex:
         slices = self.geometry.memory_slices
         heap: list[tuple[Cost, GpuId, int, int, list[GpuId], Move]] = []
         for group, moves in self._moves[profile.id].values():
-            situation = Situation(group.usage, group.instances, slices, weights)
+            situation = Situation(group.usage, group.instances, slices, weights, group.idle)
             gpus = group.gpus
             heap += [(policy(situation, m), gpus[0], m.placement.start, 0, gpus, m) for m in moves]
         heapq.heapify(heap)

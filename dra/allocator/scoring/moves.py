@@ -15,7 +15,7 @@ from dra.gpu.geometry import Geometry, Occupant, Placement, Profile, Usage
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """Making an instance at ``placement``.
+    """Making an instance of the profile with NVML id ``profile_id`` at ``placement``.
 
     ``loss`` is, per profile of the geometry, how many of its feasible placements vanish. ``waste``
     is the number of memory slices, beyond those taken, that become unusable by any packing of the
@@ -24,6 +24,7 @@ class Move:
     """
 
     placement: Placement
+    profile_id: int
     after: Usage
     loss: tuple[int, ...]
     waste: Mapping[int, int] = field(compare=False)
@@ -116,6 +117,7 @@ class MoveTable:
         before = self.feasible(usage)
         return Move(
             placement=placement,
+            profile_id=profile.id,
             after=after,
             loss=tuple(b - a for b, a in zip(before, self.feasible(after), strict=True)),
             waste=_Waste(self, usage, after),

@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from dra.allocator.scoring.moves import Move, MoveTable
 from dra.gpu.geometry import Geometry, Usage
+from dra.gpu.inventory import IdleInstance
 
 HORIZON = 0.1
 """Demand to provide for, as a share of the cluster's memory slices."""
@@ -89,13 +90,15 @@ class Weights(NamedTuple):
 class Situation(NamedTuple):
     """All that a policy may look at besides the move: the GPU before it, and what slices weigh.
 
-    ``weights`` are those of ``scarcity_weights``; ``instances`` counts those on the GPU.
+    ``weights`` are those of ``scarcity_weights``; ``instances`` counts those on the GPU. ``idle``
+    take no room, and are no part of ``usage``.
     """
 
     usage: Usage
     instances: int
     memory_slices: int
     weights: Weights
+    idle: tuple[IdleInstance, ...] = ()
 
 
 Cost = tuple[float, ...]

@@ -21,6 +21,7 @@ from dra.allocator.search.constraint_values import (
 from dra.allocator.search.pricing import Prices, Pricing, add
 from dra.cel.kinds import Offer
 from dra.gpu.geometry import Occupant, Placement, Usage
+from dra.gpu.inventory import IdleInstance
 
 K = TypeVar("K")
 
@@ -70,18 +71,23 @@ def slice_options(  # noqa: PLR0913 - what the GPU is, and what is wanted of it
     target: Vector,
     allowed: Sequence[Iterable[Offer]],
     rules: ConstraintRules = UNCONSTRAINED,
+    idle: tuple[IdleInstance, ...] = (),
     budget: Budget | None = None,
 ) -> list[Option]:
     """Every combination of slices, up to ``target``, that fits a GPU in state ``usage``.
 
-    ``allowed`` are per type the offers that would do. Of combinations that are alike to other GPUs
-    only the cheapest is returned, the one found first (lowest starts) winning ties.
+    ``idle`` are the idle slices on it, ``allowed`` per type the offers that would do. Of
+    combinations that are alike to other GPUs only the cheapest is returned, the one found first
+    (lowest starts) winning ties.
 
     Raises:
         TooHardError: there are more of them than ``budget`` suffices for.
     """
     budget = budget or Budget()
-    slices = _Slices(usage, instances, pricing, target=target, allowed=allowed, rules=rules)
+    situation = Situation(
+        usage, instances, pricing.table.geometry.memory_slices, pricing.weights, idle
+    )
+    slices = _Slices(situation, pricing, target=target, allowed=allowed, rules=rules)
     layer = [(usage, nothing(len(target)))]
     best: dict[object, Option] = {}
     while layer:
@@ -97,12 +103,11 @@ def slice_options(  # noqa: PLR0913 - what the GPU is, and what is wanted of it
 
 
 class _Slices:
-    """The slices that a GPU which was in state ``empty`` could give to one want after another."""
+    """The slices that a GPU could give to one want after another; ``empty`` is it before them."""
 
-    def __init__(  # noqa: PLR0913 - what the GPU is, and what is wanted of it
+    def __init__(
         self,
-        empty: Usage,
-        instances: int,
+        empty: Situation,
         pricing: Pricing,
         *,
         target: Vector,
@@ -110,7 +115,6 @@ class _Slices:
         rules: ConstraintRules,
     ) -> None:
         self._empty = empty
-        self._instances = instances
         self._pricing = pricing
         self._prices = Prices(pricing)
         self._target = target
@@ -121,11 +125,8 @@ class _Slices:
         self, usage: Usage, option: Option, budget: Budget
     ) -> Iterator[tuple[Usage, Option]]:
         """``option`` with each slice more that still fits, and the GPU's usage then."""
-        situation = Situation(
-            usage,
-            self._instances + len(option.devices),
-            self._pricing.table.geometry.memory_slices,
-            self._pricing.weights,
+        situation = self._empty._replace(
+            usage=usage, instances=self._empty.instances + len(option.devices)
         )
         for index, wanted in enumerate(self._target):
             if option.take[index] < wanted:
@@ -140,7 +141,7 @@ class _Slices:
         if values is None:
             return
         used, bound = values
-        seen = _seen_by(index, option, situation, pricing=self._pricing, empty=self._empty)
+        seen = _seen_by(index, option, situation, pricing=self._pricing, empty=self._empty.usage)
         moves = self._prices.of(index, offer, situation, seen)
         budget.spend(len(moves))
         take = tuple(n + (i == index) for i, n in enumerate(option.take))

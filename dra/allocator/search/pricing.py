@@ -10,8 +10,8 @@ from dra.allocator.scoring.moves import Move, MoveTable
 from dra.allocator.scoring.score import Cost, Policy, Situation, Weights
 from dra.cel.kinds import Offer
 
-_COMPONENTS = 3
-"""The most that a policy's cost has."""
+_COMPONENTS = 4
+"""The most that a policy's cost has, with regard to idle slices."""
 
 
 @dataclass(frozen=True, slots=True)

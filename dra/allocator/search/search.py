@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from operator import attrgetter
@@ -12,6 +12,7 @@ from dra.allocator.fleet.gpustate import GpuState
 from dra.allocator.fleet.view import FleetView, GpuFingerprints, NodeGpus
 from dra.allocator.node_order import preference
 from dra.allocator.problem import Decision, OpenRequest, Problem
+from dra.allocator.scoring.idle import heeding_idle
 from dra.allocator.scoring.score import POLICIES, Cost, Policy
 from dra.allocator.search.budget import Budget, TooHardError
 from dra.allocator.search.combine import combine
@@ -104,7 +105,15 @@ class Search:
 
     @cached_property
     def _policies(self) -> list[Policy]:
-        return segmented([POLICIES[kind.policy] for kind in self.types])
+        return segmented([self.policies[kind.policy] for kind in self.types])
+
+    @cached_property
+    def policies(self) -> Mapping[str, Policy]:
+        """The policies of all types by name, with regard to idle slices where there are any."""
+        policies = {kind.policy: POLICIES[kind.policy] for kind in self.types}
+        if not self.fleet.candidates.has_idle:
+            return policies
+        return {name: heeding_idle(policies[name], self.namespace) for name in policies}
 
     @property
     def asks_for(self) -> Hashable:
@@ -343,6 +352,7 @@ class Search:
             id(index),
             state.usage,
             state.instances,
+            state.idle,
             tuple(allowed),
             target,
             rules.key,
@@ -357,6 +367,7 @@ class Search:
                 target=target,
                 allowed=allowed,
                 rules=rules,
+                idle=state.idle,
                 budget=self._budget,
             )
         return known

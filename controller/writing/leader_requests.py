@@ -1,0 +1,100 @@
+"""Requests of the controller that leads: none is made any more once it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from dra.common.resources import Obj, Resource
+from dra.kube.client.patch import PatchApi, PatchContent
+
+
+class WriteApi(PatchApi, Protocol):
+    """The requests that writers make; KubeApi has them."""
+
+    def apply(
+        self,
+        resource: Resource,
+        body: Obj,
+        *,
+        field_manager: str,
+        subresource: str = "",
+        force: bool = True,
+    ) -> Obj:
+        """Server-side apply."""
+
+    def create(
+        self, resource: Resource, body: Obj, *, subresource: str = "", field_manager: str = ""
+    ) -> Obj:
+        """Create an object, or a subresource of the object that ``body`` names."""
+
+    def delete(self, resource: Resource, name: str, *, namespace: str = "", uid: str = "") -> None:
+        """Delete an object; another than ``uid``, if one is given, is a ConflictError."""
+
+
+class NotLeadingError(Exception):
+    """Nothing is written any more: another controller may lead."""
+
+
+class RefusedError(Exception):
+    """The API server refuses a write, and will refuse it again; says why, and the remedy."""
+
+
+class LeaderRequests:
+    """Requests by one field manager, as long as its process ``leads``.
+
+    Every method raises KubeError when the server refuses, and NotLeadingError.
+    """
+
+    def __init__(self, api: WriteApi, *, manager: str, leads: Callable[[], bool]) -> None:
+        self._api = api
+        self._manager = manager
+        self._leads = leads
+
+    def patch(  # noqa: PLR0913 - the API's own parameters
+        self,
+        resource: Resource,
+        name: str,
+        body: Any,
+        *,
+        namespace: str = "",
+        subresource: str = "",
+        content: PatchContent = "merge",
+    ) -> Obj:
+        """Change one object and return it."""
+        self._check()
+        return self._api.patch(
+            resource,
+            name,
+            body,
+            namespace=namespace,
+            subresource=subresource,
+            content=content,
+            field_manager=self._manager,
+        )
+
+    def apply(self, resource: Resource, body: Obj, *, manager: str = "", force: bool = True) -> Obj:
+        """Server-side apply, by ``manager`` if one is given."""
+        self._check()
+        return self._api.apply(resource, body, field_manager=manager or self._manager, force=force)
+
+    def create(self, resource: Resource, body: Obj, *, subresource: str = "") -> Obj:
+        """Create an object, or a subresource of the object that ``body`` names."""
+        self._check()
+        return self._api.create(
+            resource, body, subresource=subresource, field_manager=self._manager
+        )
+
+    def delete(self, resource: Resource, name: str, *, namespace: str, uid: str) -> None:
+        """Delete an object; another than ``uid`` is a ConflictError."""
+        self._check()
+        self._api.delete(resource, name, namespace=namespace, uid=uid)
+
+    def _check(self) -> None:
+        if not self._leads():
+            raise NotLeadingError
+
+
+def is_still(path: str, value: str | None) -> Obj:
+    """Step of a JSON patch that fails unless a field has this value; None: unless it is missing."""
+    return {"op": "test", "path": path, "value": value}
