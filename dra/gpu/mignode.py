@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import lru_cache
 from typing import Any
 
 from api import mignode as wire
-from dra.gpu.geometry import Engines, Geometry, Placement, Profile
+from dra.gpu.geometry import Engines, Geometry, Placement, Profile, Usage
 from dra.gpu.inventory import (
     AllocatorKind,
     Answer,
@@ -180,7 +181,7 @@ def _publication_in(condition: wire.ConditionField | None) -> Publication | None
 def _summary(inventory: Inventory) -> wire.SummaryField:
     products = Counter(g.product_name.removeprefix("NVIDIA ") for g in inventory.gpus)
     free = 0
-    placeable: list[Profile] = []
+    used: dict[tuple[Geometry, Usage], None] = {}  # few differ among the GPUs of a node
     for gpu in inventory.gpus:
         if gpu.geometry is None or gpu.unavailable or not gpu.geometry.memory_slices:
             continue
@@ -189,9 +190,8 @@ def _summary(inventory: Inventory) -> wire.SummaryField:
         usage = gpu.usage
         taken = usage.mask.bit_count()
         free += gpu.memory_mib * (gpu.geometry.memory_slices - taken) // gpu.geometry.memory_slices
-        largest = gpu.geometry.largest_placeable(usage)
-        if largest is not None:
-            placeable.append(largest)
+        used[gpu.geometry, usage] = None
+    placeable = [p for g, usage in used if (p := g.largest_placeable(usage)) is not None]
     best = max(placeable, key=lambda p: (p.memory_mib, p.compute_slices), default=None)
     held = (InstanceState.PREPARED, InstanceState.PREPARING)
     return wire.SummaryField(
@@ -203,7 +203,9 @@ def _summary(inventory: Inventory) -> wire.SummaryField:
     )
 
 
+@lru_cache(maxsize=16)
 def _geometry_out(name: str, geometry: Geometry) -> wire.GeometryField:
+    """One object for all MigNodes: it is encoded at each change of a node, and stays the same."""
     profiles = [_profile_out(p) for p in geometry.profiles]
     return wire.GeometryField(name=name, profiles=profiles, memory_slices=geometry.slices)
 

@@ -75,7 +75,8 @@ class GpuUnit:
         """Keep what is published from now on; returns what was before. ``Hardware`` alone."""
         with self._mutex:
             before = self._known.seen
-            self._known = replace(self._known, seen=gpu)
+            if before != gpu:
+                self._known = replace(self._known, seen=gpu)
             return before
 
     def leave(self) -> None:

@@ -12,10 +12,10 @@ from dra.kube.timing import seconds_since
 from dra.monitoring import PREFIX, WHOLE_GPU
 from kubeletplugin.errors import PluginError, is_permanent
 from kubeletplugin.telemetry.claim_cache import ClaimCache
+from kubeletplugin.telemetry.nvmlcalls import NvmlCalls
 from kubeletplugin.telemetry.observer import Action, NodeObserver, Operation, Served
 
 _CALL_SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40)
-_NVML_SECONDS = (0.0001, 0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 60)
 _WAIT_SECONDS = (0.001, 0.01, 0.1, 0.5, 1, 2.5, 5, 10, 40)
 _LATENCY_SECONDS = (0.1, 0.25, 0.5, 1, 2, 5, 10, 30, 60, 300, 900, 3600)
 
@@ -35,7 +35,6 @@ class PluginMetrics(NodeObserver):
     ) -> None:
         self.profile_of: Callable[[str], str] = lambda _: UNKNOWN
         self._claims = claims
-        self._nvml_children: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
         self._now = now
         self._calls = {
             operation: Histogram(
@@ -59,19 +58,8 @@ class PluginMetrics(NodeObserver):
             registry=registry,
             buckets=_WAIT_SECONDS,
         )
-        self._nvml = Counter(
-            f"{PREFIX}nvml_calls_total",
-            "Calls of NVML; code is an nvmlReturn_t without its prefix, or HANG.",
-            ["operation", "code"],
-            registry=registry,
-        )
-        self._nvml_seconds = Histogram(
-            f"{PREFIX}nvml_call_duration_seconds",
-            "Time that calls of NVML took, or until they were given up.",
-            ["operation"],
-            registry=registry,
-            buckets=_NVML_SECONDS,
-        )
+        self._nvml_calls = NvmlCalls()
+        registry.register(self._nvml_calls)
         self._actions = Counter(
             f"{PREFIX}recovery_actions_total",
             "What the plugin did without being asked to.",
@@ -94,12 +82,7 @@ class PluginMetrics(NodeObserver):
 
     def nvml_call(self, operation: str, code: str, seconds: float) -> None:
         """A function of NVML was called; ``code`` is an nvmlReturn_t by name, or HANG."""
-        children = self._nvml_children.get((operation, code))
-        if children is None:
-            children = self._nvml.labels(operation, code), self._nvml_seconds.labels(operation)
-            self._nvml_children[operation, code] = children
-        children[0].inc()
-        children[1].observe(seconds)
+        self._nvml_calls.take(operation, code, seconds)
 
     def lock_wait(self, seconds: float) -> None:
         """A GPU's lock was waited for, with or without getting it."""

@@ -6,6 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
@@ -21,6 +22,7 @@ _OK = range(200, 300)
 _THROTTLED = (429, 503)
 """Statuses with which nothing was done, unlike others that say when to come back."""
 _QUOTED_TEXT = 300
+_NO_RETRIES = urllib3.Retry(False)
 _RECURSION = 16_000
 """Anybody may nest the opaque parameters of a claim, which are 10 KiB at most, 5,000 deep.
 
@@ -69,7 +71,8 @@ class HttpClient:
     ) -> None:
         self._connection = connection
         self._user_agent = user_agent
-        self._timeout = timeout_seconds
+        self._budget = timeout_seconds
+        self._timeout = urllib3.Timeout(connect=timeout_seconds, read=timeout_seconds)
         self._clock = clock or SystemClock()
         self._observe = observe
         self._closed = threading.Event()
@@ -99,7 +102,7 @@ class HttpClient:
 
     def text(self, path: str, *, query: Mapping[str, str], limit_bytes: int) -> bytes:
         """GET what is no JSON, such as a log, up to ``limit_bytes``."""
-        response = self.stream(path, query=query, silence_seconds=self._timeout)
+        response = self.stream(path, query=query, silence_seconds=self._budget)
         try:
             return bytes(response.read(limit_bytes))
         except (urllib3.exceptions.HTTPError, OSError) as error:
@@ -128,12 +131,9 @@ class HttpClient:
         body: Any = None,
         content_type: str = "",
     ) -> urllib3.BaseHTTPResponse:
-        deadline = self._clock.monotonic() + self._timeout
-        timeout = urllib3.Timeout(connect=self._timeout, read=self._timeout)
+        deadline = self._clock.monotonic() + self._budget
         while True:
-            response = self._send(
-                method, path, query=query, body=body, content_type=content_type, timeout=timeout
-            )
+            response = self._send(method, path, query=query, body=body, content_type=content_type)
             if response.status in _OK:
                 return response
             error = _refusal(response, f"{method} {path}")
@@ -152,8 +152,7 @@ class HttpClient:
         The headers have to come within the budget of a call; reading the body fails after
         ``silence_seconds`` without data.
         """
-        timeout = urllib3.Timeout(connect=self._timeout, read=self._timeout)
-        response = self._send("GET", path, query=query, timeout=timeout, stream=True)
+        response = self._send("GET", path, query=query, stream=True)
         if response.status in _OK:
             _allow_silence(response, silence_seconds)
             return response
@@ -169,13 +168,12 @@ class HttpClient:
         path: str,
         *,
         query: Mapping[str, str] | None,
-        timeout: urllib3.Timeout,
         body: Any = None,
         content_type: str = "",
         stream: bool = False,
     ) -> urllib3.BaseHTTPResponse:
-        given = {key: value for key, value in (query or {}).items() if value}
-        target = f"{path}?{urlencode(given)}" if given else path
+        given = tuple((key, value) for key, value in (query or {}).items() if value)
+        target = f"{path}?{_encoded(given)}" if given else path
         headers = {"Accept": "application/json", "User-Agent": self._user_agent}
         headers |= self._connection.credentials()
         if body is not None:
@@ -189,8 +187,8 @@ class HttpClient:
                 url,
                 body=encoded,
                 headers=headers,
-                timeout=timeout,
-                retries=False,
+                timeout=self._timeout,
+                retries=_NO_RETRIES,
                 redirect=False,
                 preload_content=not stream,
             )
@@ -226,6 +224,12 @@ class HttpClient:
         if pool is None:
             pool = self._server = manager.connection_from_url(host)
         return pool, urlsplit(host).path + target
+
+
+@lru_cache(maxsize=32)
+def _encoded(query: tuple[tuple[str, str], ...]) -> str:
+    """A query's text; a program sends the same few all the time."""
+    return urlencode(query)
 
 
 def _allow_silence(response: urllib3.BaseHTTPResponse, seconds: float) -> None:

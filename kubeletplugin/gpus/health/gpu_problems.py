@@ -82,6 +82,8 @@ class GpuProblems:
 
     def of_gpu(self, gpu: str) -> GpuProblem | None:
         """The gravest problem of a GPU as a whole."""
+        if not self._known:
+            return None
         with self._lock:
             found = [a for a in self._known.values() if a.gpu == gpu and a.gi_id is None]
         return max(found, key=lambda a: (a.blocks, a.needs_reset), default=None)
@@ -93,6 +95,8 @@ class GpuProblems:
 
     def shown(self, gpu: Gpu) -> Gpu:
         """A GPU as last seen, with its problems; NVML's own verdict on it comes first."""
+        if not self._known:
+            return gpu
         instances = tuple(
             replace(i, unhealthy=problem.message)
             if (problem := self.of_slice(gpu.uuid, i)) is not None
