@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from dra.allocator.problem import Problem, pose_problem
+from dra.claims.claims import container_claims
 from dra.claims.classes import DeviceClass
 from dra.claims.reading import Fault, KnownClaim, ReadClaims, read_claims
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.requests.reader import Reader
 from dra.claims.requests.sharing import requested_sharing
 from dra.claims.sharing import crowded
-from dra.common.resources import Obj, ObjectKey, at
+from dra.common.resources import ObjectKey
 from dra.pods.hosts import Hosts
 from dra.pods.pods import Pod
 from dra.pods.volumes.fit import find_obstacle
@@ -115,19 +116,13 @@ def _find_crowded(
         for name, claim in ours.items()
         if requested_sharing(claim.config, known.classes, known.driver).uses_mps(claim.requests)
     }
-    for container in _containers(pod) if shared else ():
-        named = {pod.claims.get(c["name"]) for c in at(container, "resources", "claims")}
-        used = sorted(name for name in named if name in ours)
+    for container, named in container_claims(pod.obj, pod.claims) if shared else ():
+        used = sorted(named & ours.keys())
         culprit = next((name for name in used if name in shared), None)
         if culprit is not None and len(used) > 1:
-            problem = crowded(container["name"], used)
+            problem = crowded(container, used)
             return (Fault(ours[culprit].ref, Obstacle(Reason.BAD_CONFIG, problem)),)
     return ()
-
-
-def _containers(pod: Pod) -> Iterator[Obj]:
-    for field in ("initContainers", "containers"):
-        yield from at(pod.obj, "spec", field)
 
 
 def _claims_of(pod: Pod, known: Surroundings) -> list[KnownClaim] | None:

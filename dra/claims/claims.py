@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -169,6 +169,16 @@ def claim_names(pod: Mapping[str, Any]) -> dict[str, str | None]:
         elif made[name] is not None:
             names[name] = made[name]
     return names
+
+
+def container_claims(
+    pod: Mapping[str, Any], names: Mapping[str, str | None]
+) -> Iterator[tuple[str, frozenset[str]]]:
+    """The containers of a pod, each with the ResourceClaims that it uses; ``names`` as above."""
+    for field in ("initContainers", "containers"):
+        for container in at(pod, "spec", field):
+            used = (names.get(c["name"]) for c in at(container, "resources", "claims"))
+            yield container["name"], frozenset(name for name in used if name is not None)
 
 
 def _read_request(entry: Mapping[str, Any]) -> Request:

@@ -35,6 +35,7 @@ from kubeletplugin.claims.recovery.ready_slices import ReadySlices
 from kubeletplugin.claims.recovery.rebuild import Rebuild
 from kubeletplugin.claims.recovery.recovery import Recovery
 from kubeletplugin.claims.settling import Settling
+from kubeletplugin.claims.sharing.containers import ContainerCheck
 from kubeletplugin.claims.sharing.sharing import DeviceSharing
 from kubeletplugin.claims.upkeep import Upkeep
 from kubeletplugin.daemon.build_gpus import GpuParts
@@ -302,6 +303,9 @@ def _build_prepare(
         pool=options.pool,
         seen=common.telemetry.metrics.claim_seen,
     )
+    containers = ContainerCheck(
+        common.api, journal, driver=options.driver_name, node=options.node_name
+    )
     preparer = Preparer(
         hardware,
         journal,
@@ -317,6 +321,7 @@ def _build_prepare(
             pool=options.pool,
             seen=common.telemetry.metrics.claim_seen,
             know=know,
+            check=containers.check,
         ),
         read_expected=lambda ref: reservations.devices(ref) or read_allocated(ref),
     )

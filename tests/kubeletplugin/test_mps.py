@@ -286,6 +286,22 @@ def test_where_it_is_not_enabled_it_is_refused_before_anything_is_made(rig: Rig)
     assert (rig.mutations(), rig.journal()) == ([], ())
 
 
+def test_a_container_beside_another_claim_is_refused_before_anything_is_made(sharing: Rig) -> None:
+    refs = [sharing.claim(SLICE, config=[mps()]), sharing.claim(OTHER)]
+    names = [{"name": ref.name, "resourceClaimName": ref.name} for ref in refs]
+    claims = [{"name": ref.name} for ref in refs]
+    container = {"name": "main", "image": "x", "resources": {"claims": claims}}
+    spec = {"nodeName": sharing.node, "resourceClaims": names, "containers": [container]}
+    metadata = {"name": sharing.node, "namespace": "default"}
+    pod = sharing.api.create(PODS, {"metadata": metadata, "spec": spec})
+    consumer = {"resource": "pods", "name": sharing.node, "uid": pod["metadata"]["uid"]}
+    for ref in refs:
+        sharing.set_status(ref, reservedFor=[consumer])
+    error = sharing.refused(refs[0])
+    assert f"container 'main' uses claims {', '.join(sorted(r.name for r in refs))}" in error
+    assert (sharing.mutations(), sharing.journal()) == ([], ())
+
+
 def test_the_right_or_the_program_that_is_missing_is_named(sharing: Rig) -> None:
     def refuse(method: str, path: str) -> KubeError | None:
         return ForbiddenError("no", status=403) if "/pods" in path else None

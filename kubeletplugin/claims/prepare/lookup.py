@@ -38,10 +38,12 @@ def read_devices(  # noqa: PLR0913 - what is read, and who else has use for it
     pool: str,
     seen: Callable[[Claim], None] = lambda _: None,
     know: Callable[[Obj], None] = lambda _: None,
+    check: Callable[[Claim, tuple[AllocatedDevice, ...]], None] = lambda _claim, _devices: None,
 ) -> tuple[AllocatedDevice, ...]:
     """The devices of ``driver`` in ``pool`` that the claim was given, with checked configuration.
 
-    ``seen`` gets the claim as it is, whatever comes of it, and ``know`` its object.
+    ``seen`` gets the claim as it is, whatever comes of it, and ``know`` its object. ``check`` gets
+    it with the devices, and may raise PluginError.
 
     Raises:
         ClaimUnreadableError: no answer, or no permission to read it.
@@ -61,7 +63,9 @@ def read_devices(  # noqa: PLR0913 - what is read, and who else has use for it
     if claim.allocation is None:
         raise ClaimError("the claim is not allocated; it was taken back, the pod is to wait")
     devices = _ours(claim.allocation, driver=driver, pool=pool)
-    return _with_sharing(claim.allocation, devices, driver)
+    devices = _with_sharing(claim.allocation, devices, driver)
+    check(claim, devices)
+    return devices
 
 
 def expected_devices(claim: Claim, *, driver: str, pool: str) -> tuple[AllocatedDevice, ...]:

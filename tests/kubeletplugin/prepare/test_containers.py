@@ -1,0 +1,163 @@
+"""Containers that use a claim shared by MPS beside another: what the node reads, and refuses."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dra.claims.allocation import AllocatedDevice
+from dra.claims.claims import Claim
+from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
+from dra.gpu.geometry import Placement
+from dra.gpu.inventory import ClaimRef
+from dra.kube.client.transport import KubeApi
+from dra.kube.errors import ForbiddenError, KubeError
+from kubeletplugin.claims.prepare.lookup import read_devices
+from kubeletplugin.claims.sharing.containers import ContainerCheck
+from kubeletplugin.errors import ClaimError, PluginError, StartingError
+from kubeletplugin.journal.entries import Entry, MpsLimits, State
+from kubeletplugin.journal.journal import Journal
+from tests.failures.folderapi import FolderHttp
+
+DRIVER, NODE = "mig.dra.dev", "node-1"
+PLACES = {"one": "gpu-0-mig-1g5gb-19-4", "two": "gpu-0-mig-1g5gb-19-5", "nic": "eth0"}
+MPS: Obj = {
+    "apiVersion": "mig.dra.dev/v1alpha1",
+    "kind": "MigDeviceConfig",
+    "sharing": {"strategy": "MPS"},
+}
+
+
+class Site:
+    """Pods and claims of one namespace, and what the node has prepared of them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.refuse: KubeError | None = None
+        self.asked: list[str] = []
+        self.journal = Journal(folder / "journal.json")
+        self.api = KubeApi(FolderHttp(folder / "api", reach=self._reach))
+        self._check = ContainerCheck(self.api, self.journal, driver=DRIVER, node=NODE)
+
+    def _reach(self, method: str, path: str) -> None:
+        if method == "GET" and "/pods/" in path:
+            self.asked.append(path.rpartition("/")[2])
+            if self.refuse is not None:
+                raise self.refuse
+
+    def pod(self, name: str, *containers: tuple[str, ...], **changes: Any) -> Obj:
+        """A pod here, with containers that use these claims; one reference each."""
+        used = dict.fromkeys(claim for names in containers for claim in names)
+        spec = {
+            "nodeName": NODE,
+            "resourceClaims": [{"name": f"my-{c}", "resourceClaimName": c} for c in used],
+            "containers": [
+                {"name": f"c{i}", "resources": {"claims": [{"name": f"my-{c}"} for c in names]}}
+                for i, names in enumerate(containers)
+            ],
+        }
+        body = {"metadata": {"name": name, "namespace": "default"}, "spec": spec | changes}
+        made = self.api.create(PODS, body)
+        return {"resource": "pods", "name": name, "uid": made["metadata"]["uid"]}
+
+    def claim(self, name: str, *, by_mps: bool = False, pods: tuple[Obj, ...] = ()) -> ClaimRef:
+        driver = "net.example.com" if name == "nic" else DRIVER
+        result = {"request": "r", "driver": driver, "pool": NODE, "device": PLACES[name]}
+        config = [{"opaque": {"driver": DRIVER, "parameters": MPS}}] if by_mps else []
+        allocation = {"devices": {"results": [result], "config": config}}
+        status = {"allocation": allocation, "reservedFor": [*pods]}
+        body = {"metadata": {"name": name, "namespace": "default"}, "spec": {}, "status": status}
+        made = self.api.create(RESOURCE_CLAIMS, body)
+        return ClaimRef("default", name, made["metadata"]["uid"])
+
+    def prepared(self, ref: ClaimRef, *, by_mps: bool) -> None:
+        entry = Entry(ref, PLACES[ref.name], State.PREPARED, "GPU-0", "boot", profile_id=19)
+        limits = MpsLimits() if by_mps else None
+        self.journal.put(entry.at(State.PREPARED, placement=Placement(4, 1), mps=limits))
+
+    def check(self, ref: ClaimRef) -> PluginError | None:
+        read = partial(read_devices, self.api, ref, driver=DRIVER, pool=NODE)
+        try:
+            read(check=self._checked)
+        except PluginError as error:
+            return error
+        return None
+
+    def _checked(self, claim: Claim, devices: tuple[AllocatedDevice, ...]) -> None:
+        self._check.check(claim, devices)
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Site:
+    return Site(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("containers", "mps", "refused"),
+    [
+        ([("one", "two")], {"one"}, True),
+        ([("one", "two")], {"one", "two"}, True),
+        ([("two",), ("one", "two")], {"one"}, True),
+        ([("one",), ("two",)], {"one", "two"}, False),
+        ([("one", "two")], set(), False),
+        ([("one", "nic")], {"one"}, False),
+        ([("one",), ("one",)], {"one"}, False),
+        ([("one", "gone")], {"one"}, False),
+    ],
+)
+def test_a_container_has_one_claim_of_ours_where_one_is_shared_by_mps(
+    site: Site, containers: list[tuple[str, ...]], mps: set[str], *, refused: bool
+) -> None:
+    pod = site.pod("user", *containers)
+    refs = {n: site.claim(n, by_mps=n in mps, pods=(pod,)) for n in PLACES}
+    error = site.check(refs["one"])
+    assert (error is not None) == refused
+    if error is not None:
+        assert isinstance(error, ClaimError)
+        assert "pod user: container 'c" in str(error)
+        assert "uses claims one, two, of which at least one has sharing.strategy 'MPS'" in (
+            str(error)
+        )
+        assert "name one of these claims in its resources.claims" in str(error)
+
+
+def test_a_claim_without_mps_is_refused_beside_one_that_is_prepared(site: Site) -> None:
+    pod = site.pod("user", ("one", "two"))
+    one = site.claim("one", by_mps=True, pods=(pod,))
+    two = site.claim("two", pods=(pod,))
+    assert site.check(two) is None
+    assert site.asked == [], "nothing is shared by MPS here: no pod is read"
+    site.prepared(one, by_mps=True)
+    assert "claims one, two" in str(site.check(two))
+    assert site.check(one) is None, "what is prepared stays"
+
+
+def test_pods_that_kubelet_does_not_ask_for_do_not_count(site: Site) -> None:
+    good = site.pod("good", ("one",))
+    bad = site.pod("bad", ("one", "two"))
+    elsewhere = site.pod("elsewhere", ("one",), nodeName="node-2")
+    gone = {"resource": "pods", "name": "gone", "uid": "none"}
+    group = {"resource": "podgroups", "apiGroup": "scheduling.k8s.io", "name": "good", "uid": "u"}
+    site.claim("two")
+    one = site.claim("one", by_mps=True, pods=(elsewhere, gone, group, bad))
+    assert "pod bad: container 'c0'" in str(site.check(one))
+    for others in ((gone,), (good, bad), (bad, good)):
+        status = {"status": {"reservedFor": [*others]}}
+        site.api.patch(RESOURCE_CLAIMS, "one", status, namespace="default", subresource="status")
+        assert site.check(one) is None
+    site.asked.clear()
+    site.check(one)
+    assert site.asked == ["bad", "good"]
+    replaced = {"status": {"reservedFor": [{**bad, "uid": "another"}]}}
+    site.api.patch(RESOURCE_CLAIMS, "one", replaced, namespace="default", subresource="status")
+    assert site.check(one) is None
+
+
+def test_a_pod_that_cannot_be_read_is_no_reason_to_give_it_the_claim(site: Site) -> None:
+    one = site.claim("one", by_mps=True, pods=(site.pod("user", ("one",)),))
+    site.refuse = ForbiddenError("no", status=403)
+    error = site.check(one)
+    assert isinstance(error, StartingError)
+    assert "grant this plugin's service account get on pods" in str(error)
