@@ -82,6 +82,12 @@ class Journal:
         with self._lock:
             return self._contents.rebuild
 
+    @property
+    def unadopted(self) -> bool:
+        """True if ready slices of a layout may be missing that are still to be found again."""
+        with self._lock:
+            return self._contents.unadopted
+
     def put(self, *entries: Entry) -> None:
         """Add or replace entries, all of them or none."""
         with self._changing():
@@ -133,6 +139,11 @@ class Journal:
         """
         with self._changing():
             self._write(self._entries, replace(self._contents, rebuild=False))
+
+    def adopted(self) -> None:
+        """Record that no ready slice is missing any more."""
+        with self._changing():
+            self._write(self._entries, replace(self._contents, unadopted=False))
 
     def retry(self) -> None:
         """Write again what could not be written, so that it is known when that is over."""
@@ -257,8 +268,11 @@ def _load(path: Path) -> tuple[Contents, tuple[str, ...]]:
             for r in contents.unread
         ]
         # Whatever came after the generation before it is to be found again.
-        return replace(contents, rebuild=contents.rebuild or candidate != path), tuple(problems)
-    return Contents(rebuild=True), tuple(problems)
+        lost = candidate != path
+        return replace(
+            contents, rebuild=contents.rebuild or lost, unadopted=contents.unadopted or lost
+        ), tuple(problems)
+    return Contents(rebuild=True, unadopted=True), tuple(problems)
 
 
 def _set_aside(path: Path) -> str:

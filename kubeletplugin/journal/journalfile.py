@@ -34,13 +34,15 @@ class Contents:
     """Content of a journal file.
 
     ``unread`` are records of which not even claim, GPU and placement can be read. ``rebuild`` is
-    set while what was lost is still to be found again.
+    set while what was lost is still to be found again, ``unadopted`` while ready slices of a layout
+    are.
     """
 
     generation: int = 0
     entries: tuple[Entry, ...] = ()
     unread: tuple[Record, ...] = ()
     rebuild: bool = False
+    unadopted: bool = False
 
 
 class _Share(msgspec.Struct, rename="camel"):
@@ -117,6 +119,7 @@ class Encoder:
         rest = {
             "generation": contents.generation,
             "rebuild": contents.rebuild,
+            **({"unadopted": True} if contents.unadopted else {}),
             "version": VERSION,
         }
         # As all of it would be encoded at once: the keys are in their order.
@@ -167,6 +170,7 @@ def decode(data: bytes) -> Contents:
         entries=tuple(entries.values()),
         unread=tuple(unread),
         rebuild=bool(record.get("rebuild")),
+        unadopted=bool(record.get("unadopted")),
     )
 
 

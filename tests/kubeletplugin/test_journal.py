@@ -104,6 +104,16 @@ def test_steps_are_noted_without_waiting_for_the_disk_and_the_last_durable_gener
     assert [e.claim.uid for e in Journal(path).entries()] == ["u1", "u3", "u4"]
 
 
+def test_what_a_lost_journal_hides_is_known_until_it_was_found_again(tmp_path: Path) -> None:
+    path = tmp_path / "journal.json"
+    Journal(path).rebuilt()
+    assert (Journal(path).rebuild, Journal(path).unadopted) == (False, True)
+    Journal(path).adopted()
+    assert (Journal(path).rebuild, Journal(path).unadopted) == (False, False)
+    path.write_bytes(b"")
+    assert Journal(path).unadopted
+
+
 def test_removing_what_is_not_there_writes_nothing(tmp_path: Path) -> None:
     path = tmp_path / "journal.json"
     Journal(path).remove(entry())
@@ -202,7 +212,7 @@ def test_the_checksum_is_that_of_the_file_as_json_writes_it(note: str) -> None:
         entry("u1", note=note),
         entry("u2", note=note, requests=("b", "a"), share=share, ahead=True, extra={"z": 1}),
     )
-    data = encode(Contents(3, entries, unread=({"uid": note},)))
+    data = encode(Contents(3, entries, unread=({"uid": note},), unadopted=True))
     body = json.loads(data)
     del body["checksum"]
     text = json.dumps(body, sort_keys=True, separators=(",", ":"))
@@ -215,6 +225,6 @@ def test_entries_that_stay_are_encoded_once_and_others_anew() -> None:
     stays, changes = entry("u1", extra={"newer": 1}), entry("u2", extra={"newer": 1})
     encoder.encode(Contents(generation=1, entries=(stays, changes)))
     for now in (replace(changes, extra={"newer": 2}), changes.at(State.PREPARED)):
-        contents = Contents(2, (stays, now), unread=({"uid": "u3"},), rebuild=True)
+        contents = Contents(2, (stays, now), unread=({"uid": "u3"},), rebuild=True, unadopted=True)
         assert encoder.encode(contents) == encode(contents)
         assert decode(encode(contents)) == contents

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from dra.common.resources import MIG_NODES, NAMESPACES, NODES, Obj
+from dra.gpu.geometry import Placement
 from dra.kube.errors import UnavailableError
 from kubeletplugin.claims.recovery import layouts
+from kubeletplugin.journal.journal import Journal
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.rig import Rig
+from tests.kubeletplugin.test_rebuild import lose_journal
 from tests.waiting import wait_for
 
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
@@ -182,6 +185,41 @@ def test_they_outlive_the_program(declare: Callable[..., Rig]) -> None:
     assert rig.slices() == []
     rig.start()
     assert rig.slices() == MIXED
+
+
+def test_after_a_lost_journal_they_are_ready_again(declare: Callable[..., Rig]) -> None:
+    rig = declare(config="mixed")
+    before = gpu_instances(rig)
+    held = rig.claim("gpu-0-mig-2g10gb-14-0", expected=True)
+    rig.prepared(held)
+    [third] = [e.gi_id for e in rig.journal() if e.ready and e.placement == Placement(2, 1)]
+    assert third is not None
+    rig.stop()
+    lose_journal(rig)
+    rig.machine.destroy_slice(0, third)
+    other = rig.machine.create_slice(0, "1g.5gb", start=2)
+    rig.start()
+    text = wait_state(rig, "pending", "at 2:1, which this plugin did not make")
+    assert "at 3:1" not in text, "nobody uses it: it was ready"
+    rig.machine.destroy_slice(0, other.gpu_instance)
+    wait_state(rig, "success")
+    assert [s for s in rig.slices() if s[3]] == [(0, "2g.10gb", 0, True)]
+    assert len(gpu_instances(rig)) == len(before) + 1
+    ready = [e for e in rig.journal() if e.ready]
+    assert sorted(e.placement.start for e in ready if e.placement) == [2, 3, 4]
+    assert not Journal(rig.roots.state / "journal.json").unadopted
+    label(rig, config=None)
+    wait_for("their end", lambda: rig.slices() == [(0, "2g.10gb", 0, True)])
+
+
+def test_a_bare_instance_of_others_is_not_adopted_where_no_journal_was_lost(
+    declare: Callable[..., Rig],
+) -> None:
+    rig = declare()
+    rig.machine.create_slice(0, "3g.20gb", start=4, compute=False)
+    label(rig, config="pairs")
+    wait_state(rig, "pending", "at 4:4, which this plugin did not make")
+    assert rig.journal() == ()
 
 
 def test_one_that_was_taken_before_kubelet_asked_is_given_back(declare: Callable[..., Rig]) -> None:

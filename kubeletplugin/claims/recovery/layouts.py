@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from api.layouts import LayoutEntry
@@ -20,13 +20,14 @@ from dra.gpu.layouts.placing import PlacingError, place
 from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.claims.prepare.ready_entries import occupant_of
 from kubeletplugin.claims.recovery.ready_slices import ReadySlices
-from kubeletplugin.errors import PluginError
+from kubeletplugin.errors import HostError, PluginError
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.gpus.known_gpu import DeclaredLayout
 from kubeletplugin.journal.entries import LEAVING
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.errors import NvmlError
+from kubeletplugin.nvml.instances import GpuInstance
 from kubeletplugin.nvml.remedies import disable_mig, enable_mig
 from kubeletplugin.telemetry.reports import Reports
 
@@ -77,6 +78,7 @@ class Layouts:
         self._failed: set[str] = set()
         self._since: dict[str, float] = {}
         self._mig: dict[str, bool] = {}
+        self._looked_at: set[str] = set()
 
     def begin(self) -> None:
         """Change GPUs in ``settle`` from now on: it is known what the last run left."""
@@ -94,6 +96,8 @@ class Layouts:
         """
         choice = self._choice()
         self._unconfigured = choice is None
+        if self._begun and choice is None:
+            self._adopted()
         if not self._begun or (choice is None and self.mode is None and not self._left_over()):
             return None
         self._mig = {}
@@ -104,6 +108,8 @@ class Layouts:
                     self._gpu(unit, index, choice, at_once=at_once)
                 finally:
                     unit.lock.leave()
+        if by_address and {u.uuid for u in by_address} <= self._looked_at:
+            self._adopted()
         self._tell(choice, by_address)
         return self.grace if self._heard_soon() else None
 
@@ -154,7 +160,9 @@ class Layouts:
                 self._failed.add(unit.uuid)
             # What was made stays; a GPU of which nothing is known is not given out either way.
             return before or DeclaredLayout(choice.layout, waits=choice.problem)
-        return self._chosen(unit, index, choice, at_once=at_once)
+        layout = self._chosen(unit, index, choice, at_once=at_once)
+        self._looked_at.add(unit.uuid)
+        return layout
 
     def _chosen(
         self, unit: GpuUnit, index: int, choice: Choice | None, *, at_once: bool
@@ -214,7 +222,9 @@ class Layouts:
                 if self._policy(choice) != "keep":
                     self._mig[unit.uuid] = True
             return DeclaredLayout(choice.layout, waits=waits)
-        slices = self._slices(unit, entry)
+        bare = self._ready.bare(unit) if self._journal.unadopted else []
+        slices = self._slices(unit, entry, [_occupant(gi) for gi in bare])
+        self._ready.adopt(unit, [gi for gi in bare if _occupant(gi) in slices])
         settled = before is not None and not before.waits and before.slices == slices
         if not settled and (waits := self._held(unit, slices, at_once=at_once)):
             return DeclaredLayout(choice.layout, slices, waits)
@@ -222,8 +232,13 @@ class Layouts:
             _log.info("%s: %d ready slices made for layout %s", unit.name, made, choice.layout)
         return DeclaredLayout(choice.layout, slices)
 
-    def _slices(self, unit: GpuUnit, entry: LayoutEntry) -> tuple[Occupant, ...]:
-        """Places of the slices: those of before, those that some have, or any."""
+    def _slices(
+        self, unit: GpuUnit, entry: LayoutEntry, bare: Collection[Occupant]
+    ) -> tuple[Occupant, ...]:
+        """Places of the slices: those of before, those that some have, or any.
+
+        Those ``bare`` were ready slices, perhaps, before the journal was lost.
+        """
         geometry, before = unit.known.card.geometry, unit.known.layout
         if geometry is None:
             return ()
@@ -234,9 +249,18 @@ class Layouts:
                 return before.slices
         entries = self._journal.of_gpu(unit.uuid)
         staying = (occupant_of(e) for e in entries if e.ready or e.state not in LEAVING)
-        foreign = [Occupant(gi.placement, gi.profile_id) for gi in self._ready.foreign(unit)]
-        present = [o for o in staying if o is not None]
+        foreign = [o for o in map(_occupant, self._ready.foreign(unit)) if o not in bare]
+        present = [*bare, *(o for o in staying if o is not None)]
         return place(geometry, entry.counts, present, foreign=foreign)
+
+    def _adopted(self) -> None:
+        """No ready slice is missing from the journal any more."""
+        if not self._journal.unadopted or self._journal.rebuild:
+            return
+        try:
+            self._journal.adopted()
+        except HostError as error:
+            _log.warning("%s", error)
 
     def _held(self, unit: GpuUnit, slices: tuple[Occupant, ...] | None, *, at_once: bool) -> str:
         """Text on what has to go first; empty if nothing has. The API server is asked last.
@@ -273,3 +297,7 @@ class Layouts:
         reasons = {_FAILED: NodeReason.LAYOUT_FAILED, _PENDING: NodeReason.LAYOUT_PENDING}
         reason = reasons.get(mode.state, NodeReason.LAYOUT_MADE)
         self._reports.report_node(reason, text, warning=mode.state == _FAILED)
+
+
+def _occupant(gi: GpuInstance) -> Occupant:
+    return Occupant(gi.placement, gi.profile_id)

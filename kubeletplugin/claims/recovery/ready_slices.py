@@ -6,9 +6,9 @@ Every method is called with the GPU's lock held, and raises NvmlError or HostErr
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
-from dra.gpu.geometry import Occupant
+from dra.gpu.geometry import Occupant, Profile
 from kubeletplugin.claims.prepare.ready_entries import intended_entry, occupant_of, ready_entry
 from kubeletplugin.claims.prepare.removal import Removal
 from kubeletplugin.gpus.gpuunit import GpuUnit
@@ -18,7 +18,7 @@ from kubeletplugin.journal.entries import LEAVING, Entry
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.changes import create_gpu_instance
 from kubeletplugin.nvml.errors import InsufficientResourcesError, UndeliverableError
-from kubeletplugin.nvml.instances import GpuInstance, list_gpu_instances
+from kubeletplugin.nvml.instances import GpuInstance, list_compute_instances, list_gpu_instances
 from kubeletplugin.telemetry.logfields import device
 
 _log = logging.getLogger(__name__)
@@ -64,6 +64,21 @@ class ReadySlices:
         owners = self._hardware.identity.owners(present, self._journal.of_gpu(unit.uuid))
         return [gi for gi in present if gi.id not in owners]
 
+    def bare(self, unit: GpuUnit) -> list[GpuInstance]:
+        """Those of them without a compute instance, which nobody uses."""
+        session = self._hardware.session
+        found = self.foreign(unit)
+        return [gi for gi in found if not list_compute_instances(session, unit.uuid, gi.id)]
+
+    def adopt(self, unit: GpuUnit, instances: Iterable[GpuInstance]) -> None:
+        """Take instances of which a lost journal has no record for ready slices."""
+        for gi in instances:
+            intended = self._intended(unit, Occupant(gi.placement, gi.profile_id))
+            ready = ready_entry(intended, gi_id=gi.id)
+            self._hardware.identity.note_made(ready)
+            self._journal.put(ready)
+            _log.warning("ready slice found on the hardware", extra=device(ready))
+
     def make(self, unit: GpuUnit, slices: Collection[Occupant]) -> int:
         """Have these slices on the GPU and no other ready ones; how many were made."""
         self.remove(unit, but=slices)
@@ -86,7 +101,13 @@ class ReadySlices:
     def _ready(self, unit: GpuUnit) -> list[Entry]:
         return [e for e in self._journal.of_gpu(unit.uuid) if e.ready]
 
-    def _make(self, unit: GpuUnit, occupant: Occupant) -> None:
+    def _intended(self, unit: GpuUnit, occupant: Occupant) -> Entry:
+        return intended_entry(
+            unit, self._profile(unit, occupant), occupant.placement, boot_id=self._hardware.boot_id
+        )
+
+    @staticmethod
+    def _profile(unit: GpuUnit, occupant: Occupant) -> Profile:
         geometry = unit.known.card.geometry
         profile = (
             geometry.by_id(occupant.profile_id)
@@ -95,8 +116,11 @@ class ReadySlices:
         )
         if profile is None:
             raise ValueError(f"{unit.name} has no profile {occupant.profile_id}")
-        hardware = self._hardware
-        intended = intended_entry(unit, profile, occupant.placement, boot_id=hardware.boot_id)
+        return profile
+
+    def _make(self, unit: GpuUnit, occupant: Occupant) -> None:
+        hardware, profile = self._hardware, self._profile(unit, occupant)
+        intended = self._intended(unit, occupant)
         self._journal.note(intended)
         try:
             gi = create_gpu_instance(
