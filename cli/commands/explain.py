@@ -15,7 +15,8 @@ from cli.shell.evaluating import evaluator, missing_module
 from cli.shell.exits import CliError, Exit
 from cli.shell.output import Output
 from cli.shell.session import Session
-from cli.site.occupancy import Site
+from cli.site.occupancy import Site, Slot
+from cli.site.sharing import is_shared, sharers, terms
 from dra.allocator.explain.answers import AnswerReason, GpuAnswer, NodeAnswer
 from dra.common.resources import ObjectKey
 from dra.pods.pods import read_pod
@@ -102,7 +103,7 @@ def _show(found: ObjectExplanation, facts: ClusterFacts, out: Output) -> None:
     what = "pod" if found.kind == "Pod" else "claim"
     out.line(f"{out.bold(f'{what} {found.namespace}/{found.name}')} {_STATES[found.state]}")
     for seat in found.seats:
-        out.line(f"  {_seat(seat)}")
+        out.line(f"  {_seat(seat, facts.site)}")
     for number, each in enumerate(found.findings):
         paint = out.bad if number == 0 and found.state is Progress.WAITING else out.odd
         out.paragraph("  ", f"{paint(each.reason)}: ", each.message)
@@ -142,13 +143,30 @@ def _said(gpu: GpuAnswer, node: str, site: Site) -> str:
     return text if gpu.reason in told else f"{gpu.reason}: {text}"
 
 
-def _seat(seat: Seat) -> str:
+def _seat(seat: Seat, site: Site) -> str:
     slot = seat.slot
     where = f"{slot.where} of" if slot and slot.placement else "the whole"
+    if slot is not None and slot.share is not None:
+        where = "a share of"
     gpu = "-".join(seat.device.split("-")[:2])
     facts = [f for f in (slot.uuid if slot else "", slot.state if slot else "not on the node") if f]
+    facts += _shared(slot, seat.node, gpu, site) if slot is not None and is_shared(slot) else []
     trouble = f" ({seat.message})" if seat.ready not in ("", "Prepared") and seat.message else ""
     return f"claim {seat.claim}: {where} {gpu} on {seat.node}: {', '.join(facts)}{trouble}"
+
+
+def _shared(slot: Slot, node: str, gpu: str, site: Site) -> list[str]:
+    """Texts on the terms on which a device is shared, and with whom."""
+    view = site.node(node)
+    others = [
+        sharers(other)
+        for each in (view.gpus if view and slot.share is not None else ())
+        for other in (each.slots if each.gpu.name == gpu else ())
+        if other.share is not None and other.claim != slot.claim
+    ]
+    beside = [f"beside {', '.join(others)}"] if others else []
+    users = [f"used by {sharers(slot)}"] if slot.pods else []
+    return [terms(slot), *users, *beside]
 
 
 def _json(found: ObjectExplanation, facts: ClusterFacts) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from cli.shell.session import Session
 from cli.site.drawing import draw_node, remarks
 from cli.site.occupancy import GpuView, NodeView, Site, Slot, survey
 from cli.site.reading import inventories, mignodes, site
+from cli.site.sharing import sharing_json
 from dra.gpu.shares import Share
 
 _SETTLE_SECONDS = 0.2
@@ -167,6 +168,7 @@ def slot_json(slot: Slot) -> dict[str, Any]:
         "message": slot.message,
         "unhealthy": slot.unhealthy,
         **_share(slot.share),
+        **sharing_json(slot.sharing),
     }
 
 

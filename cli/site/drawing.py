@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from cli.shell.output import Output
 from cli.site.occupancy import ALLOCATED, GpuView, NodeView, Slot
+from cli.site.sharing import is_shared, sharers, terms
 from dra.gpu.inventory import InstanceState
 from dra.gpu.placement_map import LABEL_WIDTH, Segment, color_of, compute_slices, draw_gpu, scale
 from dra.gpu.reasons import GpuReason
-from dra.gpu.shares import Share
 
 _NOTE_WIDTH = 24
 _NARROWEST = 32
@@ -100,14 +100,13 @@ def _gpu(view: GpuView, out: Output, width: int) -> list[str]:
         notes=notes,
         hatched=bool(view.blocked),
     )
-    return [*lines, *(_sharer(slot) for slot in view.slots if slot.share is not None)]
+    return [*lines, *(_sharer(slot) for slot in view.slots if is_shared(slot))]
 
 
 def _sharer(slot: Slot) -> str:
-    """The line of a claim that has a share of the GPU above it."""
-    share = slot.share or Share(0, 0, "")
-    cores = f"  {share.cores} % of the cores" if share.cores else ""
-    return f"{'':{LABEL_WIDTH}}{slot.owner}  {share.memory_mib} MiB{cores}"
+    """The line of a claim that shares the GPU above it, or whose pods share a device of it."""
+    where = f"{slot.where}  " if slot.share is None else ""
+    return f"{'':{LABEL_WIDTH}}{sharers(slot)}  {where}{terms(slot)}"
 
 
 def _room(view: GpuView) -> tuple[str, str]:

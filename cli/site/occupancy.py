@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
+from api.errors import InvalidObjectError
+from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.claims import Claim, read_claim
+from dra.claims.sharing import UNSHARED, Sharing, sharing_of
 from dra.gpu.geometry import Occupant, Placement, Profile, Usage
 from dra.gpu.holdings import Device, occupant_of, why_blocked
 from dra.gpu.inventory import ClaimRef, Gpu, Instance, Inventory
@@ -29,7 +32,7 @@ class Slot:
     """A part of a GPU that something holds; ``placement`` None is the whole GPU.
 
     ``pods`` are the names of those that may use the claim, in its namespace. ``share`` is what it
-    has of a GPU that several claims may have.
+    has of a GPU that several claims may have, ``sharing`` how its processes share the device.
     """
 
     placement: Placement | None
@@ -42,6 +45,7 @@ class Slot:
     message: str = ""
     unhealthy: str = ""
     share: Share | None = None
+    sharing: Sharing = UNSHARED
 
     @property
     def owner(self) -> str:
@@ -162,6 +166,15 @@ class Site:
         ]
 
 
+class _Held(NamedTuple):
+    """A device that a claim was given."""
+
+    claim: Claim
+    device: Device
+    ask: Ask
+    sharing: Sharing
+
+
 def survey(
     inventories: Iterable[Inventory],
     claims: Iterable[Mapping[str, Any]],
@@ -172,14 +185,16 @@ def survey(
     """Site that MigNodes and claims (as JSON) show together."""
     known = [read_claim(c) for c in claims]
     pods = {c.ref.uid: _pods(c) for c in known}
-    held: dict[tuple[str, str], list[tuple[Claim, Device, Ask]]] = {}
+    held: dict[tuple[str, str], list[_Held]] = {}
     for claim in known:
         allocation = claim.allocation
         for allocated in allocation.of_driver(driver) if allocation else ():
             device = _device(allocated.device)
             if device is not None and allocation is not None and not allocated.admin_access:
                 gpu = str(device) if isinstance(device, GpuDevice) else device.gpu
-                held.setdefault((allocation.node, gpu), []).append((claim, device, allocated.ask))
+                sharing = _sharing(allocation, allocated, driver)
+                found = _Held(claim, device, allocated.ask, sharing)
+                held.setdefault((allocation.node, gpu), []).append(found)
     nodes = []
     for inventory in sorted(inventories, key=lambda i: i.node):
         views = [
@@ -193,22 +208,39 @@ def survey(
 def _view(
     gpu: Gpu,
     inventory: Inventory,
-    held: list[tuple[Claim, Device, Ask]],
+    held: list[_Held],
     pods: Mapping[str, tuple[str, ...]],
 ) -> GpuView:
-    slots = [_instance(i, pods) for i in gpu.instances]
-    seen = {(s.claim.uid if s.claim else "", s.placement) for s in slots}
-    for claim, device, ask in held:
+    made = [_instance(i, pods) for i in gpu.instances]
+    found = {(s.claim.uid if s.claim else "", s.placement): s for s in made}
+    slots = [s for s in made if s.claim is None]
+    given: dict[tuple[str, Placement | None], Sharing] = {}
+    for claim, device, ask, sharing in held:
         occupant = occupant_of(device, gpu.geometry)
         placement = occupant.placement if occupant else None
-        if (claim.ref.uid, placement) not in seen:
-            slot = _allocated(claim, device, gpu, pods)
+        key = (claim.ref.uid, placement)
+        given[key] = sharing
+        if key not in found:
+            slot = replace(_allocated(claim, device, gpu, pods), sharing=sharing)
             if placement is None and gpu.sharing is not None:
                 share = share_of(ask, gpu.sharing, gpu.memory_mib, claim.ref.namespace)
                 slot = replace(slot, share=share)
             slots.append(slot)
+    slots += [
+        replace(s, sharing=given.get((s.claim.uid, s.placement), UNSHARED))
+        for s in made
+        if s.claim is not None
+    ]
     slots.sort(key=lambda s: s.placement or Placement(0, 0))
     return GpuView(inventory, gpu, tuple(slots), why_blocked(gpu, inventory))
+
+
+def _sharing(allocation: Allocation, device: AllocatedDevice, driver: str) -> Sharing:
+    """Sharing of a device by its allocation; none where that cannot be understood."""
+    try:
+        return sharing_of(allocation.config, device.request, driver)
+    except InvalidObjectError:
+        return UNSHARED
 
 
 def _instance(instance: Instance, pods: Mapping[str, tuple[str, ...]]) -> Slot:

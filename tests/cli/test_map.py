@@ -13,7 +13,7 @@ from typing import IO, Any
 
 import pytest
 
-from dra.common.resources import RESOURCE_CLAIMS
+from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef, Instance
 from dra.gpu.shares import ShareOffer
 from tests.cli.conftest import Mig
@@ -97,6 +97,54 @@ def test_a_shared_gpu_names_its_sharers(world: World, mig: Mig) -> None:
     assert found["sharing"] == {"shares": 4, "limitsEnforcedBy": "none"}
     assert [s["share"] for s in found["slots"]] == [{"memoryMiB": 10240, "cores": 0}] * 2
     assert "a share" not in mig("map").out
+
+
+def share(world: World, name: str, device: str, pods: str = "", **config: Any) -> None:
+    """An allocated claim with this configuration that pods of one letter may use."""
+    body = world.hold(name, "node-a", device, **config)
+    users = [{"resource": "pods", "name": pod, "uid": f"uid-{pod}"} for pod in pods]
+    world.set_status(RESOURCE_CLAIMS, body, {**body["status"], "reservedFor": users})
+
+
+def test_devices_that_pods_share_have_strategy_and_limits(world: World, mig: Mig) -> None:
+    limits = {"activeThreadPercentage": 50, "pinnedDeviceMemoryLimit": "8Gi"}
+    turns: Obj = {"strategy": "TimeSlicing", "timeSlicing": {"interval": "Long"}}
+    mps: Obj = {"strategy": "MPS", "mps": limits}
+    share(world, "mps", "gpu-0-mig-3g20gb-9-4", "ab", kind="MigDeviceConfig", sharing=mps)
+    share(world, "plain", "gpu-0-mig-2g10gb-14-0", "abcdef")
+    share(world, "turns", "gpu-1", kind="GpuConfig", sharing=turns)
+    share(world, "part", "gpu-2", "x", kind="GpuConfig", sharing={"strategy": "MPS"})
+    world.hold("rest", "node-a", "gpu-2")
+    world.hold("alone", "node-a", "gpu-0-mig-1g5gb-19-2")
+    made = _held(instance("3g.20gb", 4), ref(world, "mps"))
+    whole: dict[str, Any] = {"mig": False, "reason": "MIGDisabled"}
+    world.add_node(
+        "node-a",
+        gpu(0, "node-a", instances=(made,)),
+        gpu(1, "node-a", **whole),
+        gpu(2, "node-a", **whole, sharing=ShareOffer(4)),
+    )
+    lines = [line.strip() for line in mig("map").out.splitlines() if "default/" in line[:20]]
+    each = "each process 50 % of the multiprocessors and 8192 MiB"
+    assert [line for line in lines if "│" not in line] == [
+        "default/a, b, c, d and 2 more  2g.10gb at 0:2  in turns, without limits",
+        f"default/a, b  3g.20gb at 4:4  MPS, {each}",
+        "default/turns  the whole GPU  TimeSlicing, Long turns",
+        "default/x  10240 MiB  MPS, each process without limits of its own",
+        "default/rest  10240 MiB",
+    ]
+    shown = mig("map", "-o", "json").json["nodes"][0]["gpus"]
+    slots = {s["claim"]["name"]: s for gpu in shown for s in gpu["slots"]}
+    assert slots["mps"]["sharing"] == {"strategy": "MPS", "mps": limits}
+    assert (slots["mps"]["state"], slots["mps"]["pods"]) == ("prepared", ["a", "b"])
+    assert slots["turns"]["sharing"] == turns
+    assert "sharing" not in slots["alone"]
+    world.lead()
+    told = mig("explain", "claim", "mps").out
+    assert f"MIG-mps, prepared, MPS, {each}, used by default/a, b" in told
+    told = mig("explain", "claim", "part").out
+    assert "a share of gpu-2 on node-a: allocated, 10240 MiB  MPS" in told
+    assert "used by default/x, beside default/rest" in told
 
 
 @pytest.mark.parametrize("columns", [60, 80, 200])

@@ -188,10 +188,19 @@ class World:
         }
         self.set_status(RESOURCE_CLAIMS, body, {**body["status"], "reservedFor": [consumer]})
 
-    def hold(self, name: str, node_name: str, device: str, *, pod_name: str = "") -> Obj:
-        """A claim that is allocated, and, if named, the pod that runs with it."""
+    def hold(
+        self, name: str, node_name: str, device: str, *, pod_name: str = "", **config: Any
+    ) -> Obj:
+        """A claim that is allocated, and, if named, the pod that runs with it.
+
+        ``config`` are fields of its opaque configuration.
+        """
         body = self.add_claim(name, request("r", "mig.dra.dev"))
         status = allocated(body, node_name, device)["status"]
+        if config:
+            parameters = {"apiVersion": "mig.dra.dev/v1alpha1", **config}
+            opaque = {"driver": DRIVER, "parameters": parameters}
+            status["allocation"]["devices"]["config"] = [{"source": "FromClaim", "opaque": opaque}]
         body = self.set_status(RESOURCE_CLAIMS, body, status)
         if pod_name:
             self.add_pod(pod_name, name, running=True, nodeName=node_name)
