@@ -16,7 +16,7 @@ from cli.explaining.seats import find_seated, seats_of
 from cli.explaining.waiting import find_waiting, finding
 from dra.allocator.explain.answers import AnswerReason, NodeAnswer
 from dra.allocator.problem import Problem, pose_problem
-from dra.cel.kinds import Kinds
+from dra.cel.kinds.kinds import Kinds
 from dra.cel.questions import Evaluator, SelectorError
 from dra.claims.reading import KnownClaim, ReadClaims, read_claims
 from dra.claims.reasons import Reason

@@ -22,7 +22,7 @@ from dra.allocator.explain.judge import explain
 from dra.allocator.fleet.fleet import Fleet
 from dra.allocator.problem import Problem
 from dra.allocator.scoring.geometry_index import GeometryIndexes
-from dra.cel.kinds import Kinds
+from dra.cel.kinds.kinds import Kinds
 from dra.claims.claims import Claim
 from dra.gpu.inventory import AllocatorKind
 from dra.pods.nodefit import MisfitReason

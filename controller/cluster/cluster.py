@@ -18,7 +18,7 @@ from controller.cluster.trimming.spec_cache import Sharing
 from controller.cluster.watchers import Watchers
 from dra.allocator.fleet.fleet import Fleet
 from dra.allocator.scoring.geometry_index import GeometryIndexes
-from dra.cel.kinds import Kinds
+from dra.cel.kinds.kinds import Kinds
 from dra.claims.allocation import Allocation
 from dra.claims.claims import Claim
 from dra.claims.classes import DeviceClass, read_class

@@ -25,7 +25,7 @@ from controller.writing.in_flight import InFlight
 from controller.writing.leader_requests import NotLeadingError
 from controller.writing.outbox import Outbox, Senders
 from controller.writing.writers import Writers, make_writers
-from dra.cel.kinds import Kinds
+from dra.cel.kinds.kinds import Kinds
 from dra.claims.requests.reader import Reader
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import finalizer

@@ -11,7 +11,7 @@ from functools import partial
 from controller.cluster.cluster import Cluster
 from controller.lifecycle.claimwrites import ClaimWrites
 from controller.writing.claim_writer import ClaimWriter
-from dra.cel.kinds import Question, UnansweredError
+from dra.cel.kinds.asked import Question, UnansweredError
 from dra.claims.claims import Claim
 from dra.claims.reading import KnownClaim
 from dra.claims.requests.reader import Reader

@@ -22,7 +22,7 @@ from controller.serving.waiting import Waiting
 from controller.writing.in_flight import InFlight
 from dra.allocator.pod_problem import Examined, Satisfied, examine
 from dra.allocator.problem import Problem
-from dra.cel.kinds import UnansweredError
+from dra.cel.kinds.asked import UnansweredError
 from dra.claims.reading import Fault
 from dra.claims.reasons import Obstacle
 from dra.claims.requests.reader import Reader

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dra.allocator.fleet.view import NodeGpus
 from dra.allocator.places import Places
 from dra.allocator.problem import Decision, Pick, Problem
-from dra.cel.kinds import Kinds
+from dra.cel.kinds.kinds import Kinds
 from dra.claims.allocation import MAX_RESULTS
 from dra.claims.requests.wants import Want
 from dra.gpu.inventory import Gpu

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from dra.allocator.fleet.gpustate import GpuState
-from dra.cel.kinds import Offer
+from dra.cel.kinds.offers import Offer
 from dra.claims.allocation import AllocatedDevice, Allocation, share_id
 from dra.claims.reading import Fault, ReadClaims
 from dra.claims.requests.wants import ClaimWants, Want

@@ -14,7 +14,7 @@ from dra.allocator.explain.message import as_obstacle
 from dra.allocator.pod_problem import examine
 from dra.allocator.problem import Problem
 from dra.cel.cel import Selectors
-from dra.cel.kinds import Kinds
+from dra.cel.kinds.kinds import Kinds
 from dra.claims.reasons import Obstacle
 from dra.claims.requests.reader import Reader
 from dra.common.resources import (

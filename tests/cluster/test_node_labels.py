@@ -12,7 +12,7 @@ import pytest
 from controller.cluster.cluster import Cluster
 from controller.keeping.nodelabels import NodeLabels
 from controller.writing.writers import make_writers
-from dra.cel.kinds import Kinds
+from dra.cel.kinds.kinds import Kinds
 from dra.common.resources import Obj
 from dra.gpu.node_labels import DISCOVERED
 from dra.kube.client.transport import KubeApi

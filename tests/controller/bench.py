@@ -18,7 +18,7 @@ from controller.writing.in_flight import InFlight
 from controller.writing.outbox import Outbox
 from controller.writing.writers import make_writers
 from dra.cel.cel import Selectors
-from dra.cel.kinds import Kinds
+from dra.cel.kinds.kinds import Kinds
 from dra.cel.questions import Evaluator
 from dra.claims.requests.reader import Reader
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj, Resource

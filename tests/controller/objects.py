@@ -7,7 +7,7 @@ from typing import Any
 
 from controller.cluster.cluster import Cluster
 from dra.cel.cel import Selectors
-from dra.cel.kinds import Kinds
+from dra.cel.kinds.kinds import Kinds
 from dra.common.resources import Obj
 from dra.gpu.geometry import Geometry, Placement
 from dra.gpu.inventory import AllocatorKind, ClaimRef, Gpu, Instance, InstanceState, Inventory

@@ -13,7 +13,7 @@ from dra.allocator.explain.answers import Detail
 from dra.allocator.explain.judge import explain
 from dra.allocator.problem import Decision
 from dra.cel.cel import Selectors
-from dra.cel.kinds import Kinds
+from dra.cel.kinds.kinds import Kinds
 from dra.gpu.geometry import Occupant, Profile
 from dra.gpu.inventory import Gpu
 from tests.controller.deciding import decide, problem

@@ -6,10 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from dra.cel import kinds as module
 from dra.cel.cel import Selectors
-from dra.cel.gputable import GpuTable
-from dra.cel.kinds import GpuKind, Kinds, Question, UnansweredError
+from dra.cel.kinds import memory as module
+from dra.cel.kinds.asked import Question, UnansweredError
+from dra.cel.kinds.gputable import GpuTable
+from dra.cel.kinds.kinds import Kinds
+from dra.cel.kinds.offers import GpuKind, identity_of
 from dra.cel.questions import Answer, CostlySelectorError, Job, SelectorError
 from dra.common.cache import BoundedCache
 from dra.gpu.inventory import Gpu
@@ -109,7 +111,7 @@ def test_costs_add_up_and_each_answer_counts_once() -> None:
     kinds.learn(Question(ALIKE, kind), Answer(cost=4.0, error="failed"))
     assert kinds.cost([ALIKE, ALIKE[:1]]) == 6.0
     for number, (_, each) in enumerate(gpus):
-        question = Question(APART, kind, (module._identity(each),))
+        question = Question(APART, kind, (identity_of(each),))
         kinds.learn(question, Answer(cost=8.0 * (number + 1), error="failed"))
     assert kinds.cost([APART]) == 2.0 + 24.0
 
@@ -132,7 +134,7 @@ def test_numbers_of_gpus_are_given_out_anew_when_there_are_too_many(
     for minor in range(12):
         kind, card = members(kinds, gpu(minor))[0]
         assert bool(kinds.match(APART, kind, card).offers) == (minor == 1)
-        assert len(kinds._numbers) <= 4
+        assert len(kinds._answers._numbers) <= 4
 
 
 # -- what is remembered
@@ -161,8 +163,8 @@ def test_selectors_in_thousands_of_variants_are_not_all_remembered() -> None:
         text = f"{'x' * 10_000} == {number}"
         kinds.learn(Question((text,)), Answer(error="no"))
         kinds.learn(Question((text,), kind), Answer(error="no"))
-    assert kinds._facts.weight <= module._BYTES
-    assert kinds._matches.weight <= module._BYTES
+    assert kinds._answers._facts.weight <= module._BYTES
+    assert kinds._answers._matches.weight <= module._BYTES
 
 
 def test_a_table_holds_a_result_for_each_gpu_in_a_byte() -> None:

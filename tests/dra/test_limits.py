@@ -6,7 +6,7 @@ import pytest
 
 from api import config
 from dra.cel.cel import Selectors
-from dra.cel.kinds import Kinds
+from dra.cel.kinds.kinds import Kinds
 from dra.claims.claims import read_claim
 from dra.claims.classes import generated_classes, read_class
 from dra.claims.requests.reader import Reader

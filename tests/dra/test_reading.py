@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dra.cel.cel import Selectors
-from dra.cel.kinds import Kinds
+from dra.cel.kinds.kinds import Kinds
 from dra.claims.claims import Claim, read_claim
 from dra.claims.classes import generated_classes, read_class
 from dra.claims.reading import KnownClaim, ReadClaims, read_claims

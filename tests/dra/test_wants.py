@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from dra.cel.cel import Selectors
-from dra.cel.kinds import Kinds, UnansweredError
+from dra.cel.kinds.asked import UnansweredError
+from dra.cel.kinds.kinds import Kinds
 from dra.claims.claims import read_claim
 from dra.claims.classes import (
     generated_classes,

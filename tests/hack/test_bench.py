@@ -14,7 +14,7 @@ from controller.cluster.cluster import Cluster
 from dra.allocator.scoring.moves import MoveTable
 from dra.allocator.scoring.score import POLICIES
 from dra.cel.cel import Selectors
-from dra.cel.kinds import Kinds
+from dra.cel.kinds.kinds import Kinds
 from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.kube.client.transport import KubeApi

@@ -24,7 +24,7 @@ from controller.serving.gangs.writes import GangWrites
 from controller.serving.placing import Placing, Refused
 from dra.allocator.contention.making_room import attempts_with_preemption
 from dra.allocator.problem import Problem
-from dra.cel.kinds import UnansweredError
+from dra.cel.kinds.asked import UnansweredError
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import ObjectKey
 from dra.gangs.decision import GangDecision

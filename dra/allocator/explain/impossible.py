@@ -7,7 +7,7 @@ import re
 from dra.allocator.explain.gpus import lacks_mig_mode
 from dra.allocator.fleet.view import FleetView
 from dra.allocator.search.search import Search, all_of
-from dra.cel.kinds import Match
+from dra.cel.kinds.memory import Match
 from dra.claims.allocation import MAX_RESULTS
 from dra.claims.reasons import Obstacle, Reason
 

@@ -6,7 +6,7 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from dra.allocator.scoring.geometry_index import GeometryIndex, GpuId
-from dra.cel.kinds import GpuKind
+from dra.cel.kinds.offers import GpuKind
 from dra.gpu.geometry import EMPTY, Usage
 from dra.gpu.holdings import Device, Holding, holdings
 from dra.gpu.inventory import ClaimRef, Gpu, IdleInstance, Inventory

@@ -13,7 +13,7 @@ from dra.allocator.search.constraint_values import (
     ConstraintValue,
     Members,
 )
-from dra.cel.kinds import Offer
+from dra.cel.kinds.offers import Offer
 from dra.claims.requests.wants import Constraint
 from dra.gpu.devices import PCIE_ROOT, gpu_attributes, slice_attributes
 from dra.gpu.shares import NO_ASK, Ask

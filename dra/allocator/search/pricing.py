@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dra.allocator.scoring.moves import Move, MoveTable
 from dra.allocator.scoring.score import Cost, Policy, Situation, Weights
-from dra.cel.kinds import Offer
+from dra.cel.kinds.offers import Offer
 
 _COMPONENTS = 4
 """The most that a policy's cost has, with regard to idle slices."""

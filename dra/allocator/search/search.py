@@ -21,7 +21,8 @@ from dra.allocator.search.constraints import Allowed, Constrained, WantType
 from dra.allocator.search.options import Option, nothing, slice_options, whole_options
 from dra.allocator.search.pricing import Pricing, segmented
 from dra.allocator.search.share_options import SharesWanted, share_options
-from dra.cel.kinds import GpuKind, Match, Offer
+from dra.cel.kinds.memory import Match
+from dra.cel.kinds.offers import GpuKind, Offer
 from dra.claims.allocation import MAX_RESULTS
 from dra.claims.requests.wants import ClaimWants
 from dra.gpu.devices import PARENT, PCIE_ROOT

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from dra.cel.kinds import UnansweredError
+from dra.cel.kinds.asked import UnansweredError
 from dra.cel.questions import CostlySelectorError, SelectorError, shortened
 from dra.claims.claims import ALL, Claim, Request
 from dra.claims.classes import DeviceClass, looks_ours

@@ -16,7 +16,7 @@ from dra.allocator.explain.message import as_obstacle
 from dra.allocator.pod_problem import examine
 from dra.allocator.problem import Decision, Problem
 from dra.cel.cel import Selectors
-from dra.cel.kinds import Kinds
+from dra.cel.kinds.kinds import Kinds
 from dra.claims.allocation import AllocatedDevice, write_allocation
 from dra.claims.classes import generated_classes
 from dra.claims.requests.reader import Reader

@@ -1,0 +1,1 @@
+"""Kinds of GPUs, and which of their devices selectors select."""
