@@ -155,6 +155,8 @@ def _of_pod(pod: Obj) -> Iterator[Finding]:
         for word, message in _OTHER_MODES.items():
             if word in mode and "mig" not in mode:
                 yield Finding(("metadata", "annotations", key), refused=True, message=message)
+    if not annotations:
+        metadata.pop("annotations", None)
     for key in sorted(annotations.keys() & _ANNOTATIONS.keys()):
         refused, message = _ANNOTATIONS[key]
         yield Finding(("metadata", "annotations", key), refused=refused, message=message)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -146,7 +147,8 @@ def test_what_only_serves_another_system_goes(
         "mig.das.com/1g.5gb: 1, instaslice.redhat.com/accelerator-memory-quota: 5",
         "schedulerName: das-scheduler\n  runtimeClassName: nvidia-legacy\n"
         "  schedulingGates: [{name: instaslice.redhat.com/accelerator}, {name: mine}]",
-        ", finalizers: [instaslice.redhat.com/accelerator]",
+        ", finalizers: [instaslice.redhat.com/accelerator]"
+        ", annotations: {volcano.sh/vgpu-mode: mig}",
     )
     of_theirs = "{configMapRef: {name: 5b8e0a9c-0a52-4c07-9f6b-2f4f3b1d9a10}}"
     of_mine = "{configMapRef: {name: mine}}"
@@ -260,4 +262,20 @@ def test_the_examples_of_the_handbook_are_good_with_claims(
     code, out = convert(capsys, tmp_path, file.read_text())
     assert (code, [line for line in out.splitlines() if line.startswith("#")]) == (0, [])
     (tmp_path / "made.yaml").write_text(out)
+    assert main(["lint", "--strict", str(tmp_path / "made.yaml")]) == 0, capsys.readouterr().out
+
+
+OTHERS = re.compile(
+    r"volcano\.sh|instaslice\.redhat|mig\.das|das-scheduler|gpu\.nvidia\.com|gpumem:"
+)
+
+
+@pytest.mark.parametrize("file", sorted(EXAMPLES.glob("others/*.yaml")), ids=lambda file: file.stem)
+def test_the_manifests_of_other_systems_are_good_with_claims(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, file: Path
+) -> None:
+    code, out = convert(capsys, tmp_path, file.read_text())
+    made = yaml.safe_dump_all(objects(out))
+    assert (code, OTHERS.findall(made)) == (0, []), out
+    (tmp_path / "made.yaml").write_text(made)
     assert main(["lint", "--strict", str(tmp_path / "made.yaml")]) == 0, capsys.readouterr().out

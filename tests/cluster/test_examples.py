@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Self
@@ -19,6 +21,7 @@ from tests.cluster.test_scheduler_mode import Site, site
 
 EXAMPLES = REPOSITORY / "docs/examples"
 NAMESPACE = "gpus"
+PLAIN = "plain"
 REFUSING = {
     "apiVersion": "admissionregistration.k8s.io/v1",
     "kind": "ValidatingAdmissionPolicy",
@@ -83,6 +86,16 @@ def admitted(api: Api, name: str = "tried") -> bool:
     return bool(made["spec"].get("resourceClaims"))
 
 
+def converted(name: str) -> list[Obj]:
+    """The objects of an example, converted, in a namespace that did not opt in."""
+    command = [sys.executable, "-m", "cli", "convert", str(EXAMPLES / f"{name}.yaml")]
+    run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=REPOSITORY)
+    made: list[Obj] = [*yaml.safe_load_all(run.stdout)]
+    for each in made:
+        each["metadata"]["namespace"] = PLAIN
+    return made
+
+
 def pods(api: Api, name: str) -> list[Obj]:
     """The pods of that name, or that something of that name has made."""
     found = api.list("Pod", namespace=NAMESPACE)
@@ -92,7 +105,9 @@ def pods(api: Api, name: str) -> list[Obj]:
 def devices(api: Api, pod: Obj) -> dict[str, list[MigDevice]]:
     """Devices that each container of a pod has, by its claims."""
     claims = {
-        each["name"]: api.get("ResourceClaim", each["resourceClaimName"], namespace=NAMESPACE)
+        each["name"]: api.get(
+            "ResourceClaim", each["resourceClaimName"], namespace=pod["metadata"]["namespace"]
+        )
         for each in at(pod, "status", "resourceClaimStatuses")
     }
     found: dict[str, list[MigDevice]] = {}
@@ -101,6 +116,8 @@ def devices(api: Api, pod: Obj) -> dict[str, list[MigDevice]]:
         for entry in at(container, "resources", "claims"):
             status = claims[entry["name"]]["status"]
             for result in status["allocation"]["devices"]["results"]:
+                if entry.get("request") not in (None, result["request"]):
+                    continue
                 device = parse_device(result["device"])
                 assert isinstance(device, MigDevice)
                 mine.append(device)
@@ -192,17 +209,56 @@ def test_a_percentage_is_that_of_a_gpu(two: Site) -> None:
         assert labels(devices(two.api, pod)) == {"main": ["3g20gb", "3g20gb"]}
 
 
-def test_pods_of_another_scheduler_are_allocated_too(two: Site) -> None:
-    with Applied(two, "limits-volcano"):
+@pytest.mark.parametrize(
+    ("name", "got"),
+    [
+        ("device-plugin", {"main": ["1g5gb"]}),
+        ("instaslice", {"main": ["1g5gb", "1g5gb"]}),
+        ("hami", {"two": ["1g10gb", "1g10gb"], "one": ["1g5gb"]}),
+    ],
+)
+def test_manifests_of_other_systems_unchanged(
+    two: Site, name: str, got: dict[str, list[str]]
+) -> None:
+    with Applied(two, f"others/{name}") as applied:
+        (pod,) = applied.bound(name)
+        assert labels(devices(two.api, pod)) == got
 
-        def allocated() -> bool:
-            claims = two.api.list("ResourceClaim", namespace=NAMESPACE)
-            return [bool(at(c, "status", "allocation", default=None)) for c in claims] == [True] * 2
 
+@pytest.mark.parametrize(
+    ("name", "got"),
+    [
+        ("volcano", [{"main": ["1g5gb"]}]),
+        ("instaslice-rewritten", [{"main": ["1g5gb"]}, {"main": ["1g5gb", "1g5gb"]}]),
+        ("nvidia-dra", [{"small": ["1g5gb"], "large": ["2g10gb"]}]),
+    ],
+)
+def test_manifests_of_other_systems_converted(
+    two: Site, name: str, got: list[dict[str, list[str]]]
+) -> None:
+    """Volcano's has its scheduler's name still, which nobody has here: its claim is allocated."""
+    api = two.api
+    apply(api, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": PLAIN}})
+    made = converted(f"others/{name}")
+    for each in made:
+        apply(api, each)
+
+    def allocated() -> bool:
+        claims = api.list("ResourceClaim", namespace=PLAIN)
+        wanted = sum(len(each["spec"]["resourceClaims"]) for each in made if each["kind"] == "Pod")
+        given = [at(each, "status", "allocation", default=None) for each in claims]
+        return len(given) == wanted and all(given)
+
+    try:
         two.wait("claims", allocated)
-        (pod,) = pods(two.api, "limits-volcano")
-        assert labels(devices(two.api, pod)) == {"main": ["1g5gb", "1g5gb"]}
-        assert not pod["spec"].get("nodeName"), "nobody is there to bind it"
+        found = sorted(api.list("Pod", namespace=PLAIN), key=lambda each: each["metadata"]["name"])
+        assert [labels(devices(api, pod)) for pod in found] == got
+        if name == "volcano":
+            assert not found[0]["spec"].get("nodeName"), "nobody is there to bind it"
+    finally:
+        for each in made:
+            api.request("DELETE", f"{path(each)}?gracePeriodSeconds=0")
+        two.wait("end of claims", lambda: not api.list("ResourceClaim", namespace=PLAIN))
 
 
 def test_policies_by_annotation(two: Site) -> None:
