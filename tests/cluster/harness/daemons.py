@@ -102,7 +102,7 @@ class Driver:
     """
 
     def __init__(self, control_plane: ControlPlane, root: Path) -> None:
-        self._control_plane = control_plane
+        self.control_plane = control_plane
         self._root = root
         self._logs = root / "logs"
         self._logs.mkdir()
@@ -132,7 +132,7 @@ class Driver:
         self._arguments[name] = (
             *("sim", "plugin", "--hardware", str(hardware.state), "--"),
             *("--node-name", name, "--state-dir", str(self.state(name))),
-            *("--kubeconfig", str(self._control_plane.kubeconfig(credentials.MIG_PLUGIN))),
+            *("--kubeconfig", str(self.control_plane.kubeconfig(credentials.MIG_PLUGIN))),
             *("--kubelet-root", str(kubelet_root), "--cdi-root", str(cdi_root)),
             *("--host-root", str(hardware.host_root), "--driver-root", str(hardware.host_root)),
             *flags,

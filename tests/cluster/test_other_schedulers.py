@@ -1,0 +1,116 @@
+"""Pods that another scheduler than kube-scheduler's default binds, on real ones side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from dra.common.resources import at
+from hack.cluster.api import Api
+from hack.cluster.binaries import Binaries
+from hack.cluster.machine.processes import Process, free_ports
+from hack.cluster.nodes import pod
+from hack.cluster.plane import credentials
+from tests.cluster.harness.workload import SLEEPING
+from tests.cluster.test_scheduler_mode import Site, node, site, template
+
+SECOND = "second"
+NODES = {"ours": ("controller", 1), "theirs": ("scheduler", 1)}
+SLICES = 7
+
+
+@pytest.fixture(scope="module")
+def both(binaries: Binaries, root: Path) -> Iterator[Site]:
+    """A node of either allocator, and a second kube-scheduler with a name of its own."""
+    home = root / "os"
+    with site(binaries, home, NODES, {}) as made:
+        plane = made.driver.control_plane
+        config = home / "second.json"
+        content = {
+            "apiVersion": "kubescheduler.config.k8s.io/v1",
+            "kind": "KubeSchedulerConfiguration",
+            "clientConnection": {"kubeconfig": str(plane.kubeconfig(credentials.SCHEDULER))},
+            "leaderElection": {"leaderElect": False},
+            "profiles": [{"schedulerName": SECOND}],
+        }
+        config.write_text(json.dumps(content))
+        (port,) = free_ports(1)
+        command = [binaries.path("kube-scheduler"), f"--config={config}", f"--secure-port={port}"]
+        command += ["--bind-address=127.0.0.1", f"--cert-dir={home / 'second'}"]
+        template(made.api, "mig-1g.5gb")
+        made.wait("slices", lambda: made.published("theirs"))
+        second = Process(SECOND, command, logs=home)
+        second.start()
+        try:
+            yield made
+        finally:
+            second.stop()
+
+
+@pytest.fixture(autouse=True)
+def ended(both: Site) -> Iterator[None]:
+    """Nothing is left after a test."""
+    yield
+    for each in both.api.list("Pod"):
+        both.api.delete("Pod", each["metadata"]["name"], grace=0)
+    both.wait("end of all claims", lambda: both.api.list("ResourceClaim") == [])
+
+
+def start(api: Api, name: str, scheduler: str, allocator: str) -> str:
+    claims = {"gpu": {"resourceClaimTemplateName": "mig-1g.5gb"}}
+    selector = {"allocator": allocator}
+    body = pod(name, SLEEPING, claims=claims, nodeSelector=selector, schedulerName=scheduler)
+    api.create(body)
+    return name
+
+
+def test_the_controller_allocates_for_both_at_once(both: Site) -> None:
+    """One program decides what pods of either scheduler get, so that nothing is given twice."""
+    api = both.api
+    names = (SECOND, "default-scheduler")
+    pods = [start(api, f"at-once-{n}", names[n % 2], "controller") for n in range(SLICES)]
+    both.wait("all on the node", lambda: all(node(api, each) == "ours" for each in pods))
+    assert len(set(both.devices("ours"))) == SLICES
+    both.assert_disjoint()
+
+
+def test_a_pod_whose_scheduler_does_not_run_holds_its_slice_and_can_be_bound(both: Site) -> None:
+    """As Volcano or KAI find it: the claim is allocated, and says where the pod may go."""
+    api = both.api
+    start(api, "waits", "nobody", "controller")
+
+    def allocated() -> bool:
+        return bool(both.devices("ours"))
+
+    both.wait("allocation", allocated)
+    assert node(api, "waits") == ""
+    start(api, "bound", SECOND, "controller")
+    both.wait("the other", lambda: node(api, "bound") == "ours")
+    body = {
+        "apiVersion": "v1",
+        "kind": "Binding",
+        "metadata": {"name": "waits"},
+        "target": {"kind": "Node", "name": "ours"},
+    }
+    api.request("POST", "/api/v1/namespaces/default/pods/waits/binding", body=body)
+    (claim,) = (
+        each
+        for each in api.list("ResourceClaim")
+        if each["metadata"]["ownerReferences"][0]["name"] == "waits"
+    )
+    assert [each["name"] for each in at(claim, "status", "reservedFor")] == ["waits"]
+    both.assert_disjoint()
+
+
+def test_either_scheduler_allocates_slices_that_are_published(both: Site) -> None:
+    """One after the other: two that allocate the same pool at once do not know of each other."""
+    api = both.api
+    first = [start(api, f"first-{n}", "default-scheduler", "scheduler") for n in range(3)]
+    both.wait("the first", lambda: all(node(api, each) == "theirs" for each in first))
+    then = [start(api, f"then-{n}", SECOND, "scheduler") for n in range(SLICES - 3)]
+    both.wait("the others", lambda: all(node(api, each) == "theirs" for each in then))
+    assert len(both.devices("theirs")) == SLICES
+    both.assert_disjoint()
