@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 
 from cli.explaining.facts import ClusterFacts
 from cli.explaining.model import Finding, Why
 from cli.explaining.waiting import finding
 from dra.common.resources import at
 from dra.gpu.inventory import AllocatorKind
-from dra.pods.pods import Pod
+from dra.pods.pods import Pod, with_claim
 
 PREFIX = "nvidia.com/mig-"
 _ENTRY = "(limits)"
@@ -31,10 +30,7 @@ def with_extended(pod: Pod) -> Pod:
     """The pod with the claim that kube-scheduler made for its extended resources, if it did."""
     made = at(pod.obj, "status", "extendedResourceClaimStatus", default={})
     name = made.get("resourceClaimName")
-    if not name:
-        return pod
-    keys = tuple(dict.fromkeys((*pod.claim_keys, (pod.key[0], name))))
-    return replace(pod, claims={**pod.claims, _ENTRY: name}, claim_keys=keys)
+    return with_claim(pod, _ENTRY, name) if name else pod
 
 
 def about_limits(limits: Mapping[str, str], facts: ClusterFacts) -> Finding:

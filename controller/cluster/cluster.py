@@ -176,6 +176,7 @@ class Cluster:
         before the watch reports them. Not if the server itself is ``rewound`` to an older state.
         """
         if self._claims.set(obj, rewound=rewound):
+            self._pods.adopt(obj)
             self._pods.touch((obj["metadata"]["namespace"], obj["metadata"]["name"]))
 
     def remove_claim(self, key: ObjectKey) -> None:

@@ -7,9 +7,10 @@ from controller.cluster.known_claims import KnownClaims
 from controller.cluster.known_gangs import KnownGangs
 from controller.cluster.trimming.spec_cache import Sharing
 from controller.cluster.watchers import Watchers
+from dra.claims.claims import made_for
 from dra.common.resources import Obj, ObjectKey
 from dra.pods.hosts import Hosts
-from dra.pods.pods import Pod, read_pod
+from dra.pods.pods import Pod, read_pod, with_claim
 
 
 class KnownPods:
@@ -39,6 +40,28 @@ class KnownPods:
         if before is not None and before.uid != pod.uid:
             self.remove(pod.key)
             before = None
+        self._take(pod if before is None else self._as_made(pod, before), before)
+
+    def adopt(self, claim: Obj) -> None:
+        """Take a claim as that of the pod which it was made for, whose status names none yet."""
+        made = made_for(claim)
+        metadata = claim["metadata"]
+        pod = self.by_key.get((metadata["namespace"], made.pod)) if made else None
+        if made and pod and pod.uid == made.uid and pod.claims.get(made.entry, "") is None:
+            self._take(with_claim(pod, made.entry, metadata["name"]), pod)
+
+    def _as_made(self, pod: Pod, before: Pod) -> Pod:
+        """``pod`` with the claims that were adopted for it and that its status still does not name.
+
+        One that is gone is not its claim any more: another will be made.
+        """
+        for entry in [e for e, name in pod.claims.items() if name is None]:
+            name = before.claims.get(entry)
+            if name is not None and (pod.key[0], name) in self._claims.by_key:
+                pod = with_claim(pod, entry, name)
+        return pod
+
+    def _take(self, pod: Pod, before: Pod | None) -> None:
         self.by_key[pod.key] = pod
         self._link(pod.key, before.claim_keys if before else (), pod.claim_keys)
         self._watchers.change(before, pod)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from dra.claims.allocation import Allocation, read_allocation
 from dra.common.resources import at
@@ -21,6 +21,9 @@ OTHERS_CONFIG = "othersConfig"
 
 ALLOCATED_BY = "allocatedBy"
 """Field of metadata without managedFields: the managers of ``status.allocation``."""
+
+POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
+"""Annotation of a claim made from a template: the entry of the pod's ``spec.resourceClaims``."""
 
 EXACT_COUNT = "ExactCount"
 ALL = "All"
@@ -60,6 +63,14 @@ class Consumer:
     name: str
     uid: str
     api_group: str = ""
+
+
+class MadeFor(NamedTuple):
+    """Pod that a claim was made for from a template; ``entry`` of its ``spec.resourceClaims``."""
+
+    pod: str
+    uid: str
+    entry: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +128,7 @@ def read_claim(
     """The claim in ``obj``, as the API server returned it; ``requests`` reads its requests."""
     metadata = obj["metadata"]
     allocation = at(obj, "status", "allocation", default=None)
+    owner = _owner_pod(at(metadata, "ownerReferences"))
     return Claim(
         ref=ClaimRef(metadata["namespace"], metadata["name"], metadata["uid"]),
         resource_version=metadata.get("resourceVersion", ""),
@@ -127,7 +139,7 @@ def read_claim(
         reserved_for=tuple(_read_consumer(c) for c in at(obj, "status", "reservedFor")),
         finalizers=tuple(at(metadata, "finalizers")),
         deleting="deletionTimestamp" in metadata,
-        owner_pod_uid=_owner_pod(at(metadata, "ownerReferences")),
+        owner_pod_uid=str(owner["uid"]) if owner is not None else "",
         created=metadata.get("creationTimestamp", ""),
         others_config=OTHERS_CONFIG in at(obj, "spec", "devices"),
         allocated_by=() if allocation is None else allocation_managers(metadata),
@@ -179,6 +191,19 @@ def container_claims(
         for container in at(pod, "spec", field):
             used = (names.get(c["name"]) for c in at(container, "resources", "claims"))
             yield container["name"], frozenset(name for name in used if name is not None)
+
+
+def made_for(obj: Mapping[str, Any]) -> MadeFor | None:
+    """Pod that kube-controller-manager made a claim for; None of a claim that it did not make.
+
+    It makes the claim first and names it in the pod's status afterwards. If it ended in between, it
+    finds the claim by these marks and takes no other (findPodResourceClaim in its resourceclaim
+    controller.go, 1.36): that the pod gets this claim is certain before its status says so.
+    """
+    metadata = obj["metadata"]
+    entry = at(metadata, "annotations", POD_CLAIM, default="")
+    owner = _owner_pod(at(metadata, "ownerReferences")) if entry else None
+    return MadeFor(owner["name"], owner["uid"], entry) if owner is not None else None
 
 
 def _read_request(entry: Mapping[str, Any]) -> Request:
@@ -238,8 +263,5 @@ def _read_consumer(entry: Mapping[str, Any]) -> Consumer:
     return Consumer(entry["resource"], entry["name"], entry["uid"], entry.get("apiGroup", ""))
 
 
-def _owner_pod(owners: Iterable[Mapping[str, Any]]) -> str:
-    for owner in owners:
-        if owner.get("kind") == "Pod" and owner.get("controller"):
-            return str(owner["uid"])
-    return ""
+def _owner_pod(owners: Iterable[Mapping[str, Any]]) -> Mapping[str, Any] | None:
+    return next((o for o in owners if o.get("kind") == "Pod" and o.get("controller")), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dra.claims.claims import claim_names
@@ -79,6 +79,12 @@ def read_pod(obj: Obj, needs: Callable[[Obj], PodNeeds] = read_needs) -> Pod:
         template=next(owners, metadata["uid"]),
         nominated=at(obj, "status", "nominatedNodeName", default=""),
     )
+
+
+def with_claim(pod: Pod, entry: str, claim: str) -> Pod:
+    """``pod`` with a ResourceClaim under the name ``entry``, of which its status says nothing."""
+    keys = dict.fromkeys((*pod.claim_keys, (pod.key[0], claim)))
+    return replace(pod, claims={**pod.claims, entry: claim}, claim_keys=tuple(keys))
 
 
 def _volume_claims(pod: str, spec: Mapping[str, Any]) -> Iterator[tuple[str, bool]]:

@@ -6,11 +6,8 @@ import copy
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from dra.claims.claims import SCHEDULER_FINALIZER
+from dra.claims.claims import POD_CLAIM, SCHEDULER_FINALIZER
 from dra.common.resources import RESOURCE_CLAIMS, Obj, at
-
-POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
-"""Annotation of a claim that was made from a template: its name in the pod."""
 
 _MAX_CONSUMERS = 256
 _TERMINAL = frozenset({"Succeeded", "Failed"})

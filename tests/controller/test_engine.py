@@ -6,20 +6,26 @@ from typing import Any
 
 import pytest
 
+from controller.cluster.trimming.trimming import Trimmer
+from controller.lifecycle.cleanup import OWNED_GRACE_SECONDS
 from controller.serving.waiting import LOOK_AGAIN_SECONDS
 from dra.allocator.ongoing import OngoingDecision
 from dra.allocator.problem import Outcome
+from dra.claims.claims import POD_CLAIM
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
 from tests.controller.bench import Bench
 from tests.controller.objects import (
+    DRIVER,
     FINALIZER,
     claim,
     device_class,
     pod,
     request,
+    versioned,
 )
 
 STATUS = "resourceclaims/status"
+NAMED = {"name": "s", "resourceClaimName": "p-s-x"}
 
 
 def test_a_waiting_pod_gets_its_slice_finalizer_first() -> None:
@@ -92,6 +98,75 @@ def test_a_claim_of_a_template_is_waited_for() -> None:
     bench.pod(
         {**body, "status": {"resourceClaimStatuses": [{"name": "s", "resourceClaimName": "p-s-x"}]}}
     )
+    bench.run()
+    assert bench.devices("p-s-x")
+
+
+def of_template() -> Obj:
+    """A pod whose claim is to be made from a template, and is not named in its status yet."""
+    body = pod("p")
+    body["spec"]["resourceClaims"] = [{"name": "s", "resourceClaimTemplateName": "t"}]
+    return body
+
+
+def made_from_template(name: str = "p-s-x", *, uid: str = "uid-p", entry: str = "s") -> Obj:
+    """A claim as kube-controller-manager makes it for that pod, by the controller's mirror."""
+    made = claim(name)
+    owner = {"kind": "Pod", "name": "p", "uid": uid, "controller": True}
+    made["metadata"] |= {"ownerReferences": [owner], "annotations": {POD_CLAIM: entry}}
+    return Trimmer(RESOURCE_CLAIMS, DRIVER)(made)
+
+
+def test_a_claim_made_for_a_pod_is_allocated_before_the_status_of_the_pod_names_it() -> None:
+    bench = Bench("node-a")
+    bench.pod(of_template())
+    bench.claim(made_from_template())
+    bench.run()
+    (device,) = bench.devices("p-s-x")
+    (consumer,) = bench.api.get(RESOURCE_CLAIMS, "p-s-x")["status"]["reservedFor"]
+    assert consumer["uid"] == "uid-p"
+    bench.pod({**of_template(), "spec": of_template()["spec"] | {"priority": 1}})  # still unnamed
+    bench.run()
+    assert bench.cluster.pods["default", "p"].claims == {"s": "p-s-x"}
+    bench.pod(of_template() | {"status": {"resourceClaimStatuses": [NAMED]}})
+    bench.run()
+    assert bench.devices("p-s-x") == [device]
+    assert bench.api.writes == ["resourceclaims", STATUS]
+
+
+@pytest.mark.parametrize("other", [{"uid": "earlier"}, {"entry": "another"}, {"entry": ""}])
+def test_a_claim_made_for_something_else_is_not_taken_for_that_of_a_pod(other: Obj) -> None:
+    bench = Bench("node-a")
+    bench.pod(of_template())
+    bench.claim(made_from_template(**other))
+    bench.run()
+    assert bench.cluster.pods["default", "p"].claims == {"s": None}
+    assert bench.api.writes == []
+
+
+def test_of_two_claims_made_for_a_pod_the_one_counts_that_its_status_names() -> None:
+    bench = Bench("node-a")
+    bench.pod(of_template())
+    bench.claim(made_from_template("p-s-w"))
+    bench.claim(made_from_template("p-s-x"))
+    bench.run()
+    assert (bool(bench.devices("p-s-w")), bench.devices("p-s-x")) == (True, [])
+    bench.pod(of_template() | {"status": {"resourceClaimStatuses": [NAMED]}})
+    bench.run()
+    assert bench.devices("p-s-x")
+    bench.delete_pod("p")
+    bench.run(seconds=OWNED_GRACE_SECONDS)
+    bench.run(seconds=OWNED_GRACE_SECONDS)
+    assert (bench.devices("p-s-w"), bench.devices("p-s-x")) == ([], [])
+
+
+def test_a_claim_that_went_before_it_was_named_is_waited_for_again() -> None:
+    bench = Bench("node-a")
+    bench.pod(of_template())
+    bench.cluster.set_claim(versioned(made_from_template("p-s-w")))
+    bench.cluster.remove_claim(("default", "p-s-w"))
+    bench.pod(of_template())
+    bench.claim(made_from_template())
     bench.run()
     assert bench.devices("p-s-x")
 

@@ -15,7 +15,14 @@ from typing import Any
 import msgspec
 
 from controller.cluster.trimming.volume_trimming import TRIMMERS
-from dra.claims.claims import ALLOCATED_BY, OTHERS_CONFIG, TOO_LARGE, allocation_managers
+from dra.claims.claims import (
+    ALLOCATED_BY,
+    OTHERS_CONFIG,
+    POD_CLAIM,
+    TOO_LARGE,
+    allocation_managers,
+    made_for,
+)
 from dra.claims.conditions import MADE, PREPARED
 from dra.claims.node_label import node_label
 from dra.common.cache import BoundedCache, json_weight
@@ -142,18 +149,7 @@ class Trimmer:
         return {"metadata": metadata, "spec": slim, "status": said}
 
     def _claim(self, obj: Obj) -> Obj:
-        metadata = _named(obj["metadata"], _CLAIM_METADATA)
-        if "finalizers" in metadata:
-            # One more than a claim may have to be touched.
-            metadata["finalizers"] = self._shared(metadata["finalizers"][: MOST_FINALIZERS + 1])
-        if owners := [o for o in metadata.get("ownerReferences") or () if o.get("controller")]:
-            metadata["ownerReferences"] = [_picked(o, _OWNER) for o in owners]
-        else:
-            metadata.pop("ownerReferences", None)
-        if node := (obj["metadata"].get("labels") or {}).get(node_label(self._driver)):
-            metadata["labels"] = self._shared({node_label(self._driver): node})
-        if managers := allocation_managers(obj["metadata"]):
-            metadata[ALLOCATED_BY] = [sys.intern(manager) for manager in managers]
+        metadata = self._claim_metadata(obj)
         slim: Obj = {"metadata": metadata, "spec": self._shared(self._claim_spec(obj))}
         if status := obj.get("status"):
             slim["status"] = said = {k: v for k, v in status.items() if k != "devices"}
@@ -169,6 +165,25 @@ class Trimmer:
             if told := [_picked(d, _DEVICE) for d in own if not _is_prepared(d)]:
                 said["devices"] = told
         return slim
+
+    def _claim_metadata(self, obj: Obj) -> Obj:
+        metadata = _named(obj["metadata"], _CLAIM_METADATA)
+        if "finalizers" in metadata:
+            # One more than a claim may have to be touched.
+            metadata["finalizers"] = self._shared(metadata["finalizers"][: MOST_FINALIZERS + 1])
+        made = made_for(obj) if "allocation" not in (obj.get("status") or {}) else None
+        if made is not None:
+            metadata["annotations"] = self._shared({POD_CLAIM: made.entry[:_NAME_LENGTH]})
+        if owners := [o for o in metadata.get("ownerReferences") or () if o.get("controller")]:
+            kept = _OWNER if made is None else (*_OWNER, "name")
+            metadata["ownerReferences"] = [_picked(o, kept) for o in owners]
+        else:
+            metadata.pop("ownerReferences", None)
+        if node := (obj["metadata"].get("labels") or {}).get(node_label(self._driver)):
+            metadata["labels"] = self._shared({node_label(self._driver): node})
+        if managers := allocation_managers(obj["metadata"]):
+            metadata[ALLOCATED_BY] = [sys.intern(manager) for manager in managers]
+        return metadata
 
     def _claim_spec(self, obj: Obj) -> Obj:
         spec = self._without_others(obj.get("spec") or {}, "devices")

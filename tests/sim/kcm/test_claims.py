@@ -7,11 +7,10 @@ from typing import Any
 
 import pytest
 
-from dra.claims.claims import SCHEDULER_FINALIZER
+from dra.claims.claims import POD_CLAIM, SCHEDULER_FINALIZER
 from dra.common.resources import EVENTS, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.client.transport import KubeApi
 from sim.kcm.controller import ClaimController
-from sim.kcm.decisions import POD_CLAIM
 from tests.sim import standins
 from tests.sim.standins import allocate, get_claim, get_pod, gone, holds_for
 from tests.waiting import wait_for
