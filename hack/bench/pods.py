@@ -3,7 +3,8 @@
 A real control plane, one kubelet with its container runtime, our controller, and our node program
 over a compiled ``libnvidia-ml.so.1`` without hardware. Measured is the time from the request that
 creates a pod to its running, by a watch; pods with and without a claim take turns, so that both see
-the same machine. Claims are made from a template, as most are. Everything shares the machine's
+the same machine. Claims are made from a template, as most are, and the API server puts our
+finalizer on them, as the chart has it from Kubernetes 1.36 on. Everything shares the machine's
 cores: the difference within one run counts.
 """
 
@@ -14,7 +15,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from statistics import median
@@ -28,15 +29,17 @@ from dra.common.resources import (
     RESOURCE_CLAIM_TEMPLATES,
     Obj,
 )
+from dra.gpu.inventory import AllocatorKind
 from dra.gpu.names import class_name
 from dra.kube.client.transport import KubeApi
 from hack.bench.control.objects import claim_spec
-from hack.bench.control.podstarts import STEPS, TEMPLATE, PodStarts
+from hack.bench.control.podstarts import TEMPLATE, PodStarts
 from hack.bench.node import library
 from hack.bench.node.figures import Row, rendered
 from hack.bench.node.node import NODE as NODE_NAME
 from hack.bench.node.node import Place, Plugin
 from hack.cluster.binaries import CONTROL_PLANE, NODE, find_binaries
+from hack.cluster.driver.claimpolicy import FLAG, finalizers_at_creation
 from hack.cluster.machine.processes import Process
 from hack.cluster.node.kubelet import KubeletNode
 from hack.cluster.plane import credentials
@@ -51,19 +54,21 @@ _MOST = {0: 1200.0, 200: 2000.0, 1000: 6000.0}
 _RIVAL = {0: "1,400 ms", 200: "5,000 ms", 1000: "102,000 ms"}
 
 
-def rows(api: KubeApi, place: Place, *, count: int, rounds: int) -> Iterator[Row]:
+def rows(
+    api: KubeApi, place: Place, *, allocator: AllocatorKind, count: int, rounds: int
+) -> Iterator[Row]:
     """The time that a claim adds to a pod, and to a burst of pods."""
-    driver_root = str(place.host_root)
+    flags = ("--driver-root", str(place.host_root), "--allocator", allocator.value)
     pods = PodStarts(api)
     with pods.watched():
         for create_ms in BURSTS:
             now = replace(place, create_ms=create_ms)
-            with Plugin(now, "--driver-root", driver_root).running(api):
+            with Plugin(now, *flags).running(api):
                 wait_for("the class", lambda: _has_class(api))
                 for claims in (False, True):
                     pods.run(1, claims=claims)  # what is loaded on first use
                 if not create_ms:
-                    pods.steps = {step: [] for step in STEPS}
+                    pods.begin()
                     single = _turns(pods, 1, count)
                     yield from _pair("pod", "one pod", single, most=50.0, rival="65 ms")
                     yield from _steps(pods)
@@ -77,9 +82,13 @@ def _has_class(api: KubeApi) -> bool:
 
 
 def _steps(pods: PodStarts) -> Iterator[Row]:
-    for step, taken in pods.steps.items():
-        key = f"pod-{step.replace(' ', '-')}"
-        yield Row(key, f"the same pod with a claim: created to {step}", median(taken), "ms")
+    for claims, of_step in pods.steps.items():
+        key, what = ("pod", "with a claim") if claims else ("plain", "without")
+        for step, taken in of_step.items():
+            if taken:
+                name = f"{key}-{step.replace(' ', '-')}"
+                words = f"the same pod {what}: created to {step} ({len(taken)} pods)"
+                yield Row(name, words, median(taken), "ms")
 
 
 def _turns(pods: PodStarts, count: int, rounds: int) -> tuple[list[float], list[float]]:
@@ -110,7 +119,15 @@ def _pair(
 @click.command()
 @click.option("--count", default=15, show_default=True, help="Pods one after the other.")
 @click.option("--rounds", default=3, show_default=True, help="Bursts of each kind.")
-def main(count: int, rounds: int) -> None:
+@click.option(
+    "--allocator",
+    type=click.Choice([a.value for a in AllocatorKind]),
+    default=AllocatorKind.CONTROLLER.value,
+    show_default=True,
+    help="Who allocates.",
+)
+@click.option("--own-finalizer", is_flag=True, help="The controller puts it on, as before 1.36.")
+def main(*, count: int, rounds: int, allocator: str, own_finalizer: bool) -> None:
     """Print a table: what a claim adds to the start of pods."""
     binaries = find_binaries(os.environ, home=Path.home())
     if reason := binaries.missing((*CONTROL_PLANE, *NODE)):
@@ -138,17 +155,20 @@ def main(count: int, rounds: int) -> None:
             machine.directory,
             kubelet=node.kubelet_root.name,
         )
-        with _controller(kubeconfig, root / "logs"):
+        policy = nullcontext() if own_finalizer else finalizers_at_creation(plane.api)
+        flags = () if own_finalizer else (FLAG,)
+        with policy, _controller(kubeconfig, root / "logs", *flags):
             api.create(RESOURCE_CLAIM_TEMPLATES, _template())
-            found = [*rows(api, place, count=count, rounds=rounds)]
+            kind = AllocatorKind(allocator)
+            found = [*rows(api, place, allocator=kind, count=count, rounds=rounds)]
         api.close()
     shutil.rmtree(root)
     click.echo(rendered(found))
 
 
 @contextmanager
-def _controller(kubeconfig: Path, logs: Path) -> Iterator[None]:
-    command = [sys.executable, "-m", "controller", "--kubeconfig", str(kubeconfig)]
+def _controller(kubeconfig: Path, logs: Path, *flags: str) -> Iterator[None]:
+    command = [sys.executable, "-m", "controller", "--kubeconfig", str(kubeconfig), *flags]
     process = Process("controller", [*command, "--no-leader-elect"], logs=logs)
     process.start()
     try:

@@ -17,7 +17,8 @@ from hack.cluster.waiting import wait_for
 
 TEMPLATE = "bench"
 """Name of the template of the pods' claims."""
-STEPS = ("claim made", "claim allocated", "bound", "running")
+STEPS = ("claim made", "claim named", "claim allocated", "refused", "bound", "running")
+"""``named``: by the pod's status; ``refused``: by kube-scheduler, which looked too early."""
 _CREATORS = 8
 _SECONDS = 180.0
 _SLEEP = ("sleep", "1000000000")
@@ -36,8 +37,9 @@ class PodStarts:
             Reflector(api, PODS, namespace="default", on_event=self._take_pod),
             Reflector(api, RESOURCE_CLAIMS, namespace="default", on_event=self._take_claim),
         ]
-        self.steps: dict[str, list[float]] = {step: [] for step in STEPS}
-        """Milliseconds from their creation for all pods with claims that ran alone."""
+        self.steps = self._no_steps()
+        """Milliseconds from their creation for all pods that ran alone: with claims, and without.
+        """
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -61,11 +63,20 @@ class PodStarts:
         running = self._reached["running"]
         self._wait_for(lambda: running.keys() >= set(names))
         taken = 1e3 * (max(running[name] for name in names) - began)
-        if claims and count == 1:
+        if count == 1:
             for step, reached in self._reached.items():
-                self.steps[step] += [1e3 * (reached[n] - began) for n in names if n in reached]
+                took = [1e3 * (reached[n] - began) for n in names if n in reached]
+                self.steps[claims][step] += took
         self._delete(names)
         return taken
+
+    def begin(self) -> None:
+        """Forget the steps of pods so far."""
+        self.steps = self._no_steps()
+
+    @staticmethod
+    def _no_steps() -> dict[bool, dict[str, list[float]]]:
+        return {claims: {step: [] for step in STEPS} for claims in (True, False)}
 
     def _body(self, *, claims: bool) -> Obj:
         self._made += 1
@@ -94,6 +105,11 @@ class PodStarts:
                 self._gone.add(name)
                 self._changed.notify_all()
             return
+        status = at(change.new, "status", default={})
+        if status.get("resourceClaimStatuses"):
+            self._note("claim named", name)
+        if any(c.get("reason") == "Unschedulable" for c in status.get("conditions") or ()):
+            self._note("refused", name)
         if at(change.new, "spec", "nodeName", default=""):
             self._note("bound", name)
         if at(change.new, "status", "phase", default="") == "Running":
