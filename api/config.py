@@ -7,13 +7,16 @@ refused, never ignored.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 import msgspec
 from msgspec import inspect
 
+from api import nvidia
 from api.errors import InvalidObjectError
 from api.sharing import NOT_SHARED, SharingConfig, find_problem
+
+T = TypeVar("T", bound=msgspec.Struct)
 
 API_VERSION: Final = "mig.dra.dev/v1alpha1"
 KIND: Final = "MigDeviceConfig"
@@ -130,12 +133,17 @@ _KINDS: Final[dict[object, type[MigDeviceConfig | GpuConfig]]] = {
 def decode(parameters: object) -> MigDeviceConfig | GpuConfig:
     """The configuration in ``parameters``, the JSON object of an opaque configuration.
 
+    It may be one of NVIDIA's DRA driver.
+
     Raises:
         InvalidObjectError: not an object, unknown field, or bad value; names the field.
     """
     if not isinstance(parameters, dict):
         raise InvalidObjectError(KIND, "", "the parameters must be an object")
     version, kind = parameters.get("apiVersion"), parameters.get("kind")
+    if version == nvidia.API_VERSION:
+        parameters = _translated(parameters)
+        version = API_VERSION
     if version != API_VERSION or not isinstance(kind, str) or kind not in _KINDS:
         raise InvalidObjectError(
             KIND,
@@ -143,13 +151,7 @@ def decode(parameters: object) -> MigDeviceConfig | GpuConfig:
             f"apiVersion and kind must be {API_VERSION!r} and {KIND!r}, or {GPU_KIND!r} for whole "
             f"GPUs, not {version!r} and {kind!r}",
         )
-    try:
-        config = msgspec.convert(parameters, _KINDS[kind])
-    except msgspec.ValidationError as error:
-        path, problem = _split(str(error))
-        if allowed := _allowed(path, _KINDS[kind]):
-            problem = f"{problem}; allowed are: {', '.join(allowed)}"
-        raise InvalidObjectError(kind, path, problem) from error
+    config = _convert(parameters, _KINDS[kind], kind)
     by = config.placement.nodes.by
     twice = next((name for name in by if by.count(name) > 1), None)
     if twice is not None:
@@ -158,6 +160,28 @@ def decode(parameters: object) -> MigDeviceConfig | GpuConfig:
     if problem:
         raise InvalidObjectError(kind, path, problem)
     return config
+
+
+def _translated(parameters: dict[str, Any]) -> dict[str, Any]:
+    """The configuration that one of NVIDIA's DRA driver means."""
+    kind = parameters.get("kind")
+    if not isinstance(kind, str) or kind not in nvidia.KINDS:
+        kinds = ", ".join(sorted(nvidia.KINDS))
+        problem = f"of {nvidia.API_VERSION} kind {kind!r} is not served here; allowed are: {kinds}"
+        raise InvalidObjectError(str(kind), "kind", problem)
+    sharing = nvidia.sharing_fields(_convert(parameters, nvidia.KINDS[kind], kind))
+    made = {"apiVersion": API_VERSION, "kind": kind}
+    return made if sharing is None else {**made, "sharing": sharing}
+
+
+def _convert(parameters: dict[str, Any], wanted: type[T], kind: str) -> T:
+    try:
+        return msgspec.convert(parameters, wanted)
+    except msgspec.ValidationError as error:
+        path, problem = _split(str(error))
+        if allowed := _allowed(path, wanted):
+            problem = f"{problem}; allowed are: {', '.join(allowed)}"
+        raise InvalidObjectError(kind, path, problem) from error
 
 
 def decode_sharing(parameters: object) -> tuple[str, SharingConfig] | None:
@@ -249,6 +273,8 @@ def _allowed(path: str, kind: type[msgspec.Struct]) -> list[str]:
     """The words that the field at a path takes; none where it takes no words of a list."""
     found: inspect.Type = inspect.type_info(kind)
     for name in path.split("."):
+        if isinstance(found, inspect.UnionType):
+            found = next(t for t in found.types if not isinstance(t, inspect.NoneType))
         fields = found.fields if isinstance(found, inspect.StructType) else ()
         found = next((f.type for f in fields if f.encode_name == name.partition("[")[0]), found)
         if "[" in name and isinstance(found, inspect.VarTupleType):

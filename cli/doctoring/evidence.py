@@ -20,8 +20,9 @@ from dra.common.resources import (
     Resource,
     at,
 )
+from dra.gpu.names import NVIDIA_DRIVER
 from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
-from dra.resourceslices.nvidiadra import DRA_DRIVER, summary
+from dra.resourceslices.nvidiadra import summary
 
 Permission = bool | None
 """True if something is allowed; None when nobody could say."""
@@ -107,7 +108,7 @@ def _definition(session: Session) -> Obj | None:
 def _nvidia_slices(session: Session) -> dict[str, tuple[Obj, ...]] | None:
     by_node: dict[str, tuple[Obj, ...]] = {}
     try:
-        listed = session.api.list(RESOURCE_SLICES, field_selector=f"spec.driver={DRA_DRIVER}")
+        listed = session.api.list(RESOURCE_SLICES, field_selector=f"spec.driver={NVIDIA_DRIVER}")
     except ForbiddenError:
         return None
     for each in listed.items:

@@ -11,7 +11,7 @@ from dra.claims.extendedresources import holders
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import AllocatorKind
 from dra.gpu.names import class_name, extended_resource_name
-from dra.resourceslices.nvidiadra import DEPLOY_LABEL, DRA_DRIVER, dra_driver
+from dra.resourceslices.nvidiadra import DEPLOY_LABEL, dra_driver
 
 _APART = (
     f"keep it off these nodes: {DEPLOY_LABEL}=false where the GPU operator installs it, the node "
@@ -21,8 +21,6 @@ _APART = (
 
 def drivers(evidence: Evidence) -> Iterator[Check]:
     """NVIDIA's DRA driver is on no node that offers slices."""
-    if evidence.facts.driver == DRA_DRIVER:
-        return  # what is published under that name is our own
     if evidence.nvidia_slices is None:
         yield unknown("neighbours", "ResourceSlices may not be read")
         return

@@ -12,11 +12,13 @@ from typing import Any
 from dra.claims.claims import class_config, class_selectors
 from dra.common.resources import DEVICE_CLASSES, Obj, at
 from dra.gpu.devices import TYPE_GPU, TYPE_MIG, TYPE_SHARE
-from dra.gpu.names import class_name, extended_resource_name, nominal_gigabytes
+from dra.gpu.names import NVIDIA_DRIVER, class_name, extended_resource_name, nominal_gigabytes
 
 GPU_CLASS = "gpu.dra.dev"
 SHARE_CLASS = "gpu-share.dra.dev"
 ANY_SLICE_CLASS = "mig.dra.dev"
+NVIDIA_GPU_CLASS, NVIDIA_SLICE_CLASS = NVIDIA_DRIVER, "mig.nvidia.com"
+"""Classes that NVIDIA's DRA driver installs, and that its samples name."""
 ROUND_SIZES = (5, 10, 20, 40, 80, 160)
 """Memory for which there is a class ``mig-min-<size>gb``, as profile names count it."""
 
@@ -77,7 +79,8 @@ def generated_classes(driver: str, profiles: Iterable[str]) -> list[Obj]:
     """The classes to generate, for apply.
 
     Any slice, whole GPUs, shares of them, one per profile, and one per round size that a profile
-    reaches: a claim of ``mig-min-10gb`` gets the smallest profile with at least that much.
+    reaches: a claim of ``mig-min-10gb`` gets the smallest profile with at least that much. Under
+    NVIDIA's name, its classes too.
     """
     profiles = sorted(profiles)
     is_type = f"device.driver == '{driver}' && device.attributes['{driver}'].type == '{{}}'"
@@ -96,6 +99,10 @@ def generated_classes(driver: str, profiles: Iterable[str]) -> list[Obj]:
         )
         for profile in profiles
     ]
+    if driver == NVIDIA_DRIVER:
+        whole = is_type.format(TYPE_GPU)
+        classes.append(_class(driver, NVIDIA_GPU_CLASS, whole, extended_resource="nvidia.com/gpu"))
+        classes.append(_class(driver, NVIDIA_SLICE_CLASS, any_slice))
     largest = max((nominal_gigabytes(profile) for profile in profiles), default=0)
     memory = f"device.capacity['{driver}'].memory"
     classes += [

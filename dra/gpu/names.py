@@ -10,6 +10,8 @@ import re
 from dataclasses import dataclass
 
 DEFAULT_DRIVER = "mig.dra.dev"
+NVIDIA_DRIVER = "gpu.nvidia.com"
+"""Name of NVIDIA's DRA driver, under which this one may run in its place."""
 
 _MIG_DEVICE = re.compile(
     r"gpu-(?P<minor>\d{1,5})-mig-(?P<profile>[0-9a-z]+(?:-[0-9a-z]+)*)-(?P<id>\d{1,5})-(?P<start>\d{1,3})"

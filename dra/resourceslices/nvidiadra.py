@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from dra.common.resources import at
+from dra.gpu.names import NVIDIA_DRIVER
+from dra.resourceslices.resourceslices import is_own_name
 
-DRA_DRIVER = "gpu.nvidia.com"
 DEPLOY_LABEL = "nvidia.com/gpu.deploy.dra-driver"
 """Label of the GPU operator: ``true``, or ``paused-...`` while the kernel driver is exchanged."""
 
@@ -37,8 +38,14 @@ class DraDriver:
 
 
 def summary(slice_: Mapping[str, Any]) -> dict[str, Any]:
-    """Summary of a ResourceSlice (resource.k8s.io/v1) for :func:`dra_driver`: the rest is large."""
-    kinds = Counter(_kind(device) for device in at(slice_, "spec", "devices"))
+    """Summary of a ResourceSlice (resource.k8s.io/v1) for :func:`dra_driver`: the rest is large.
+
+    Under NVIDIA's name this driver may publish too: its own slices, told by how they are called,
+    show nothing of NVIDIA's.
+    """
+    name, node = slice_["metadata"]["name"], at(slice_, "spec", "nodeName", default="")
+    ours = is_own_name(name, driver=NVIDIA_DRIVER, node=node)
+    kinds = Counter(_kind(device) for device in at(slice_, "spec", "devices") if not ours)
     return {"metadata": slice_["metadata"], _KINDS: kinds}
 
 
@@ -51,7 +58,7 @@ def dra_driver(node: Mapping[str, Any], summaries: Iterable[Mapping[str, Any]]) 
     kinds: Counter[str] = sum((Counter(each[_KINDS]) for each in summaries), Counter())
     if kinds:
         shown = ", ".join(f"{count} {kind}" for kind, count in sorted(kinds.items()))
-        return DraDriver(f"ResourceSlices of {DRA_DRIVER}: {shown}", _ON_DEMAND in kinds)
+        return DraDriver(f"ResourceSlices of {NVIDIA_DRIVER}: {shown}", _ON_DEMAND in kinds)
     label = at(node, "metadata", "labels", DEPLOY_LABEL, default="")
     if label == "true" or label.startswith(_PAUSED):
         return DraDriver(f"label {DEPLOY_LABEL}={label}", makes_devices=True)
@@ -68,5 +75,6 @@ def _kind(device: Mapping[str, Any]) -> str:
 
 
 def _attribute(attributes: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    found: Mapping[str, Any] = attributes.get(name) or attributes.get(f"{DRA_DRIVER}/{name}") or {}
+    qualified = f"{NVIDIA_DRIVER}/{name}"
+    found: Mapping[str, Any] = attributes.get(name) or attributes.get(qualified) or {}
     return found

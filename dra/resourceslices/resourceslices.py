@@ -169,6 +169,12 @@ def object_name(index: int, *, driver: str, node: str) -> str:
     return name
 
 
+def is_own_name(name: str, *, driver: str, node: str) -> bool:
+    """True if a slice of that name is one of ours, whichever plugin of ``driver`` wrote others."""
+    index = name.partition("-")[0]
+    return index.isdecimal() and name == object_name(int(index), driver=driver, node=node)
+
+
 def _split(offered: Offered, features: Features) -> Iterator[SliceContent]:
     partitions = offered.partitions
     if features.separate:

@@ -91,6 +91,7 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
         options.node_name,
         driver=options.driver_name,
         on_conflict=hardware.withhold,
+        on_namesake=end,
         pauses=Pauses(options.pause_labels, reports=reports, on_change=pause),
         choice=choice,
         ignore=options.ignore_other_managers,

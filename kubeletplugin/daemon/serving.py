@@ -6,6 +6,7 @@ import threading
 
 from dra.kube.client.transport import KubeApi
 from kubeletplugin.daemon.daemon import Daemon
+from kubeletplugin.gpus.neighbours.namesake import refuse_namesake
 from kubeletplugin.host.options import Options
 from kubeletplugin.host.sockets import sockets
 from kubeletplugin.journal.ownership import exclusive
@@ -16,10 +17,12 @@ def serve(options: Options, api: KubeApi, telemetry: Telemetry, stop: threading.
     """Run the plugin until ``stop`` is set; a second process waits until the first has ended.
 
     Raises:
-        HostError: a socket, the state directory or the journal cannot be used.
+        HostError: a socket, the state directory or the journal cannot be used, or NVIDIA's own
+            driver has the name.
     """
     sockets(options)  # refused before waiting
     waits = telemetry.liveness.stand_by
     with exclusive(options.roots.state, stop, waits=waits) as alone:
         if alone:
+            refuse_namesake(options, api)
             Daemon(options, api, telemetry).run(stop)

@@ -62,6 +62,16 @@ def remove_stale(options: Options) -> None:
                 path.unlink(missing_ok=True)
 
 
+def listeners(options: Options) -> list[Path]:
+    """Registration sockets for this driver's name on which somebody listens.
+
+    For the owner of the state directory before it has sockets: then none of them is ours.
+    """
+    found = sorted(options.roots.registry.glob(f"{options.driver_name}*-reg.sock"))
+    mark = len(options.driver_name)
+    return [path for path in found if path.name[mark] == "-" and _is_heard(path)]
+
+
 def _named(options: Options, instance: str) -> Sockets:
     middle = f"-{instance}" if instance else ""
     return Sockets(
@@ -85,11 +95,23 @@ def _is_stale(path: Path) -> bool:
     try:
         if not stat.S_ISSOCK(path.lstat().st_mode):
             return False
-        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
-            probe.settimeout(_CONNECT_SECONDS)
-            probe.connect(str(path))
+        _connect(path)
     except ConnectionRefusedError:
         return True
     except OSError:
         return False
     return False
+
+
+def _is_heard(path: Path) -> bool:
+    try:
+        _connect(path)
+    except OSError:
+        return False
+    return True
+
+
+def _connect(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
+        probe.settimeout(_CONNECT_SECONDS)
+        probe.connect(str(path))

@@ -22,7 +22,7 @@ def numbered(group: str, last: int, *more: str) -> list[str]:
 
 CATALOGUE = [
     *numbered("A", 17, "A13b", "A13c", "A14b", "A14c"),
-    *numbered("B", 10),
+    *numbered("B", 11),
     *numbered("C", 22),
     *numbered("D", 15),
     *numbered("E", 11),

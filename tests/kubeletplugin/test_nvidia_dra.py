@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import socket
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dra.common.resources import NODES, RESOURCE_SLICES, Obj, Resource
+from dra.gpu.inventory import AllocatorKind
+from dra.gpu.names import NVIDIA_DRIVER
 from dra.gpu.reasons import GpuReason
+from dra.kube.client.transport import KubeApi
 from dra.kube.mirror.reflector import Reflector
-from dra.resourceslices.nvidiadra import DEPLOY_LABEL, DRA_DRIVER
+from dra.resourceslices.nvidiadra import DEPLOY_LABEL
+from dra.resourceslices.resourceslices import object_name
+from kubeletplugin.daemon import serving
+from kubeletplugin.errors import HostError
+from kubeletplugin.gpus.neighbours.namesake import refuse_namesake
 from kubeletplugin.gpus.neighbours.node_choice import NodeChoice
 from kubeletplugin.gpus.neighbours.nodewatch import NodeWatch
 from kubeletplugin.gpus.neighbours.other_managers import Conflict
 from kubeletplugin.gpus.neighbours.pausing import Pauses
+from kubeletplugin.host.options import Options
 from kubeletplugin.journal.entries import State
+from kubeletplugin.publishing.slices.slicewriter import SliceWriter
 from kubeletplugin.telemetry.reports import Reports
+from kubeletplugin.telemetry.telemetry import Telemetry
 from tests.dra.nvidiaslices import counter_slice, found_mig, future_mig, gpu, resource_slice
 from tests.kubeletplugin.rig import DRIVER, Rig
 from tests.kubeletplugin.test_managers import label, reasons, with_options
@@ -173,8 +185,9 @@ def test_an_administrator_may_ignore_it(
 class Seen:
     """What a watch tells, in order."""
 
-    def __init__(self, rig: Rig, driver: str = DRIVER) -> None:
+    def __init__(self, rig: Rig, driver: str = DRIVER, *, ignore: bool = False) -> None:
         self.conflicts: list[Conflict | None] = []
+        self.namesakes = threading.Event()
         assert rig.daemon is not None
         reports = Reports(_Silent(), rig.node)
         self.watch = NodeWatch(
@@ -182,8 +195,10 @@ class Seen:
             rig.node,
             driver=driver,
             on_conflict=self.conflicts.append,
+            on_namesake=self.namesakes.set,
             pauses=Pauses((), reports=reports, on_change=lambda _: None),
             choice=NodeChoice(None, driver=driver, on_change=lambda: None),
+            ignore=ignore,
             reports=reports,
         )
 
@@ -246,17 +261,85 @@ def test_what_was_seen_at_the_start_does_not_end_before_all_is_listed(
     assert [c is not None for c in seen.conflicts] == [True]
 
 
-def test_under_nvidias_own_name_the_plugins_slices_are_no_conflict(
-    rig: Rig, publish: Callable[..., None]
-) -> None:
-    seen = Seen(rig, DRA_DRIVER)
-    publish(rig, *dynamic())
+def test_under_nvidias_own_name_the_plugins_slices_are_no_conflict(rig: Rig) -> None:
+    seen = Seen(rig, NVIDIA_DRIVER)
+    own = object_name(0, driver=NVIDIA_DRIVER, node=rig.node)
+    rig.api.create(RESOURCE_SLICES, resource_slice(rig.node, *dynamic(), name=own))
     seen.watch.look()
     seen.watch.start()
     try:
         wait_for("the Node", lambda: seen.watch._nodes.synced)
-        assert seen.conflicts == []
+        wait_for("the slices", lambda: seen.watch._slices.synced)
+        assert (seen.conflicts, seen.namesakes.is_set()) == ([], False)
         label(rig, {DEPLOY_LABEL: "true"})
         wait_for("the label", lambda: seen.conflicts)
+        assert not seen.namesakes.is_set()
     finally:
         seen.watch.stop()
+        rig.api.delete(RESOURCE_SLICES, own)
+
+
+@pytest.mark.parametrize("ignore", [False, True])
+def test_under_its_own_name_nvidias_driver_ends_the_plugin(
+    rig: Rig,
+    publish: Callable[..., None],
+    ignore: bool,  # noqa: FBT001 - a row of the table
+) -> None:
+    seen = Seen(rig, NVIDIA_DRIVER, ignore=ignore)
+    publish(rig, *dynamic())
+    seen.watch.look()
+    assert seen.namesakes.is_set()
+    assert bool(seen.conflicts) is not ignore
+    other = Seen(rig)
+    other.watch.look()
+    assert not other.namesakes.is_set(), "under another name both can be there"
+
+
+def named_as_nvidias(rig: Rig) -> Options:
+    return Options(
+        rig.node, NVIDIA_DRIVER, None, AllocatorKind.SCHEDULER, rig.roots, instance="mine"
+    )
+
+
+@pytest.mark.parametrize("name", ["gpu.nvidia.com-reg.sock", "gpu.nvidia.com-theirs-reg.sock"])
+def test_a_socket_of_nvidias_on_which_somebody_listens_is_refused(
+    rig: Rig, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delattr(serving, "Daemon")
+    rig.roots.registry.mkdir(parents=True, exist_ok=True)
+    path = rig.roots.registry / name
+    options = named_as_nvidias(rig)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as theirs:
+        theirs.bind(str(path))
+        theirs.listen()
+        with pytest.raises(HostError) as refused:
+            serving.serve(options, rig.api, Telemetry(), threading.Event())
+        for part in (str(path), f"{DEPLOY_LABEL}=false", "--driver-name=mig.dra.dev"):
+            assert part in str(refused.value)
+        refuse_namesake(replace(options, driver_name=DRIVER), rig.api)
+    refuse_namesake(options, rig.api)  # nobody listens any more
+
+
+def test_slices_of_nvidias_are_refused_and_of_our_own_are_not(
+    rig: Rig, publish: Callable[..., None]
+) -> None:
+    options = named_as_nvidias(rig)
+    publish(rig, *dynamic())
+    with pytest.raises(HostError, match=r"7 MIG devices to be made on demand.* half a minute"):
+        refuse_namesake(options, rig.api)
+    publish(rig)
+    refuse_namesake(options, rig.api)
+    rig.http.down = True
+    refuse_namesake(options, KubeApi(rig.http))
+
+
+def test_slices_that_others_publish_under_the_name_are_not_touched(
+    rig: Rig, publish: Callable[..., None]
+) -> None:
+    publish(rig, *dynamic())
+    writer = SliceWriter(
+        rig.api, driver=NVIDIA_DRIVER, node=rig.node, field_manager="tests", owner=dict
+    )
+    assert writer.withdraw() == 0
+    selector = f"spec.nodeName={rig.node},spec.driver={NVIDIA_DRIVER}"
+    assert len(rig.api.list(RESOURCE_SLICES, field_selector=selector).items) == 2

@@ -7,10 +7,11 @@ import threading
 from collections.abc import Callable
 
 from dra.common.resources import NODES, RESOURCE_SLICES, Obj
+from dra.gpu.names import NVIDIA_DRIVER
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import KubeError
 from dra.kube.mirror.reflector import Change, Reflector
-from dra.resourceslices.nvidiadra import DRA_DRIVER, summary
+from dra.resourceslices.nvidiadra import dra_driver, summary
 from kubeletplugin.gpus.neighbours.node_choice import NodeChoice
 from kubeletplugin.gpus.neighbours.other_managers import Conflict, conflict
 from kubeletplugin.gpus.neighbours.pausing import Pauses
@@ -22,8 +23,9 @@ _log = logging.getLogger(__name__)
 class NodeWatch:
     """Tells when another manager appears or goes; ``on_conflict`` gets it, or None.
 
-    ``driver`` is this program's name: slices under it are its own. With ``ignore`` nobody counts as
-    another manager. ``pauses`` and ``choice`` see the Node as well.
+    With ``ignore`` nobody counts as another manager. ``on_namesake`` is called where ``driver``,
+    this program's name, is NVIDIA's, and NVIDIA's own driver publishes under it here; ``ignore``
+    changes nothing of that. ``pauses`` and ``choice`` see the Node as well.
     """
 
     def __init__(  # noqa: PLR0913 - what it looks for, and whom it tells
@@ -33,6 +35,7 @@ class NodeWatch:
         *,
         driver: str,
         on_conflict: Callable[[Conflict | None], None],
+        on_namesake: Callable[[], None],
         pauses: Pauses,
         choice: NodeChoice,
         ignore: bool = False,
@@ -55,7 +58,7 @@ class NodeWatch:
             field_selector=f"metadata.name={node_name}",
             on_event=self._changed,
         )
-        self._of_nvidia = f"spec.nodeName={node_name},spec.driver={DRA_DRIVER}"
+        self._of_nvidia = f"spec.nodeName={node_name},spec.driver={NVIDIA_DRIVER}"
         self._slices = Reflector(
             api,
             RESOURCE_SLICES,
@@ -64,7 +67,9 @@ class NodeWatch:
             on_event=lambda _: self._judge(),
             on_listed=self._judge,
         )
-        self._watches_slices = driver != DRA_DRIVER and not ignore
+        self._on_namesake = on_namesake
+        self._named_as_nvidias = driver == NVIDIA_DRIVER
+        self._watches_slices = self._named_as_nvidias or not ignore
 
     def start(self) -> None:
         """Begin to watch."""
@@ -103,6 +108,8 @@ class NodeWatch:
             if node is not None:
                 self._node = node
             slices = self._slices.store.list() if self._slices.synced else self._listed
+            if self._named_as_nvidias and dra_driver({}, slices) is not None:
+                self._on_namesake()
             ours = self._choice.configured
             found = None if self._ignore else conflict(self._node, slices, makes_layouts=ours)
             if found == self._current:

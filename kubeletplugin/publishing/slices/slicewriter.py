@@ -16,9 +16,10 @@ from typing import Any
 import msgspec
 
 from dra.common.resources import RESOURCE_SLICES, Obj
+from dra.gpu.names import NVIDIA_DRIVER
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ConflictError, ObjectNotFoundError
-from dra.resourceslices.resourceslices import SliceLayout
+from dra.resourceslices.resourceslices import SliceLayout, is_own_name
 
 _log = logging.getLogger(__name__)
 
@@ -45,7 +46,10 @@ class _Found:
 
 
 class SliceWriter:
-    """Writes the slices of one driver on one node; every one of them is this program's."""
+    """Writes the slices of one driver on one node; every one of them is this program's.
+
+    Under NVIDIA's name those are left alone that are not called like ours.
+    """
 
     def __init__(
         self,
@@ -57,6 +61,8 @@ class SliceWriter:
         owner: Callable[[], Obj],
     ) -> None:
         self._api = api
+        self._driver = driver
+        self._node = node
         self._selector = f"spec.nodeName={node},spec.driver={driver}"
         self._manager = field_manager
         self._owner = owner
@@ -126,7 +132,12 @@ class SliceWriter:
             listed = self._api.list(RESOURCE_SLICES, field_selector=self._selector)
         except ObjectNotFoundError:
             return []  # a server that has no such resource has none of ours
-        return [_found(obj) for obj in listed.items]
+        return [_found(obj) for obj in listed.items if self._is_ours(obj)]
+
+    def _is_ours(self, obj: Obj) -> bool:
+        name = obj["metadata"]["name"]
+        own = is_own_name(name, driver=self._driver, node=self._node)
+        return own or self._driver != NVIDIA_DRIVER
 
     def _put(
         self, layout: SliceLayout, index: int, generation: int, found: _Found | None, owner: Obj
