@@ -10,6 +10,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import click
 from prometheus_client import CollectorRegistry
@@ -84,6 +85,14 @@ EVENT_LIMITS = EventLimits(at_once=5, pause_seconds=0.1, delay_seconds=0.5)
     "where that does not run.",
 )
 @click.option(
+    "--node-classes",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="DIR",
+    help="Directory of files that say what becomes of the GPUs of classes of nodes, as the nodes "
+    "have it: what is wrong with them is told of the Nodes that are concerned.",
+)
+@click.option(
     "--metrics-address",
     default="",
     metavar="HOST:PORT",
@@ -110,6 +119,7 @@ def main(  # noqa: PLR0913 - one parameter per flag
     eager_creation: bool,
     evict_failed: bool,
     node_labels: bool,
+    node_classes: Path | None,
     metrics_address: str,
     log_level: str,
     log_format: str,
@@ -145,6 +155,7 @@ def main(  # noqa: PLR0913 - one parameter per flag
             eager_creation=eager_creation,
             evict_failed=evict_failed,
             node_labels=node_labels,
+            node_classes=node_classes,
         ),
         registry=registry,
         probes=probes,

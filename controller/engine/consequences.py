@@ -5,6 +5,7 @@ from __future__ import annotations
 from controller.cluster.cluster import Cluster
 from controller.cluster.effects import Effects, TakenBack
 from controller.keeping.classsync import ClassSync
+from controller.keeping.nodeclasses import NodeClasses
 from controller.keeping.nodelabels import NodeLabels
 from controller.keeping.templatesync import TemplateSync
 from controller.lifecycle.allocation_writes import AllocationWrites
@@ -44,6 +45,7 @@ class Consequences:
         classes: ClassSync,
         templates: TemplateSync,
         labels: NodeLabels,
+        node_classes: NodeClasses,
         reporter: Reporter,
     ) -> None:
         self._cluster = cluster
@@ -61,6 +63,7 @@ class Consequences:
         self._classes = classes
         self._templates = templates
         self._labels = labels
+        self._node_classes = node_classes
         self._reporter = reporter
 
     def take(self) -> bool:
@@ -92,6 +95,7 @@ class Consequences:
             self._classes_changed()
         self._templates.note(effects)
         self._labels.note(effects)
+        self._node_classes.note(effects)
         self._make_room(effects)
         return True
 

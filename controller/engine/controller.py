@@ -7,6 +7,7 @@ import secrets
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from controller.cluster.changes import apply
 from controller.cluster.cluster import Cluster
@@ -15,6 +16,7 @@ from controller.engine.fence import Fence
 from controller.engine.inbox import Inbox
 from controller.engine.loop import Loop
 from controller.engine.mirrors import Mirrors
+from controller.keeping.class_folder import ClassFolder
 from controller.reporting.observer import ControllerObserver
 from controller.reporting.podconditions import PodConditions
 from controller.reporting.report import Reporter
@@ -48,6 +50,7 @@ class Names:
     ``node_labels``: nodes get labels that tell of their GPUs.
     ``eager_creation``: claims name their node in a label, so that it makes their slices at once.
     ``evict_failed``: pods may be evicted whose slice cannot be made.
+    ``node_classes``: a directory of files that configure classes of nodes, if there are any.
     """
 
     driver: str
@@ -55,6 +58,7 @@ class Names:
     node_labels: bool = False
     eager_creation: bool = True
     evict_failed: bool = False
+    node_classes: Path | None = None
 
     @property
     def finalizer(self) -> str:
@@ -206,6 +210,7 @@ class Controller:
             gate=names.finalizer,
             finalizer_at_creation=names.finalizer_at_creation,
             node_labels=names.node_labels,
+            class_files=ClassFolder(names.node_classes).read if names.node_classes else None,
             now=self._clock.monotonic,
             wake=inbox.wake,
             observer=self._observer,

@@ -17,6 +17,7 @@ from controller.writing.outbox import Outbox
 from controller.writing.writers import Writers
 from dra.claims.requests.reader import Reader
 from dra.common.resources import ObjectKey
+from dra.gpu.layouts.choosing import Classes
 
 
 class Engine:
@@ -24,7 +25,8 @@ class Engine:
 
     ``wake`` is called, by any thread, when ``absorb`` has an answer to take. With
     ``finalizer_at_creation`` the API server puts our finalizer on claims, and it stays there. With
-    ``node_labels`` nodes get labels that tell of their GPUs. ``evaluations`` are for a cluster
+    ``node_labels`` nodes get labels that tell of their GPUs. ``class_files`` are those of classes
+    of nodes, None where none is configured. ``evaluations`` are for a cluster
     whose kinds have no evaluator of their own.
     """
 
@@ -42,6 +44,7 @@ class Engine:
         wake: Callable[[], None] = lambda: None,
         finalizer_at_creation: bool = False,
         node_labels: bool = False,
+        class_files: Callable[[], Classes | None] | None = None,
         evaluations: Evaluations | None = None,
     ) -> None:
         parts = make_parts(
@@ -56,6 +59,7 @@ class Engine:
             wake=wake,
             finalizer_at_creation=finalizer_at_creation,
             node_labels=node_labels,
+            class_files=class_files,
             evaluations=evaluations,
         )
         self._now = now
@@ -73,6 +77,7 @@ class Engine:
         self._classes = parts.classes
         self._templates = parts.templates
         self._labels = parts.labels
+        self._node_classes = parts.node_classes
         self._reservations = parts.reservations
 
     def absorb(self) -> None:
@@ -100,6 +105,7 @@ class Engine:
             self._classes.sync_if_due()
             or self._templates.write_if_due()
             or self._labels.write_if_due()
+            or self._node_classes.look_if_due()
             or self._reporter.write_if_due()
             or self._reservations.write_if_due(idle=False)
         ):
@@ -120,6 +126,7 @@ class Engine:
     def next_due(self) -> float | None:
         """The monotonic time of the next piece of work, None when only an answer brings any."""
         times = [self._classes.due, self._templates.due, self._labels.due, self._reporter.due]
+        times += [self._node_classes.due]
         times += [self._line.due, self._asking.due, self._failed_gpus.due]
         times += [] if self._in_flight.full else [self._reservations.due]
         if not self._in_flight.full:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from controller.cluster.cluster import Cluster
 from controller.engine.consequences import Consequences
 from controller.keeping.classsync import ClassSync
+from controller.keeping.nodeclasses import NodeClasses
 from controller.keeping.nodelabels import NodeLabels
 from controller.keeping.templatesync import TemplateSync
 from controller.lifecycle.allocation_writes import AllocationWrites
@@ -51,6 +52,7 @@ from controller.writing.writers import Writers
 from dra.allocator.allocate import Allocator
 from dra.allocator.pod_problem import examine
 from dra.claims.requests.reader import Reader
+from dra.gpu.layouts.choosing import Classes
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,7 @@ class Parts:
     classes: ClassSync
     templates: TemplateSync
     labels: NodeLabels
+    node_classes: NodeClasses
     reservations: ReservationWrites
 
 
@@ -86,6 +89,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
     wake: Callable[[], None],
     finalizer_at_creation: bool,
     node_labels: bool,
+    class_files: Callable[[], Classes | None] | None,
     evaluations: Evaluations | None,
 ) -> Parts:
     """The parts of an engine; for the arguments see there."""
@@ -96,6 +100,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
     classes = ClassSync(cluster, writers.objects, reporter, now)
     templates = TemplateSync(cluster, writers.objects, now)
     labels = NodeLabels(cluster, writers.objects, now, enabled=node_labels)
+    node_classes = NodeClasses(cluster, reporter, now, read=class_files)
     allocations = AllocationWrites(cluster, writers, reporter, in_flight, gate=gate, now=now)
     line = WaitingLine(cluster, allocator, reporter, now=now)
     agenda = Agenda(cluster, gate=gate, now=now)
@@ -212,6 +217,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         classes=classes,
         templates=templates,
         labels=labels,
+        node_classes=node_classes,
         reporter=reporter,
     )
     return Parts(
@@ -234,5 +240,6 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
         classes=classes,
         templates=templates,
         labels=labels,
+        node_classes=node_classes,
         reservations=reservations,
     )

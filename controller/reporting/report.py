@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from controller.reporting.observer import ControllerObserver
 from controller.reporting.podconditions import PodConditions
 from dra.claims.reasons import Obstacle, Reason
-from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj, Resource
+from dra.common.resources import DEVICE_CLASSES, NODES, PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.events.sink import EventSink
 from dra.pods.pods import Pod
 
@@ -145,6 +145,13 @@ class Reporter:
             obstacle.message,
             warning=True,
         )
+
+    def node_class(self, node: str, problem: str) -> None:
+        """The class, the mode or the layout of a Node cannot be."""
+        _log.warning("class of a node", extra={"node": node, "detail": problem})
+        # Kubelet's own events name a Node by its name in place of a UID.
+        regarding = _typed({"metadata": {"name": node, "uid": node}}, NODES)
+        self._sink.emit(regarding, Reason.NODE_CLASS.value, problem, warning=True)
 
     def extended_resource(
         self, device_class: Obj, resource: str, taker: str, *, carries: bool

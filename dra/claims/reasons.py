@@ -40,6 +40,7 @@ class Reason(StrEnum):
     NOT_EVICTED = "PodNotEvicted"
     CLASS_CONFLICT = "DeviceClassConflict"
     EXTENDED_RESOURCE_TAKEN = "ExtendedResourceTaken"
+    NODE_CLASS = "NodeClassInvalid"
 
 
 class NodeReason(StrEnum):

@@ -9,11 +9,8 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 
-from api.errors import InvalidObjectError
-from api.layouts import Layout
-from api.nodeclass import NodeClass
 from dra.gpu.layouts.choosing import Classes
-from dra.gpu.layouts.files import SUFFIXES, read_file
+from dra.gpu.layouts.files import SUFFIXES, read_files
 
 _log = logging.getLogger(__name__)
 
@@ -45,24 +42,18 @@ class ClassFiles:
 
 def read_classes(folder: Path) -> Classes:
     """Content of all files of a directory, valid or not."""
-    classes: dict[str, NodeClass] = {}
-    layouts: dict[str, Layout] = {}
-    problems: dict[str, str] = {}
     try:
         files = _files(folder)
     except OSError as error:
         return Classes({}, {}, {"default": f"{folder}: {error.strerror or error}"})
-    for path in files:
-        try:
-            found = read_file(path.read_bytes())
-        except (OSError, InvalidObjectError) as error:
-            problems[path.stem] = f"{path.name}: {error}"
-            continue
-        if isinstance(found, NodeClass):
-            classes[path.stem] = found
-        else:
-            layouts |= found
-    return Classes(classes, layouts, problems)
+    return read_files((path.name, _content(path)) for path in files)
+
+
+def _content(path: Path) -> bytes | OSError:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        return error
 
 
 def _files(folder: Path) -> list[Path]:

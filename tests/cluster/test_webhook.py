@@ -23,11 +23,15 @@ from hack.cluster.machine.processes import Process, free_ports
 from hack.cluster.plane import credentials
 from hack.cluster.plane.controlplane import ControlPlane, Setup
 from hack.cluster.waiting import wait_for
+from kubeletplugin.host.class_files import read_classes
 from tests.controller.test_webhook import BAD, GOOD
 
 ACCOUNT = "mig-dra-driver-nvidia-mig-webhook"
 LIFE_SECONDS = 36.0
-VALUES: Obj = {"webhook": {"enabled": True, "certificateHours": LIFE_SECONDS / 3600}}
+VALUES: Obj = {
+    "webhook": {"enabled": True, "certificateHours": LIFE_SECONDS / 3600},
+    "nodeClasses": {"configMaps": ["site-layouts"]},
+}
 
 
 class Webhook:
@@ -140,6 +144,25 @@ def test_a_bad_configuration_is_refused_at_creation(webhook: Webhook, kind: str)
     assert webhook.refusal(obj(kind, GOOD)) == ""
     assert webhook.refusal(obj(kind)) == ""
     assert webhook.refusal(obj(kind, BAD, driver="gpu.nvidia.com")) == ""
+
+
+def test_a_file_of_node_classes_is_refused_with_the_words_of_the_node(
+    webhook: Webhook, tmp_path: Path
+) -> None:
+    text = "apiVersion: mig.dra.dev/v1alpha1\nkind: MigNodeClass\nmode: {}\n"
+
+    def refusal(mode: str, name: str = "site-layouts", namespace: str = NAMESPACE) -> str:
+        metadata = {"name": name, "namespace": namespace}
+        data = {"default.yaml": text.format(mode), "notes.txt": "["}
+        body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+        return webhook.refusal(body)
+
+    (tmp_path / "default.yaml").write_text(text.format("fast"))
+    told = read_classes(tmp_path).problems["default"]
+    assert f"ConfigMap {NAMESPACE}/site-layouts: data.{told}" in refusal("fast")
+    assert refusal("whole") == ""
+    assert refusal("fast", name="another") == ""
+    assert refusal("fast", namespace="default") == "", "nobody mounts that one"
 
 
 def test_the_certificate_is_replaced_and_no_bad_configuration_slips_through(

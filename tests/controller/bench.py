@@ -22,6 +22,7 @@ from dra.cel.kinds.kinds import Kinds
 from dra.cel.questions import Evaluator
 from dra.claims.requests.reader import Reader
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj, Resource
+from dra.gpu.layouts.choosing import Classes
 from dra.kube.client.patch import PatchContent
 from dra.kube.errors import ConflictError, InvalidError, KubeError, ObjectNotFoundError
 from tests.controller.objects import DRIVER, FINALIZER, mignode, node, versioned
@@ -229,6 +230,7 @@ class Bench:
         api: FakeApi | None = None,
         finalizer_at_creation: bool = False,
         node_labels: bool = False,
+        class_files: Callable[[], Classes | None] | None = None,
         eager_creation: bool = True,
         evict_failed: bool = False,
         evaluator: Evaluator | None = None,
@@ -276,6 +278,7 @@ class Bench:
             observer=observer,
             finalizer_at_creation=finalizer_at_creation,
             node_labels=node_labels,
+            class_files=class_files,
             evaluations=evaluations,
         )
         for name in nodes:

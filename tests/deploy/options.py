@@ -50,6 +50,11 @@ BY_VALUE: dict[str, dict[str, Given]] = {
         "--finalizer-at-creation": ("finalizerAtCreation.enabled", False, False),
         "--eager-creation": ("eagerCreation.enabled", False, False),
         "--evict-failed": ("evictFailed.enabled", True, True),
+        "--node-classes": (
+            "nodeClasses.configMaps",
+            ["mig-parted"],
+            Path("/etc/mig.dra.dev/node-classes"),
+        ),
         "--metrics-address": ("metrics.port", 9400, ":9400"),
         "--log-level": ("logLevel", "debug", "debug"),
         "--log-format": ("logFormat", "json", "json"),

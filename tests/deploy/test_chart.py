@@ -153,13 +153,20 @@ def test_files_of_node_classes_are_mounted_and_reviewed() -> None:
     volumes = {v["name"]: v for v in pod_spec(objects, "kubelet-plugin")["volumes"]}
     sources = volumes["node-classes"]["projected"]["sources"]
     assert [s["configMap"]["name"] for s in sources] == names
+    controller = pod_spec(objects, "controller")
+    [volume] = controller["volumes"]
+    sources = volume["projected"]["sources"]
+    assert [s["configMap"]["name"] for s in sources] == names
+    assert all(s["configMap"]["optional"] for s in sources), "it starts without"
+    [container] = controller["containers"]
+    [mount] = container["volumeMounts"]
+    assert (mount["name"], mount["readOnly"]) == (volume["name"], True)
+    assert f"--node-classes={mount['mountPath']}" in container["args"]
     hooks = find(objects, "ValidatingWebhookConfiguration")["webhooks"]
     [hook] = [h for h in hooks if h["name"] == "configmaps.other.example.com"]
     [condition] = hook["matchConditions"]
-    assert json.loads(condition["expression"].removeprefix("object.metadata.name in ")) == [
-        "mig-parted",
-        made["metadata"]["name"],
-    ]
+    assert json.loads(condition["expression"].removeprefix("object.metadata.name in ")) == names
     assert not [
         v for v in pod_spec(render(), "kubelet-plugin")["volumes"] if "classes" in v["name"]
     ]
+    assert "volumes" not in pod_spec(render(), "controller")

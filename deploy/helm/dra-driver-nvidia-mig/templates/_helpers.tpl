@@ -117,3 +117,10 @@ expression: |-
 name: no-mirror
 expression: '!("kubernetes.io/config.mirror" in object.metadata.?annotations.orValue({}))'
 {{- end -}}
+
+{{- /* Files of classes of nodes, for whoever reads them: the directory, and the ConfigMaps as a JSON list. */ -}}
+{{- define "mig.classFolder" -}}/etc/mig.dra.dev/node-classes{{- end -}}
+{{- define "mig.classConfigMaps" -}}
+{{- $own := ternary (list (printf "%s-classes" (include "mig.plugin" .))) list (not (empty .Values.nodeClasses.classes)) -}}
+{{- concat $own .Values.nodeClasses.configMaps | toJson -}}
+{{- end -}}
