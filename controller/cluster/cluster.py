@@ -14,6 +14,7 @@ from controller.cluster.known_nodes import KnownNodes, SpecReservations
 from controller.cluster.known_pods import KnownPods
 from controller.cluster.known_templates import KnownTemplates
 from controller.cluster.known_volumes import KnownVolumes
+from controller.cluster.likeness import Likeness
 from controller.cluster.trimming.spec_cache import Sharing
 from controller.cluster.watchers import Watchers
 from dra.allocator.fleet.fleet import Fleet
@@ -50,6 +51,7 @@ class Cluster:
         self._pods = KnownPods(self.hosts, self._claims, watchers, self._effects, sharing)
         self.volumes = KnownVolumes(self.hosts, watchers, self._effects)
         self.templates = KnownTemplates(driver, self._effects)
+        self._likeness = Likeness(self.claims, self.classes)
         self._nodes = KnownNodes(self.fleet, self.hosts, self._claims, self._effects)
 
     @property
@@ -79,6 +81,10 @@ class Cluster:
     def pods_of(self, claim: ObjectKey) -> list[Pod]:
         """The pods that refer to a claim."""
         return self._pods.of_claim(claim)
+
+    def template_of(self, pod: Pod) -> str:
+        """Equal for pods that are alike: what kube-scheduler says of one holds for the others."""
+        return self._likeness.template(pod)
 
     # -- nodes and their GPUs
 

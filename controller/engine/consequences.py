@@ -102,7 +102,7 @@ class Consequences:
     def _pod_changed(self, key: ObjectKey, *, is_bound_now: bool) -> None:
         pod = self._cluster.pods.get(key)
         if pod is not None and is_bound_now:
-            self._exclusions.bound(pod.template, pod.node)
+            self._exclusions.bound(self._cluster.template_of(pod), pod.node)
             self._unproven.prove(pod.uid)
         if not self._agenda.add_pod(key) and pod is not None and pod.claims:
             self._reporter.left(pod)
@@ -144,7 +144,7 @@ class Consequences:
         for pod in self._cluster.pods_of(taken.claim):
             if pod.pending and not pod.node and known is not None:
                 self._unproven.refute(pod.uid)
-                seconds = self._exclusions.refuse(pod.template, taken.node)
+                seconds = self._exclusions.refuse(self._cluster.template_of(pod), taken.node)
                 message = (
                     f"the allocation on node {taken.node} was taken back (kube-scheduler does that "
                     f"when pod {pod} does not fit there): {taken.node} is left out for "

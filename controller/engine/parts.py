@@ -104,7 +104,7 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
     allocations = AllocationWrites(cluster, writers, reporter, in_flight, gate=gate, now=now)
     line = WaitingLine(cluster, allocator, reporter, now=now)
     agenda = Agenda(cluster, gate=gate, now=now)
-    unproven = Unproven(agenda.pods, reporter, now=now)
+    unproven = Unproven(agenda.pods, reporter, cluster.template_of, now=now)
     retries = Retries(cluster, reporter, line=line, agenda=agenda)
     answers = Answers(cluster, agenda, retries, now=now)
     waiting = Waiting(cluster, agenda, reporter, exclusions=exclusions, now=now)

@@ -32,6 +32,9 @@ TOPOLOGIES = (
 )
 """Labels of which a refusal says something about the nodes that share them."""
 
+MOST = 50_000
+"""Upper bound on the templates and nodes that are remembered: some 300 bytes each."""
+
 REASON = "kube-scheduler took an allocation there back; left out for a while"
 
 
@@ -45,7 +48,9 @@ class _Refusal:
 class Exclusions:
     """Refusals by template and node. ``now`` gives monotonic seconds. Not thread-safe.
 
-    A template is what ``Pod.template`` says, the UID of a pod without owner.
+    A template is what ``Cluster.template_of`` says: one of many pods, or the UID of one that is
+    like no other. Of too many refusals those of the templates are forgotten that were refused
+    least lately.
     """
 
     def __init__(self, now: Callable[[], float]) -> None:
@@ -60,7 +65,7 @@ class Exclusions:
         """
         now = self._now()
         self._forget_old()
-        nodes = self._refusals.setdefault(template, {})
+        nodes = self._refusals[template] = self._refusals.pop(template, {})
         known = nodes.get(node)
         if known is not None and now - known.at < _SAME_REFUSAL_SECONDS:
             return known.until - now
@@ -71,6 +76,8 @@ class Exclusions:
         )
         wait = backoff.next_delay()
         nodes[node] = _Refusal(at=now, until=now + wait, backoff=backoff)
+        while self._size() > MOST and len(self._refusals) > 1:
+            self.forget(next(iter(self._refusals)))
         return wait
 
     def excluded(self, template: str) -> dict[str, str]:
@@ -129,6 +136,10 @@ class Exclusions:
                 self._refusals[template] = left
             elif nodes:
                 self.forget(template)
+
+    def _size(self) -> int:
+        remembered = (*self._refusals.values(), *self._taken.values())
+        return len(self._refusals) + sum(map(len, remembered))
 
     def forget(self, template: str) -> None:
         """The pod that alone is the template is gone."""

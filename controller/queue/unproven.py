@@ -1,7 +1,7 @@
 """Allocations that are of use only once another driver has served the same pod, few at a time.
 
 Where another driver has devices only kube-scheduler knows. It allocates those once ours are there,
-or takes ours back. So the pods of one owner are not all sent to nodes that none of them was taken
+or takes ours back. So pods that are alike are not all sent to nodes that none of them was taken
 on: one is allocated, and the next when that is proven (another driver has served the pod) or
 refuted (it was taken back). What is proven earns that more may be unproven at a time, so that what
 is allocated in vain stays a fifth of that where it can.
@@ -44,7 +44,7 @@ _TEMPLATES = 4096
 _OTHERS_FIRST = Obstacle(
     Reason.OTHER_CLAIM,
     "a claim of the pod is for another driver, and where that has devices only kube-scheduler "
-    "knows: other pods of the same owner are tried first",
+    "knows: other pods of the same owner are tried first, or such as ask the same if it has none",
 )
 
 
@@ -71,15 +71,23 @@ class _Rest:
 
 
 class Unproven:
-    """Pods by ``Pod.template``. ``now`` gives monotonic seconds. Not thread-safe.
+    """Pods by what ``template_of`` says. ``now`` gives monotonic seconds. Not thread-safe.
 
     Whoever waits for others is in ``queue``, and looked at when one of these is proven, refuted or
     out of time.
     """
 
-    def __init__(self, queue: PodQueue, reporter: Reporter, *, now: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        queue: PodQueue,
+        reporter: Reporter,
+        template_of: Callable[[Pod], str],
+        *,
+        now: Callable[[], float],
+    ) -> None:
         self._queue = queue
         self._reporter = reporter
+        self._template = template_of
         self._now = now
         self._templates: BoundedCache[str, _Template] = BoundedCache(_TEMPLATES)
         self._template_of: dict[str, str] = {}
@@ -87,7 +95,8 @@ class Unproven:
 
     def hold(self, pod: Pod) -> bool:
         """Have ``pod`` wait if enough of its template are unproven; True when it does."""
-        known, now = self._templates.find(pod.template), self._now()
+        template, now = self._template(pod), self._now()
+        known = self._templates.find(template)
         if known is None:
             return False
         rest = self._rests.get(pod.uid)
@@ -101,21 +110,21 @@ class Unproven:
         if now >= told_at:
             self._reporter.waiting(pod, _OTHERS_FIRST, [])
             told_at = now + LOOK_AGAIN_SECONDS
-        self._template_of[pod.uid] = pod.template
-        self._queue.wait(pod, ("unproven", pod.template), at=told_at)
+        self._template_of[pod.uid] = template
+        self._queue.wait(pod, ("unproven", template), at=told_at)
         return True
 
     def begin(self, pod: Pod) -> None:
         """``pod`` is being allocated."""
-        self._template_of[pod.uid] = pod.template
-        known = self._templates.get(pod.template, _Template)
+        template = self._template_of[pod.uid] = self._template(pod)
+        known = self._templates.get(template, _Template)
         known.held.pop(pod.uid, None)
         end = known.unproven[pod.uid] = self._now() + PATIENCE_SECONDS
         self._queue.add(pod, at=end)
 
     def watch(self, pod: Pod) -> None:
         """``pod`` is allocated, maybe since an earlier leader, and not served by the other."""
-        known = self._templates.find(pod.template)
+        known = self._templates.find(self._template(pod))
         end = known.unproven.get(pod.uid) if known else None
         if end is None:
             self.begin(pod)

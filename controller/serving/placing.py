@@ -73,7 +73,7 @@ class Placing:
 
     def without_excluded(self, problem: Problem) -> Problem:
         """``problem`` without the nodes that are left out for its pod for a while."""
-        excluded = self._exclusions.excluded(problem.pod.template)
+        excluded = self._exclusions.excluded(self._cluster.template_of(problem.pod))
         excluded.pop(problem.pod.nominated, None)  # kube-scheduler makes room there
         return replace(problem, excluded=excluded) if excluded else problem
 
@@ -108,7 +108,8 @@ class Placing:
     def attempts(self, problem: Problem) -> Iterator[Problem]:
         """``problem``, first without nodes that kube-scheduler is likely to refuse for its pod."""
         nodes = self._cluster.hosts.facts
-        for last in self._exclusions.tried_last(problem.pod.template, nodes):
+        template = self._cluster.template_of(problem.pod)
+        for last in self._exclusions.tried_last(template, nodes):
             yield replace(problem, excluded={**dict.fromkeys(last, REASON), **problem.excluded})
         yield problem
 

@@ -52,5 +52,5 @@ class Waiting:
         if fleet.nodes or not fleet.schedulers or pod.gates:  # else kube-scheduler says why
             self._reporter.waiting(pod, obstacle, known)
         at = self._now() + LOOK_AGAIN_SECONDS
-        end = self._exclusions.next_end(pod.template)
+        end = self._exclusions.next_end(self._cluster.template_of(pod))
         self._agenda.pods.wait(pod, group, at=at if end is None else min(at, end))

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controller.queue import exclusions as module
 from controller.queue.exclusions import REASON, Exclusions
 from controller.queue.worklist import WorkList
 from dra.allocator.fleet.numbering import Numbering
@@ -166,3 +168,16 @@ def test_a_node_that_took_one_is_not_doubted_with_its_zone() -> None:
     exclusions.bound("t", "c")
     assert [*exclusions.tried_last("t", nodes)] == [{"a", "b", "d"}, {"a", "b"}]
     assert [*exclusions.tried_last("other", nodes)] == []
+
+
+def test_refusals_are_bounded_and_those_of_the_last_templates_stay(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "MOST", 10)
+    exclusions = Exclusions(Hand())
+    for number in range(6):
+        exclusions.refuse(f"pod-{number}", "node-a")
+        exclusions.refuse("often", f"node-{number}")
+        exclusions.bound(f"pod-{number}", "node-b")
+    assert len(exclusions.excluded("often")) == 6
+    assert [n for n in range(6) if exclusions.excluded(f"pod-{n}")] == [5]

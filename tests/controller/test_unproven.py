@@ -116,6 +116,19 @@ def test_a_burst_costs_few_allocations(tapes: dict[str, int], pods: int, most: i
     assert pods <= site.allocations <= most
 
 
+def test_pods_without_an_owner_that_ask_the_same_learn_from_each_other() -> None:
+    site = Site(
+        {**FAR, "near0": 7, "near1": 7}, **{name: ZONES[name] for name in (*FAR, "near0", "near1")}
+    )
+    site.start(12, owner="")
+    assert site.unanswered == ["p0"]
+    began = site.bench.time
+    while site.bound < 12:
+        site.round()
+        assert site.bench.time < began + 10, f"{site.bound} of 12"
+    assert 12 <= site.allocations <= 15
+
+
 def test_one_goes_ahead_and_what_is_proven_lets_more_go_at_a_time() -> None:
     site = Site(dict.fromkeys(("a", "b", "c", "d"), 28))
     site.start(28)

@@ -58,7 +58,7 @@ class FailedPrepares:
         if not pods or not node or self._may_be_on(node, claim.ref.uid):
             return False
         for pod in pods:
-            self._exclusions.refuse(pod.template, node)
+            self._exclusions.refuse(cluster.template_of(pod), node)
         message = f"node {node} cannot prepare the claim, it is placed elsewhere: {why}"
         obstacle = Obstacle(Reason.PREPARE_FAILED, message)
         self._writes.send(
