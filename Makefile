@@ -66,6 +66,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/lint-imports
 	$(BIN)/typos
+	$(BIN)/zizmor --quiet --offline --pedantic --strict-collection .github/workflows
 
 types: $(VENV)/.dev
 	$(BIN)/mypy
