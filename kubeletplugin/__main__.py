@@ -19,6 +19,7 @@ from dra.monitoring.apirequests import ApiRequests
 from dra.monitoring.probes import Probes
 from dra.monitoring.registry import daemon_registry
 from dra.monitoring.server import AddressError, serving
+from dra.resourceslices.overhead import read_overhead
 from kubeletplugin.daemon.serving import serve
 from kubeletplugin.errors import PluginError
 from kubeletplugin.host.driver.hooks import AUTO, read_choice
@@ -164,6 +165,13 @@ class _Program(click.Group):
     " takes it five seconds or more: never, on GPUs where one could not be made lately, or always.",
 )
 @click.option(
+    "--device-overhead",
+    default="",
+    help="What each container with a device takes of the node besides, as memory=512Mi,cpu=100m:"
+    " counted where kube-scheduler allocates, from Kubernetes 1.37 on, with the feature gate"
+    " DRANodeAllocatableResources.",
+)
+@click.option(
     "--idle-seconds",
     type=click.FloatRange(min=0),
     default=0.0,
@@ -245,6 +253,7 @@ def main(  # noqa: PLR0913 - the flags
     forgotten_after: float,
     eager_seconds: float,
     binding_conditions: str,
+    device_overhead: str,
     idle_seconds: float,
     gpu_shares: int,
     ignore_xids: str,
@@ -276,6 +285,10 @@ def main(  # noqa: PLR0913 - the flags
         xids = read_rules(ignore=ignore_xids, fatal=fatal_xids)
     except ValueError as error:
         raise click.ClickException(f"--ignore-xids, --fatal-xids: {error}") from error
+    try:
+        overhead = read_overhead(device_overhead)
+    except ValueError as error:
+        raise click.ClickException(f"--device-overhead: {error}") from error
     options = Options(
         node_name=node_name,
         driver_name=driver_name,
@@ -298,6 +311,7 @@ def main(  # noqa: PLR0913 - the flags
         forgotten_seconds=forgotten_after,
         eager_seconds=eager_seconds,
         binding_conditions=binding if eager_seconds else BindingConditions.NEVER,
+        device_overhead=overhead,
         idle_seconds=idle_seconds,
         gpu_shares=gpu_shares,
         xids=xids,

@@ -20,6 +20,7 @@ from dra.gpu.geometry import Geometry
 from dra.gpu.inventory import Gpu, Inventory
 from dra.gpu.names import counter_set_name
 from dra.resourceslices.counters import CounterModel
+from dra.resourceslices.overhead import Overhead, overhead_fields
 from dra.resourceslices.partitions import Offered, Partition
 from dra.resourceslices.shares import shared_fields
 
@@ -50,12 +51,14 @@ class LayoutError(Exception):
 class Features:
     """Fields that the API server keeps. ``separate``: counter sets in slices of their own.
 
-    ``binding``: the conditions without which kube-scheduler binds no pod.
+    ``binding``: the conditions without which kube-scheduler binds no pod. ``overhead``: of each
+    device, as it is to be published; empty where the server does not keep it.
     """
 
     separate: bool = True
     taints: bool = True
     binding: bool = False
+    overhead: Overhead = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ class SliceLayout:
 
     def _device(self, partition: Partition, inventory: Inventory) -> Spec:
         gpu, profile, placement = partition.gpu, partition.profile, partition.placement
-        device: Spec = {"name": partition.name}
+        device: Spec = {"name": partition.name, **overhead_fields(self._features.overhead)}
         if profile is None or placement is None:
             device["attributes"] = _cut(gpu_attributes(gpu, inventory))
             device["capacity"] = gpu_capacity(gpu)

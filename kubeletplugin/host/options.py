@@ -7,6 +7,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from dra.gpu.inventory import AllocatorKind
+from dra.resourceslices.overhead import Overhead
 from kubeletplugin.host.driver.hooks import AUTO
 from kubeletplugin.host.driver.libraries.libraries import LIBRARY_DIRECTORIES
 from kubeletplugin.host.roots import Roots
@@ -35,8 +36,9 @@ class Options:
     count, ``forgotten_seconds`` how long kubelet may take to unprepare a claim that has ended.
     ``eager_seconds`` is how long a slice that was made before kubelet asked waits for its pod; 0
     makes none. ``binding_conditions`` says where kube-scheduler, if it allocates, is to bind pods
-    only once their slices are made. ``idle_seconds`` is how long the GPU instance of a released
-    slice is kept.
+    only once their slices are made. ``device_overhead`` is what kube-scheduler, if it allocates, is
+    to count of the node for each container with a device. ``idle_seconds`` is how long the GPU
+    instance of a released slice is kept.
     ``gpu_shares`` is how many claims may have a GPU at a time that is not in MIG mode.
     ``library_directories`` are below the driver's root, ``cdi_hook`` is ``auto``, ``never`` or a
     path of the host.
@@ -57,6 +59,7 @@ class Options:
     forgotten_seconds: float = 120.0
     eager_seconds: float = 120.0
     binding_conditions: BindingConditions = BindingConditions.AFTER_FAILURE
+    device_overhead: Overhead = ()
     idle_seconds: float = 0.0
     node_classes: Path | None = None
     gpu_shares: int = 1

@@ -24,6 +24,7 @@ from dra.kube.client.http import HttpClient, Page
 from dra.kube.client.transport import KubeApi
 from dra.kube.connect.configured import open_connection
 from dra.kube.errors import KubeError, UnavailableError
+from dra.resourceslices.overhead import Overhead
 from kubeletplugin.daemon.daemon import Daemon
 from kubeletplugin.host.options import BindingConditions, Options
 from kubeletplugin.host.roots import Roots
@@ -77,6 +78,7 @@ class Rig:
         self.http = PluginHttp(kubeconfig)
         self.driver_root = Path("/")
         self.allocator = AllocatorKind.CONTROLLER
+        self.device_overhead: Overhead = ()
         self.eager_seconds = 600.0
         self.idle_seconds = 0.0
         self.mps_image = ""
@@ -118,6 +120,7 @@ class Rig:
             None,
             self.allocator,
             self.roots,
+            device_overhead=self.device_overhead,
             eager_seconds=self.eager_seconds,
             idle_seconds=self.idle_seconds,
             mps_image=self.mps_image,

@@ -101,13 +101,17 @@ def test_what_exceeds_a_limit_is_left_to_the_controller(
     assert slices(rig) == []
 
 
-def test_without_taints_a_gpu_out_of_service_is_left_out(folder: Path, tmp_path: Path) -> None:
+def test_without_taints_a_gpu_out_of_service_is_left_out(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     with (
         api_server(tmp_path, "--feature-gates", "DRADeviceTaints=false") as kubeconfig,
         node_at(kubeconfig, folder) as rig,
     ):
+        rig.device_overhead = (("memory", "512Mi"),)
         rig.start()
         wait_for("slices", lambda: len(devices(rig)) == 25)
+        assert "--device-overhead has no effect" in caplog.text, "a field of 1.37"
         function = "nvmlDeviceGetGpuInstances"
         rig.machine.inject(Fault(id="x", function=function, action="return", code=999, times=0))
         look_again(rig)

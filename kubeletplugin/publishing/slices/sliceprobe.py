@@ -14,13 +14,16 @@ from dra.common.resources import RESOURCE_SLICES, Obj
 from dra.gpu.inventory import Inventory
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import InvalidError
+from dra.resourceslices.overhead import FIELD, Overhead, overhead_fields
 from dra.resourceslices.resourceslices import Features, object_name, taint_key
 
 _INDEX = 9999
 _COUNTERS = {"probe": {"value": "1"}}
 
 
-def probe(api: KubeApi, inventory: Inventory, *, field_manager: str) -> Features | None:
+def probe(
+    api: KubeApi, inventory: Inventory, *, field_manager: str, overhead: Overhead = ()
+) -> Features | None:
     """Find the form of the node's slices; None where partitionable devices are not served.
 
     Kubernetes 1.34 takes counter sets and devices in one slice, later versions refuse that.
@@ -33,6 +36,7 @@ def probe(api: KubeApi, inventory: Inventory, *, field_manager: str) -> Features
         "consumesCounters": [{"counterSet": "probe", "counters": _COUNTERS}],
         "taints": [{"key": taint_key(inventory.driver), "effect": "NoSchedule"}],
         **published_binding(),
+        **overhead_fields(overhead),
     }
     together = {"sharedCounters": [{"name": "probe", "counters": _COUNTERS}], "devices": [device]}
     try:
@@ -46,6 +50,7 @@ def probe(api: KubeApi, inventory: Inventory, *, field_manager: str) -> Features
         separate=separate,
         taints=bool(found.get("taints")),
         binding=bool(found.get("bindingConditions")),
+        overhead=overhead if found.get(FIELD) else (),
     )
 
 

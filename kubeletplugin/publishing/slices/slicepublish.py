@@ -45,6 +45,11 @@ _GATE_OFF = (
     "DRAPartitionableDevices); turn the gate on in API server and scheduler: the plugin looks "
     "again every now and then, and at once when it is restarted"
 )
+_NO_OVERHEAD = (
+    "the API server drops nodeAllocatableResources of devices, which need Kubernetes 1.37 with the "
+    "feature gate DRANodeAllocatableResources in API server, scheduler and kubelet; restart the "
+    "plugin once it is on"
+)
 
 
 class SlicePublisher(Republisher):
@@ -136,7 +141,7 @@ class SlicePublisher(Republisher):
         if inventory is None:
             return False
         try:
-            features = probe(self._api, inventory, field_manager=self._options.field_manager)
+            features = self._probe(inventory)
             if features is None:
                 return False
             SliceLayout(self._offered(inventory, features), features).check()
@@ -168,9 +173,7 @@ class SlicePublisher(Republisher):
         if self._disturbed and self._last is not None:
             self.thread.pause(QUIET_SECONDS)
         disturbed, self._disturbed = self._disturbed, False
-        features = self._features = self._features or probe(
-            self._api, inventory, field_manager=self._options.field_manager
-        )
+        features = self._features = self._features or self._probe(inventory)
         if features is None:
             self._give_up("GateOff", _GATE_OFF)
             return
@@ -193,6 +196,14 @@ class SlicePublisher(Republisher):
             return
         self._last = wanted
         self._mode.report(Publication(done=True, reason="Published"))
+
+    def _probe(self, inventory: Inventory) -> Features | None:
+        overhead = self._options.device_overhead
+        manager = self._options.field_manager
+        features = probe(self._api, inventory, field_manager=manager, overhead=overhead)
+        if overhead and features is not None and not features.overhead:
+            _log.warning("--device-overhead has no effect: %s", _NO_OVERHEAD)
+        return features
 
     def _offered(self, inventory: Inventory, features: Features) -> Offered:
         blocked = self._unaccounted.look(inventory.gpus)
