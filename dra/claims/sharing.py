@@ -5,11 +5,11 @@ One text each, whoever finds it: controller, node or command line.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from api.config import GPU_KIND, KIND, decode_sharing
+from api.config import GPU_KIND, KIND, decode_share, decode_sharing
 from api.sharing import NOT_SHARED, MpsConfig, SharingConfig
 from dra.common.resources import at
 
@@ -53,15 +53,34 @@ def sharing_of(entries: Iterable[Mapping[str, Any]], request: str, driver: str) 
     Raises:
         InvalidObjectError: an entry for ``driver`` that concerns the request cannot be understood.
     """
-    names = {request, request.partition("/")[0]}
     found = UNSHARED
-    for entry in entries:
-        wanted = entry.get("requests")
-        if at(entry, "opaque", "driver") != driver or (wanted and names.isdisjoint(wanted)):
-            continue
-        said = decode_sharing(entry["opaque"].get("parameters"))
+    for parameters in _parameters(entries, request, driver):
+        said = decode_sharing(parameters)
         found = Sharing(*said) if said is not None else found
     return found
+
+
+def states_share(entries: Iterable[Mapping[str, Any]], request: str, driver: str) -> bool:
+    """True if entries as above say how large a part of a GPU the devices of ``request`` are.
+
+    Raises:
+        InvalidObjectError: as above.
+    """
+    said: dict[str, Any] = {}
+    for parameters in _parameters(entries, request, driver):
+        said |= decode_share(parameters, of_class=True)
+    return any(said.get(field) is not None for field in ("memory_mib", "cores"))
+
+
+def _parameters(
+    entries: Iterable[Mapping[str, Any]], request: str, driver: str
+) -> Iterator[object]:
+    """Parameters of the entries for ``driver`` that concern a request, in their order."""
+    names = {request, request.partition("/")[0]}
+    for entry in entries:
+        wanted = entry.get("requests")
+        if at(entry, "opaque", "driver") == driver and not (wanted and names.isdisjoint(wanted)):
+            yield entry["opaque"].get("parameters")
 
 
 def misplaced(sharing: Sharing, device: str, *, is_slice: bool) -> str:
@@ -73,6 +92,20 @@ def misplaced(sharing: Sharing, device: str, *, is_slice: bool) -> str:
     return (
         f"sharing.strategy {sharing.config.strategy!r} of kind {sharing.kind} is not for {device}, "
         f"which is {what}: write kind {kind}, whose sharing.strategy may be: {allowed}"
+    )
+
+
+def not_shared(device: str, *, is_slice: bool) -> str:
+    """Fault of a ``share`` of a device, or of what is called ``device``, that one claim has."""
+    if is_slice:
+        return (
+            f"share of kind {GPU_KIND} is not for {device}, which is a slice, and one claim has "
+            "all of it: let the pods name the same ResourceClaim, with limits by sharing.strategy "
+            f"'MPS' of kind {KIND}, or ask for a part of a whole GPU (class gpu-share.dra.dev)"
+        )
+    return (
+        f"share of kind {GPU_KIND} is not for {device}, which is a whole GPU, and one claim has "
+        "all of it: leave share out, or ask for a part of a GPU (class gpu-share.dra.dev)"
     )
 
 

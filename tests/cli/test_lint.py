@@ -124,6 +124,12 @@ MISTAKES = [
         "which is a slice: write kind MigDeviceConfig",
     ),
     (
+        "            kind: MigDeviceConfig\n",
+        "            kind: GpuConfig\n            share: {memoryMiB: 4096}\n",
+        24,
+        "which is a slice, and one claim has all of it: let the pods name the same ResourceClaim",
+    ),
+    (
         "            placement:\n",
         "            sharing: {strategy: TimeSlicing}\n            placement:\n",
         30,

@@ -13,7 +13,7 @@ from dra.claims.claims import read_requests
 from dra.claims.reading import Fault
 from dra.claims.requests.reader import Reader
 from dra.claims.requests.sharing import requested_sharing
-from dra.claims.sharing import Sharing, crowded, misplaced, sharing_of, too_many
+from dra.claims.sharing import Sharing, crowded, misplaced, not_shared, sharing_of, too_many
 from dra.common.resources import Obj
 from dra.pods.pods import read_pod
 from tests.controller.objects import (
@@ -34,6 +34,12 @@ def config(kind: str, strategy: str = "", *requests: str, **more: Any) -> Obj:
     sharing = {"sharing": {"strategy": strategy, **more}} if strategy else {}
     parameters = {"apiVersion": "mig.dra.dev/v1alpha1", "kind": kind, **sharing}
     return {"opaque": {"driver": DRIVER, "parameters": parameters}, "requests": list(requests)}
+
+
+def part_of_gpu(**share: Any) -> Obj:
+    """Configuration that asks for a part of a GPU."""
+    parameters = {"apiVersion": "mig.dra.dev/v1alpha1", "kind": GPU, "share": share}
+    return {"opaque": {"driver": DRIVER, "parameters": parameters}}
 
 
 def test_the_last_entry_that_names_sharing_counts_and_others_leave_it() -> None:
@@ -76,6 +82,16 @@ REFUSED: dict[str, tuple[list[Obj], list[Obj], str]] = {
         [config(SLICE, "TimeSlicing")],
         "field 'sharing.strategy': NVIDIA's driver sets the length of turns for whole GPUs only",
     ),
+    "a part of a slice": (
+        [request()],
+        [part_of_gpu(memoryMiB=4096)],
+        "share of kind GpuConfig is not for request 'r' of class 'mig-1g.5gb', which is a slice",
+    ),
+    "a part of a GPU that one claim has": (
+        [request("r", "gpu.dra.dev")],
+        [part_of_gpu(cores=30)],
+        "which is a whole GPU, and one claim has all of it: leave share out, or ask for a part",
+    ),
 }
 
 
@@ -89,7 +105,11 @@ def found_for(known: Any, *claims: Obj, **spec: Any) -> Any:
 
 def classes() -> Any:
     known = cluster("node-a")
-    for name, kind in (("mig-1g.5gb", "mig"), ("gpu.dra.dev", "gpu")):
+    for name, kind in (
+        ("mig-1g.5gb", "mig"),
+        ("gpu.dra.dev", "gpu"),
+        ("gpu-share.dra.dev", "gpu-share"),
+    ):
         expression = (
             f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].type == '{kind}'"
         )
@@ -113,6 +133,8 @@ def test_what_can_be_shared_is_not_refused() -> None:
         ([request("r", "gpu.dra.dev")], [config(GPU, "TimeSlicing")]),
         ([request("r", "gpu.dra.dev", count=2)], [config(GPU, "TimeSlicing")]),
         ([request(), request("s")], [config(SLICE)]),
+        ([request()], [part_of_gpu()]),
+        ([request("r", "gpu-share.dra.dev")], [part_of_gpu(memoryMiB=4096, cores=30)]),
     ):
         assert not isinstance(found_for(known, claim("c", *requests, config=configs)), Fault)
 
@@ -162,6 +184,8 @@ def test_the_handbook_has_each_text() -> None:
         SLICES_TAKE_TURNS,
         misplaced(mps, "…", is_slice=True),
         misplaced(of_slices, "…", is_slice=False),
+        not_shared("…", is_slice=True),
+        not_shared("…", is_slice=False),
         too_many("2"),
         crowded("main", ["…"]),
     )

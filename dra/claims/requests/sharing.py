@@ -9,7 +9,14 @@ from api.errors import InvalidObjectError
 from dra.claims.claims import ALL, Request
 from dra.claims.classes import GPU_CLASS, SHARE_CLASS, DeviceClass, looks_ours
 from dra.claims.reasons import Obstacle, Reason
-from dra.claims.sharing import Sharing, misplaced, sharing_of, too_many
+from dra.claims.sharing import (
+    Sharing,
+    misplaced,
+    not_shared,
+    sharing_of,
+    states_share,
+    too_many,
+)
 
 _Entries = Sequence[Mapping[str, Any]]
 
@@ -31,8 +38,10 @@ class RequestedSharing:
         Raises:
             InvalidObjectError: a configuration cannot be understood.
         """
-        entries = (*self._of_class(request.class_name), *self._config)
-        return sharing_of(entries, request.name, self._driver)
+        return sharing_of(self._entries(request), request.name, self._driver)
+
+    def _entries(self, request: Request) -> _Entries:
+        return (*self._of_class(request.class_name), *self._config)
 
     def uses_mps(self, requests: Iterable[Request]) -> bool:
         """True if a device is shared by MPS; False if that cannot be understood."""
@@ -56,8 +65,14 @@ class RequestedSharing:
             name = choice.class_name
             device = f"request {choice.name!r} of class {name!r}"
             is_slice = name not in (GPU_CLASS, SHARE_CLASS)
-            if looks_ours(name) and (fault := misplaced(found, device, is_slice=is_slice)):
+            if not looks_ours(name):
+                continue
+            if fault := misplaced(found, device, is_slice=is_slice):
                 return fault
+            if name != SHARE_CLASS and states_share(
+                self._entries(choice), choice.name, self._driver
+            ):
+                return not_shared(device, is_slice=is_slice)
         first = [request.choices[0] for request in requests]
         if by_mps and any(choice.mode == ALL for choice in first):
             return too_many("all that there are")

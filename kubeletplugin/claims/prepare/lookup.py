@@ -13,7 +13,7 @@ from api.config import decode_share
 from api.errors import InvalidObjectError
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.claims import Claim, read_claim
-from dra.claims.sharing import misplaced, sharing_of, too_many
+from dra.claims.sharing import misplaced, not_shared, sharing_of, states_share, too_many
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client.transport import KubeApi
@@ -173,6 +173,8 @@ def _with_sharing(
         is_slice = _SLICE in device.device
         if problem := misplaced(device.sharing, device.device, is_slice=is_slice):
             raise ClaimError(f"{problem}; {_CORRECT}")
+        if is_slice and states_share(allocation.config, device.request, driver):
+            raise ClaimError(f"{not_shared(device.device, is_slice=True)}; {_CORRECT}")
     if len(shared) > 1 and any(d.sharing.by_mps for d in shared):
         raise ClaimError(f"{too_many(str(len(shared)))}; {_CORRECT}")
     return shared

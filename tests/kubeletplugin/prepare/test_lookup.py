@@ -214,6 +214,7 @@ def test_sharing_is_read_for_each_device(server: Server) -> None:
     [
         ([GOOD], GPU_CONFIG | MPS, f"not for {GOOD}, which is a slice: write kind MigDeviceConfig"),
         (["gpu-1"], MIG_CONFIG | MPS, "not for gpu-1, which is a whole GPU: write kind GpuConfig"),
+        ([GOOD], GPU_CONFIG | {"share": {"cores": 30}}, f"not for {GOOD}, which is a slice, and"),
         (["gpu-1", "gpu-2"], GPU_CONFIG | MPS, "may hold one device only, this one holds 2"),
     ],
 )
