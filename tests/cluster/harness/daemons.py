@@ -51,12 +51,14 @@ class Hardware:
     Args:
         root: a directory to make; holds the GPUs' state and the host's file tree.
         gpus: product names, for example `A100-SXM4-40GB`.
+        mig: whether their MIG mode is on.
     """
 
-    def __init__(self, root: Path, *, gpus: tuple[str, ...]) -> None:
+    def __init__(self, root: Path, *, gpus: tuple[str, ...], mig: bool = True) -> None:
         self.state = root / "gpus"
         self.host_root = root / "host"
         flags = [flag for gpu in gpus for flag in ("--gpu", gpu)]
+        flags += [] if mig else ["--no-mig"]
         command = _python("sim", "nvml", "init", "--state", str(self.state), *flags)
         command += ["--host-root", str(self.host_root)]
         subprocess.run(command, check=True, capture_output=True, cwd=REPOSITORY, timeout=60)
@@ -99,10 +101,12 @@ class Driver:
     Args:
         control_plane: knows the users of both daemons.
         root: an existing directory with a short path.
+        name: of the DRA driver.
     """
 
-    def __init__(self, control_plane: ControlPlane, root: Path) -> None:
+    def __init__(self, control_plane: ControlPlane, root: Path, *, name: str = DRIVER) -> None:
         self.control_plane = control_plane
+        self._name = name
         self._root = root
         self._logs = root / "logs"
         self._logs.mkdir()
@@ -112,6 +116,7 @@ class Driver:
         self.controller = self._process(
             "controller",
             *("controller", "--namespace", NAMESPACE, "--identity", "test"),
+            *("--driver-name", name),
             *("--kubeconfig", str(control_plane.kubeconfig(credentials.MIG_CONTROLLER))),
         )
         self._stack = contextlib.ExitStack()
@@ -123,15 +128,17 @@ class Driver:
         gpus: tuple[str, ...],
         kubelet_root: Path,
         cdi_root: Path,
+        mig: bool = True,
     ) -> None:
         """Gives a node GPUs and a plugin with further flags, which starts with the driver."""
         home = self._root / name
         kubelet_root.mkdir(parents=True, exist_ok=True)
-        hardware = Hardware(home, gpus=gpus)
+        hardware = Hardware(home, gpus=gpus, mig=mig)
         self.hardware[name] = hardware
         self._arguments[name] = (
             *("sim", "plugin", "--hardware", str(hardware.state), "--"),
             *("--node-name", name, "--state-dir", str(self.state(name))),
+            *("--driver-name", self._name),
             *("--kubeconfig", str(self.control_plane.kubeconfig(credentials.MIG_PLUGIN))),
             *("--kubelet-root", str(kubelet_root), "--cdi-root", str(cdi_root)),
             *("--host-root", str(hardware.host_root), "--driver-root", str(hardware.host_root)),
