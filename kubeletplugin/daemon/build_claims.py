@@ -44,6 +44,7 @@ from kubeletplugin.daemon.build_sharing import build_sharing
 from kubeletplugin.daemon.common import Common
 from kubeletplugin.errors import PluginError
 from kubeletplugin.host.driversearch import DriverSearch
+from kubeletplugin.host.openers import openers
 
 
 @dataclass(frozen=True, slots=True)
@@ -287,6 +288,11 @@ def _build_prepare(
         search=search,
         of_client=daemons.edits,
     )
+
+    def gpu_openers(uuid: str) -> tuple[str, ...]:
+        unit = hardware.unit(uuid)
+        return () if unit is None else openers(options.roots, unit.known.card.minor)
+
     rollback = Rollback(
         hardware,
         journal,
@@ -295,6 +301,7 @@ def _build_prepare(
         sharing=sharing,
         look=gpus.looks.ask,
         reports=common.reports,
+        openers=gpu_openers,
     )
     read_allocated = partial(
         read_expected_devices,

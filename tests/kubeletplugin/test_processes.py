@@ -10,7 +10,7 @@ import pytest
 from kubeletplugin.host.pidnamespace import sees_processes
 from kubeletplugin.host.roots import Roots
 from sim.nvml.machine import GpuSpec
-from sim.nvml.variants import OTHERS
+from sim.nvml.variants import OTHERS, Variants
 from tests.kubeletplugin.rig import Rig
 from tests.kubeletplugin.test_managers import H100, mode_changes, reasons, with_options
 from tests.kubeletplugin.test_reclaim import events
@@ -101,3 +101,21 @@ def test_processes_that_cannot_be_named_are_said_to_be_so(make_rig: Callable[...
     assert "cannot be named" in text
     assert "hostPID" in text
     assert rig.slices() == [(0, "1g.5gb", 4, True)], "what is in use is not destroyed"
+
+
+@pytest.mark.usefixtures("short_patience")
+def test_where_nvml_names_nobody_those_who_have_the_gpu_open_are_named(rig: Rig) -> None:
+    """A monitor such as DCGM: no process in the slice, and the destroy is refused."""
+    proc = rig.machine.host_root / "proc"
+    for pid, name, node in ((4242, "nv-hostengine", "nvidia0"), (4243, "other", "nvidia1")):
+        (proc / f"{pid}/fd").mkdir(parents=True)
+        (proc / f"{pid}/comm").write_text(f"{name}\n")
+        (proc / f"{pid}/fd/7").symlink_to(f"/dev/{node}")
+    rig.machine.configure(variants=Variants(instance_lingers=1_000_000))
+    ref = rig.claim(SLICE)
+    rig.prepared(ref)
+    assert rig.unprepare(ref) == ""
+    wait_for("the event", lambda: "SliceInUse" in dict(events(rig, ref.name)))
+    text = dict(events(rig, ref.name))["SliceInUse"]
+    assert "its GPU is open in nv-hostengine (4242)" in text
+    assert "other" not in text

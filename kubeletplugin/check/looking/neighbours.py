@@ -7,6 +7,7 @@ from pathlib import Path
 
 from kubeletplugin.check.items import Item
 from kubeletplugin.check.notebook import Notebook
+from kubeletplugin.host.openers import named_processes, open_nodes
 from kubeletplugin.host.roots import Roots
 
 _MANAGERS = {
@@ -22,7 +23,6 @@ _OTHERS = {
     "nvidia-persiste": "nvidia-persistenced",
     "nvidia-cuda-mps": "MPS",
 }
-"""The kernel cuts the name of a process after 15 characters."""
 _OF_KUBELET = {
     "device-plugins/nvidia-gpu.sock": "NVIDIA's device plugin",
     "plugins_registry/gpu.nvidia.com-reg.sock": "NVIDIA's DRA driver",
@@ -38,7 +38,7 @@ _MANAGING = frozenset(_MANAGERS.values())
 def examine(notebook: Notebook, roots: Roots) -> None:
     """Other managers of the GPUs, and processes that hold device nodes of NVIDIA's."""
     names = _MANAGERS | _OTHERS
-    processes = dict(_processes(roots.on_host("/proc")))
+    processes = dict(named_processes(roots.on_host("/proc")))
     running = sorted({names[name] for name in processes.values() if name in names})
     sockets = sorted({who for path, who in _places(roots) if path.exists()})
     holders = sorted(set(_holders(roots.on_host("/proc"), processes)))
@@ -69,24 +69,7 @@ def _places(roots: Roots) -> Iterator[tuple[Path, str]]:
         yield roots.on_host(path), who
 
 
-def _processes(proc: Path) -> Iterator[tuple[str, str]]:
-    """Pid and name of every process that this /proc shows."""
-    try:
-        pids = [p.name for p in proc.iterdir() if p.name.isdigit()]
-    except OSError:
-        return
-    for pid in pids:
-        try:
-            yield pid, (proc / pid / "comm").read_text().strip()
-        except OSError:
-            continue
-
-
 def _holders(proc: Path, processes: dict[str, str]) -> Iterator[str]:
     for pid, name in processes.items():
-        try:
-            links = [str(fd.readlink()) for fd in (proc / pid / "fd").iterdir()]
-        except OSError:
-            continue
-        if any(link.startswith("/dev/nvidia") for link in links):
+        if open_nodes(proc, pid):
             yield f"{name} ({pid})"

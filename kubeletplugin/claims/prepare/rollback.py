@@ -53,7 +53,10 @@ class _AbsentError(HardwareError):
 
 
 class Rollback:
-    """Removes what the journal lists. No method raises PluginError or NvmlError."""
+    """Removes what the journal lists. No method raises PluginError or NvmlError.
+
+    ``openers`` names the processes that have a GPU open, by its UUID.
+    """
 
     def __init__(  # noqa: PLR0913 - the parts that it joins
         self,
@@ -65,6 +68,7 @@ class Rollback:
         sharing: DeviceSharing,
         look: Callable[[str], None],
         reports: Reports,
+        openers: Callable[[str], tuple[str, ...]] = lambda _gpu: (),
         clock: Clock | None = None,
     ) -> None:
         self._hardware = hardware
@@ -73,6 +77,7 @@ class Rollback:
         self._specs = specs
         self._sharing = sharing
         self._look = look
+        self._openers = openers
         self._reports = reports
         self._clock = clock or SystemClock()
 
@@ -209,11 +214,12 @@ class Rollback:
         self, entry: Entry, error: PluginError | NvmlError, left: Remainder, otherwise: State
     ) -> None:
         """Record that what could not be removed is to go, and why it did not."""
-        text = f"{entry.device}: {error}"
+        why = f"{error}{self._held_by(entry, error)}"
+        text = f"{entry.device}: {why}"
         current = self._journal.get(entry)
         if current is None:
             return
-        kept = current.at(_kept_as(current, error, otherwise), note=str(error), idle=False)
+        kept = current.at(_kept_as(current, error, otherwise), note=why, idle=False)
         if kept == current:
             left.withheld.append(text)
             return
@@ -225,12 +231,19 @@ class Rollback:
                 left.failed.append(text)
                 return
         left.withheld.append(text)
-        _log.warning("withheld", extra=device(current, error=str(error)))
+        _log.warning("withheld", extra=device(current, error=why))
         reason = NodeReason.IN_USE if isinstance(error, InUseError) else NodeReason.WITHHELD
         self._reports.report_claim(
-            entry.claim, reason, f"{entry.device} cannot be removed yet: {error}", warning=True
+            entry.claim, reason, f"{entry.device} cannot be removed yet: {why}", warning=True
         )
         self._look(entry.gpu)
+
+    def _held_by(self, entry: Entry, error: PluginError | NvmlError) -> str:
+        """Programs that have the GPU open, where NVML names none that holds the slice."""
+        if not isinstance(error, InUseError) or error.pids:
+            return ""
+        found = self._openers(entry.gpu)
+        return f"; its GPU is open in {', '.join(found)}" if found else ""
 
 
 def _kept_as(entry: Entry, error: Exception, otherwise: State) -> State:
