@@ -25,10 +25,11 @@ from dra.pods.pods import Pod
 
 _log = logging.getLogger(__name__)
 
-LABELS_AT_ONCE = 20
+LABELS_AT_ONCE = 60
 LABEL_PAUSE_SECONDS = 0.1
 """Pace of the writes that only name the node in a label. While pods come faster than that, what the
-API server does is worth more to those that wait than a slice which is made a little earlier."""
+API server does is worth more to those that wait than a slice which is made a little earlier. A node
+of eight GPUs takes 56 pods at once; without the label it cannot see that kubelet does not ask."""
 
 Done = Callable[[Exception | None], None]
 """Called when all was answered: with what went wrong, or None."""

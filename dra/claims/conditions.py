@@ -4,13 +4,13 @@ The Ready condition in ``status.devices`` of a claim is written by the node and 
 controller, which writes the other one.
 
 ``Ready`` is True with the reason ``Prepared``, or False with ``PrepareFailedPermanently``,
-``PrepareFailing`` or a :class:`dra.gpu.reasons.GpuReason`. Those for which kube-scheduler waits are
-in :mod:`dra.claims.binding`.
+``PrepareFailing``, ``Unasked`` or a :class:`dra.gpu.reasons.GpuReason`. Those for which
+kube-scheduler waits are in :mod:`dra.claims.binding`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 from dra.common.resources import at
@@ -19,6 +19,9 @@ READY = "Ready"
 PREPARED = "Prepared"
 MADE = "Made"
 """The slice is there, whether or not kubelet has asked for it."""
+
+UNASKED = "Unasked"
+"""The slice is there, and kubelet has not asked for it for some time."""
 
 PREPARE_FAILED = "PrepareFailedPermanently"
 """The node cannot prepare the device, and will not be able to before somebody does something."""
@@ -43,12 +46,29 @@ def failed_prepare(
     Without ``reasons`` the node never can. ``claim`` is the object as JSON. Only devices that are
     allocated to it now count.
     """
+    for condition in _readiness(claim, driver):
+        if condition.get("reason") in reasons:
+            return str(condition.get("message") or "the node gave no reason")
+    return ""
+
+
+def unasked_since(claim: Mapping[str, Any], *, driver: str) -> str:
+    """Time (RFC 3339) since when kubelet could have asked for a claim's slices; empty if it did.
+
+    ``claim`` is the object as JSON.
+    """
+    found = (
+        str(condition.get("lastTransitionTime") or "")
+        for condition in _readiness(claim, driver)
+        if condition.get("reason") == UNASKED
+    )
+    return max(found, default="")
+
+
+def _readiness(claim: Mapping[str, Any], driver: str) -> Iterator[Mapping[str, Any]]:
+    """The Ready conditions of the devices of ``driver`` that are allocated to a claim now."""
     results = at(claim, "status", "allocation", "devices", "results")
     held = {(r["driver"], r["pool"], r["device"]) for r in results}
     for device in at(claim, "status", "devices"):
-        if device["driver"] != driver or (driver, device["pool"], device["device"]) not in held:
-            continue
-        for condition in at(device, "conditions"):
-            if condition["type"] == READY and condition.get("reason") in reasons:
-                return str(condition.get("message") or "the node gave no reason")
-    return ""
+        if device["driver"] == driver and (driver, device["pool"], device["device"]) in held:
+            yield from (c for c in at(device, "conditions") if c["type"] == READY)

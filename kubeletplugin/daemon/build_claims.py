@@ -8,10 +8,12 @@ from functools import partial
 
 from dra.common.resources import Obj
 from dra.gpu.inventory import AnswerState, ClaimRef
+from dra.kube.timing import SystemClock
 from kubeletplugin.claims.claim_tasks import ClaimTasks
 from kubeletplugin.claims.eager.awaited_claims import AwaitedClaims
 from kubeletplugin.claims.eager.claim_watch import ClaimWatch
 from kubeletplugin.claims.eager.eager_creation import EagerCreation
+from kubeletplugin.claims.eager.overdue import OverdueSlices
 from kubeletplugin.claims.eager.reservations import Reservations
 from kubeletplugin.claims.ending.claim_fate import ClaimFate, claim_fate
 from kubeletplugin.claims.ending.janitor import Janitor
@@ -163,6 +165,9 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         settling.not_made_ahead(ref, error)
         awaited.failed(ref, error)
 
+    def may_be_bound(uid: str) -> bool:
+        return not awaited.has(uid) and reservations.seconds_left(uid) is None
+
     node = Node(
         readiness=readiness,
         journal=journal,
@@ -209,6 +214,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         fate=fate,
         seconds=options.eager_seconds,
         reservations=reservations,
+        overdue=OverdueSlices(journal, statuses, expected=may_be_bound, clock=SystemClock()),
         on_made=awaited.made,
         on_failure=not_made_ahead,
         awaited=awaited.has,

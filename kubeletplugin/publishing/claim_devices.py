@@ -6,7 +6,7 @@ from typing import Any
 
 from dra.claims.binding import Binding
 from dra.claims.claims import Claim
-from dra.claims.conditions import MADE, PREPARE_FAILED, PREPARED, READY
+from dra.claims.conditions import MADE, PREPARE_FAILED, PREPARED, READY, UNASKED
 from dra.common.resources import Obj
 from dra.gpu.reasons import GpuReason
 from kubeletplugin.gpus.health.device_health import DeviceProblem
@@ -16,14 +16,19 @@ _MOST_TEXT = 1000
 
 
 def present_device(
-    driver: str, entry: Entry, problem: DeviceProblem | None, binding: Binding | None = None
+    driver: str,
+    entry: Entry,
+    problem: DeviceProblem | None,
+    binding: Binding | None = None,
+    *,
+    overdue: bool = False,
 ) -> Obj:
     """The device of an entry; its conditions have no time yet.
 
-    It says whether the device is ready, unless kubelet has not asked for it yet. ``binding`` are
-    the conditions for which kube-scheduler waits.
+    It says whether the device is ready. One that kubelet has not asked for yet says nothing of it
+    unless that is ``overdue``. ``binding`` are the conditions for which kube-scheduler waits.
     """
-    conditions = [] if entry.ahead else [_readiness(entry, problem)]
+    conditions = [] if entry.ahead and not overdue else [_readiness(entry, problem)]
     if binding is not None and entry.state in {State.CI_CREATED, State.PREPARED}:
         conditions += [
             _condition(name, "True", MADE, "the slice is there") for name in binding.made
@@ -86,6 +91,8 @@ def with_time(device: Obj, shown: Obj | None, moment: str) -> Obj:
 
 
 def _readiness(entry: Entry, problem: DeviceProblem | None) -> Obj:
+    if entry.ahead:
+        return _condition(READY, "False", UNASKED, "made; kubelet has not asked for it yet")
     if problem is not None:
         return _condition(READY, "False", problem.reason, problem.message)
     if entry.state is State.LOST:

@@ -113,6 +113,10 @@ class ClaimStatuses:
         """The same, while kube-scheduler waits for it."""
         self._want(ref, lambda claim: self._present(claim, read()), awaited=True)
 
+    def show_overdue(self, ref: ClaimRef, read: Callable[[], Iterable[Entry]]) -> None:
+        """The same, where kubelet should have asked for them by now: of those it has not."""
+        self._want(ref, lambda claim: self._present(claim, read(), overdue=True))
+
     def show_refused(self, ref: ClaimRef, message: str, *, pool: str) -> None:
         """Tell kube-scheduler that slices for which it waits cannot be made."""
 
@@ -149,7 +153,7 @@ class ClaimStatuses:
         with self._condition:
             return self._condition.wait_for(lambda: not self._wanted and not self._busy, timeout)
 
-    def _present(self, claim: Obj, entries: Iterable[Entry]) -> list[Obj]:
+    def _present(self, claim: Obj, entries: Iterable[Entry], *, overdue: bool = False) -> list[Obj]:
         """Those of the entries that the claim still has."""
         allocation = read_claim(claim).allocation
         given = allocation.of_driver(self._driver) if allocation is not None else ()
@@ -159,9 +163,8 @@ class ClaimStatuses:
             if (entry.pool, entry.device) not in places:
                 continue
             awaited = awaited_devices(claim, driver=self._driver, pool=entry.pool)
-            shown.append(
-                present_device(self._driver, entry, self._problem(entry), awaited.get(entry.device))
-            )
+            problem, binding = self._problem(entry), awaited.get(entry.device)
+            shown.append(present_device(self._driver, entry, problem, binding, overdue=overdue))
         return shown
 
     def _want(self, ref: ClaimRef, wish: _Wish, *, awaited: bool = False) -> None:

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from controller.cluster.trimming.trimming import Trimmer
 from controller.lifecycle.failures.prepare_retries import GAP_SECONDS
-from dra.common.resources import PODS, Obj
+from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef, FailedClaim, Gpu, Instance
 from dra.gpu.mignode import to_mignode
 from dra.gpu.names import prepare_retry
@@ -147,6 +148,42 @@ def test_what_was_allocated_after_the_plugin_was_back_is_no_occasion() -> None:
     assert marks(bench) == 0
     tells(bench, resumed="2026-01-01T00:00:00.100000Z")
     assert marks(bench) == 1, "allocated in the second in which it came back, maybe before"
+
+
+def made_and_not_asked_for(since: str, *, device: str = DEVICE, reason: str = "Unasked") -> Obj:
+    """The claim as its node shows it: a slice for which kubelet has not asked, unless it has."""
+    made = allocated(claim("c", request("r", "mig-2g.10gb")), "node-a", DEVICE)
+    status = "True" if reason == "Prepared" else "False"
+    shown = {"type": "Ready", "status": status, "reason": reason, "lastTransitionTime": since}
+    told = {"driver": DRIVER, "pool": "node-a-pool", "device": device, "conditions": [shown]}
+    made["status"]["devices"] = [told]
+    return Trimmer(RESOURCE_CLAIMS, DRIVER)(made)
+
+
+def test_kubelet_asks_again_where_the_node_says_that_it_never_did() -> None:
+    bench = bound()
+    bench.claim(made_and_not_asked_for("2026-01-01T00:00:02Z"))
+    bench.run()
+    assert (marks(bench), mark(bench)) == (1, "2026-01-01T00:00:02Z")
+    bench.claim(made_and_not_asked_for("2026-01-01T00:00:02Z"))
+    bench.run(seconds=600)
+    assert marks(bench) == 1
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [
+        {"device": "gpu-0-mig-2g10gb-14-2"},
+        {"reason": "Prepared"},
+        {"reason": "SliceLost"},
+    ],
+    ids=["of an earlier allocation", "prepared", "of another reason"],
+)
+def test_it_is_not_told_of_what_the_claim_has_no_more_or_was_given(shown: dict[str, str]) -> None:
+    bench = bound()
+    bench.claim(made_and_not_asked_for("2026-01-01T00:00:02Z", **shown))
+    bench.run(seconds=600)
+    assert marks(bench) == 0
 
 
 def test_nobody_else_is_told_of_a_node_that_a_pod_is_not_on() -> None:

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from dra.claims.node_label import node_label
 from dra.common.resources import NAMESPACES, RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.claims.eager import allowance
+from kubeletplugin.claims.eager import allowance, overdue
+from kubeletplugin.claims.eager.overdue import OVERDUE_SECONDS, OverdueSlices
 from kubeletplugin.journal.entries import State
+from kubeletplugin.journal.journal import Journal
+from kubeletplugin.publishing.claimstatus import ClaimStatuses
 from sim.nvml.faults import Fault
+from tests.kube.clocks import FakeClock
 from tests.kubeletplugin.rig import DRIVER, Rig
 from tests.waiting import PATIENCE, wait_for
 
@@ -201,6 +207,68 @@ def test_a_slice_that_is_needed_no_more_leaves_its_place_to_a_prepare(rig: Rig) 
     rig.set_status(ref, reservedFor=None)
     rig.set_status(ref, allocation=None)
     rig.prepared(rig.claim(OVERLAPPING))
+
+
+# -- not asked for
+
+
+def readiness(rig: Rig, ref: ClaimRef) -> list[tuple[str, str]]:
+    """Status and reason of the condition Ready of each of the claim's devices."""
+    shown = [c for device in rig.claim_status(ref) for c in device["conditions"]]
+    return [(c["status"], c["reason"]) for c in shown if c["type"] == "Ready"]
+
+
+def test_what_kubelet_does_not_ask_for_says_so_until_it_does(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(overdue, "OVERDUE_SECONDS", 0.0)
+    asked, other = ahead(rig, DEVICE), ahead(rig, BESIDE)
+    unasked = [("False", "Unasked")]
+    wait_for("the statuses", lambda: readiness(rig, asked) == readiness(rig, other) == unasked)
+    rig.prepared(asked)
+    wait_for("the status", lambda: readiness(rig, asked) == [("True", "Prepared")])
+    rig.set_status(other, reservedFor=None)
+    wait_for("the status", lambda: rig.claim_status(other) == [])
+
+
+def test_a_slice_is_overdue_a_second_after_it_is_whole_and_told_once() -> None:
+    clock, told = FakeClock(), []
+    expected = {"a", "b"}
+    journal = SimpleNamespace(entries=list)
+
+    def show(ref: ClaimRef, read: object) -> None:
+        told.append((clock.at, ref.uid))
+
+    slices = OverdueSlices(
+        cast("Journal", journal),
+        cast("ClaimStatuses", SimpleNamespace(show_overdue=show)),
+        expected=expected.__contains__,
+        clock=clock,
+    )
+
+    def shown(*records: tuple[str, bool, int | None]) -> float | None:
+        """Look at entries of claims by UID: ``ahead``, and the compute instance."""
+        journal.entries = lambda: [
+            SimpleNamespace(claim=ClaimRef("default", uid, uid), ahead=ahead, ci_id=ci)
+            for uid, ahead, ci in records
+        ]
+        return slices.look()
+
+    assert shown(("a", True, 0), ("a", True, None)) is None  # half of it
+    assert shown(("b", False, 0)) is None  # asked for
+    assert shown(("c", True, 0)) is None  # its pod cannot be bound
+    clock.at = 5
+    assert shown(("a", True, 0), ("c", True, 0)) == OVERDUE_SECONDS
+    clock.at += OVERDUE_SECONDS / 2
+    assert shown(("a", True, 0), ("b", True, 0)) == OVERDUE_SECONDS / 2
+    clock.at += OVERDUE_SECONDS / 2
+    assert shown(("a", True, 0), ("b", True, 0)) == OVERDUE_SECONDS / 2
+    assert told == [(6, "a")]
+    clock.at = 20
+    assert shown(("a", True, 0)) is None
+    assert shown() is None
+    assert shown(("a", True, 0)) == OVERDUE_SECONDS, "made once more"
+    assert told == [(6, "a")]
 
 
 # -- given back

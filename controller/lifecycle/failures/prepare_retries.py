@@ -1,8 +1,14 @@
 """Pods for which kubelet is made to ask again at once, where a failed Prepare would work now.
 
 Left alone, kubelet asks again after 60 to 90 s. It is told once for each failure: when what was in
-the way is gone, when the failure passes by itself, or when the plugin is back that was killed in
-the middle of the call. A mark on the pod says for which, so that another leader does not repeat it.
+the way is gone, when the failure passes by itself, when the plugin is back that was killed in the
+middle of the call, or when the call never came, of which the claim's status tells. A mark on the
+pod says for which, so that another leader does not repeat it.
+
+A call does not come where kubelet may not read the claim yet. It reads claims before it calls; the
+API server lets it once its node authorizer has heard that the pod is bound
+(plugin/pkg/auth/authorizer/node/graph_populator.go, 1.36), of which kubelet hears at the same time.
+Where the API server is busy a third of the pods of a burst lose that race.
 """
 
 from __future__ import annotations
@@ -14,6 +20,7 @@ from dataclasses import dataclass, field
 from controller.cluster.cluster import Cluster
 from controller.writing.in_flight import InFlight, WriteAnswer
 from controller.writing.pod_writer import PodWriter
+from dra.claims.conditions import unasked_since
 from dra.common.resources import Obj, at
 from dra.gpu.holdings import find_blocker
 from dra.gpu.inventory import FailedClaim, Inventory
@@ -131,6 +138,7 @@ class PrepareRetries:
                 since = at(known.obj, "status", "allocation", "allocationTimestamp", default="")
                 if since[:_SECOND] <= inventory.resumed[:_SECOND]:
                     found.append(inventory.resumed)
+                found.append(unasked_since(known.obj, driver=self._cluster.driver))
             elif self._is_blocked(failed[uid], devices, inventory):
                 return ""
             elif failed[uid].passing or self._blocked.get(uid) == failed[uid].time:

@@ -20,6 +20,7 @@ from dra.kube.loop import Loop
 from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.claims.claim_tasks import ClaimTasks
 from kubeletplugin.claims.eager.allowance import Allowance
+from kubeletplugin.claims.eager.overdue import OverdueSlices
 from kubeletplugin.claims.eager.reservations import Reservations
 from kubeletplugin.claims.ending.claim_fate import ClaimFate
 from kubeletplugin.claims.prepare.patience import patiently
@@ -64,7 +65,7 @@ class EagerCreation:
     the thread that decides; ``on_end``, in the thread that calls ``expect``, of claims of which
     nothing is expected here any more. For claims that are ``awaited`` (by UID) somebody waits for
     one of the first two: they are tried for longer, and kept without a limit. ``reservations``
-    hears what comes of claims that are not allocated yet.
+    hears what comes of claims that are not allocated yet, ``overdue`` is looked at by its thread.
     """
 
     def __init__(  # noqa: PLR0913 - what it works with
@@ -79,6 +80,7 @@ class EagerCreation:
         fate: Callable[[ClaimRef], ClaimFate],
         seconds: float,
         reservations: Reservations,
+        overdue: OverdueSlices,
         on_made: Callable[[ClaimRef], None] = lambda _: None,
         on_failure: Callable[[ClaimRef, PluginError], None] = lambda _ref, _error: None,
         awaited: Callable[[str], bool] = lambda _: False,
@@ -96,6 +98,7 @@ class EagerCreation:
         self._fate = fate
         self._seconds = seconds
         self._reservations = reservations
+        self._overdue = overdue
         self._on_made = on_made
         self._on_failure = on_failure
         self._awaited = awaited
@@ -152,6 +155,7 @@ class EagerCreation:
         if not self._readiness.is_ready or self._journal.rebuild:
             return _UNREADY_SECONDS
         pauses = [self._give_back_doubted(), self._give_back_forgotten(), self._make()]
+        pauses.append(self._overdue.look())
         return min((p for p in pauses if p is not None), default=None)
 
     def _give_back_doubted(self) -> float | None:
@@ -204,6 +208,7 @@ class EagerCreation:
         self._observer.acted(Action.RETURNED)
         why = "no pod came for it in time" if is_over else "it is not to be used here"
         self._reservations.end(ref, AnswerState.EXPIRED, why)
+        self._overdue.given_back(ref)
         _log.info("given back: %s", why, extra=about(ref, error=left))
 
     def _make(self) -> float | None:
