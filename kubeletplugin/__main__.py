@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 import threading
@@ -333,6 +334,7 @@ def main(  # noqa: PLR0913 - the flags
             observe=ApiRequests(registry),
         )
         check_served(api)
+        gc.freeze()  # a full collection need not look through modules, with all threads held up
         with serving(metrics_address, registry, probes):
             serve(options, api, telemetry, stop)
     except AddressError as error:

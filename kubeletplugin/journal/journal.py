@@ -43,7 +43,7 @@ class Journal:
     """
 
     def __init__(self, path: Path, *, on_change: Callable[[], None] | None = None) -> None:
-        self._path = path
+        self._path, self._previous = path, previous(path)
         self._lock = threading.Lock()
         self._on_change = on_change
         self.failure = ""
@@ -214,7 +214,7 @@ class Journal:
 
     def _store(self, data: bytes, *, durably: bool) -> None:
         if self._durable:
-            _keep_previous(self._path)
+            _keep_previous(self._path, self._previous)
         write = write_durably if durably else write_whole
         self._durable = False
         try:
@@ -230,7 +230,7 @@ def previous(path: Path) -> Path:
     return path.with_name(path.name + ".previous")
 
 
-def _keep_previous(path: Path) -> None:
+def _keep_previous(path: Path, before: Path) -> None:
     """Give the current file a second name, so that no moment is without a readable journal."""
     link = f"{path}.link"
     try:
@@ -241,7 +241,7 @@ def _keep_previous(path: Path) -> None:
             os.link(path, link)
     except FileNotFoundError:
         return
-    os.replace(link, previous(path))  # noqa: PTH105
+    os.replace(link, before)  # noqa: PTH105
 
 
 def _load(path: Path) -> tuple[Contents, tuple[str, ...]]:

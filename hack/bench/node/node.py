@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,7 +21,7 @@ from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.kube.client.transport import KubeApi
-from dra.kube.errors import KubeError
+from dra.kube.errors import KubeError, ObjectNotFoundError
 from hack.cluster.errors import ClusterError
 from hack.cluster.machine.processes import Process
 from hack.cluster.waiting import wait_for
@@ -94,7 +94,9 @@ class Plugin:
 
     @contextmanager
     def running(self, api: KubeApi) -> Iterator[None]:
-        """Run it; entered once its GPUs are in its MigNode."""
+        """Run it; entered once its GPUs are in its MigNode, of which none is left from a former."""
+        with suppress(ObjectNotFoundError):
+            api.delete(MIG_NODES, NODE)
         began = time.monotonic()
         self._process.start()
         try:

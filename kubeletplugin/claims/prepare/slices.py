@@ -78,16 +78,18 @@ class Slices:
     def _make(self, unit: GpuUnit, entry: Entry) -> Entry:
         """Record the intent, make both instances, read them back."""
         profile, placement = _shape(unit, entry)
-        entry = replace(entry, layout=is_declared(unit, entry))
+        layout = is_declared(unit, entry)
         leftover = self._occupancy.make_room(unit, entry, placement)
         if leftover is not None and leftover.gi_id is not None:
             detail = f"the GPU instance was left by {leftover.holder()}"
             _log.info("GPU instance used again", extra=device(entry, detail=detail))
-            entry = self._bare(entry, leftover.gi_id)
+            entry = self._bare(replace(entry, layout=layout), leftover.gi_id)
             self._journal.exchange(leftover, entry)
             return self._compute(unit, entry, profile)
         before = self._journal.get(entry)
-        entry = _without_ids(entry, State.INTENT, boot_id=self._boot_id)
+        entry = entry.at(
+            State.INTENT, boot_id=self._boot_id, gi_id=None, ci_id=None, mig_uuid="", layout=layout
+        )
         self._journal.note(entry)
         try:
             gi = create_gpu_instance(self._session, unit.uuid, profile=profile, placement=placement)
@@ -126,7 +128,9 @@ class Slices:
         return entry
 
     def _bare(self, entry: Entry, gi_id: int) -> Entry:
-        bare = replace(_without_ids(entry, State.GI_CREATED, boot_id=self._boot_id), gi_id=gi_id)
+        bare = entry.at(
+            State.GI_CREATED, boot_id=self._boot_id, gi_id=gi_id, ci_id=None, mig_uuid=""
+        )
         self._identity.note_made(bare)
         return bare
 
@@ -156,10 +160,6 @@ class Slices:
         mode = mig_mode(self._session, self._session.device(unit.uuid), gpu=unit.uuid)
         if mode is not None and not mode[0]:
             raise mode_is_off(unit.known) from error
-
-
-def _without_ids(entry: Entry, state: State, *, boot_id: str) -> Entry:
-    return entry.at(state, boot_id=boot_id, gi_id=None, ci_id=None, mig_uuid="")
 
 
 def _shape(unit: GpuUnit, entry: Entry) -> tuple[Profile, Placement]:

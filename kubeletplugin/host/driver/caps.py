@@ -108,12 +108,11 @@ def _majors(text: str) -> Mapping[str, int]:
 
 
 def _read_access(roots: Roots, relative: str, major: int) -> Capability:
-    path = roots.on_host(relative)
     try:
         text = roots.read(relative)
     except OSError as error:
         raise HostError(
-            f"cannot read MIG capability {path}: {error.strerror or error}; "
+            f"cannot read MIG capability {roots.on_host(relative)}: {error.strerror or error}; "
             "the driver shows it as soon as the instance exists"
         ) from error
     fields = {
@@ -125,4 +124,6 @@ def _read_access(roots: Roots, relative: str, major: int) -> Capability:
         # The mode is printed in decimal: 292 is 0444.
         return Capability(major, int(fields["DeviceFileMinor"]), int(fields["DeviceFileMode"]))
     except (KeyError, ValueError) as error:
-        raise HostError(f"MIG capability {path} is not understood: {text[:200]!r}") from error
+        raise HostError(
+            f"MIG capability {roots.on_host(relative)} is not understood: {text[:200]!r}"
+        ) from error

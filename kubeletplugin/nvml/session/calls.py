@@ -95,9 +95,14 @@ class CallPool:
             HangError: a call has not come back in its time, or an earlier one for the GPU has not.
             Exception: whatever the work raised.
         """
-        if getattr(self._mine, "call", None) is not None:
+        if self.in_operation:
             return work()
         return self._elsewhere("(between two calls)", work, gpu=gpu, factor=1.0)
+
+    @property
+    def in_operation(self) -> bool:
+        """True in a thread that runs an operation, or one call."""
+        return getattr(self._mine, "call", None) is not None
 
     def hangs(self, gpu: str) -> str:
         """The call for a GPU that is overdue, in words; also one that is still waited for."""

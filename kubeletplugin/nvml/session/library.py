@@ -154,6 +154,8 @@ class Library:
         Raises:
             NvmlError: as from each of its calls; HangError ends it.
         """
+        if self._calls.in_operation:
+            return work()
         began = time.monotonic()
 
         def adopted() -> T:

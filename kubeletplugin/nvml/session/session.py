@@ -95,24 +95,29 @@ class Session(Library):
             GpuLostError: this machine has no such GPU now, as far as could be seen.
             LetGoError: it is let go of.
         """
+        if self._use.inside:
+            return self._device(uuid)
         with self.together():
-            if uuid in self.let_go:
-                raise LetGoError(uuid)
-            kept = self._handles.get(uuid, self._generation)
-            if kept is not None:
-                return kept.handle
-            address = self._handles.address(uuid)
-            if not address:
-                raise _absent(uuid, "it was not found when GPUs were looked for")
-            by_address = pynvml.nvmlDeviceGetHandleByPciBusId
-            try:
-                handle = self.call(by_address, address.encode(), gpu=uuid)
-                found = self._verified(handle, label=uuid)
-            except GpuNotFoundError as error:
-                raise _absent(uuid, f"nothing is at its PCI address {address}") from error
-            if found.uuid != uuid:
-                raise _absent(uuid, f"at its PCI address {address} is now {found.uuid}")
-            return found.handle
+            return self._device(uuid)
+
+    def _device(self, uuid: str) -> Any:
+        if uuid in self.let_go:
+            raise LetGoError(uuid)
+        kept = self._handles.get(uuid, self._generation)
+        if kept is not None:
+            return kept.handle
+        address = self._handles.address(uuid)
+        if not address:
+            raise _absent(uuid, "it was not found when GPUs were looked for")
+        by_address = pynvml.nvmlDeviceGetHandleByPciBusId
+        try:
+            handle = self.call(by_address, address.encode(), gpu=uuid)
+            found = self._verified(handle, label=uuid)
+        except GpuNotFoundError as error:
+            raise _absent(uuid, f"nothing is at its PCI address {address}") from error
+        if found.uuid != uuid:
+            raise _absent(uuid, f"at its PCI address {address} is now {found.uuid}")
+        return found.handle
 
     def take(self, index: int) -> Device:
         """The GPU at an index, its handle taken and kept.
