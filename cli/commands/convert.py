@@ -15,6 +15,7 @@ from cli.linting.layouts import check_layouts
 from cli.linting.limits import remarks_of
 from cli.linting.nvidia import convert_claim
 from cli.linting.pods import PodSpec, pod_spec
+from cli.linting.quotas import convert_quota
 from cli.shell.exits import Exit
 from cli.shell.files import read_files
 from cli.shell.output import Output
@@ -50,7 +51,7 @@ def run(out: Output, arguments: argparse.Namespace) -> int:
                 continue
             pod = pod_spec(found)
             if pod is None:
-                remarks += convert_claim(found)
+                remarks += [*convert_claim(found), *convert_quota(found)]
                 objects.append(found.obj)
                 continue
             translation = translate(pod.whole)

@@ -12,6 +12,7 @@ from cli.linting.documents import Document, Level, Remark, read_documents
 from cli.linting.layouts import check_layouts
 from cli.linting.limits import check_limits
 from cli.linting.pods import check_pod, pod_spec
+from cli.linting.quotas import check_quota
 from cli.linting.sharing import check_containers, check_sharing
 from cli.shell.evaluating import evaluator, missing_module
 from cli.shell.exits import Exit
@@ -75,6 +76,7 @@ def _check_with(
         yield from check_limits(pod)
     for document in documents:
         yield from check_layouts(document)
+        yield from check_quota(document)
     for (kind, key), spec in claims.items():
         if pods and (kind, key) not in named:
             message = "no pod in these files names it: claims are allocated for pods"

@@ -43,7 +43,7 @@ def rename(container: Obj) -> dict[str, str]:
     for part in ("limits", "requests"):
         amounts = at(container, "resources", part, default={})
         for name in [*amounts]:
-            new = _renamed(name)
+            new = renamed(name)
             if new is not None:
                 former[new] = name
                 amounts[new] = amounts.pop(name)
@@ -56,7 +56,7 @@ def rename(container: Obj) -> dict[str, str]:
     return former
 
 
-def _renamed(name: str) -> str | None:
+def renamed(name: str) -> str | None:
     """The name here of another system's resource; None for any other."""
     if found := _INSTASLICE.fullmatch(name):
         return f"nvidia.com/mig-{found[1].replace('+', '.')}"

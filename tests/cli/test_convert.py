@@ -265,6 +265,45 @@ def test_the_examples_of_the_handbook_are_good_with_claims(
     assert main(["lint", "--strict", str(tmp_path / "made.yaml")]) == 0, capsys.readouterr().out
 
 
+QUOTA = """
+apiVersion: v1
+kind: ResourceQuota
+metadata: {name: q}
+spec: {hard: {pods: 3, HARD: 4}}
+"""
+DEVICES = "deviceclass.resource.k8s.io/devices"
+
+
+@pytest.mark.parametrize(
+    ("hard", "counted"),
+    [
+        ("requests.nvidia.com/mig-1g.5gb", f"mig-1g.5gb.{DEVICES}"),
+        ("requests.instaslice.redhat.com/mig-1g.5gb.me", f"mig-1g.5gb.me.{DEVICES}"),
+        ("requests.mig.das.com/3g.20gb", f"mig-3g.20gb.{DEVICES}"),
+    ],
+)
+def test_a_quota_counts_slices_by_class(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, hard: str, counted: str
+) -> None:
+    code, out = convert(capsys, tmp_path, QUOTA.replace("HARD", hard))
+    assert (code, objects(out)[0]["spec"]["hard"]) == (0, {"pods": 3, counted: 4})
+    assert main(["lint", "--strict", str(tmp_path / "f.yaml")]) == 1
+    assert f"write {counted}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "hard",
+    ["requests.instaslice.redhat.com/accelerator-memory-quota", "limits.nvidia.com/gpumem"],
+)
+def test_a_quota_of_memory_has_no_counterpart(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, hard: str
+) -> None:
+    code, out = convert(capsys, tmp_path, QUOTA.replace("HARD", hard))
+    assert (code, objects(out)[0]["spec"]["hard"]) == (1, {"pods": 3, hard: 4})
+    assert "# " in out
+    assert "a quota has no memory of slices" in out
+
+
 OTHERS = re.compile(
     r"volcano\.sh|instaslice\.redhat|mig\.das|das-scheduler|gpu\.nvidia\.com|gpumem:"
 )
