@@ -29,6 +29,7 @@ _NOT_OF_WAITING = {
     Reason.EXTENDED_RESOURCE_TAKEN,
     Reason.EVICTED,
     Reason.NOT_EVICTED,
+    Reason.NODE_CLASS,
 }
 
 
