@@ -8,12 +8,17 @@ from functools import lru_cache
 
 import yaml
 
+from dra.claims.binding import SLICE_MADE
+from dra.common.resources import PODS
 from dra.gpu.inventory import ClaimRef
-from dra.gpu.names import MigDevice, parse_device
+from dra.gpu.names import GpuDevice, parse_device
+from kubeletplugin.claims.sharing.mps.daemonpod import pod_name
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
 from sim.nvml.files import host
+from sim.nvml.files.nvidia_smi import time_slice
 from sim.nvml.state import Gpu, GpuInstance
+from tests.failures.daemonpods import NAMESPACE
 from tests.failures.plant import DRIVER, Site
 
 
@@ -48,12 +53,18 @@ def own_instances(site: Site, foreign: Collection[int]) -> list[tuple[Gpu, GpuIn
 def instance_of(site: Site, device: str) -> tuple[Gpu, GpuInstance] | None:
     """What is on the hardware at exactly the place that a device's name means."""
     parsed = parse_device(device)
-    assert isinstance(parsed, MigDevice)
+    if isinstance(parsed, GpuDevice):
+        return None
     gpu = site.machine.state().gpus[parsed.minor]
     for gi in gpu.gpu_instances:
         if (gi.profile, gi.start) == (parsed.profile_id, parsed.start):
             return gpu, gi
     return None
+
+
+def uuid_of(site: Site, device: GpuDevice) -> str:
+    """The UUID of a whole GPU."""
+    return site.machine.state().gpus[device.minor].uuid
 
 
 def nodes_of(gpu: Gpu, gi: GpuInstance) -> set[str]:
@@ -84,6 +95,12 @@ def check_claim(site: Site, ref: ClaimRef, devices: Sequence[str]) -> None:
     assert nodes.keys() == {f"{ref.uid}-{d}" for d in devices}
     for device in devices:
         entry, found = known[device], instance_of(site, device)
+        whole = parse_device(device)
+        if isinstance(whole, GpuDevice):
+            assert (entry.state, entry.gpu) == (State.PREPARED, uuid_of(site, whole)), entry
+            own = {f"/dev/nvidia{whole.minor}", "/dev/nvidia-modeset"}
+            assert nodes[f"{ref.uid}-{device}"] == own
+            continue
         assert found is not None, f"{device} of {ref} is not on the hardware"
         gpu, gi = found
         assert len(gi.compute_instances) == 1, f"{device}: {gi}"
@@ -91,6 +108,16 @@ def check_claim(site: Site, ref: ClaimRef, devices: Sequence[str]) -> None:
         shown = (entry.state, entry.gpu, entry.gi_id, entry.ci_id, entry.mig_uuid)
         assert shown == (State.PREPARED, gpu.uuid, gi.id, ci.id, ci.uuid), f"{device}: {entry}"
         assert nodes[f"{ref.uid}-{device}"] == nodes_of(gpu, gi)
+
+
+def slices_made(site: Site, ref: ClaimRef) -> set[str]:
+    """The devices of which conditions of their claim say that they are made."""
+    return {
+        device["device"]
+        for device in site.status(ref).get("devices", ())
+        for condition in device["conditions"]
+        if (condition["type"], condition["status"]) == (SLICE_MADE, "True")
+    }
 
 
 def check_settled(
@@ -126,6 +153,30 @@ def check_settled(
     assert present == specs, f"CDI specs: {present ^ specs}"
     left = [p.name for p in site.roots.state.glob("*.tmp*")]
     assert not left, f"half-written files are left: {left}"
+
+
+def check_sharing(site: Site, *, lengths: Sequence[int], daemons: Collection[str]) -> None:
+    """GPUs have turns of these lengths, and there are MPS daemons of these claims (UIDs) alone.
+
+    Neither a daemon nor a setting is left of a claim that is gone.
+    """
+    found = [time_slice(site.roots.host, gpu.uuid) for gpu in site.machine.state().gpus]
+    assert found == [*lengths], f"lengths of turns: {found}"
+    pods = {pod["metadata"]["name"] for pod in site.api().list(PODS, namespace=NAMESPACE).items}
+    assert pods == {pod_name(uid) for uid in daemons}, f"pods of daemons: {sorted(pods)}"
+    left = {folder.name for folder in site.daemons.glob("*")}
+    assert left == set(daemons), f"directories of daemons: {sorted(left)}"
+
+
+def check_running_daemons(site: Site) -> None:
+    """No daemon runs whose device is not its claim's any more."""
+    known = {entry.claim.uid: entry for entry in entries(site)}
+    for place in site.daemons.glob("*/alive"):
+        uid = place.parent.name
+        assert uid in known, f"the daemon of {uid} runs, and the device is anybody's"
+        found = instance_of(site, known[uid].device)
+        whole = known[uid].placement is None
+        assert whole or (found is not None and found[1].compute_instances), "no device is there"
 
 
 def check_foreign(site: Site, foreign: Collection[int]) -> None:

@@ -18,6 +18,7 @@ from tests.failures.agreement import (
     check_settled,
     entries,
     own_instances,
+    slices_made,
 )
 from tests.failures.mishaps import Mishaps
 from tests.failures.plant import WITHIN_SECONDS
@@ -118,10 +119,25 @@ class AnyOrder(Mishaps):
                 claim.tried = False
             if claim.told:
                 left[claim.ref] = claim.devices
+        self._kube_scheduler_is_told()
         self.plant.give_up_idle()
         self.plant.publish()
         with self.recorder.outside():
             check_settled(self.site, left, self.foreign)
+
+    def _kube_scheduler_is_told(self) -> None:
+        """Of claims that it waits for, it is told of slices that are there, and of no others."""
+        for claim in self.known:
+            if not (claim.awaited and self.site.has_claim(claim.ref)):
+                continue
+            if not claim.told:
+                self.site.unreserve(claim.ref)
+            for _ in range(2):  # what is written is watched too
+                self.plant.watch(claim.ref)
+                self.plant.publish()
+            expected = set(claim.devices) if claim.told else set()
+            assert slices_made(self.site, claim.ref) == expected
+            self.site.use(claim.ref)
 
     def _keep_or_end(self, claim: Known) -> None:
         """Kubelet asks again, as after its restart; what somebody else sits on now has to go."""

@@ -15,7 +15,7 @@ from uuid import uuid4
 
 import msgspec
 
-from dra.common.resources import Obj
+from dra.common.resources import Obj, at
 from dra.kube.client.http import HttpClient, Page
 from dra.kube.errors import AlreadyExistsError, ConflictError, ObjectNotFoundError, UnavailableError
 
@@ -71,11 +71,10 @@ class FolderHttp(HttpClient):
     def _listed(self, place: Path, query: Mapping[str, str]) -> Obj:
         if "limit" not in query:
             raise _missing(place)
-        field = query.get("fieldSelector", "").removeprefix("metadata.name=")
         everywhere = place.parent.glob(f"namespaces/*/{place.name}/*/{_OBJECT}")
         paths = sorted([*place.glob(f"*/{_OBJECT}"), *everywhere])
         found = [json.loads(p.read_text()) for p in paths]
-        return {"metadata": {}, "items": [o for o in found if field in {"", o["metadata"]["name"]}]}
+        return {"metadata": {}, "items": [o for o in found if _is_selected(o, query)]}
 
     def _create(self, place: Path, body: Obj) -> Obj:
         name = body["metadata"].get("name") or f"{body['metadata']['generateName']}{uuid4().hex}"
@@ -102,6 +101,16 @@ class FolderHttp(HttpClient):
         else:
             changed = _merge(found, body)
         return _store(place, changed)
+
+
+def _is_selected(obj: Obj, query: Mapping[str, str]) -> bool:
+    for text in filter(None, query.get("fieldSelector", "").split(",")):
+        field, _, value = text.partition("=")
+        if at(obj, *field.split("."), default="") != value:
+            return False
+    labels = at(obj, "metadata", "labels", default={})
+    wanted = filter(None, query.get("labelSelector", "").split(","))
+    return all(labels.get(key) == value for key, _, value in (w.partition("=") for w in wanted))
 
 
 def _check(body: Obj, found: Obj, where: str) -> None:

@@ -17,7 +17,7 @@ from uuid import uuid4
 
 import sim.nvml
 from dra.claims.binding import published_binding
-from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj
+from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import AllocatorKind, AnswerState, ClaimRef, Inventory
 from dra.gpu.names import parse_device
 from dra.gpu.reservations import Reservation, ReservedDevice, as_fields
@@ -33,6 +33,7 @@ from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.telemetry.telemetry import Telemetry
 from sim.nvml.machine import GpuSpec, Machine
 from sim.nvml.variants import OTHERS, Variants
+from tests.failures.daemonpods import NAMESPACE, run_pods
 from tests.failures.folderapi import FolderHttp
 from tests.failures.steps import KilledError, Step, StepRecorder
 
@@ -52,12 +53,13 @@ class Site:
     """The node's folder: hardware, host, state, CDI specs, and the API's objects.
 
     ``idle_seconds`` is the program's option. With ``layouts`` the node has the directory of
-    classes of nodes.
+    classes of nodes, with ``mps`` the daemons of claims.
     """
 
     root: Path
     idle_seconds: float = 0.0
     layouts: bool = False
+    mps: bool = False
 
     @classmethod
     def create(
@@ -68,11 +70,17 @@ class Site:
         variant: str = "",
         idle_seconds: float = 0.0,
         layouts: str = "",
+        whole: int = 0,
+        mps: bool = False,
     ) -> Site:
-        """A node that has just been put up; its driver behaves in one of the OTHERS' ways."""
+        """A node that has just been put up; its driver behaves in one of the OTHERS' ways.
+
+        The last ``whole`` of its GPUs are not in MIG mode.
+        """
         variants = OTHERS[variant] if variant else Variants()
-        Machine.create(root / "hw", [GpuSpec(A100) for _ in range(gpus)], variants=variants)
-        site = cls(root, idle_seconds, bool(layouts))
+        specs = [GpuSpec(A100, mig=number < gpus - whole) for number in range(gpus)]
+        Machine.create(root / "hw", specs, variants=variants)
+        site = cls(root, idle_seconds, bool(layouts), mps)
         if layouts:
             (root / "classes").mkdir()
             (root / "classes/config.yaml").write_text(layouts)
@@ -95,6 +103,11 @@ class Site:
             state=self.root / "state",
         )
 
+    @property
+    def daemons(self) -> Path:
+        """Where the MPS daemons of claims have their files."""
+        return self.roots.state / "mps"
+
     def api(self, reach: Callable[[str, str], None] | None = None) -> KubeApi:
         """The API server's clients."""
         return KubeApi(FolderHttp(self.root / "api", reach=reach))
@@ -104,13 +117,21 @@ class Site:
         labels = {"nvidia.com/mig.config": layout}
         self.api().patch(NODES, NODE, {"metadata": {"labels": labels}})
 
-    def claim(self, name: str, devices: Sequence[str], *, awaited: bool = False) -> ClaimRef:
-        """A claim that was given these devices, one request each.
+    def claim(
+        self,
+        name: str,
+        devices: Sequence[str],
+        *,
+        awaited: bool = False,
+        config: Sequence[Obj] = (),
+    ) -> ClaimRef:
+        """A claim that was given these devices, one request each, with ``config``.
 
         ``awaited``: kube-scheduler binds its pod only once they are made.
         """
         body = {"metadata": {"name": name, "namespace": "default"}}
         status = _given(name, devices)
+        status["allocation"]["devices"] |= {"config": [*config]} if config else {}
         for result in status["allocation"]["devices"]["results"] if awaited else ():
             result.update(published_binding())
         made = self.api().create(RESOURCE_CLAIMS, {**body, "status": status})
@@ -144,6 +165,11 @@ class Site:
     def unreserve(self, ref: ClaimRef) -> None:
         """No pod is to use it any more; its allocation stays."""
         api, body = self.api(), {"status": {"reservedFor": None}}
+        api.patch(RESOURCE_CLAIMS, ref.name, body, namespace=ref.namespace, subresource="status")
+
+    def use(self, ref: ClaimRef) -> None:
+        """A pod is to use it."""
+        api, body = self.api(), {"status": {"reservedFor": [_user(ref.name)]}}
         api.patch(RESOURCE_CLAIMS, ref.name, body, namespace=ref.namespace, subresource="status")
 
     def status(self, ref: ClaimRef) -> Obj:
@@ -184,8 +210,12 @@ def _given(name: str, devices: Sequence[str]) -> Obj:
     ]
     return {
         "allocation": {"devices": {"results": results}},
-        "reservedFor": [{"resource": "pods", "name": f"{name}-pod", "uid": str(uuid4())}],
+        "reservedFor": [_user(name)],
     }
+
+
+def _user(name: str) -> Obj:
+    return {"resource": "pods", "name": f"{name}-pod", "uid": str(uuid4())}
 
 
 class Plant:
@@ -209,6 +239,8 @@ class Plant:
             self.site.roots,
             idle_seconds=self.site.idle_seconds,
             node_classes=self.site.root / "classes" if self.site.layouts else None,
+            mps_image="registry.example.com/plugin:1" if self.site.mps else "",
+            mps_namespace=NAMESPACE,
         )
         daemon = Daemon(options, _RecordedApi(self).api, Telemetry())
         daemon.claims.layouts.grace = 0.0
@@ -302,14 +334,17 @@ class Plant:
         self.run(lambda: self.daemon.claims.eager.expect(ref, tuple(devices)))
         self.eager_round(hung=hung)
 
-    def watch(self, ref: ClaimRef) -> None:
-        """The work that the watch of this node's claims gives: slices to make, or to give back."""
+    def watch(self, ref: ClaimRef, *, hung: Collection[str] = ()) -> None:
+        """The work that the watch of this node's claims gives: slices to make, or to give back.
+
+        ``hung`` are UIDs of claims that are not waited for.
+        """
         claims = self.daemon.claims
         assert claims.claim_watch is not None
         watch = claims.claim_watch
         found = self.site.api().get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
         self.run(lambda: watch._changed(Change("added", None, found)))
-        self.eager_round()
+        self.eager_round(hung=hung)
 
     def take_reservations(
         self, *reserved: Reservation, hung: Collection[str] = ()
@@ -361,7 +396,13 @@ class _RecordedApi:
             with plant.recorder.outside():
                 return self._http.call(method, path, **more)
         step = Step("api", method, path)
-        return plant.recorder.step(step, lambda: self._http.call(method, path, **more))
+        return plant.recorder.step(step, lambda: self._change(method, path, **more))
+
+    def _change(self, method: str, path: str, **more: Any) -> Any:
+        answer = self._http.call(method, path, **more)
+        if f"/{PODS.plural}" in path:
+            run_pods(self._plant.site.api(), self._plant.site.daemons)
+        return answer
 
 
 class _Recording(FolderHttp):

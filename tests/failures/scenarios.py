@@ -13,16 +13,29 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from dra.claims.binding import SLICE_MADE
+from api.config import API_VERSION
+from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
-from tests.failures.agreement import check_claim, check_foreign, check_settled, instance_of
-from tests.failures.plant import Plant, Site
+from tests.failures.agreement import (
+    check_claim,
+    check_foreign,
+    check_running_daemons,
+    check_settled,
+    check_sharing,
+    instance_of,
+    slices_made,
+)
+from tests.failures.plant import DRIVER, Plant, Site
 from tests.failures.steps import KilledError, Step, StepRecorder, hooked
 
 TARGET = ("gpu-0-mig-1g5gb-19-4",)
 TWO_GPUS = ("gpu-0-mig-2g10gb-14-2", "gpu-1-mig-1g5gb-19-0")
 IN_THE_WAY = ("gpu-0-mig-1g5gb-19-3", "gpu-1-mig-2g10gb-14-0")
 NEIGHBOUR = ("gpu-0-mig-1g5gb-19-0",)
+WHOLE = ("gpu-1",)
+LONG = 3
+TURNS: Obj = {"strategy": "TimeSlicing", "timeSlicing": {"interval": "Long"}}
+MPS: Obj = {"strategy": "MPS", "mps": {"activeThreadPercentage": 40}}
 DECLARED = ("gpu-1-mig-3g20gb-9-4",)
 BESIDE_DECLARED = "gpu-1-mig-3g20gb-9-0"
 FOREIGN = ("1g.5gb", 5)
@@ -56,7 +69,8 @@ class Scenario:
     only when kubelet wants it; before, its devices are reserved. ``awaited``: kube-scheduler binds
     the pod only once its slices are made. ``prelude`` is what the process that is interrupted does
     before. ``layouts`` are two that the second GPU has, one before and one after; ``ready`` are
-    slices that are there in the end besides those that are wanted.
+    slices that are there in the end besides those that are wanted. ``sharing`` is how several
+    processes share the claim's device; the second GPU is whole where that is wanted.
     """
 
     devices: tuple[str, ...]
@@ -70,6 +84,7 @@ class Scenario:
     layouts: tuple[str, str] | None = None
     ready: tuple[str, ...] = ()
     awaited: bool = False
+    sharing: Obj | None = None
     prelude: Callable[[Scene, Plant], None] = lambda scene, plant: None
 
 
@@ -251,6 +266,14 @@ SCENARIOS: Mapping[str, Scenario] = {
     "replace two GPU instances that were kept": Scenario(
         TWO_GPUS, _only_neighbour, _prepare, prelude=_kept(*IN_THE_WAY), keeps=True
     ),
+    "prepare a slice with an MPS daemon": Scenario(TARGET, _only_neighbour, _prepare, sharing=MPS),
+    "unprepare a slice with an MPS daemon": Scenario(
+        TARGET, _both, _unprepare, wanted=False, sharing=MPS
+    ),
+    "prepare a GPU with time slices": Scenario(WHOLE, _only_neighbour, _prepare, sharing=TURNS),
+    "unprepare a GPU with time slices": Scenario(
+        WHOLE, _both, _unprepare, wanted=False, sharing=TURNS
+    ),
     "change the layout of a GPU": Scenario(
         TARGET,
         _only_neighbour,
@@ -281,16 +304,35 @@ def set_scene(root: str, name: str, variant: str = "") -> Scene:
     scenario = SCENARIOS[name]
     idle_seconds = 3600.0 if scenario.keeps else 0.0
     layouts = _layouts(*scenario.layouts) if scenario.layouts else ""
-    site = Site.create(Path(root), variant=variant, idle_seconds=idle_seconds, layouts=layouts)
+    site = Site.create(
+        Path(root),
+        variant=variant,
+        idle_seconds=idle_seconds,
+        layouts=layouts,
+        whole=int(scenario.devices == WHOLE),
+        mps=scenario.sharing is MPS,
+    )
     if layouts:
         site.declare("before")
     _make_foreign(site)
-    target = site.claim("target", scenario.devices, awaited=scenario.awaited)
+    if scenario.devices == WHOLE:
+        # Of a claim that is there before the journal, a whole GPU counts as prepared.
+        with hooked(StepRecorder()) as recorder:
+            Plant(site, recorder).start()
+    config = [] if scenario.sharing is None else [_opaque(scenario)]
+    target = site.claim("target", scenario.devices, awaited=scenario.awaited, config=config)
     neighbour = site.claim("neighbour", NEIGHBOUR)
     scene = Scene(site, target, scenario.devices, neighbour, frozenset())
     scenario.setup(scene)
     found = [g.key for g in site.machine.gpu(0).gpu_instances if g.start == FOREIGN[1]]
     return replace(scene, foreign=frozenset(found))
+
+
+def _opaque(scenario: Scenario) -> Obj:
+    """The configuration of the claim's devices."""
+    kind = "GpuConfig" if scenario.devices == WHOLE else "MigDeviceConfig"
+    parameters = {"apiVersion": API_VERSION, "kind": kind, "sharing": scenario.sharing}
+    return {"source": "FromClaim", "opaque": {"driver": DRIVER, "parameters": parameters}}
 
 
 def _layouts(before: str, after: str) -> str:
@@ -365,6 +407,7 @@ def recover(scene: Scene, name: str, kept: str, *, way: int | None) -> None:
 
 
 def _go_on(scene: Scene, scenario: Scenario, way: Callable[[Scene, Plant], None]) -> None:
+    check_running_daemons(scene.site)
     with _plant(scene, StepRecorder()) as plant:
         before = None if scenario.neighbour_waits else _neighbour(scene)
         plant.start()
@@ -390,6 +433,12 @@ def _go_on(scene: Scene, scenario: Scenario, way: Callable[[Scene, Plant], None]
             if scene.devices == DECLARED and way is not _kubelet_prepares:
                 ready += DECLARED
         check_settled(scene.site, left, scene.foreign, ready=ready)
+        held = scenario.sharing if scene.target in left else None
+        check_sharing(
+            scene.site,
+            lengths=(0, LONG if held is TURNS else 0),
+            daemons={scene.target.uid} if held is MPS else (),
+        )
 
 
 def _kubelet_prepares(scene: Scene, plant: Plant) -> None:
@@ -406,15 +455,10 @@ def _check_told(scene: Scene, plant: Plant) -> None:
     for _ in range(2):  # what is written is watched too
         plant.watch(scene.target)
         plant.publish()
-    status = scene.site.status(scene.target)
-    told = {
-        device["device"]
-        for device in status.get("devices", ())
-        for condition in device["conditions"]
-        if (condition["type"], condition["status"]) == (SLICE_MADE, "True")
-    }
+    wanted = "reservedFor" in scene.site.status(scene.target)
     there = {d for d in scene.devices if instance_of(scene.site, d) is not None}
-    assert told == there == (set(scene.devices) if "reservedFor" in status else set())
+    told = slices_made(scene.site, scene.target)
+    assert told == there == (set(scene.devices) if wanted else set())
 
 
 def _end_reservation(scene: Scene, plant: Plant, *, allocated: bool) -> None:

@@ -1,9 +1,10 @@
 """Every step of the node program that the world could see, counted as it is taken.
 
-A step is a call of NVML, an operation that changes a file or a directory, or a request that changes
-something in the API. After any step the process can be killed; before any step, the step can be
-refused. Functions are replaced where the program's calls end up (``pathlib`` and ``tempfile`` call
-``os``), so that new code is counted without anybody registering it.
+A step is a call of NVML, an operation that changes a file or a directory, a program of the driver
+that is run to its end, or a request that changes something in the API. After any step the process
+can be killed; before any step, the step can be refused. Functions are replaced where the program's
+calls end up (``pathlib`` and ``tempfile`` call ``os``), so that new code is counted without anybody
+registering it.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import errno
 import io
 import os
 import signal
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -196,6 +198,7 @@ def hooked(recorder: StepRecorder) -> Iterator[StepRecorder]:
     put(_builtins(), "open", opened)
     put(sim.nvml.border.library.CFunction, "__call__", _nvml(recorder))
     put(threading.Thread, "start", _thread_start(recorder))
+    put(subprocess.Popen, "communicate", _program(recorder))
     put(SystemClock, "monotonic", lambda _: time.monotonic() + recorder.skipped)
     put(SystemClock, "wait", _clock_wait(recorder))
     put(SystemClock, "sleep", _clock_sleep(recorder))
@@ -250,6 +253,16 @@ def _nvml(recorder: StepRecorder) -> Any:
         return recorder.step(step, lambda: real(self, *args))
 
     return call
+
+
+def _program(recorder: StepRecorder) -> Any:
+    real = subprocess.Popen.communicate
+
+    def communicate(self: Any, *args: Any, **more: Any) -> Any:
+        step = Step("program", Path(self.args[0]).name)
+        return recorder.step(step, lambda: real(self, *args, **more))
+
+    return communicate
 
 
 def _thread_start(recorder: StepRecorder) -> Any:

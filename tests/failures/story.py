@@ -36,7 +36,8 @@ class Known:
 
     ``told``: kubelet was told that it is prepared, and has not asked to take it back. ``keys`` are
     its instances on the hardware then, less those that somebody or a reset has taken since.
-    ``tried``: kubelet has asked for it, and would ask to take it back.
+    ``tried``: kubelet has asked for it, and would ask to take it back. ``awaited``: kube-scheduler
+    binds its pod only once its slices are made.
     """
 
     ref: ClaimRef
@@ -44,6 +45,7 @@ class Known:
     live: bool = True
     tried: bool = False
     told: bool = False
+    awaited: bool = False
     keys: dict[str, int] = field(default_factory=dict)
 
     def gpus(self) -> set[int]:
@@ -72,11 +74,12 @@ class Story(RuleBasedStateMachine):
     """A node with three GPUs, a kubelet, users, an administrator and bad luck.
 
     ``variant`` is in which of the OTHERS' ways its driver behaves, ``idle_seconds`` the program's
-    option.
+    option. With ``binds_late`` kube-scheduler waits for the slices of some claims.
     """
 
     variant = ""
     idle_seconds = 0.0
+    binds_late = False
 
     def __init__(self) -> None:
         super().__init__()
@@ -105,6 +108,7 @@ class Story(RuleBasedStateMachine):
         plant = Plant(self.site, self.recorder)
         plant.api_down = self.api_down
         plant.start()
+        plant.daemon.claims.failed.registered()
         return plant
 
     def restart(self) -> None:

@@ -20,6 +20,7 @@ from tests.failures.agreement import (
     entries,
     instance_of,
     own_instances,
+    slices_made,
 )
 from tests.failures.steps import KilledError
 from tests.failures.story import GPUS, SHAPES, Known, Story, claims
@@ -53,8 +54,17 @@ class Usage(Story):
             return old
         return self._claim(old.ref.name, devices)
 
-    def _claim(self, name: str, devices: Sequence[str]) -> Known:
-        claim = Known(self.site.claim(name, devices), tuple(devices))
+    @precondition(lambda self: self.binds_late)
+    @rule(target=claims, devices=devices)
+    def kube_scheduler_waits_for_slices(self, devices: list[str]) -> Known:
+        """It binds the pod once they are made."""
+        claim = self._claim(f"claim-{len(self.known)}", devices, awaited=True)
+        self._make_ahead(claim)
+        return claim
+
+    def _claim(self, name: str, devices: Sequence[str], *, awaited: bool = False) -> Known:
+        ref = self.site.claim(name, devices, awaited=awaited)
+        claim = Known(ref, tuple(devices), awaited=awaited)
         self.known.append(claim)
         return claim
 
@@ -76,7 +86,21 @@ class Usage(Story):
         if claim.told:
             return
         claim.tried = True
-        self.plant.make_ahead(claim.ref, claim.devices, hung=self._hung_claims())
+        if claim.awaited and self.site.has_claim(claim.ref):
+            self.plant.watch(claim.ref, hung=self._hung_claims())
+            self.plant.publish()
+            if self.undisturbed:
+                self._check_conditions(claim)
+        else:
+            self.plant.make_ahead(claim.ref, claim.devices, hung=self._hung_claims())
+
+    def _check_conditions(self, claim: Known) -> None:
+        """kube-scheduler is told that slices are made if all are, and of none otherwise."""
+        with self.recorder.outside():
+            known = [e for e in entries(self.site) if e.claim == claim.ref]
+        made = {e.device for e in known if e.state not in LEAVING and e.ci_id is not None}
+        expected = made if made == set(claim.devices) else set()
+        assert slices_made(self.site, claim.ref) == expected
 
     @rule(target=claims, devices=devices, comes=st.booleans())
     def made_before_it_is_allocated(self, devices: list[str], comes: bool) -> Known:  # noqa: FBT001
@@ -144,6 +168,18 @@ class Usage(Story):
         with self.recorder.outside():
             idle = [e for e in entries(self.site) if e.idle]
             assert not idle or not self.well, f"nothing is wrong, and it is kept: {idle}"
+
+    @rule()
+    def kubelet_is_made_to_ask_again(self) -> None:
+        """The controller has it ask for what failed and passes, or was cut short by a kill."""
+        inventory = self.plant.inventory()
+        if inventory is None:
+            return
+        failed = {f.claim.uid: f.passing for f in inventory.failed_claims}
+        for claim in self.known:
+            again = failed.get(claim.ref.uid, bool(inventory.resumed))
+            if again and claim.live and claim.tried and not claim.told:
+                self.prepare(claim)
 
     @rule(claim=claims)
     def prepare_twice(self, claim: Known) -> None:
