@@ -75,7 +75,8 @@ class HardwareLoop:
 
     def notify(self) -> None:
         """Look soon, if other GPUs than before are to be held open."""
-        self.thread.notify()
+        if self._holding.pending:
+            self.thread.notify()
 
     def _turn(self) -> float:
         """A look if one is due, or GPUs are to be let go of; returns seconds until the next."""

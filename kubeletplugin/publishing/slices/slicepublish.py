@@ -104,6 +104,11 @@ class SlicePublisher(Republisher):
         self._given_up: Publication | None = None
         self._retry_schedule = RetrySchedule(self._clock)
 
+    def notify(self) -> None:
+        """Ask for a publication, where there is anything to publish or to withdraw."""
+        if self._mode.wanted is AllocatorKind.SCHEDULER or self._mode.allocator is None:
+            super().notify()
+
     def _changed(self, change: Change) -> None:
         if change.new is None or not self._writer.is_own(change.new):
             self._disturbed = True
