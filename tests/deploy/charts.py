@@ -10,7 +10,7 @@ import helm_python
 import yaml
 
 from dra.common.resources import Obj
-from hack.cluster.driver.chart import CHART, NAMESPACE, RELEASE, find, pod_spec, render
+from hack.cluster.driver.chart import CHART, NAMESPACE, RELEASE, find, render
 
 VALUES: dict[str, Obj] = {
     "defaults": {},
@@ -101,9 +101,13 @@ def rendered(name: str) -> list[Obj]:
 
 
 def containers(objects: list[Obj]) -> list[Obj]:
-    specs = [pod_spec(objects, component) for component in COMPONENTS]
+    """Those of all workloads, each with its pod's security context under its own."""
+    kinds = {"Deployment", "DaemonSet"}
+    specs = [each["spec"]["template"]["spec"] for each in objects if each["kind"] in kinds]
     return [
-        each for spec in specs for each in [*spec.get("initContainers", []), *spec["containers"]]
+        {**each, "securityContext": {**spec.get("securityContext", {}), **each["securityContext"]}}
+        for spec in specs
+        for each in [*spec.get("initContainers", []), *spec["containers"]]
     ]
 
 

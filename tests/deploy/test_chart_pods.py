@@ -35,6 +35,29 @@ def test_only_the_plugin_over_real_gpus_is_privileged(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", VALUES)
+def test_seccomp_binds_every_container_that_is_not_privileged(name: str) -> None:
+    """The runtime has no profile for a privileged one."""
+    for each in containers(rendered(name)):
+        context = each["securityContext"]
+        profile = None if context.get("privileged") else {"type": "RuntimeDefault"}
+        assert context.get("seccompProfile") == profile
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_root_is_only_who_writes_to_the_node(name: str) -> None:
+    found = containers(rendered(name))
+    root = {e["name"] for e in found if not e["securityContext"].get("runAsNonRoot")}
+    assert root == {"kubelet-plugin"} | ({"gpus"} if name == "simulated" else set())
+    users = {e["securityContext"]["runAsUser"] for e in found if e["name"] not in root}
+    assert users == {65532}
+
+
+def test_the_webhook_is_bound_as_the_controller_is() -> None:
+    found = {e["name"]: e for e in containers(render({"webhook": {"enabled": True}}))}
+    assert found["webhook"]["securityContext"] == found["controller"]["securityContext"]
+
+
+@pytest.mark.parametrize("name", VALUES)
 def test_the_plugin_over_real_gpus_sees_the_processes_of_the_whole_node(name: str) -> None:
     for component in COMPONENTS:
         wanted = component == "kubelet-plugin" and name != "simulated"
