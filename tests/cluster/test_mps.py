@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
+from dra.claims.allocation import AllocatedDevice, write_allocation
 from dra.common.resources import Obj
+from dra.kube.timing import rfc3339
 from hack.cluster.api import Api
 from hack.cluster.driver.chart import NAMESPACE, REPOSITORY
 from hack.cluster.machine.processes import Process
@@ -21,8 +24,8 @@ from hack.cluster.node.kubelet import KubeletNode
 from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.agreement import Agreement
-from tests.cluster.harness.daemons import Driver, start_registered
-from tests.cluster.harness.workload import Workload
+from tests.cluster.harness.daemons import DRIVER, Driver, start_registered
+from tests.cluster.harness.workload import SLEEPING, Workload
 
 FLAGS = ("--mps-image", IMAGE, "--mps-namespace", NAMESPACE)
 SHOW = (
@@ -126,6 +129,47 @@ def test_two_pods_are_clients_of_one_daemon_which_goes_before_their_slice(
     wait_for("the end of the daemon", lambda: daemons(api) == [], timeout=60)
     wait_for("the end of the slice", lambda: agreement.settle(context=driver.tails) == {})
     assert not pipe.exists()
+
+
+@pytest.mark.timeout(240)
+def test_a_container_beside_another_claim_hears_it_from_the_node(
+    *,
+    agreement: Agreement,
+    api: Api,
+    kubelet: KubeletNode,
+    plugin: Process,
+    workload: Workload,
+    where: dict[str, Any],
+) -> None:
+    """The claims were allocated by somebody who knows no MPS, as kube-scheduler."""
+    shared = workload.create(example())
+    claims = {
+        "slice": {"resourceClaimName": shared["metadata"]["name"]},
+        "beside": workload.claim("beside", device_class="mig-1g.5gb"),
+    }
+    config = [{"source": "FromClaim", **c} for c in shared["spec"]["devices"]["config"]]
+    for name, request, device in (
+        (shared["metadata"]["name"], config[0]["requests"][0], "gpu-0-mig-3g20gb-9-0"),
+        ("beside", "slice", "gpu-0-mig-1g5gb-19-5"),
+    ):
+        given = AllocatedDevice(request, DRIVER, kubelet.name, device)
+        stamp = rfc3339(datetime.now(UTC))
+        allocation = write_allocation(
+            [given], kubelet.name, timestamp=stamp, config=config if name != "beside" else ()
+        )
+        status = {"status": {"allocation": allocation}}
+        api.patch("ResourceClaim", name, status, subresource="status")
+    workload.create(pod("both", SLEEPING, claims=claims, **where))
+
+    def told() -> str:
+        events = api.list("Event", fieldSelector="involvedObject.name=both")
+        said = [e["message"] for e in events if e["reason"] == "FailedPrepareDynamicResources"]
+        return next(iter(said), "")
+
+    message = wait_for("kubelet's event", told, timeout=90, context=workload.describe)
+    assert "pod both: container 'main' uses claims beside, mps-slice" in message
+    assert "name one of these claims in its resources.claims" in message
+    assert daemons(api) == []
 
 
 def ready(pods: list[Obj]) -> bool:

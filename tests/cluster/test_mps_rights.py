@@ -15,7 +15,7 @@ from hack.cluster.api import ApiError
 from hack.cluster.binaries import Binaries
 from hack.cluster.driver.chart import NAMESPACE
 from hack.cluster.driver.installation import PLUGIN, Installation
-from hack.cluster.nodes import add_fake_node
+from hack.cluster.nodes import add_fake_node, pod
 from hack.cluster.plane.controlplane import ControlPlane
 from kubeletplugin.claims.sharing.mps.daemonpod import CONTROL, Settings, Site, daemon_pod
 from kubeletplugin.claims.sharing.mps.places import Places
@@ -97,3 +97,8 @@ def test_a_plugin_makes_pods_of_daemons_on_its_own_node_and_no_others(
             other.delete("Pod", good["metadata"]["name"], namespace=NAMESPACE)
         assert "may make and delete pods of that node only" in str(caught.value)
         plugin.delete("Pod", good["metadata"]["name"], namespace=NAMESPACE)
+        tenant = plane.api.create(pod("tenant", {"main": ["true"]}))
+        assert plugin.get("Pod", "tenant")["metadata"]["uid"] == tenant["metadata"]["uid"]
+        with pytest.raises(ApiError) as caught:
+            plugin.list("Pod")
+        assert caught.value.status == 403
