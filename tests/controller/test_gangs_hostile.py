@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from controller.serving.gangs.counts import GangCounts
 from dra.gangs.decision import GangDecision
+from dra.pods.pods import Pod
 from tests.controller.bench import Bench
 from tests.controller.objects import claim, pod, request
 from tests.controller.test_gangs import create, held, told
@@ -108,6 +110,32 @@ def test_thousands_of_pods_with_one_label_are_served_like_others(counted: Counte
     single(bench, "p")
     bench.run()
     assert "WaitingForSlice" in bench.recorder.reasons("p")
+
+
+def test_a_look_at_each_of_many_does_not_look_at_each_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench, looks, lacks = Bench("node-a"), [0], GangCounts.lacks
+    single(bench, "p")
+    single(bench, "q")
+    bench.run()
+    create(bench, "a", *range(200), size="2", profile="7g.40gb")
+    create(bench, "a", 200, 201, size="2", profile="1g.5gb")
+    bench.run()
+    assert held(bench, "a") == ["a-200", "a-201"]
+
+    def counted(counts: GangCounts, pod: Pod, *, written: bool = False) -> bool:
+        looks[0] += 1
+        return lacks(counts, pod, written=written)
+
+    monkeypatch.setattr(GangCounts, "lacks", counted)
+    bench.run(seconds=61.0)
+    assert 200 <= looks[0] < 2000
+    bench.delete_pod("a-200")
+    bench.delete_pod("a-201")
+    create(bench, "a", 202, 203, size="2", profile="1g.5gb")
+    bench.run(seconds=61.0)
+    assert held(bench, "a")[-2:] == ["a-202", "a-203"]
 
 
 def test_pods_that_are_deleted_midway_leave_nothing_behind() -> None:

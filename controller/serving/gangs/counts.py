@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 
 from controller.cluster.cluster import Cluster
 from controller.cluster.known_gangs import Gang
@@ -14,6 +14,7 @@ from dra.allocator.problem import Problem
 from dra.claims.reasons import Obstacle
 from dra.claims.requests.reader import Reader
 from dra.common.resources import ObjectKey
+from dra.gangs.membership import GangKey
 from dra.gangs.minimum import MOST_PODS, Unclear
 from dra.gangs.outcome import Count
 from dra.pods.pods import Pod
@@ -39,18 +40,29 @@ class GangCounts:
     def __init__(self, cluster: Cluster, reader: Reader) -> None:
         self._cluster = cluster
         self._reader = reader
+        self._served: dict[GangKey, list[ObjectKey]] = {}
 
     def count(self, gang: Gang, minimum: int, *, written: bool = False) -> Count:
         """The pods of ``gang``; no more than ``minimum`` are counted as served.
 
         ``written``: those that have theirs for certain.
         """
-        served = 0
-        for pod in self._pods(gang):
-            served += not self.lacks(pod, written=written)
-            if served >= minimum:
-                break
-        return Count(minimum, gang.present, served)
+        found: list[ObjectKey] = []
+        # Those of the last time first: thousands may lack something, each of which asks.
+        known = [key for key in self._served.get(gang.key, ()) if key in gang.members]
+        tried = frozenset(known)
+        for key in chain(known, (key for key in gang.members if key not in tried)):
+            if not self.lacks(self._cluster.pods[key], written=written):
+                found.append(key)
+                if len(found) >= minimum:
+                    break
+        if not written:
+            self._served[gang.key] = found
+        return Count(minimum, gang.present, len(found))
+
+    def forget(self, key: GangKey) -> None:
+        """The gang is gone."""
+        self._served.pop(key, None)
 
     def is_half(self, gang: Gang) -> bool:
         """True if fewer pods of ``gang`` than it needs have their slices for certain.

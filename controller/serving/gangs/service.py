@@ -120,6 +120,7 @@ class Gangs:
         """These gangs are gone."""
         for key in keys:
             self._forget(key)
+            self._counts.forget(key)
             self._halves.forget(key)
             self._writes.forget(key)
 
