@@ -159,15 +159,15 @@ class Explainer:
         try:
             found = self._judge.explain(problem)
             gang = self._gangs.find_obstacle(problem.pod)
+            preemption = None if found.fits else self._judge.preemption(problem)
         except SelectorError as error:
             bad = finding(Reason.BAD_SELECTOR, str(error))
             return Conclusion(Progress.WAITING, (bad,), wanted=wanted)
         if gang is not None:
             told_of = (finding(gang.reason, gang.message),)
             return Conclusion(Progress.WAITING, told_of, found.nodes, wanted)
-        return Conclusion(
-            Progress.WAITING, find_waiting(found, self._facts, told), found.nodes, wanted
-        )
+        findings = find_waiting(found, self._facts, told, preemption=preemption)
+        return Conclusion(Progress.WAITING, findings, found.nodes, wanted)
 
     def _read(self, made: list[KnownClaim]) -> ReadClaims:
         return read_claims(made, self._reader, driver=self._facts.driver)

@@ -6,11 +6,12 @@ The fleet is built from MigNodes and allocations as the controller builds it, an
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from cli.explaining.facts import ClusterFacts
 from cli.explaining.model import Why
 from dra.allocator.allocate import Allocator
+from dra.allocator.contention.making_room import decide_with_preemption
 from dra.allocator.explain.answers import (
     AnswerReason,
     Detail,
@@ -27,11 +28,20 @@ from dra.claims.claims import Claim
 from dra.gpu.inventory import AllocatorKind
 from dra.pods.nodefit import MisfitReason
 from dra.pods.pods import Pod, read_pod
+from dra.pods.preemption import find_victims
 
 _BY_SCHEDULER = NodeAnswer(
     Why.BY_SCHEDULER, "its GPUs are allocated by kube-scheduler, not by the controller"
 )
 _ANYWHERE = {"tolerations": [{"operator": "Exists"}]}
+
+
+@dataclass(frozen=True, slots=True)
+class Preemption:
+    """Pods that kube-scheduler would end on ``node`` to make room for one of higher priority."""
+
+    node: str
+    victims: tuple[Pod, ...]
 
 
 def pod_of(claim: Claim) -> Pod:
@@ -63,6 +73,21 @@ class Judge:
         outcome = self._allocator.outcome(problem)
         found = explain(problem, self._allocator, given_up=outcome.given_up, detail=Detail.FULL)
         return replace(found, nodes=self._all_nodes(found.nodes))
+
+    def preemption(self, problem: Problem) -> Preemption | None:
+        """Pods that have to end for ``problem``, which fits nowhere; None if that is no help.
+
+        Raises:
+            SelectorError: a selector does not compile.
+        """
+        decision = decide_with_preemption(problem, self._allocator)
+        facts = self._facts.hosts.facts.get(decision.node) if decision is not None else None
+        if facts is None:
+            return None
+        victims = find_victims(
+            problem.pod, facts, self._facts.hosts, delegated=self._facts.delegated
+        )
+        return Preemption(facts.name, tuple(victims or ()))
 
     def _all_nodes(self, answers: Mapping[str, NodeAnswer]) -> Mapping[str, NodeAnswer]:
         nodes: dict[str, NodeAnswer] = {}

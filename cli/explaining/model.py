@@ -39,6 +39,7 @@ class Why(StrEnum):
     BY_LIMITS = "AskedByLimits"
     NO_CONSUMER = "NoPod"
     SOON = "AboutToBeAllocated"
+    PREEMPTS = "PreemptsOthers"
     MADE_FIRST = "MadeFirst"
     NOT_SCHEDULED = "NotScheduled"
     PREPARING = "Preparing"

@@ -47,6 +47,8 @@ REMEDIES: Mapping[str, str] = {
     "node's plugin run with --allocator=scheduler",
     Why.GATED: "whoever set the gate has to lift it",
     Why.NO_CONSUMER: "create a pod that uses it: claims are allocated for pods",
+    Why.PREEMPTS: "nothing, where those pods may end; else give the pod a PriorityClass with "
+    "preemptionPolicy: Never, or ask for less",
     Why.NOT_SCHEDULED: "the slices are there; what the scheduler misses is something else",
     Reason.NO_SUCH_CLASS: "name a class that exists (kubectl get deviceclasses)",
     Reason.NO_SUCH_PROFILE: "ask for a profile that exists (kubectl mig profiles)",

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from cli.explaining.blockers import text_of
 from cli.explaining.facts import ClusterFacts
-from cli.explaining.judging import is_able, is_possible
+from cli.explaining.judging import Preemption, is_able, is_possible
 from cli.explaining.model import Finding, Told, Why
 from cli.explaining.remedies import REMEDIES
 from cli.site.occupancy import Site
@@ -38,9 +38,13 @@ def finding(reason: str, message: str) -> Finding:
 
 
 def find_waiting(
-    explanation: Explanation, facts: ClusterFacts, told: Iterable[Told]
+    explanation: Explanation,
+    facts: ClusterFacts,
+    told: Iterable[Told],
+    *,
+    preemption: Preemption | None = None,
 ) -> tuple[Finding, ...]:
-    """Findings that keep a pod's claims from being served."""
+    """Findings that keep a pod's claims from being served, or what ends that."""
     if not facts.site.nodes:
         missing = "no MigNode exists" if facts.installed else "the cluster knows no MigNodes"
         return (finding(Why.NO_MIGNODE, f"{missing}: no node offers GPUs"),)
@@ -62,6 +66,8 @@ def find_waiting(
     found = [_about(reason, group, facts.site) for reason, group in groups.items()]
     order = {f.reason: _weight(f.reason, groups[f.reason]) for f in found}
     found.sort(key=lambda f: order[f.reason])
+    if preemption is not None:
+        found.insert(0, _about_preemption(preemption))
     return (*found, lead) if lead is not None else tuple(found)
 
 
@@ -72,6 +78,18 @@ def _lead(facts: ClusterFacts) -> Finding | None:
         Why.NOT_LEADING,
         f"no controller leads (Lease {facts.driver}-controller is missing or has run out): "
         "nothing is allocated",
+    )
+
+
+def _about_preemption(preemption: Preemption) -> Finding:
+    victims = preemption.victims
+    names = ", ".join(map(str, victims[:_NAMED]))
+    more = f" and {len(victims) - _NAMED} more" if len(victims) > _NAMED else ""
+    number = f"{len(victims)} pods" if len(victims) != 1 else "1 pod"
+    return finding(
+        Why.PREEMPTS,
+        f"it is served on {preemption.node} once kube-scheduler has ended {number} of lower "
+        f"priority there ({names}{more}): the controller allocates it as if they were gone",
     )
 
 

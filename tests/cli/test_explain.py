@@ -181,3 +181,25 @@ def test_a_class_that_is_missing_because_mig_is_off_is_not_called_a_wrong_name(
     assert "NoSuchDeviceClass" in shown
     assert "no GPU is in MIG mode" in shown
     assert "> switch MIG mode on" in shown
+
+
+@pytest.mark.parametrize("policy", ["PreemptLowerPriority", "Never"])
+def test_whoever_would_have_others_ended_is_told_whom(
+    classes: World, mig: Mig, policy: str
+) -> None:
+    classes.add_node("node-a", cpu="1")
+    for name in ("least", "less", "equal"):
+        priority = 10 if name == "equal" else 0
+        classes.add_pod(name, nodeName="node-a", cpu="300m", priority=priority)
+    classes.lead()
+    classes.add_claim("wanted")
+    classes.add_pod(WAITS, "wanted", cpu="500m", priority=10, preemptionPolicy=policy)
+    found = mig("explain", WAITS, "-o", "json").json
+    first, *rest = found["findings"]
+    if policy == "Never":
+        assert first["reason"] == "InsufficientResources"
+        return
+    assert (found["state"], first["reason"]) == ("Waiting", "PreemptsOthers")
+    assert "served on node-a once kube-scheduler has ended 2 pods" in first["message"]
+    assert "(default/least, default/less)" in first["message"]
+    assert [each["reason"] for each in rest] == ["InsufficientResources"]
