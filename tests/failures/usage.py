@@ -87,9 +87,10 @@ class Usage(Story):
             return
         claim.tried = True
         if claim.awaited and self.site.has_claim(claim.ref):
+            life = self.recorder.life
             self.plant.watch(claim.ref, hung=self._hung_claims())
             self.plant.publish()
-            if self.undisturbed:
+            if self.undisturbed and self.recorder.life == life:
                 self._check_conditions(claim)
         else:
             self.plant.make_ahead(claim.ref, claim.devices, hung=self._hung_claims())
