@@ -16,12 +16,14 @@ from pathlib import Path
 from api.config import API_VERSION
 from dra.common.resources import Obj
 from dra.gpu.inventory import ClaimRef
+from kubeletplugin.journal.entries import ARRIVING
 from tests.failures.agreement import (
     check_claim,
     check_foreign,
     check_running_daemons,
     check_settled,
     check_sharing,
+    entries,
     instance_of,
     slices_made,
 )
@@ -410,7 +412,10 @@ def _go_on(scene: Scene, scenario: Scenario, way: Callable[[Scene, Plant], None]
     check_running_daemons(scene.site)
     with _plant(scene, StepRecorder()) as plant:
         before = None if scenario.neighbour_waits else _neighbour(scene)
+        half_made = any(e.state in ARRIVING for e in entries(scene.site))
         plant.start()
+        if scenario.wanted and not scenario.reserves:
+            _check_resumed(plant, half_made=half_made)
         _check_others(scene, before)
         if scenario.awaited:
             _check_told(scene, plant)
@@ -448,6 +453,13 @@ def _kubelet_prepares(scene: Scene, plant: Plant) -> None:
     assert [d.device for d in outcome.devices] == list(scene.devices)
     check_claim(scene.site, scene.target, scene.devices)
     assert plant.prepare(scene.target) == outcome, "a repeated call changes nothing"
+
+
+def _check_resumed(plant: Plant, *, half_made: bool) -> None:
+    """Kubelet is made to ask again if what it asked for was half made, and only then."""
+    failed = plant.daemon.claims.failed
+    failed.registered()
+    assert bool(failed.resumed) == half_made
 
 
 def _check_told(scene: Scene, plant: Plant) -> None:
