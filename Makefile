@@ -105,7 +105,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.runtime: pyproject.toml constraints.txt | $(VENV)/bin/python
-	$(PIP_INSTALL) --editable '.[controller,kubeletplugin,sim]'
+	$(PIP_INSTALL) --editable '.[controller,kubeconfig,kubeletplugin,sim]'
 	@touch $@
 
 $(PLUGINS)/.made: $(VENV)/.runtime

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
@@ -15,6 +14,7 @@ from cli.shell.program import main
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.names import MigDevice, parse_device
 from hack.cluster.driver.chart import find, render
+from sim.apiserver.schema.models import drop_unknown
 from tests.controller.bench import Bench
 from tests.docs.blocks import ROOT
 
@@ -27,7 +27,6 @@ PODS = {
     "InferenceService": ("spec", "predictor"),
 }
 OF_KSERVE = {"minReplicas", "maxReplicas"}
-NESTED = re.compile(r"(?:list\[)?((?:Resource|Core)?V\d\w+)")
 
 
 def documents(path: Path) -> list[Obj]:
@@ -47,28 +46,14 @@ def pods(document: Obj) -> Iterator[Obj]:
         yield {name: value for name, value in found.items() if name not in OF_KSERVE}
 
 
-def unknown(value: Any, model: str, path: str) -> Iterator[str]:
-    """Fields that Kubernetes does not have where they stand."""
-    kind = getattr(client, model)
-    names = {json: name for name, json in kind.attribute_map.items()}
-    for field, inner in value.items():
-        if field not in names:
-            yield f"{path}.{field}"
-            continue
-        nested = NESTED.match(kind.openapi_types[names[field]])
-        if nested is not None:
-            for each in inner if isinstance(inner, list) else [inner]:
-                yield from unknown(each, nested[1], f"{path}.{field}")
-
-
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_kubernetes_has_every_field(path: Path) -> None:
     for document in documents(path):
         model = f"V1{document['kind']}"
         if hasattr(client, model):
-            assert [*unknown(document, model, document["kind"])] == []
+            assert [*drop_unknown(model, document)] == []
         for spec in pods(document):
-            assert [*unknown(spec, "V1PodSpec", f"{document['kind']}'s pod")] == []
+            assert [*drop_unknown("V1PodSpec", spec)] == []
 
 
 @pytest.fixture(scope="module")

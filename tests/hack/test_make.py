@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import subprocess
+import sys
+from collections.abc import Iterator
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
+from packaging.utils import canonicalize_name
+
+from tests.deploy.test_image_packages import needed
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *(ROOT / "docs").glob("*.md"))
@@ -72,3 +79,32 @@ def test_what_renders_the_chart_has_the_developers_environment(target: str) -> N
         check=True,
     ).stdout
     assert "--editable '.[dev]'" in wanted
+
+
+def packages_of_a_stranger() -> set[str]:
+    """What ``make up`` installs: the needs of the package with its extras, in turn."""
+    found = re.search(r"--editable '\.\[([\w,]+)\]'", (ROOT / "Makefile").read_text())
+    assert found is not None
+    return {name for extra in found[1].split(",") for name in needed(extra)}
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Top-level modules that a file imports, also by name at run time."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (each.name.partition(".")[0] for each in node.names)
+        elif isinstance(node, ast.ImportFrom) and not node.level and node.module:
+            yield node.module.partition(".")[0]
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith("import_module"):
+            first = node.args[0]
+            if isinstance(first, ast.Constant):
+                yield str(first.value).partition(".")[0]
+
+
+def test_the_simulator_imports_nothing_that_make_up_does_not_install() -> None:
+    own = {path.name for path in ROOT.iterdir() if path.is_dir()}
+    modules = {name for path in (ROOT / "sim").rglob("*.py") for name in imported(path)}
+    modules -= own | sys.stdlib_module_names
+    there, owners = packages_of_a_stranger(), packages_distributions()
+    lacking = {m for m in modules if not {canonicalize_name(d) for d in owners[m]} & there}
+    assert lacking == set()
