@@ -134,6 +134,18 @@ def test_a_claim_without_mps_is_refused_beside_one_that_is_prepared(site: Site) 
     assert site.check(one) is None, "what is prepared stays"
 
 
+def test_a_slice_by_limits_is_one_as_well(site: Site) -> None:
+    pod = site.pod("user", ("one",), ("one",))
+    one = site.claim("one", by_mps=True, pods=(pod,))
+    site.claim("two")
+    mapping = {"containerName": "c1", "resourceName": "nvidia.com/mig-1g.5gb", "requestName": "r"}
+    status = {"resourceClaimName": "two", "requestMappings": [mapping]}
+    body = {"status": {"extendedResourceClaimStatus": status}}
+    assert site.check(one) is None
+    site.api.patch(PODS, "user", body, namespace="default", subresource="status")
+    assert "pod user: container 'c1' uses claims one, two" in str(site.check(one))
+
+
 def test_pods_that_kubelet_does_not_ask_for_do_not_count(site: Site) -> None:
     good = site.pod("good", ("one",))
     bad = site.pod("bad", ("one", "two"))
