@@ -8,6 +8,7 @@ says so where there is none.
 from __future__ import annotations
 
 import hashlib
+import shutil
 import subprocess
 import sys
 import tarfile
@@ -32,7 +33,8 @@ if ! command -v {_PYTHON} >/dev/null; then
     exit 2
 fi
 export PYTHONPATH="$here/lib"
-exec {_PYTHON} -c 'from {{module}} import main; raise SystemExit(main())' "$@"
+# -P: nothing is imported from wherever somebody calls it.
+exec {_PYTHON} -P -c 'from {{module}} import main; raise SystemExit(main())' "$@"
 """
 
 
@@ -73,6 +75,8 @@ def pack(wheel: Path, target: Path) -> None:
         command += ["--constraint", str(REPOSITORY / "constraints.txt")]
         command += ["--target", str(folder / "lib"), f"{wheel}[cli]"]
         subprocess.run(command, check=True)
+        # As in deploy/Dockerfile.
+        shutil.rmtree(folder / "lib/cel_expr_python/ext")
         for program, module in (
             ("kubectl-mig", "cli.shell.program"),
             ("kubectl_complete-mig", "cli.shell.completing"),

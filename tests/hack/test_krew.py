@@ -33,6 +33,9 @@ def test_the_launcher_names_the_python_that_is_missing_and_works_through_a_link(
     (folder / "lib").mkdir(parents=True)
     links.mkdir()
     (folder / "lib/said.py").write_text("import sys\ndef main(): print(sys.argv[1:]); return 7\n")
+    elsewhere = tmp_path / "cwd"  # of the user, with a module of the same name
+    elsewhere.mkdir()
+    (elsewhere / "said.py").write_text("def main(): return 9\n")
     launcher = folder / "kubectl-mig"
     launcher.write_text(krew.LAUNCHER.replace("{module}", "said"))
     launcher.chmod(0o755)
@@ -41,6 +44,7 @@ def test_the_launcher_names_the_python_that_is_missing_and_works_through_a_link(
     def run(path: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [links / "kubectl-mig", "map", "a b"],
+            cwd=elsewhere,
             env={"PATH": path},
             capture_output=True,
             text=True,
