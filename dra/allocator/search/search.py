@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
@@ -16,11 +15,12 @@ from dra.allocator.scoring.idle import heeding_idle
 from dra.allocator.scoring.score import POLICIES, Cost, Policy
 from dra.allocator.search.budget import Budget, TooHardError
 from dra.allocator.search.combine import combine
-from dra.allocator.search.constraint_values import ConstraintRules, Vector
-from dra.allocator.search.constraints import Allowed, Constrained, WantType
-from dra.allocator.search.options import Option, nothing, slice_options, whole_options
-from dra.allocator.search.pricing import Pricing, segmented
-from dra.allocator.search.share_options import SharesWanted, share_options
+from dra.allocator.search.constraint_values import Vector
+from dra.allocator.search.constraints import Constrained, WantType
+from dra.allocator.search.gpu_options import GpuOptions
+from dra.allocator.search.options import Option
+from dra.allocator.search.pricing import segmented
+from dra.allocator.search.wanted import group_wants
 from dra.cel.kinds.memory import Match
 from dra.cel.kinds.offers import GpuKind, Offer
 from dra.claims.allocation import MAX_RESULTS
@@ -60,7 +60,6 @@ class Search:
         self.claims = claims or problem.claims
         self.constraints = [c for claim in self.claims for c in claim.constraints]
         self.nodes = preference(self.claims)
-        self._options: dict[tuple[object, ...], list[Option]] = {}
         self._solutions: dict[tuple[object, ...], Solution | None] = {}
         self._by_giving: dict[tuple[Hashable, ...], Solution | None] = {}
         self._gives: dict[Hashable, bool] = {}
@@ -70,20 +69,8 @@ class Search:
     @cached_property
     def wanted(self) -> dict[WantType, list[OpenRequest]]:
         """Wants by type, in the order in which they are asked for."""
-        grouped: dict[WantType, list[OpenRequest]] = {}
-        selecting: dict[Hashable, tuple[str, ...]] = {}
-        shared = self.fleet.candidates.shared
-        for claim in self.claims:
-            for want in claim.wants:
-                bound = tuple(c for c in claim.constraints if c.covers(want))
-                # Whatever they say: expressions that select the same make wants of one type.
-                selected = self.fleet.kinds.selected(want.expressions)
-                expressions = selecting.setdefault(selected, want.expressions)
-                kind = WantType(expressions, bound, want.policy, want.everything)
-                if shared and (selected is want.expressions or _of_shares(selected)):
-                    kind = replace(kind, ask=want.ask, uid=claim.claim.ref.uid)
-                grouped.setdefault(kind, []).append(OpenRequest(claim.claim.ref, want))
-        return grouped
+        shared = bool(self.fleet.candidates.shared)
+        return group_wants(self.claims, self.fleet.kinds, shared=shared)
 
     @cached_property
     def types(self) -> list[WantType]:
@@ -105,16 +92,17 @@ class Search:
         return any(kind.everything for kind in self.types)
 
     @cached_property
-    def _policies(self) -> list[Policy]:
-        return segmented([self.policies[kind.policy] for kind in self.types])
-
-    @cached_property
     def policies(self) -> Mapping[str, Policy]:
         """The policies of all types by name, with regard to idle slices where there are any."""
         policies = {kind.policy: POLICIES[kind.policy] for kind in self.types}
         if not self.fleet.candidates.has_idle:
             return policies
         return {name: heeding_idle(policies[name], self.namespace) for name in policies}
+
+    @cached_property
+    def _gpu_options(self) -> GpuOptions:
+        policies = segmented([self.policies[kind.policy] for kind in self.types])
+        return GpuOptions(self.types, policies, namespace=self.namespace, budget=self._budget)
 
     @property
     def asks_for(self) -> Hashable:
@@ -298,8 +286,11 @@ class Search:
         if target is None:
             return None
         constrained = Constrained(self.types, gpus, allowed, driver=self.fleet.driver)
+        weights = self.fleet.weights
         options = [
-            self._gpu_options(state, constrained.allowed[i], constrained.rules(i), target)
+            self._gpu_options.of(
+                state, constrained.allowed[i], constrained.rules(i), target, weights=weights
+            )
             for i, state in enumerate(gpus)
         ]
         found = combine(options, target, constrained.members, self._budget)
@@ -335,49 +326,6 @@ class Search:
                 request = waiting[device.type].pop(0)
                 picks.append(request.pick(state, device.offer, device.placement))
         return Decision(node.inventory.node, node.inventory.pool, tuple(picks))
-
-    def _gpu_options(
-        self, state: GpuState, allowed: Allowed, rules: ConstraintRules, target: Vector
-    ) -> list[Option]:
-        if state.blocked or state.whole_held or not any(allowed):
-            return [nothing(len(target))]
-        if state.gpu.sharing is not None:
-            wants = SharesWanted(self.types, target, self.namespace)
-            return share_options(state, wants, allowed, rules, self._budget)
-        if state.geometry_index is None:
-            return (
-                [nothing(len(target))] if state.holdings else whole_options(target, allowed, rules)
-            )
-        index = state.geometry_index
-        key = (
-            id(index),
-            state.usage,
-            state.instances,
-            state.idle,
-            tuple(allowed),
-            target,
-            rules.key,
-        )
-        known = self._options.get(key)
-        if known is None:
-            pricing = Pricing(index.table, self._policies, self.fleet.weights(index))
-            known = self._options[key] = slice_options(
-                state.usage,
-                state.instances,
-                pricing,
-                target=target,
-                allowed=allowed,
-                rules=rules,
-                idle=state.idle,
-                budget=self._budget,
-            )
-        return known
-
-
-def _of_shares(selected: Hashable) -> bool:
-    """True if ``selected``, the offers of each kind, has a GPU that several claims may have."""
-    kinds = selected if isinstance(selected, Iterable) else ()
-    return any(offer.shared for offers in kinds for offer in offers)
 
 
 def all_of(gpus: list[tuple[Offer, ...]]) -> int | None:
