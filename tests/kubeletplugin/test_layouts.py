@@ -212,6 +212,26 @@ def test_after_a_lost_journal_they_are_ready_again(declare: Callable[..., Rig]) 
     wait_for("their end", lambda: rig.slices() == [(0, "2g.10gb", 0, True)])
 
 
+def test_a_run_that_ends_before_it_knew_its_layout_leaves_that_to_the_next(
+    declare: Callable[..., Rig],
+) -> None:
+    rig = declare(config="pairs")
+    before = gpu_instances(rig)
+    rig.stop()
+    lose_journal(rig)
+    nobody = UnavailableError("no answer")
+    rig.http.refuse = lambda _, path: nobody if "/nodes" in path else None
+    rig.start(ready=False)
+    wait_for("readiness", lambda: rig.is_ready)
+    rig.stop()
+    left = Journal(rig.roots.state / "journal.json")
+    assert (left.rebuild, left.unadopted, left.entries()) == (False, True, ())
+    rig.http.refuse = lambda _, __: None
+    rig.start()
+    assert sum(e.ready for e in rig.journal()) == 2
+    assert gpu_instances(rig) == before
+
+
 def test_a_bare_instance_of_others_is_not_adopted_where_no_journal_was_lost(
     declare: Callable[..., Rig],
 ) -> None:
