@@ -159,9 +159,13 @@ def test_steps_of_a_pods_start_are_told_by_the_time_of_the_first_sign_of_each() 
     owner: Obj = {"metadata": {"name": "c", "ownerReferences": [{"name": "p"}]}}
     allocated: Obj = {**owner, "status": {"allocation": {"devices": {}}}}
     metadata: Obj = {"metadata": {"name": "p"}}
+    named = {"resourceClaimStatuses": [{"name": "gpu", "resourceClaimName": "c"}]}
+    waits = {"conditions": [{"type": "PodScheduled", "reason": "Unschedulable"}]}
     signs: list[tuple[str, Callable[[Change], None], Obj]] = [
         ("claim made", starts._take_claim, owner),
+        ("claim named", starts._take_pod, {**metadata, "status": named}),
         ("claim allocated", starts._take_claim, allocated),
+        ("refused", starts._take_pod, {**metadata, "status": {**named, **waits}}),
         ("bound", starts._take_pod, {**metadata, "spec": {"nodeName": "n"}}),
         ("running", starts._take_pod, {**metadata, "status": {"phase": "Running"}}),
     ]
