@@ -137,7 +137,7 @@ def test_hostile_loads_run_on_the_embedded_server() -> None:
     arguments = ["--embedded", "--nodes", "2", "--only", "pair", "--only", "four"]
     result = CliRunner().invoke(hostile.main, arguments, catch_exceptions=False)
     assert result.exit_code == 0
-    assert result.output.count("    now:    found in") == 2
+    assert result.output.count("| found | found in") == 2
     assert "NOT FOUND" not in result.output
 
 

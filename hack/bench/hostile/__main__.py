@@ -1,8 +1,8 @@
 """Loads of hostile and of merely ordinary tenants: ``python -m hack.bench.hostile``.
 
-A row for each load: what is wanted, and what was seen, by those who ask for a small slice beside it
-or of the controller's memory. ``--before`` runs the controller of another checkout as well, on a
-new cluster, and gives it a column.
+A table with a row for each load: what is wanted, and what was seen, by those who ask for a small
+slice beside it or of the controller's memory. ``--before`` runs the controller of another checkout
+as well (``git worktree add``), on a new cluster, and gives it a column.
 
 It runs on a real control plane where there are binaries (``KUBEBUILDER_ASSETS``), else, or with
 ``--embedded``, on the simulator's API server. Everything shares the machine, so compare columns
@@ -35,7 +35,7 @@ Planes = Callable[[], contextlib.AbstractContextManager[Plane]]
 @click.command()
 @click.option("--nodes", default=100, show_default=True, help="Nodes of eight half-full GPUs.")
 @click.option("--waiting", default=500, show_default=True, help="Pods that wait in vain.")
-@click.option("--of-others", default=60, show_default=True, help="Claims of another driver.")
+@click.option("--of-others", default=59, show_default=True, help="Claims of another driver.")
 @click.option("--only", multiple=True, help="Beginning of a row's name; repeatable.")
 @click.option("--embedded", "is_embedded", is_flag=True, help="Without binaries.")
 @click.option("--before", type=click.Path(exists=True, path_type=Path), help="Another checkout.")
@@ -71,11 +71,11 @@ def main(  # noqa: PLR0913 - one parameter per option
     size = Size(waiting, of_others)
     seen = _seen(planes, rows, size, nodes=nodes, checkout=REPOSITORY)
     earlier = _seen(planes, rows, size, nodes=nodes, checkout=before) if before else {}
+    click.echo(f"| load | wanted |{' before |' if earlier else ''} now |")
+    click.echo(f"|---|---|{'---|' if earlier else ''}---|")
     for load in rows:
-        click.echo(f"{load.name}: wanted {load.wanted}")
-        if earlier:
-            click.echo(f"    before: {earlier[load.name]}")
-        click.echo(f"    now:    {seen[load.name]}")
+        before_it = f" {earlier[load.name]} |" if earlier else ""
+        click.echo(f"| {load.name} | {load.wanted} |{before_it} {seen[load.name]} |")
 
 
 def _seen(

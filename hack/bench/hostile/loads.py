@@ -28,6 +28,9 @@ LIMIT = 60.0
 BESIDE = 20
 """Small claims made one after the other while a load is there."""
 
+_LISTS = 3380
+"""Empty lists in the parameters of one entry: 32 entries make 319 KiB, the most that is stored."""
+
 _OTHERS_CLASS = "hostile-other"
 _OTHERS_DRIVER = "other.example.com"
 _OWN = f"device.attributes['{DEFAULT_DRIVER}']"
@@ -197,7 +200,7 @@ def _class_of_others() -> Obj:
 
 
 def _claim_of_others(name: str) -> Obj:
-    parameters: dict[str, Any] = {"k": [[] for _ in range(3000)]}  # much larger once decoded
+    parameters: dict[str, Any] = {"k": [[] for _ in range(_LISTS)]}  # much larger once decoded
     entries = [{"opaque": {"driver": _OTHERS_DRIVER, "parameters": parameters}} for _ in range(32)]
     body = objects.claim(name, SMALL)
     request = {"name": "r", "exactly": {"deviceClassName": _OTHERS_CLASS}}
