@@ -21,7 +21,7 @@ import click
 
 from hack.bench.fleets.fleet import geometry
 from hack.bench.hostile import binding
-from hack.bench.hostile.ground import Plane, embedded, prepared, real
+from hack.bench.hostile.ground import Ground, Plane, embedded, prepared, real
 from hack.bench.hostile.loads import Size
 from hack.bench.hostile.rows import LOADS, Load
 from hack.cluster.binaries import CONTROL_PLANE, find_binaries
@@ -85,17 +85,23 @@ def _seen(
     shape, seen = geometry(PRODUCT), {}
     for load in rows:
         inventories = load.nodes(shape, nodes)
-        with (
-            planes() as plane,
-            prepared(plane, inventories, hastened=load.hastened, checkout=checkout) as ground,
-        ):
-            try:
-                seen[load.name] = load.run(ground, size)
-            except (ClusterError, OSError) as error:
-                state = "runs" if ground.is_alive else "HAS ENDED"
-                seen[load.name] = f"{error} (the controller {state})"
+        try:
+            with (
+                planes() as plane,
+                prepared(plane, inventories, hastened=load.hastened, checkout=checkout) as ground,
+            ):
+                seen[load.name] = _run(load, ground, size)
+        except (ClusterError, OSError) as error:
+            seen[load.name] = f"{error} (before the load, or after it)"
         click.echo(f"# {checkout}: {load.name}: {seen[load.name]}", err=True)
     return seen
+
+
+def _run(load: Load, ground: Ground, size: Size) -> str:
+    try:
+        return load.run(ground, size)
+    except (ClusterError, OSError) as error:
+        return f"{error} (the controller {'runs' if ground.is_alive else 'HAS ENDED'})"
 
 
 if __name__ == "__main__":
