@@ -156,7 +156,7 @@ class Usage(Story):
         self.recorder.skipped += 2 * eager._seconds
         self.plant.eager_round()
         with self.recorder.outside():
-            awaited = {known.ref.uid for known in self.known if known.awaited and known.live}
+            awaited = {known.ref.uid for known in self.known if known.awaited}
             ahead = [e for e in entries(self.site) if e.ahead and e.claim.uid not in awaited]
             assert not ahead or not self.well, f"nothing is wrong, and it is kept: {ahead}"
 
