@@ -1,4 +1,4 @@
-"""Pods that ask for slices as they did of the device plugin, by ``limits: nvidia.com/mig-...``."""
+"""Pods that ask for slices by limits, as they did of the device plugin or of HAMi."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from cli.explaining.model import Finding, Why
 from cli.explaining.waiting import finding
 from dra.common.resources import at
 from dra.gpu.inventory import AllocatorKind
+from dra.limits.asks import CORES, MEMORY
 from dra.pods.pods import Pod, with_claim
 
 PREFIX = "nvidia.com/mig-"
@@ -16,13 +17,13 @@ _ENTRY = "(limits)"
 
 
 def asked_by_limits(pod: Pod) -> Mapping[str, str]:
-    """The extended resources of MIG profiles that its containers ask for, with how many."""
+    """Limits of its containers by which other systems give slices, each with its amount."""
     containers = [*at(pod.obj, "spec", "initContainers"), *at(pod.obj, "spec", "containers")]
     return {
         name: str(number)
         for container in containers
         for name, number in at(container, "resources", "limits", default={}).items()
-        if name.startswith(PREFIX)
+        if name.startswith((PREFIX, MEMORY, CORES))
     }
 
 
@@ -40,10 +41,15 @@ def about_limits(limits: Mapping[str, str], facts: ClusterFacts) -> Finding:
         n.name for n in facts.site.nodes if n.inventory.allocator is not AllocatorKind.CONTROLLER
     ]
     served = f"those are {', '.join(nodes)}" if nodes else "this cluster has none"
-    classes = ", ".join(sorted(name.partition("/")[2] for name in limits))
+    profiles = [name for name in limits if name.startswith(PREFIX)]
+    if not profiles:
+        there = "That is served only as claims, which they become in namespaces that opt in"
+    else:
+        classes = ", ".join(sorted(name.partition("/")[2] for name in profiles))
+        there = (
+            f"That is served only on nodes that kube-scheduler allocates (--allocator=scheduler): "
+            f"{served}. As a claim it would be class {classes}"
+        )
     return finding(
-        Why.BY_LIMITS,
-        f"the pod has no resource claim and asks by limits: {asked}. That is served only on nodes "
-        f"that kube-scheduler allocates (--allocator=scheduler): {served}. As a claim it would be "
-        f"class {classes}",
+        Why.BY_LIMITS, f"the pod has no resource claim and asks by limits: {asked}. {there}"
     )

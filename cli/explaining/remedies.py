@@ -11,8 +11,8 @@ from dra.claims.reasons import Reason
 from dra.pods.nodefit import MisfitReason
 
 REMEDIES: Mapping[str, str] = {
-    AnswerReason.NO_ROOM: "it is served when one of the claims in the way ends; or ask for a "
-    "smaller profile (kubectl mig profiles shows what could be had now)",
+    AnswerReason.NO_ROOM: "it is served when one of the claims in the way ends; kubectl mig "
+    "profiles shows what else could be had now, if anything",
     Reason.WAITING_FOR_GANG: "its pods are served together: create those that are missing, or "
     "correct what says how many there are (handbook: Pods that belong together)",
     AnswerReason.NO_ROOM_TOGETHER: "all devices of a pod are on one node: ask for fewer or smaller "
@@ -42,9 +42,10 @@ REMEDIES: Mapping[str, str] = {
     Why.CLAIM_GOING: "wait until it is gone; what holds it are its finalizers and the pods that "
     "use it (kubectl mig release says more, and takes our finalizer off)",
     Why.OTHER_OWNER: "name the claim that belongs to this pod",
-    Why.BY_LIMITS: "ask by a resource claim, which is served everywhere (a template with this "
-    "class, named in spec.resourceClaims and in resources.claims of the container), or let a "
-    "node's plugin run with --allocator=scheduler",
+    Why.BY_LIMITS: "ask by a resource claim, which is served everywhere (kubectl mig convert "
+    "prints the pod with one), or create the pod anew in a namespace with label "
+    "mig.dra.dev/limits=claims, where the chart's podLimits make claims of limits; a profile is "
+    "served too where a node's plugin runs with --allocator=scheduler",
     Why.GATED: "whoever set the gate has to lift it",
     Why.NO_CONSUMER: "create a pod that uses it: claims are allocated for pods",
     Why.PREEMPTS: "nothing, where those pods may end; else give the pod a PriorityClass with "

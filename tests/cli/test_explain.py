@@ -137,10 +137,10 @@ def test_a_pod_that_has_ended_is_no_finding(world: World, mig: Mig) -> None:
     assert mig("explain", "done").code == 0
 
 
-def by_limits(world: World, name: str) -> None:
+def by_limits(world: World, name: str, limit: str = "nvidia.com/mig-1g.5gb") -> None:
     body = pod(name)
     body["spec"]["containers"] = [
-        {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/mig-1g.5gb": "1"}}}
+        {"name": "c", "image": "i", "resources": {"limits": {limit: "1"}}}
     ]
     world.api.create(PODS, body)
 
@@ -155,6 +155,18 @@ def test_a_pod_that_asks_by_limits_is_told_who_serves_that(classes: World, mig: 
     assert "nvidia.com/mig-1g.5gb: 1" in words
     assert "this cluster has none" in words
     assert "> ask by a resource claim" in words
+    assert "kubectl mig convert prints" in words
+    assert "namespace with label mig.dra.dev/limits=claims" in words
+
+
+@pytest.mark.parametrize("limit", ["nvidia.com/gpumem", "nvidia.com/gpumem-percentage"])
+def test_a_pod_that_asks_by_memory_is_told_where_that_becomes_a_claim(
+    classes: World, mig: Mig, limit: str
+) -> None:
+    by_limits(classes, "of-hami", limit)
+    words = " ".join(mig("explain", "of-hami").out.split())
+    assert f"asks by limits: {limit}: 1. That is served only as claims" in words
+    assert "namespace with label mig.dra.dev/limits=claims" in words
 
 
 def test_a_pod_that_was_served_by_limits_is_told_where_its_slice_is(
