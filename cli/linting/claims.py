@@ -29,6 +29,9 @@ SelectsOthers = Callable[[tuple[str, ...]], bool]
 """True if all expressions select a device of another driver; False where that cannot be told."""
 
 
+_MODES = ("ExactCount", "All")
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimSpec:
     """The ``spec.devices`` of a claim or a template, with its place in the file."""
@@ -80,6 +83,10 @@ def check_claim(
             yield document.remark(
                 Level.ERROR, path, "it is not supported; use matchAttribute or distinctAttribute"
             )
+        for field in ("matchAttribute", "distinctAttribute"):
+            if (attribute := text(entry, field)) and "/" not in attribute:
+                message = f"{attribute!r} lacks its domain; write {DEFAULT_DRIVER}/{attribute}"
+                yield document.remark(Level.ERROR, (*path, field), message)
 
 
 def check_class(
@@ -163,7 +170,11 @@ def _check_body(
             (*path, "adminAccess"),
             "it looks at whole GPUs, through which slices are seen; use class gpu.dra.dev",
         )
-    if text(body, "allocationMode") == "All" and name == ANY_SLICE:
+    mode = text(body, "allocationMode")
+    if mode and mode not in _MODES:
+        message = f"{mode!r} is not allowed; allowed are: {', '.join(_MODES)}"
+        yield document.remark(Level.ERROR, (*path, "allocationMode"), message)
+    if mode == "All" and name == ANY_SLICE:
         yield document.remark(
             Level.ERROR,
             (*path, "allocationMode"),

@@ -88,6 +88,18 @@ MISTAKES = [
     ("deviceClassName: mig-1g.5gb", "count: 1", 22, "deviceClassName is missing"),
     ("mig-1g.5gb\n", "mig-1g.5gb\n          adminAccess: true\n", 24, "use class gpu.dra.dev"),
     ("mig-1g.5gb\n", "mig.dra.dev\n          allocationMode: All\n", 24, "slices that overlap"),
+    (
+        "mig-1g.5gb\n",
+        "mig-1g.5gb\n          allocationMode: Some\n",
+        24,
+        "'Some' is not allowed; allowed are: ExactCount, All",
+    ),
+    (
+        "      config:",
+        "      constraints: [{matchAttribute: parentUUID}]\n      config:",
+        24,
+        "'parentUUID' lacks its domain; write mig.dra.dev/parentUUID",
+    ),
     ("mig-1g.5gb\n", "mig-1g.5gb\n          count: 40\n", 24, "at most 32"),
     (
         "mig-1g.5gb\n",

@@ -86,7 +86,7 @@ def inventory() -> Inventory:
         failed_claims=(
             FailedClaim(ClaimRef("ns", "f", "uid-f"), "2026-01-01T00:00:00Z", passing=True),
         ),
-        mode=NodeMode("sliced", "pending", "all-1g", "why"),
+        mode=NodeMode("layout", "pending", "all-1g", "why"),
         capabilities=("Reservations",),
         answers=tuple(Answer(f"id-{s.value}", s, "why") for s in AnswerState),
     )
