@@ -69,6 +69,11 @@ class Cluster:
         """Pods that belong together."""
         return self._pods.gangs
 
+    @property
+    def has_effects(self) -> bool:
+        """True if there were changes since effects were taken."""
+        return bool(self._effects)
+
     def take_effects(self) -> Effects:
         """Effects of the changes since the last call."""
         return self._effects.take()

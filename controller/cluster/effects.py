@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 
 from dra.common.resources import ObjectKey
 from dra.gangs.membership import GangKey
@@ -46,6 +47,13 @@ class Effects:
 
     def take(self) -> Effects:
         """All that was collected since the last call."""
-        taken = replace(self)
+        taken = Effects(*_ALL(self))
         Effects.__init__(self)
         return taken
+
+    def __bool__(self) -> bool:
+        """True if anything was collected."""
+        return any(_ALL(self))
+
+
+_ALL = attrgetter(*(each.name for each in fields(Effects)))

@@ -71,9 +71,9 @@ class Consequences:
 
         It may have effects of its own: who leaves the line lets go what was held back for it.
         """
-        effects = self._cluster.take_effects()
-        if effects == Effects():
+        if not self._cluster.has_effects:
             return False
+        effects = self._cluster.take_effects()
         for taken in effects.taken_back:
             self._refuse(taken)
         for node in effects.nodes:
