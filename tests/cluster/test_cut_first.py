@@ -28,9 +28,8 @@ REFUSED = 2
 """NVML_ERROR_INVALID_ARGUMENT: it does not pass by itself."""
 
 
-@pytest.fixture
-def device_class(api: Api) -> Iterator[str]:
-    """A class of 2g.10gb that is placed on the first node by name, made before it is allocated."""
+def made_first(name: str) -> Obj:
+    """A class of 2g.10gb placed on the first node and GPU by name, made before it is allocated."""
     profile = f"device.attributes['{DRIVER}'].profile == '2g.10gb'"
     parameters: dict[str, Any] = {
         "apiVersion": "mig.dra.dev/v1alpha1",
@@ -38,16 +37,20 @@ def device_class(api: Api) -> Iterator[str]:
         "placement": {"policy": "first-fit"},
         "preparation": {"bindWhen": "made"},
     }
-    body = {
+    return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceClass",
-        "metadata": {"name": "cut-first"},
+        "metadata": {"name": name},
         "spec": {
             "selectors": [{"cel": {"expression": f"device.driver == '{DRIVER}' && {profile}"}}],
             "config": [{"opaque": {"driver": DRIVER, "parameters": parameters}}],
         },
     }
-    api.create(body)
+
+
+@pytest.fixture
+def device_class(api: Api) -> Iterator[str]:
+    api.create(made_first("cut-first"))
     yield "cut-first"
     api.delete("DeviceClass", "cut-first")
 
