@@ -112,10 +112,10 @@ CONTAINED = (
 )
 """The same is done for the first of two slices, for one that was made ahead, or that is kept."""
 BRIEFLY = {
-    "make a slice that is reserved": 3,
-    "change the layout of a GPU": 4,
-    "prepare a slice with an MPS daemon": 3,
-    "unprepare a slice with an MPS daemon": 4,
+    "make a slice that is reserved": 2,
+    "change the layout of a GPU": 2,
+    "prepare a slice with an MPS daemon": 2,
+    "unprepare a slice with an MPS daemon": 3,
     "prepare a GPU with time slices": 2,
     "unprepare a GPU with time slices": 2,
 }
