@@ -105,7 +105,7 @@ class Site:
 
     @property
     def daemons(self) -> Path:
-        """Where the MPS daemons of claims have their files."""
+        """The folder of the files that MPS daemons of claims have."""
         return self.roots.state / "mps"
 
     def api(self, reach: Callable[[str, str], None] | None = None) -> KubeApi:

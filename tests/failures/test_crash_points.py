@@ -14,6 +14,7 @@ import pytest
 
 from sim.nvml.variants import OTHERS
 from tests.failures import scenarios
+from tests.failures.disk import disk
 from tests.failures.forks import Forks
 from tests.failures.steps import Step
 
@@ -182,7 +183,7 @@ def kill_after_steps(
         scene.site.restore(before)
         assert forks.kill(scenarios.act, scene, name, k) == signal.SIGKILL
         killed += 1
-        left = scenarios.disk(str(root))
+        left = disk(str(root))
         if left in recovered:
             continue  # byte for byte what was recovered from already
         recovered.add(left)

@@ -150,7 +150,7 @@ class Usage(Story):
     @precondition(lambda self: not self.hung)
     @rule()
     def no_pod_comes_for_a_long_time(self) -> None:
-        """What kube-scheduler waits for is kept: it has the claim reserved for the pod."""
+        """A claim that kube-scheduler waits for keeps its slice: it is reserved for the pod."""
         eager = self.plant.daemon.claims.eager
         self.plant.eager_round()  # it has seen what is there
         self.recorder.skipped += 2 * eager._seconds
