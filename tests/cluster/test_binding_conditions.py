@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -14,20 +12,17 @@ import pytest
 
 from dra.claims.binding import SLICE_MADE
 from dra.common.resources import Obj
-from hack.cluster.api import Api
-from hack.cluster.binaries import NODE, Binaries
+from hack.cluster.binaries import Binaries
 from hack.cluster.machine.processes import Process
-from hack.cluster.node.kubelet import KubeletNode
 from hack.cluster.nodes import pod
-from hack.cluster.plane import credentials
-from hack.cluster.plane.controlplane import ControlPlane, Setup
+from hack.cluster.plane.controlplane import Setup
 from hack.cluster.waiting import wait_for
 from kubeletplugin.journal.journalfile import decode
 from sim.nvml.faults import Fault
 from sim.nvml.machine import Machine
-from tests.cluster.harness.daemons import Driver, start_registered
-from tests.cluster.harness.ground import make_namespace, serve_mignodes
-from tests.cluster.harness.workload import SLEEPING, Workload
+from tests.cluster.harness.daemons import start_registered
+from tests.cluster.harness.nodesite import NodeSite, running_node
+from tests.cluster.harness.workload import SLEEPING
 from tests.cluster.test_scheduler_mode import site, start, template
 
 NAME = "bound"
@@ -38,14 +33,8 @@ ALWAYS = ("--allocator", "scheduler", "--binding-conditions", "always")
 BINDING_SECONDS = 15
 
 
-@dataclass
-class Ground:
-    """A control plane with one node that runs pods, whose two GPUs kube-scheduler allocates."""
-
-    api: Api
-    driver: Driver
-    machine: Machine
-    workload: Workload
+class Ground(NodeSite):
+    """A node that runs pods, whose two GPUs kube-scheduler allocates."""
 
     @property
     def plugin(self) -> Process:
@@ -65,11 +54,6 @@ class Ground:
         """The conditions of a pod's claim that are True."""
         devices = (self.workload.claim_of(name) or {}).get("status", {}).get("devices", [])
         return {c["type"] for d in devices for c in d["conditions"] if c["status"] == "True"}
-
-    def told(self, name: str) -> set[str]:
-        """Reasons of the events of a pod."""
-        events = self.api.list("Event")
-        return {e["reason"] for e in events if e["involvedObject"]["name"] == name}
 
     def devices(self) -> list[Obj]:
         slices = self.api.list("ResourceSlice", fieldSelector=f"spec.nodeName={NAME}")
@@ -103,42 +87,18 @@ class Ground:
 @pytest.fixture(scope="module")
 def ground(binaries: Binaries, root: Path) -> Iterator[Ground]:
     """kube-scheduler waits for 15 s, not for ten minutes."""
-    if reason := binaries.missing(NODE):
-        pytest.skip(reason)
-    if os.geteuid() != 0:
-        pytest.skip("a kubelet needs root")
     home = root / "bc"
-    folders = {name: home / name for name in ("cp", "d", "n", "shown")}
-    for folder in (home, *folders.values()):
-        folder.mkdir()
+    home.mkdir()
     config = home / "scheduler.json"
-    config.write_text(json.dumps(scheduler_config(folders["cp"])))
-    users = (credentials.MIG_CONTROLLER, credentials.MIG_PLUGIN, credentials.node_user(NAME))
+    config.write_text(json.dumps(scheduler_config(home / "cp")))
     setup = Setup(scheduler_flags={"config": str(config)})
-    with (
-        ControlPlane(binaries, folders["cp"], users=users, setup=setup) as plane,
-        KubeletNode(
-            binaries, plane, name=NAME, root=folders["n"], shown=folders["shown"]
-        ) as kubelet,
-    ):
-        make_namespace(plane.api)
-        serve_mignodes(plane.api)
-        driver = Driver(plane, folders["d"])
-        driver.add_node(
-            NAME,
-            *ALWAYS,
-            gpus=("A100-SXM4-40GB",) * 2,
-            kubelet_root=kubelet.kubelet_root,
-            cdi_root=kubelet.cdi_root,
-        )
-        with driver:
-            workload = Workload(plane.api, tails=lambda: f"{driver.tails()}\n{kubelet.tails()}")
-            machine = Machine(driver.hardware[NAME].state)
-            made = Ground(plane.api, driver, machine, workload)
-            wait_for("slices", lambda: len(made.devices()) == 50, context=driver.tails)
-            wait_for("class", lambda: plane.api.find("DeviceClass", "mig-2g.10gb"))
-            template(plane.api, "mig-2g.10gb", name="slice")
-            yield made
+    gpus = ("A100-SXM4-40GB",) * 2
+    with running_node(binaries, home, name=NAME, gpus=gpus, options=ALWAYS, setup=setup) as site:
+        made = Ground(site.api, site.driver, site.machine, site.workload)
+        wait_for("slices", lambda: len(made.devices()) == 50, context=site.driver.tails)
+        wait_for("class", lambda: site.api.find("DeviceClass", "mig-2g.10gb"))
+        template(site.api, "mig-2g.10gb", name="slice")
+        yield made
 
 
 def scheduler_config(plane: Path) -> Obj:

@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from hack.cluster.api import Api
-from hack.cluster.binaries import NODE, Binaries
-from hack.cluster.node.kubelet import KubeletNode
+from hack.cluster.binaries import Binaries
 from hack.cluster.nodes import pod
-from hack.cluster.plane import credentials
-from hack.cluster.plane.controlplane import ControlPlane
 from hack.cluster.waiting import wait_for
 from sim.nvml.faults import Fault
-from sim.nvml.machine import Machine
-from tests.cluster.harness.daemons import Driver
-from tests.cluster.harness.ground import make_namespace, serve_mignodes
-from tests.cluster.harness.workload import SLEEPING, Workload
+from tests.cluster.harness.nodesite import NodeSite, running_node
+from tests.cluster.harness.workload import SLEEPING
 from tests.cluster.test_cut_first import REFUSED, made_first, reservations
 
 NAME = "gpus"
@@ -30,14 +22,8 @@ GPUS = 4
 CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
 
 
-@dataclass
-class Ground:
-    """A control plane with one node that runs pods, and has several GPUs."""
-
-    api: Api
-    driver: Driver
-    machine: Machine
-    workload: Workload
+class Ground(NodeSite):
+    """A node that runs pods, and has several GPUs."""
 
     def instances(self) -> list[int]:
         """The number of GPU instances on each GPU."""
@@ -54,45 +40,15 @@ class Ground:
             for line in made
         }
 
-    def told(self, name: str) -> set[str]:
-        """Reasons of the events of a pod."""
-        events = self.api.list("Event")
-        return {e["reason"] for e in events if e["involvedObject"]["name"] == name}
-
 
 @pytest.fixture(scope="module")
 def ground(binaries: Binaries, root: Path) -> Iterator[Ground]:
-    if reason := binaries.missing(NODE):
-        pytest.skip(reason)
-    if os.geteuid() != 0:
-        pytest.skip("a kubelet needs root")
-    home = root / "cg"
-    folders = {name: home / name for name in ("cp", "d", "n", "shown")}
-    for folder in (home, *folders.values()):
-        folder.mkdir()
-    users = (credentials.MIG_CONTROLLER, credentials.MIG_PLUGIN, credentials.node_user(NAME))
-    with (
-        ControlPlane(binaries, folders["cp"], users=users) as plane,
-        KubeletNode(
-            binaries, plane, name=NAME, root=folders["n"], shown=folders["shown"]
-        ) as kubelet,
-    ):
-        make_namespace(plane.api)
-        serve_mignodes(plane.api)
-        driver = Driver(plane, folders["d"])
-        driver.add_node(
-            NAME,
-            gpus=("A100-SXM4-40GB",) * GPUS,
-            kubelet_root=kubelet.kubelet_root,
-            cdi_root=kubelet.cdi_root,
-        )
-        with driver:
-            workload = Workload(plane.api, tails=lambda: f"{driver.tails()}\n{kubelet.tails()}")
-            machine = Machine(driver.hardware[NAME].state)
-            wait_for("MigNode", lambda: plane.api.find("MigNode", NAME), context=driver.tails)
-            plane.api.create(made_first("cut-first"))
-            yield Ground(plane.api, driver, machine, workload)
-            workload.clear()
+    gpus = ("A100-SXM4-40GB",) * GPUS
+    with running_node(binaries, root / "cg", name=NAME, gpus=gpus) as site:
+        wait_for("MigNode", lambda: site.api.find("MigNode", NAME), context=site.driver.tails)
+        site.api.create(made_first("cut-first"))
+        yield Ground(site.api, site.driver, site.machine, site.workload)
+        site.workload.clear()
 
 
 @pytest.mark.timeout(240)
