@@ -71,7 +71,7 @@ def pinned(image: str) -> dict[str, str]:
 
 
 def installed(stage: str) -> list[PackagePath]:
-    """What the packages of a stage are in its environment, without programs and caches."""
+    """Files of the packages of a stage in its environment, without programs and caches."""
     given = stages()[stage]
     return [
         file

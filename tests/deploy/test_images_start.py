@@ -117,7 +117,7 @@ print([each.devices for each in answer.selected], answer.error)
 
 
 def test_the_controllers_image_evaluates_selectors(images: Callable[[str], Image]) -> None:
-    """What is loaded with the first of them, in a process of its own."""
+    """The first of them loads the evaluator, in a process of its own."""
     image = images("controller")
     command = [str(image.python), "-c", _SELECTOR]
     done = subprocess.run(command, cwd=image.folder, capture_output=True, text=True, check=False)

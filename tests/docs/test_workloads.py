@@ -103,7 +103,7 @@ def test_the_page_lists_every_manifest() -> None:
 
 
 def filled() -> tuple[str, list[int]]:
-    """What the webhook's program fills in: the Secret, and how many webhooks each object has."""
+    """The Secret that the webhook's program fills in, and how many webhooks each object has."""
     objects = render({"webhook": {"enabled": True}, "nodeClasses": {"configMaps": ["own"]}})
     hooks = [
         len(each["webhooks"]) for each in objects if each["kind"].endswith("WebhookConfiguration")

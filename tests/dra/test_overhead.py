@@ -1,4 +1,4 @@
-"""What a device takes of its node, as it is written in an option."""
+"""Overhead of a device on its node, as it is written in an option."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, urlsplit
 
 
 class Registry(ThreadingHTTPServer):
-    """What was pushed: each blob and manifest by its path, a manifest also by its digest."""
+    """A registry that keeps each blob and manifest by its path, a manifest also by its digest."""
 
     daemon_threads = True
 

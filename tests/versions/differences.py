@@ -7,7 +7,7 @@ from typing import Any
 
 
 def refused(value: Any, kind: dict[str, Any], path: str = "") -> Iterator[str]:
-    """What a server with this schema would refuse of a value: what lacks, and other words."""
+    """Reasons why a server with this schema would refuse a value: fields that lack, other words."""
     if isinstance(value, dict):
         yield from (
             f"{path}.{name} lacks" for name in kind.get("required", []) if name not in value
@@ -23,7 +23,7 @@ def refused(value: Any, kind: dict[str, Any], path: str = "") -> Iterator[str]:
 
 
 def pruned(value: Any, kind: dict[str, Any]) -> Any:
-    """What a server with this schema keeps of a value."""
+    """The part of a value that a server with this schema keeps."""
     if isinstance(value, dict) and "properties" in kind:
         known = kind["properties"]
         return {name: pruned(inner, known[name]) for name, inner in value.items() if name in known}
