@@ -79,13 +79,18 @@ class PreparationConfig(
 
 
 class ShareConfig(
-    msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel", kw_only=True
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    rename="camel",
+    kw_only=True,
+    omit_defaults=True,
 ):
-    """Part of a whole GPU that several claims share, where a claim cannot state capacities.
+    """Part of a GPU or slice that several claims share, where a claim cannot state capacities.
 
     ``memory_mib`` and ``cores`` (percent) are limits; without them a claim has one part in as many
-    as the GPU has shares, and no limit of cores. ``tenants``: ``any`` lets claims of several
-    namespaces have one GPU, and is for classes alone.
+    as the device has shares, and no limit of cores. ``tenants``: ``any`` lets claims of several
+    namespaces have one device, and is for classes alone.
     """
 
     memory_mib: Annotated[int, msgspec.Meta(ge=1)] | None = msgspec.field(
@@ -108,6 +113,7 @@ class DeviceConfig(
     placement: PlacementConfig = PlacementConfig()
     preparation: PreparationConfig = PreparationConfig()
     sharing: SharingConfig = NOT_SHARED
+    share: ShareConfig = ShareConfig()
 
 
 class MigDeviceConfig(DeviceConfig, frozen=True, kw_only=True):
@@ -120,7 +126,6 @@ class GpuConfig(DeviceConfig, frozen=True, kw_only=True):
     """Configuration of whole GPUs."""
 
     kind: Literal["GpuConfig"]
-    share: ShareConfig = ShareConfig()
 
 
 DEFAULT = MigDeviceConfig(api_version=API_VERSION, kind=KIND)
@@ -213,12 +218,10 @@ def decode_share(parameters: object, *, of_class: bool) -> dict[str, Any]:
         InvalidObjectError: as ``decode``; also for ``tenants``, unless it is a class that says so.
     """
     config = decode(parameters)
-    if not isinstance(config, GpuConfig) or not isinstance(parameters, dict):
-        return {}
-    said, named = config.share, parameters.get("share", {})
+    said, named = config.share, parameters.get("share", {}) if isinstance(parameters, dict) else {}
     if "tenants" in named and not of_class:
         raise InvalidObjectError(
-            GPU_KIND, "share.tenants", "only a DeviceClass may say it: take it out of the claim"
+            config.kind, "share.tenants", "only a DeviceClass may say it: take it out of the claim"
         )
     fields = {"memoryMiB": "memory_mib", "cores": "cores", "tenants": "tenants"}
     return {fields[name]: getattr(said, fields[name]) for name in named}

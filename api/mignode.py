@@ -67,7 +67,10 @@ class ClaimField(_Struct, frozen=True):
 
 
 class InstanceField(_Struct, frozen=True):
-    """A GPU instance; ``state`` is a ``dra.gpu.inventory.InstanceState``."""
+    """A GPU instance; ``state`` is a ``dra.gpu.inventory.InstanceState``.
+
+    One that several claims share stands there once for each of them.
+    """
 
     placement: PlacementField
     state: str
@@ -97,7 +100,7 @@ class LayoutField(_Struct, frozen=True):
 
 
 class SharingField(_Struct, frozen=True):
-    """A whole GPU that so many claims may have; ``enforcer`` holds them to their limits."""
+    """A whole GPU or slice that so many claims may have; ``enforcer`` holds them to limits."""
 
     shares: int
     enforcer: str = ""
@@ -129,6 +132,7 @@ class GpuField(_Struct, frozen=True):
     idle: list[IdleField] = msgspec.field(default_factory=list)
     layout: LayoutField | None = None
     sharing: SharingField | None = None
+    slice_sharing: SharingField | None = None
     reason: str = ""
     message: str = ""
 

@@ -21,7 +21,7 @@ MODES: Final[tuple[str, ...]] = get_args(Mode)
 POLICIES: Final[tuple[str, ...]] = get_args(MigModePolicy)
 _FIELDS = (
     *("apiVersion", "kind", "metadata", "mode", "layout", "migMode", "layouts"),
-    *("shares", "hamiCore"),
+    *("shares", "sliceShares", "hamiCore"),
 )
 _MOST_SHARES = 64
 
@@ -35,9 +35,9 @@ class NodeClass:
     says what may be done to the MIG mode of idle GPUs that need no reset for it: ``keep`` leaves it
     as it is, ``enable`` turns it on where slices are wanted, ``switch`` also turns it off where
     GPUs are wanted whole. ``layouts`` go before those of other files. ``shares`` is how many claims
-    may have a GPU at a time that is not in MIG mode. ``hami_core`` is a directory of the node with
-    HAMi-core's ``libvgpu.so`` and ``ld.so.preload``, which holds them to their limits; empty where
-    nothing does.
+    may have a GPU at a time that is not in MIG mode, ``slice_shares`` how many claims of shares
+    may have one slice. ``hami_core`` is a directory of the node with HAMi-core's ``libvgpu.so`` and
+    ``ld.so.preload``, which holds them to their limits; empty where nothing does.
     """
 
     mode: Mode = "on-demand"
@@ -46,6 +46,7 @@ class NodeClass:
     layouts: dict[str, Layout] = field(default_factory=dict)
     shares: int = 1
     hami_core: str = ""
+    slice_shares: int = 1
 
 
 DEFAULT = NodeClass()
@@ -82,14 +83,22 @@ def decode_node_class(obj: object) -> NodeClass:
         raise InvalidObjectError(
             KIND, "layout", "the field is missing, and mode is 'layout'; name one of the layouts"
         )
-    return NodeClass(mode, layout, policy, decoded, _shares(obj), _directory(obj, "hamiCore"))
+    return NodeClass(
+        mode,
+        layout,
+        policy,
+        decoded,
+        shares=_shares(obj, "shares"),
+        hami_core=_directory(obj, "hamiCore"),
+        slice_shares=_shares(obj, "sliceShares"),
+    )
 
 
-def _shares(obj: dict[str, Any]) -> int:
-    shares = obj.get("shares", 1)
+def _shares(obj: dict[str, Any], name: str) -> int:
+    shares = obj.get(name, 1)
     if isinstance(shares, bool) or not isinstance(shares, int) or not 1 <= shares <= _MOST_SHARES:
         problem = f"{shares!r} is not allowed; allowed are whole numbers from 1 to {_MOST_SHARES}"
-        raise InvalidObjectError(KIND, "shares", problem)
+        raise InvalidObjectError(KIND, name, problem)
     return shares
 
 

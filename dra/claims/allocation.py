@@ -75,7 +75,7 @@ def read_allocation(obj: Mapping[str, Any]) -> Allocation:
                 admin_access=bool(r.get("adminAccess")),
                 tolerations=tuple(at(r, "tolerations")),
                 share_id=r.get("shareID") or "",
-                ask=NO_ASK if "-mig-" in r["device"] else _ask(r, config),
+                ask=_ask(r, config) if _may_be_part(r["device"]) else NO_ASK,
             )
             for r in at(obj, "devices", "results")
         ),
@@ -168,6 +168,11 @@ def _consumed(device: AllocatedDevice) -> dict[str, Any]:
             "multiprocessors": "0",
         },
     }
+
+
+def _may_be_part(device: str) -> bool:
+    """True for a whole GPU, which several claims may have, and for a share of a slice."""
+    return "-mig-" not in device or device.endswith("-share")
 
 
 def _ask(result: Mapping[str, Any], config: Iterable[Mapping[str, Any]]) -> Ask:

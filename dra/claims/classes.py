@@ -11,11 +11,12 @@ from typing import Any
 
 from dra.claims.claims import class_config, class_selectors
 from dra.common.resources import DEVICE_CLASSES, Obj, at
-from dra.gpu.devices import TYPE_GPU, TYPE_MIG, TYPE_SHARE
+from dra.gpu.devices import TYPE_GPU, TYPE_MIG, TYPE_MIG_SHARE, TYPE_SHARE
 from dra.gpu.names import NVIDIA_DRIVER, class_name, extended_resource_name, nominal_gigabytes
 
 GPU_CLASS = "gpu.dra.dev"
 SHARE_CLASS = "gpu-share.dra.dev"
+SLICE_SHARE_CLASS = "mig-share.dra.dev"
 ANY_SLICE_CLASS = "mig.dra.dev"
 NVIDIA_GPU_CLASS, NVIDIA_SLICE_CLASS = NVIDIA_DRIVER, "mig.nvidia.com"
 """Classes that NVIDIA's DRA driver installs, and that its samples name."""
@@ -67,7 +68,7 @@ def names_driver(expression: str, driver: str) -> bool:
 def looks_ours(name: str) -> bool:
     """True if a class that does not exist is called like one that we would generate."""
     ours = re.match(r"mig-(\d+g\.|min-\d+gb$)", name) is not None
-    return ours or name in (ANY_SLICE_CLASS, GPU_CLASS, SHARE_CLASS)
+    return ours or name in (ANY_SLICE_CLASS, GPU_CLASS, SHARE_CLASS, SLICE_SHARE_CLASS)
 
 
 def is_generated(obj: Mapping[str, Any], driver: str) -> bool:
@@ -78,7 +79,7 @@ def is_generated(obj: Mapping[str, Any], driver: str) -> bool:
 def generated_classes(driver: str, profiles: Iterable[str]) -> list[Obj]:
     """The classes to generate, for apply.
 
-    Any slice, whole GPUs, shares of them, one per profile, and one per round size that a profile
+    Any slice, whole GPUs, shares of either, one per profile, and one per round size that a profile
     reaches: a claim of ``mig-min-10gb`` gets the smallest profile with at least that much. Under
     NVIDIA's name, its classes too.
     """
@@ -89,6 +90,7 @@ def generated_classes(driver: str, profiles: Iterable[str]) -> list[Obj]:
         _class(driver, ANY_SLICE_CLASS, any_slice),
         _class(driver, GPU_CLASS, is_type.format(TYPE_GPU)),
         _class(driver, SHARE_CLASS, is_type.format(TYPE_SHARE)),
+        _class(driver, SLICE_SHARE_CLASS, is_type.format(TYPE_MIG_SHARE)),
     ]
     classes += [
         _class(

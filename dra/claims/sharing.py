@@ -60,16 +60,22 @@ def sharing_of(entries: Iterable[Mapping[str, Any]], request: str, driver: str) 
     return found
 
 
-def states_share(entries: Iterable[Mapping[str, Any]], request: str, driver: str) -> bool:
-    """True if entries as above say how large a part of a GPU the devices of ``request`` are.
+def states_share(entries: Iterable[Mapping[str, Any]], request: str, driver: str) -> str:
+    """Kind of the configuration that says how large a part the devices of ``request`` are.
+
+    It is that of the last of the entries, as above, that says so; empty if none does.
 
     Raises:
         InvalidObjectError: as above.
     """
+    kind = ""
     said: dict[str, Any] = {}
     for parameters in _parameters(entries, request, driver):
-        said |= decode_share(parameters, of_class=True)
-    return any(said.get(field) is not None for field in ("memory_mib", "cores"))
+        here = decode_share(parameters, of_class=True)
+        said |= here
+        if here.get("memory_mib") is not None or here.get("cores") is not None:
+            kind = parameters["kind"] if isinstance(parameters, dict) else ""
+    return kind if any(said.get(field) is not None for field in ("memory_mib", "cores")) else ""
 
 
 def _parameters(
@@ -99,14 +105,23 @@ def not_shared(device: str, *, is_slice: bool) -> str:
     """Fault of a ``share`` of a device, or of what is called ``device``, that one claim has."""
     if is_slice:
         return (
-            f"share of kind {GPU_KIND} is not for {device}, which is a slice, and one claim has "
-            "all of it: let the pods name the same ResourceClaim, with limits by sharing.strategy "
-            f"'MPS' of kind {KIND}, or ask for a part of a whole GPU (class gpu-share.dra.dev)"
+            f"share is not for {device}, which is a slice, and one claim has all of it: leave "
+            "share out, ask for a part of a slice (class mig-share.dra.dev), or let the pods name "
+            f"the same ResourceClaim, with limits by sharing.strategy 'MPS' of kind {KIND}"
         )
     return (
-        f"share of kind {GPU_KIND} is not for {device}, which is a whole GPU, and one claim has "
-        "all of it: leave share out, or ask for a part of a GPU (class gpu-share.dra.dev)"
+        f"share is not for {device}, which is a whole GPU, and one claim has all of it: leave "
+        "share out, or ask for a part of a GPU (class gpu-share.dra.dev)"
     )
+
+
+def misplaced_share(kind: str, device: str, *, is_slice: bool) -> str:
+    """Fault of a ``share`` in a configuration of ``kind`` for a part of a device; or empty."""
+    right = KIND if is_slice else GPU_KIND
+    if kind in ("", right):
+        return ""
+    what = "a slice" if is_slice else "a whole GPU"
+    return f"share of kind {kind} is not for {device}, a part of {what}: write kind {right}"
 
 
 def too_many(count: str) -> str:

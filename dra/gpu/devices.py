@@ -23,15 +23,21 @@ TYPE_GPU = "gpu"
 TYPE_MIG = "mig"
 TYPE_SHARE = "gpu-share"
 """A whole GPU that several claims may have: who asks for a GPU is not given a part of one."""
+TYPE_MIG_SHARE = "mig-share"
+"""A slice that several claims may have: who asks for a slice is not given a part of one."""
 
 
 _ENGINES = ("copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines")
 """Names of the capacities, in the order of :class:`dra.gpu.geometry.Engines`."""
 
 
-def slice_device(gpu: Gpu, profile: Profile, placement: Placement) -> MigDevice:
-    """The device of a slice, whose text is the device name."""
-    return mig_device(gpu.minor, profile.name, profile_id=profile.id, start=placement.start)
+def slice_device(
+    gpu: Gpu, profile: Profile, placement: Placement, *, shared: bool = False
+) -> MigDevice:
+    """The device of a slice, or of a share of it, whose text is the device name."""
+    return mig_device(
+        gpu.minor, profile.name, profile_id=profile.id, start=placement.start, shared=shared
+    )
 
 
 def full_gpu_device(gpu: Gpu) -> GpuDevice | None:

@@ -98,7 +98,9 @@ class Gpu:
     the GPU has no MIG, and its profiles may be known while MIG mode is off. ``unavailable`` says in
     words why nothing can be placed on it now, and is empty when something can. ``layout`` is None
     where slices are made for claims: of a GPU with one, ``geometry`` has no other placements.
-    ``sharing``: several claims may have it whole; None in MIG mode.
+    ``sharing``: several claims may have it whole; None in MIG mode. ``slice_sharing``: several
+    claims of shares may have one slice of it, beside slices that one claim has; such a slice has an
+    instance in ``instances`` for each of its claims.
     """
 
     minor: int
@@ -120,6 +122,7 @@ class Gpu:
     idle: tuple[IdleInstance, ...] = ()
     layout: GpuLayout | None = None
     sharing: ShareOffer | None = None
+    slice_sharing: ShareOffer | None = None
 
     @property
     def name(self) -> str:
@@ -131,7 +134,7 @@ class Gpu:
         """Slices and engines that the GPU's instances take together."""
         if self.geometry is None:
             return Usage()
-        return self.geometry.usage(i.occupant for i in self.instances)
+        return self.geometry.usage({i.occupant for i in self.instances})
 
 
 class AllocatorKind(StrEnum):

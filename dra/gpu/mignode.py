@@ -197,7 +197,9 @@ def _summary(inventory: Inventory) -> wire.SummaryField:
     return wire.SummaryField(
         products=", ".join(f"{n}x {product}" for product, n in sorted(products.items())),
         gpus=len(inventory.gpus),
-        slices=sum(i.state in held for g in inventory.gpus for i in g.instances),
+        slices=sum(
+            len({i.placement for i in g.instances if i.state in held}) for g in inventory.gpus
+        ),
         free_memory=f"{free // 1024}Gi",
         largest=best.name if best else "",
     )
@@ -250,6 +252,7 @@ def _gpu_out(gpu: Gpu, names: dict[Geometry, str]) -> wire.GpuField:
         ],
         layout=_layout_out(gpu.layout),
         sharing=_sharing_out(gpu.sharing),
+        slice_sharing=_sharing_out(gpu.slice_sharing),
     )
 
 
@@ -327,6 +330,7 @@ def _gpu_in(field: wire.GpuField, geometries: dict[str, Geometry]) -> Gpu:
         ),
         layout=_layout_in(field.layout),
         sharing=_sharing_in(field.sharing),
+        slice_sharing=_sharing_in(field.slice_sharing),
     )
 
 

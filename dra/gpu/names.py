@@ -15,6 +15,7 @@ NVIDIA_DRIVER = "gpu.nvidia.com"
 
 _MIG_DEVICE = re.compile(
     r"gpu-(?P<minor>\d{1,5})-mig-(?P<profile>[0-9a-z]+(?:-[0-9a-z]+)*)-(?P<id>\d{1,5})-(?P<start>\d{1,3})"
+    r"(?P<share>-share)?"
 )
 _GPU_DEVICE = re.compile(r"gpu-(?P<minor>\d{1,5})")
 
@@ -59,16 +60,19 @@ class MigDevice:
     """A placement on a GPU: ``gpu-<minor>-mig-<profile>-<profile id>-<start>``.
 
     ``minor`` names the GPU; it is not necessarily its minor number now. ``profile_label`` is the
-    profile's name as a DNS label (``1g5gb``), which the profile id makes unique.
+    profile's name as a DNS label (``1g5gb``), which the profile id makes unique. ``shared``: a part
+    of the slice, which other claims have too under the same name; it ends in ``-share``.
     """
 
     minor: int
     profile_label: str
     profile_id: int
     start: int
+    shared: bool = False
 
     def __str__(self) -> str:
-        return f"gpu-{self.minor}-mig-{self.profile_label}-{self.profile_id}-{self.start}"
+        name = f"gpu-{self.minor}-mig-{self.profile_label}-{self.profile_id}-{self.start}"
+        return f"{name}-share" if self.shared else name
 
     @property
     def gpu(self) -> str:
@@ -86,9 +90,11 @@ def profile_label(profile: str) -> str:
     return profile.replace(".", "").replace("+", "-")
 
 
-def mig_device(minor: int, profile: str, *, profile_id: int, start: int) -> MigDevice:
+def mig_device(
+    minor: int, profile: str, *, profile_id: int, start: int, shared: bool = False
+) -> MigDevice:
     """The device of ``profile`` (``1g.5gb``) at memory slice ``start`` of GPU ``minor``."""
-    return MigDevice(minor, profile_label(profile), profile_id, start)
+    return MigDevice(minor, profile_label(profile), profile_id, start, shared)
 
 
 def parse_device(name: str) -> GpuDevice | MigDevice:
@@ -100,7 +106,11 @@ def parse_device(name: str) -> GpuDevice | MigDevice:
     device: GpuDevice | MigDevice | None = None
     if match := _MIG_DEVICE.fullmatch(name):
         device = MigDevice(
-            int(match["minor"]), match["profile"], int(match["id"]), int(match["start"])
+            int(match["minor"]),
+            match["profile"],
+            int(match["id"]),
+            int(match["start"]),
+            shared=match["share"] is not None,
         )
     elif match := _GPU_DEVICE.fullmatch(name):
         device = GpuDevice(int(match["minor"]))
@@ -108,7 +118,7 @@ def parse_device(name: str) -> GpuDevice | MigDevice:
         shown = name if len(name) <= _SHOWN else name[:_SHOWN] + "..."
         raise DeviceNameError(
             f"device name {shown!r} is neither gpu-<minor> nor "
-            "gpu-<minor>-mig-<profile>-<profile id>-<start>"
+            "gpu-<minor>-mig-<profile>-<profile id>-<start>, with -share at its end or without"
         )
     return device
 

@@ -52,7 +52,7 @@ def test_a_word_that_is_not_allowed_is_answered_with_those_that_are(
     )
 
 
-@pytest.mark.parametrize("parameters", [{"share": {}}, {"placement": []}])
+@pytest.mark.parametrize("parameters", [{"shares": {}}, {"placement": []}])
 def test_where_no_word_is_asked_for_none_is_listed(parameters: dict[str, Any]) -> None:
     with pytest.raises(InvalidObjectError) as caught:
         decode({**HEAD, **parameters})
@@ -81,7 +81,7 @@ def test_only_the_fields_that_a_configuration_names_are_told_of_it() -> None:
     ("parameters", "path", "problem"),
     [
         ({**HEAD, "placement": {"strategy": "sws"}}, "placement.strategy", "unknown field"),
-        ({**HEAD, "share": {}}, "share", "unknown field"),
+        ({**HEAD, "shares": {}}, "shares", "unknown field"),
         ({**HEAD, "placement": {"policy": "random"}}, "placement.policy", "random"),
         ({**HEAD, "placement": {"policy": 3}}, "placement.policy", "int"),
         ({**HEAD, "placement": []}, "placement", "array"),

@@ -127,12 +127,19 @@ def test_a_class_of_nodes_is_read() -> None:
             migMode="switch",
             layouts=one(),
             shares=4,
+            sliceShares=3,
             hamiCore="/usr/local/vgpu/",
         )
     )
     entry = LayoutEntry(mig_enabled=True, counts=(("1g.5gb", 1),))
     assert found == NodeClass(
-        "layout", "x", "switch", {"x": (entry,)}, shares=4, hami_core="/usr/local/vgpu"
+        "layout",
+        "x",
+        "switch",
+        {"x": (entry,)},
+        shares=4,
+        hami_core="/usr/local/vgpu",
+        slice_shares=3,
     )
 
 
@@ -151,6 +158,7 @@ def test_a_class_of_nodes_is_read() -> None:
             "0 is not allowed; allowed are whole numbers from 1 to 64",
         ),
         (node_class(shares=True), "shares", "True is not allowed"),
+        (node_class(sliceShares=65), "sliceShares", "65 is not allowed; allowed are whole"),
         (node_class(hamiCore="vgpu"), "hamiCore", "'vgpu' is no absolute path"),
         (node_class(hamiCore="/a/../b"), "hamiCore", "is no absolute path"),
         (node_class(modes="whole"), "modes", "unknown field; allowed are: apiVersion, kind"),

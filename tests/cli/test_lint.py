@@ -139,7 +139,7 @@ MISTAKES = [
         "            kind: MigDeviceConfig\n",
         "            kind: GpuConfig\n            share: {memoryMiB: 4096}\n",
         24,
-        "which is a slice, and one claim has all of it: let the pods name the same ResourceClaim",
+        "which is a slice, and one claim has all of it: leave share out, ask for a part of a slice",
     ),
     (
         "            placement:\n",

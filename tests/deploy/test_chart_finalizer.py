@@ -50,6 +50,7 @@ def test_a_kubernetes_that_does_not_serve_such_policies_gets_none(tmp_path: Path
         *("mig-1g.5gb", "mig-1g.5gb-me", "mig-7g.141gb", "mig-min-20gb", "mig.dra.dev"),
         *("gpu.dra.dev", "mig-min-20gb-mine", "mig.nvidia.com", "gpu.nvidia.com", "mig-small"),
         *("amig-1g.5gb", "migxdra.dev", "mig-1gx5gb", ""),
+        *("gpu-share.dra.dev", "mig-share.dra.dev", "mig-shares.dra.dev"),
     ],
 )
 def test_the_classes_that_the_controller_makes_are_known_by_their_names(name: str) -> None:

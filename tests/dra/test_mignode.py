@@ -17,6 +17,7 @@ from dra.gpu.inventory import (
     Inventory,
 )
 from dra.gpu.mignode import drain_of, from_mignode, to_mignode
+from dra.gpu.shares import ShareOffer
 from tests.dra.gpus import A100, THIRDS
 
 HELD = Instance(
@@ -63,6 +64,17 @@ INVENTORY = Inventory(
 
 def test_an_inventory_survives_the_way_through_the_api() -> None:
     assert from_mignode(to_mignode(INVENTORY)) == INVENTORY
+
+
+def test_a_slice_that_claims_share_counts_once() -> None:
+    first, *others = INVENTORY.gpus
+    sharer = replace(HELD, claim=ClaimRef("default", "other", "uid-2"))
+    gpu = replace(first, instances=(HELD, sharer), slice_sharing=ShareOffer(4))
+    assert gpu.usage == first.usage
+    inventory = replace(INVENTORY, gpus=(gpu, *others))
+    obj = to_mignode(inventory)
+    assert from_mignode(obj) == inventory
+    assert obj["status"]["summary"] == to_mignode(INVENTORY)["status"]["summary"]
 
 
 @pytest.mark.parametrize(

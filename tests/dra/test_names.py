@@ -36,6 +36,8 @@ def test_device_names_are_those_that_nvidias_driver_gives(
 def test_a_name_parses_to_what_it_was_made_of() -> None:
     assert parse_device("gpu-3") == GpuDevice(3)
     assert parse_device("gpu-2-mig-1g5gb-me-20-0") == MigDevice(2, "1g5gb-me", 20, 0)
+    part = MigDevice(0, "1g10gb", 15, 4, shared=True)
+    assert parse_device("gpu-0-mig-1g10gb-15-4-share") == part
 
 
 @pytest.mark.parametrize(
@@ -49,6 +51,8 @@ def test_a_name_parses_to_what_it_was_made_of() -> None:
         "gpu-0-mig-1g5gb-19",
         "gpu-0-mig-1g5gb-019-4",
         "gpu-0-mig--19-4",
+        "gpu-0-mig-1g5gb-19-4-shared",
+        "gpu-0-share",
         "gpu-0-mig-1g5gb-19-4\n",
         "gpu-0-mig-1G5GB-19-4",
         "../gpu-0",
@@ -66,11 +70,12 @@ def test_any_other_name_is_refused_with_both_forms_in_the_text(name: str) -> Non
     profile=st.from_regex(r"[1-9]g\.[0-9]{1,3}gb([+-](me|gfx|me\.all))?", fullmatch=True),
     profile_id=st.integers(0, 99999),
     start=st.integers(0, 999),
+    shared=st.booleans(),
 )
 def test_names_are_dns_labels_and_round_trip(
-    minor: int, profile: str, profile_id: int, start: int
+    minor: int, profile: str, profile_id: int, start: int, *, shared: bool
 ) -> None:
-    device = mig_device(minor, profile, profile_id=profile_id, start=start)
+    device = mig_device(minor, profile, profile_id=profile_id, start=start, shared=shared)
     name = str(device)
     assert re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name)
     assert parse_device(name) == device

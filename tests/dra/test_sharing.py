@@ -13,7 +13,15 @@ from dra.claims.claims import read_requests
 from dra.claims.reading import Fault
 from dra.claims.requests.reader import Reader
 from dra.claims.requests.sharing import requested_sharing
-from dra.claims.sharing import Sharing, crowded, misplaced, not_shared, sharing_of, too_many
+from dra.claims.sharing import (
+    Sharing,
+    crowded,
+    misplaced,
+    misplaced_share,
+    not_shared,
+    sharing_of,
+    too_many,
+)
 from dra.common.resources import Obj
 from dra.pods.pods import read_pod
 from tests.controller.objects import (
@@ -36,9 +44,9 @@ def config(kind: str, strategy: str = "", *requests: str, **more: Any) -> Obj:
     return {"opaque": {"driver": DRIVER, "parameters": parameters}, "requests": list(requests)}
 
 
-def part_of_gpu(**share: Any) -> Obj:
-    """Configuration that asks for a part of a GPU."""
-    parameters = {"apiVersion": "mig.dra.dev/v1alpha1", "kind": GPU, "share": share}
+def part(kind: str, **share: Any) -> Obj:
+    """Configuration that asks for a part of a GPU or slice."""
+    parameters = {"apiVersion": "mig.dra.dev/v1alpha1", "kind": kind, "share": share}
     return {"opaque": {"driver": DRIVER, "parameters": parameters}}
 
 
@@ -82,15 +90,25 @@ REFUSED: dict[str, tuple[list[Obj], list[Obj], str]] = {
         [config(SLICE, "TimeSlicing")],
         "field 'sharing.strategy': NVIDIA's driver sets the length of turns for whole GPUs only",
     ),
-    "a part of a slice": (
+    "a part of a slice that one claim has": (
         [request()],
-        [part_of_gpu(memoryMiB=4096)],
-        "share of kind GpuConfig is not for request 'r' of class 'mig-1g.5gb', which is a slice",
+        [part(SLICE, memoryMiB=4096)],
+        "share is not for request 'r' of class 'mig-1g.5gb', which is a slice, and one claim has",
     ),
     "a part of a GPU that one claim has": (
         [request("r", "gpu.dra.dev")],
-        [part_of_gpu(cores=30)],
+        [part(GPU, cores=30)],
         "which is a whole GPU, and one claim has all of it: leave share out, or ask for a part",
+    ),
+    "for a part of a GPU, on one of a slice": (
+        [request("r", "mig-share.dra.dev")],
+        [part(SLICE, cores=30), part(GPU, cores=30)],
+        "not for request 'r' of class 'mig-share.dra.dev', a part of a slice: write kind MigDevice",
+    ),
+    "for a part of a slice, on one of a GPU": (
+        [request("r", "gpu-share.dra.dev")],
+        [part(SLICE, cores=30)],
+        "not for request 'r' of class 'gpu-share.dra.dev', a part of a whole GPU: write kind Gpu",
     ),
 }
 
@@ -109,6 +127,7 @@ def classes() -> Any:
         ("mig-1g.5gb", "mig"),
         ("gpu.dra.dev", "gpu"),
         ("gpu-share.dra.dev", "gpu-share"),
+        ("mig-share.dra.dev", "mig-share"),
     ):
         expression = (
             f"device.driver == '{DRIVER}' && device.attributes['{DRIVER}'].type == '{kind}'"
@@ -133,8 +152,9 @@ def test_what_can_be_shared_is_not_refused() -> None:
         ([request("r", "gpu.dra.dev")], [config(GPU, "TimeSlicing")]),
         ([request("r", "gpu.dra.dev", count=2)], [config(GPU, "TimeSlicing")]),
         ([request(), request("s")], [config(SLICE)]),
-        ([request()], [part_of_gpu()]),
-        ([request("r", "gpu-share.dra.dev")], [part_of_gpu(memoryMiB=4096, cores=30)]),
+        ([request()], [part(GPU)]),
+        ([request("r", "gpu-share.dra.dev")], [part(GPU, memoryMiB=4096, cores=30)]),
+        ([request("r", "mig-share.dra.dev")], [part(SLICE, memoryMiB=4096, cores=30)]),
     ):
         assert not isinstance(found_for(known, claim("c", *requests, config=configs)), Fault)
 
@@ -186,6 +206,7 @@ def test_the_handbook_has_each_text() -> None:
         misplaced(of_slices, "…", is_slice=False),
         not_shared("…", is_slice=True),
         not_shared("…", is_slice=False),
+        misplaced_share(GPU, "…", is_slice=True),
         too_many("2"),
         crowded("main", ["…"]),
     )

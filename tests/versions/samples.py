@@ -77,6 +77,7 @@ def inventory() -> Inventory:
                 instances=held,
                 idle=(IdleInstance(Placement(6, 1), 19, "ns"),),
                 layout=GpuLayout("all-1g", (Placement(6, 1),)),
+                slice_sharing=ShareOffer(2, "hami-core"),
             ),
             *others,
             gpu(7, mig=False, brand="Nvidia", sharing=ShareOffer(4, UNENFORCED)),

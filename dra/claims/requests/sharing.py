@@ -7,11 +7,18 @@ from typing import Any
 
 from api.errors import InvalidObjectError
 from dra.claims.claims import ALL, Request
-from dra.claims.classes import GPU_CLASS, SHARE_CLASS, DeviceClass, looks_ours
+from dra.claims.classes import (
+    GPU_CLASS,
+    SHARE_CLASS,
+    SLICE_SHARE_CLASS,
+    DeviceClass,
+    looks_ours,
+)
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.sharing import (
     Sharing,
     misplaced,
+    misplaced_share,
     not_shared,
     sharing_of,
     states_share,
@@ -69,10 +76,11 @@ class RequestedSharing:
                 continue
             if fault := misplaced(found, device, is_slice=is_slice):
                 return fault
-            if name != SHARE_CLASS and states_share(
-                self._entries(choice), choice.name, self._driver
-            ):
+            kind = states_share(self._entries(choice), choice.name, self._driver)
+            if kind and name not in (SHARE_CLASS, SLICE_SHARE_CLASS):
                 return not_shared(device, is_slice=is_slice)
+            if fault := misplaced_share(kind, device, is_slice=is_slice):
+                return fault
         first = [request.choices[0] for request in requests]
         if by_mps and any(choice.mode == ALL for choice in first):
             return too_many("all that there are")

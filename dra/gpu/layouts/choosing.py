@@ -39,8 +39,8 @@ class Classes:
 class Choice:
     """Mode of a node, with its layout; ``problem`` says in words why it is not known.
 
-    ``entries`` are those of the layout called ``layout``; ``shares`` and ``hami_core`` are those of
-    the class. ``passing``: the problem ends by itself.
+    ``entries`` are those of the layout called ``layout``; ``shares``, ``slice_shares`` and
+    ``hami_core`` are those of the class. ``passing``: the problem ends by itself.
     """
 
     mode: str
@@ -50,6 +50,7 @@ class Choice:
     problem: str = ""
     shares: int = 1
     hami_core: str = ""
+    slice_shares: int = 1
     passing: bool = False
 
     def of_gpu(self, index: int, *, device: int, subsystem: int) -> LayoutEntry | None:
@@ -85,6 +86,7 @@ def choose(labels: Mapping[str, str], known: Classes, *, driver: str) -> Choice:
         node_class.mig_mode,
         shares=node_class.shares,
         hami_core=node_class.hami_core,
+        slice_shares=node_class.slice_shares,
     )
     if mode not in MODES:
         problem = f"label {mode_label(driver)}: {mode!r} is not allowed; allowed are: "

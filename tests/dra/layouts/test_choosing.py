@@ -15,7 +15,7 @@ KNOWN = Classes(
     {
         "default": NodeClass(mig_mode="switch"),
         "training": NodeClass("layout", "own", layouts={"own": OWN}),
-        "inference": NodeClass("whole"),
+        "inference": NodeClass("whole", slice_shares=3),
     },
     {"all": ALL, "own": ALL},
     {"broken": "broken.yaml: MigNodeClass: field 'mode': no"},
@@ -31,8 +31,11 @@ KNOWN = Classes(
         ({CLASS: "training"}, Choice("layout", "own", entries=OWN)),
         ({CLASS: "training", CONFIG: "all"}, Choice("layout", "all", entries=ALL)),
         ({CLASS: "training", MODE: "whole"}, Choice("whole")),
-        ({CLASS: "inference"}, Choice("whole")),
-        ({CLASS: "inference", CONFIG: "all"}, Choice("layout", "all", entries=ALL)),
+        ({CLASS: "inference"}, Choice("whole", slice_shares=3)),
+        (
+            {CLASS: "inference", CONFIG: "all"},
+            Choice("layout", "all", entries=ALL, slice_shares=3),
+        ),
     ],
 )
 def test_labels_go_before_the_class(labels: dict[str, str], expected: Choice) -> None:
