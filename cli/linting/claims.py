@@ -11,6 +11,7 @@ from api import config as opaque
 from api.errors import InvalidObjectError
 from cli.linting.documents import Document, Level, Path, Remark
 from cli.linting.fields import entries, mapping, text
+from dra.cel.questions import CostlySelectorError
 from dra.claims.allocation import MAX_RESULTS
 from dra.claims.classes import GPU_CLASS, names_driver
 from dra.gpu.names import DEFAULT_DRIVER
@@ -26,7 +27,11 @@ CheckSelector = Callable[[str], str]
 """Fault of a CEL expression; empty when it compiles, or cannot be checked here."""
 
 SelectsOthers = Callable[[tuple[str, ...]], bool]
-"""True if all expressions select a device of another driver; False where that cannot be told."""
+"""True if all expressions select a device of another driver; False where one does not compile.
+
+Raises:
+    CostlySelectorError: to find that out takes more than selectors may have.
+"""
 
 
 _MODES = ("ExactCount", "All")
@@ -97,14 +102,28 @@ def check_class(
     at = ("spec", "selectors")
     yield from _selectors(document, at, spec, check)
     texts = [text(mapping(s, "cel"), "expression") for _, s in entries(spec, "selectors")]
-    if any(names_driver(t, DEFAULT_DRIVER) for t in texts) and selects_others(tuple(texts)):
-        message = (
-            "it selects devices of other drivers too: kube-scheduler serves its claims, and this "
-            f"driver leaves them alone; have it select device.driver == '{DEFAULT_DRIVER}' alone"
-        )
+    if message := _others_remark(tuple(texts), selects_others):
         yield document.remark(Level.WARNING, at, message)
     for index, entry in entries(spec, "config"):
         yield from check_config(document, ("spec", "config", index), entry)
+
+
+def _others_remark(texts: tuple[str, ...], selects_others: SelectsOthers) -> str:
+    if not any(names_driver(text, DEFAULT_DRIVER) for text in texts):
+        return ""
+    try:
+        if not selects_others(texts):
+            return ""
+    except CostlySelectorError as error:
+        return (
+            "it cannot be found out whether it selects devices of other drivers too, and so this "
+            f"driver leaves its claims alone: {error}; begin its selector with device.driver == "
+            f"'{DEFAULT_DRIVER}' &&, or write it simpler"
+        )
+    return (
+        "it selects devices of other drivers too: kube-scheduler serves its claims, and this "
+        f"driver leaves them alone; have it select device.driver == '{DEFAULT_DRIVER}' alone"
+    )
 
 
 def check_config(document: Document, path: Path, entry: dict[str, Any]) -> Iterator[Remark]:

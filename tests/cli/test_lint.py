@@ -8,6 +8,7 @@ import pytest
 
 from cli.shell.program import main
 from tests.cli.conftest import Ran
+from tests.dra.hostile import busy
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -187,6 +188,7 @@ spec:
 WARNINGS = [
     (CLASS.replace("==", "!="), "selects devices of other drivers too"),
     (CLASS.replace("dev'", "dev' || true"), "selects devices of other drivers too"),
+    (CLASS.replace("dev'", f"dev' || {busy()}"), "cannot be found out whether it selects"),
     (POD.replace("claims: [{name: gpu}]", "{}") + TEMPLATE, "no container uses claim 'gpu'"),
     (POD.replace("claims: [{name: gpu}]", 'limits: {nvidia.com/mig-1g.5gb: "1"}'), "extended"),
     (POD.replace("Name: t", "Name: other") + TEMPLATE, "no pod in these files names it"),

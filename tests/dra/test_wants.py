@@ -9,6 +9,7 @@ import pytest
 from dra.cel.cel import Selectors
 from dra.cel.kinds.asked import UnansweredError
 from dra.cel.kinds.kinds import Kinds
+from dra.cel.questions import Answer
 from dra.claims.claims import read_claim
 from dra.claims.classes import (
     generated_classes,
@@ -180,6 +181,27 @@ def test_whose_a_claim_is_may_not_be_known_yet() -> None:
         question = unknown.value.question
         kinds.learn(question, Selectors().answer(question.job))
     assert reader.concerns(asked)
+
+
+def test_a_class_of_which_it_takes_too_much_to_find_out_whose_it_is_gets_nothing() -> None:
+    costly = device_class("costly", f"'{DRIVER}' in device.attributes || [1].exists(x, x > 0)")
+    classes = {"costly": read_class(costly, DRIVER)}
+    kinds = Kinds()
+    reader = Reader(DRIVER, kinds, classes)
+    asked = read_claim(versioned(claim("c", request("r", "costly"))))
+    answers = [Answer(), Answer(error="it takes more than 0.25 s", costly=True)]
+    for answer in answers:
+        with pytest.raises(UnansweredError) as unknown:
+            reader.read(asked)
+        kinds.learn(unknown.value.question, answer)
+    found = reader.read(asked)
+    assert isinstance(found, Obstacle)
+    assert found.reason is Reason.COSTLY_SELECTOR
+    assert found.message == (
+        "DeviceClass 'costly' is left alone, as it cannot be found out whether it selects devices "
+        "of other drivers too: it takes more than 0.25 s; begin its selector with "
+        f"device.driver == '{DRIVER}' &&, or write it simpler"
+    )
 
 
 def test_a_class_called_like_a_generated_one_is_missed_and_the_existing_ones_named() -> None:

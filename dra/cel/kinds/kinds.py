@@ -59,6 +59,7 @@ class Kinds:
 
         Raises:
             SelectorError: an expression does not compile.
+            CostlySelectorError: to compile or to try them takes more than they may have.
         """
         found = self._answers.others(expressions, driver)
         if found is not None:

@@ -10,7 +10,7 @@ from dra.cel.kinds.asked import Expressions, Question
 from dra.cel.kinds.gputable import GpuTable
 from dra.cel.kinds.offers import GpuKind, Offer
 from dra.cel.kinds.strangers import reads_unknown
-from dra.cel.questions import Answer, GpuIdentity
+from dra.cel.questions import Answer, CostlySelectorError, GpuIdentity
 from dra.common.cache import BoundedCache
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class KnownAnswers:
             _BYTES, weigh=_table_weight
         )
         self._numbers: dict[tuple[GpuKind, GpuIdentity], int] = {}
-        self._others: BoundedCache[tuple[Expressions, str], bool] = BoundedCache(_CLASSES)
+        self._others: BoundedCache[tuple[Expressions, str], bool | str] = BoundedCache(_CLASSES)
 
     def facts(self, expression: str) -> Answer | None:
         """Facts about one expression: whether it compiles, and tells GPUs apart."""
@@ -83,8 +83,15 @@ class KnownAnswers:
         return known.value.get(self._number(kind, gpu)) if known is not None else None
 
     def others(self, expressions: Expressions, driver: str) -> bool | None:
-        """True if they select devices of other drivers than ``driver``."""
-        return self._others.find((expressions, driver))
+        """True if they select devices of other drivers than ``driver``.
+
+        Raises:
+            CostlySelectorError: to find that out takes more than a selector may have.
+        """
+        found = self._others.find((expressions, driver))
+        if isinstance(found, str):
+            raise CostlySelectorError(found)
+        return found
 
     def put_others(self, expressions: Expressions, driver: str, *, selected: bool) -> None:
         """Take it that they select, or do not select, devices of other drivers."""
@@ -100,7 +107,9 @@ class KnownAnswers:
     def learn(self, question: Question, answer: Answer) -> None:
         """Take the answer to a question."""
         expressions, kind = question.expressions, question.kind
-        if question.driver:
+        if question.driver and answer.costly:
+            self._others.put((expressions, question.driver), answer.error)
+        elif question.driver:
             failed = any(selected.error for selected in answer.selected)
             chosen = any(selected.devices for selected in answer.selected)
             unknown = failed and reads_unknown(expressions, question.driver)

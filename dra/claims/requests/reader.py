@@ -37,6 +37,7 @@ class Checker(Protocol):
 
         Raises:
             SelectorError: an expression does not compile.
+            CostlySelectorError: to find that out takes more than a selector may have.
         """
 
 
@@ -45,7 +46,8 @@ class Reader:
 
     A class is ours if its selectors name our driver and select no other driver's devices: the
     requests of any other may be served by kube-scheduler, and are left to it. A class that does not
-    compile is ours if it names us, so that somebody says so.
+    compile, or of which it takes too much to find that out, is ours if it names us, so that
+    somebody says so; nothing is allocated for it.
 
     What equal claims want is worked out once, as long as the classes stay as they are. What
     ``selectors`` raises besides SelectorError goes through, and nothing is remembered then: whose a
@@ -104,6 +106,7 @@ class Reader:
             return obstacle
         choices = tuple(tuple(self._want(r, placements) for r in q.choices) for q in claim.requests)
         obstacle = self._bad_selector(want for alternatives in choices for want in alternatives)
+        obstacle = obstacle or self._unjudged(claim)
         if obstacle is not None:
             return obstacle
         return ClaimWants(
@@ -132,6 +135,20 @@ class Reader:
                         f"request {want.request!r} or its class {want.class_name!r}: "
                         f"the CEL expression does not compile: {error}; in: {expression[:200]}",
                     )
+        return None
+
+    def _unjudged(self, claim: Claim) -> Obstacle | None:
+        """A class of ``claim`` of which it cannot be found out whether it selects others' too."""
+        for name in dict.fromkeys(r.class_name for r in _exact_requests(claim)):
+            try:
+                self._selectors.selects_others(self._classes[name].selectors, self._driver)
+            except CostlySelectorError as error:
+                return Obstacle(
+                    Reason.COSTLY_SELECTOR,
+                    f"DeviceClass {name!r} is left alone, as it cannot be found out whether it "
+                    f"selects devices of other drivers too: {error}; begin its selector with "
+                    f"device.driver == '{self._driver}' &&, or write it simpler",
+                )
         return None
 
     def _ownership(self, claim: Claim) -> Obstacle | bool | None:
