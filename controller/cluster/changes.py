@@ -17,6 +17,7 @@ from dra.common.resources import (
     PODS,
     RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     STORAGE_CLASSES,
     Obj,
     Resource,
@@ -29,8 +30,8 @@ _log = logging.getLogger(__name__)
 MIRRORED = (DEVICE_CLASSES, NODES, MIG_NODES, RESOURCE_CLAIMS, PODS)
 """Resources that are mirrored while leading."""
 
-OPTIONAL = (*VOLUMES, NAMESPACES, RESOURCE_CLAIM_TEMPLATES)
-"""Mirrored where that is allowed; of templates those that the controller made."""
+OPTIONAL = (*VOLUMES, NAMESPACES, RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES)
+"""Mirrored where that is allowed: templates that the controller made, slices of other drivers."""
 
 
 POD_GROUPS = tuple(tuple(map(kind.at_version, kind.versions)) for kind in KINDS)
@@ -88,6 +89,7 @@ _SETTERS: dict[Resource, Callable[[Cluster, Obj], None]] = {
     STORAGE_CLASSES: lambda cluster, obj: cluster.volumes.set_class(obj),
     NAMESPACES: Cluster.set_namespace,
     RESOURCE_CLAIM_TEMPLATES: lambda cluster, obj: cluster.templates.set(obj),
+    RESOURCE_SLICES: Cluster.set_slice,
     **{resource: _set_group(resource) for of_kind in POD_GROUPS for resource in of_kind},
 }
 _REMOVERS: dict[Resource, Callable[[Cluster, Obj], None]] = {
@@ -101,5 +103,6 @@ _REMOVERS: dict[Resource, Callable[[Cluster, Obj], None]] = {
     STORAGE_CLASSES: lambda cluster, obj: cluster.volumes.remove_class(_name(obj)),
     NAMESPACES: lambda cluster, obj: cluster.remove_namespace(_name(obj)),
     RESOURCE_CLAIM_TEMPLATES: lambda cluster, obj: cluster.templates.remove(_key(obj)),
+    RESOURCE_SLICES: lambda _cluster, _obj: None,  # where less is offered, nobody need be tried
     **{resource: _remove_group(resource) for of_kind in POD_GROUPS for resource in of_kind},
 }

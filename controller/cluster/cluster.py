@@ -129,6 +129,10 @@ class Cluster:
         for key in self._claims.keys_of(reserved.claims if reserved is not None else ()):
             self._pods.touch(key)
 
+    def set_slice(self, obj: Obj) -> None:
+        """A ResourceSlice of another driver was added or changed."""
+        self._effects.others.add(obj["spec"]["nodeName"])
+
     # -- classes
 
     def set_class(self, obj: Obj) -> None:

@@ -25,7 +25,8 @@ class Effects:
     that may be any node. ``classes``: the generated DeviceClasses may be out of date,
     ``templates``: those of limits may lack, and ``labels``: those of these nodes may be out of
     date. ``reserved``: nodes whose MigNodes reserve something else than before. ``nodes`` are those
-    that kube-scheduler may judge differently now, ``failures`` those that tell anew which Prepares
+    that kube-scheduler may judge differently now, ``others`` those where another driver may offer
+    something else than before, empty for any, ``failures`` those that tell anew which Prepares
     failed; what is gone is named by UID. ``bound`` are those of ``pods`` that had no node before.
     """
 
@@ -33,6 +34,7 @@ class Effects:
     claims: set[ObjectKey] = field(default_factory=set)
     bound: set[ObjectKey] = field(default_factory=set)
     nodes: set[str] = field(default_factory=set)
+    others: set[str] = field(default_factory=set)
     failures: set[str] = field(default_factory=set)
     gone_pods: set[str] = field(default_factory=set)
     gone_claims: set[str] = field(default_factory=set)

@@ -76,8 +76,7 @@ class Consequences:
         effects = self._cluster.take_effects()
         for taken in effects.taken_back:
             self._refuse(taken)
-        for node in effects.nodes:
-            self._exclusions.ease(node)
+        self._doubt_refusals(effects)
         for node in effects.failures:
             self._failed_gpus.note(node)
         self._reservations.note(effects.reserved)
@@ -98,6 +97,14 @@ class Consequences:
         self._node_classes.note(effects)
         self._make_room(effects)
         return True
+
+    def _doubt_refusals(self, effects: Effects) -> None:
+        """Nodes that kube-scheduler refused may suit now."""
+        for node in effects.nodes:
+            self._exclusions.ease(node)
+        for node in effects.others:
+            if renewed := self._exclusions.renew(node):
+                self._cluster.make_room(*renewed)
 
     def _pod_changed(self, key: ObjectKey, *, is_bound_now: bool) -> None:
         pod = self._cluster.pods.get(key)

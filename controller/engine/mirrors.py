@@ -18,7 +18,7 @@ from controller.cluster.cluster import Cluster
 from controller.cluster.trimming.trimming import Trimmer, remembering
 from controller.engine.inbox import Inbox
 from dra.claims.classes import generated_label
-from dra.common.resources import RESOURCE_CLAIM_TEMPLATES, Resource
+from dra.common.resources import RESOURCE_CLAIM_TEMPLATES, RESOURCE_SLICES, Resource
 from dra.kube.client.served import first_served
 from dra.kube.client.transport import KubeApi
 from dra.kube.mirror.reflector import Change, Reflector
@@ -46,6 +46,7 @@ class Mirrors:
                 self._api,
                 resource,
                 label_selector=_selector(resource, self._driver),
+                field_selector=_fields(resource, self._driver),
                 on_event=_deliver(inbox, resource),
                 on_listed=partial(inbox.put, resource, None),
                 keep=Trimmer(resource, self._driver),
@@ -119,6 +120,11 @@ class Mirrors:
 def _selector(resource: Resource, driver: str) -> str:
     """Labels of the objects that are mirrored; of templates those that the controller made."""
     return f"{generated_label(driver)}=true" if resource == RESOURCE_CLAIM_TEMPLATES else ""
+
+
+def _fields(resource: Resource, driver: str) -> str:
+    """Fields of the objects that are mirrored; of slices those of other drivers."""
+    return f"spec.driver!={driver}" if resource == RESOURCE_SLICES else ""
 
 
 def _deliver(inbox: Inbox, resource: Resource) -> Callable[[Change], None]:

@@ -7,7 +7,8 @@ each further one, and does not forgive: nodes that change all the time must not 
 
 What one pod was refused, its like are: a template is tried first where one of it was bound, or
 neither the node nor one of its zone or kind was refused, then where of the zone and kind as many
-nodes took one as were refused, and then on nodes that were not.
+nodes took one as were refused, and then on nodes that were not. A refusal says less once another
+driver offers something else there: it may have been for that.
 """
 
 from __future__ import annotations
@@ -40,9 +41,17 @@ REASON = "kube-scheduler took an allocation there back; left out for a while"
 
 @dataclass(slots=True)
 class _Refusal:
+    """``is_old``: another driver offers something else there since."""
+
     at: float
     until: float
     backoff: Backoff
+    is_old: bool = False
+
+    def ease(self) -> None:
+        """Let the node in again soon."""
+        soon = SHORTEST_SECONDS * 2.0 ** min(self.backoff.failures - 1, 16)
+        self.until = min(self.until, self.at + soon)
 
 
 class Exclusions:
@@ -96,8 +105,22 @@ class Exclusions:
         for nodes in self._refusals.values():
             refusal = nodes.get(node)
             if refusal is not None:
-                soon = SHORTEST_SECONDS * 2.0 ** min(refusal.backoff.failures - 1, 16)
-                refusal.until = min(refusal.until, refusal.at + soon)
+                refusal.ease()
+
+    def renew(self, node: str) -> set[str]:
+        """Another driver offers something else on ``node``, or on any without one.
+
+        It is let in again soon, and not tried last any more. Returns those that had been refused.
+        """
+        found: set[str] = set()
+        for nodes in self._refusals.values():
+            for name in (node,) if node else nodes:
+                refusal = nodes.get(name)
+                if refusal is not None:
+                    refusal.ease()
+                    refusal.is_old = True
+                    found.add(name)
+        return found
 
     def bound(self, template: str, node: str) -> None:
         """A pod of a template was bound to ``node``: it suits, whatever was before."""
@@ -113,7 +136,9 @@ class Exclusions:
 
         ``nodes`` are all that there are. Nothing is yielded where there was no refusal.
         """
-        refused = self._refusals.get(template, {}).keys() & nodes.keys()
+        known = self._refusals.get(template, {})
+        old = {name for name, refusal in known.items() if refusal.is_old} & nodes.keys()
+        refused = known.keys() & nodes.keys() - old
         taken = self._taken.get(template, set()) & nodes.keys()
         if not refused:
             return
@@ -122,7 +147,7 @@ class Exclusions:
         left = nodes.keys() - refused
         untouched = {n for n in left if not any(refusals[p] for p in _places(nodes[n]))}
         mixed = {n for n in left if all(refusals[p] <= more[p] for p in _places(nodes[n]))}
-        first = (left & taken) | untouched
+        first = (left & taken) | untouched | old
         for suit in dict.fromkeys((frozenset(first), frozenset(first | mixed), frozenset(left))):
             if suit:
                 yield nodes.keys() - suit

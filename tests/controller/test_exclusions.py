@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controller.queue import exclusions as module
-from controller.queue.exclusions import REASON, Exclusions
+from controller.queue.exclusions import REASON, TOPOLOGIES, Exclusions
 from controller.queue.worklist import WorkList
 from dra.allocator.fleet.numbering import Numbering
 from dra.pods.nodefit import NodeFacts
@@ -60,6 +60,27 @@ def test_a_changed_node_is_let_in_again_soon_but_not_at_once_and_not_forgiven() 
     now.time += 1.1
     assert set(exclusions.excluded("pod")) == {"node-b"}
     assert exclusions.refuse("pod", "node-a") == 10
+
+
+@pytest.mark.parametrize("changed", ["b", ""])
+def test_where_another_driver_offers_something_else_is_tried_again_soon_and_first(
+    changed: str,
+) -> None:
+    now = Hand()
+    exclusions = Exclusions(now)
+    nodes = {name: NodeFacts(name, {TOPOLOGIES[0]: "z"}) for name in ("a", "b", "c")}
+    for node in ("b", "b", "a"):
+        now.time += 1
+        exclusions.refuse("t", node)
+    assert exclusions.renew("c") == set()
+    assert next(exclusions.tried_last("t", nodes)) == {"a", "b"}
+    assert exclusions.renew(changed) == ({"b"} if changed else {"a", "b"})
+    assert set(exclusions.excluded("t")) == {"a", "b"}
+    now.time += 1.1
+    assert set(exclusions.excluded("t")) == ({"a"} if changed else set())
+    assert next(exclusions.tried_last("t", nodes), set()) == ({"a", "c"} if changed else set())
+    assert exclusions.refuse("t", "b") == 20
+    assert next(exclusions.tried_last("t", nodes)) == ({"a", "b"} if changed else {"b", "c"})
 
 
 def test_what_is_refused_one_pod_is_not_refused_another() -> None:

@@ -10,7 +10,14 @@ import pytest
 from controller.cluster.trimming.trimming import Trimmer, remembering
 from dra.claims.claims import read_claim
 from dra.claims.conditions import PREPARE_FAILED, failed_prepare
-from dra.common.resources import MIG_NODES, NODES, PODS, RESOURCE_CLAIMS, Obj
+from dra.common.resources import (
+    MIG_NODES,
+    NODES,
+    PODS,
+    RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
+    Obj,
+)
 from dra.kube.mirror.store import Store
 from dra.pods.company.terms import Company, NodeTerm, PodTerm, Spread
 from dra.pods.pods import Pod, read_pod
@@ -257,3 +264,23 @@ def test_of_nodes_the_mirror_remembers_only_which_they_are(resource: Any) -> Non
 @pytest.mark.parametrize("body", [{"metadata": {}, "spec": {"containers": [None]}}, {}])
 def test_what_is_not_as_it_should_be_is_left_to_be_complained_of(body: Obj) -> None:
     assert Trimmer(PODS, DRIVER)(body) is body
+
+
+def test_of_a_slice_of_another_driver_only_what_it_offers_counts() -> None:
+    store = Store(remembering(RESOURCE_SLICES))
+    trim = Trimmer(RESOURCE_SLICES, DRIVER)
+    spec: Obj = {"driver": "tape.example.com", "nodeName": "node-a", "devices": [{"name": "t0"}]}
+
+    def changes(version: str, **changed: Any) -> int:
+        metadata = {"name": "s", "uid": "u", "resourceVersion": version}
+        pool = {"name": "p", "generation": int(version)}
+        body = {"metadata": metadata, "spec": {**spec, "pool": pool, **changed}}
+        return len(store.put(trim(body)))
+
+    assert changes("1") == 1
+    assert changes("2") == 0
+    assert changes("3", devices=[{"name": "t0"}, {"name": "t1"}]) == 1
+    known = store.get("s")
+    assert known is not None
+    assert known["spec"]["nodeName"] == "node-a"
+    assert trim({"metadata": {"name": "s"}, "spec": {"allNodes": True}})["spec"]["nodeName"] == ""

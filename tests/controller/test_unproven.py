@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from controller.cluster.trimming.slice_trimming import trim_slice
 from controller.lifecycle.hindered import FIRST_SECONDS, GRACE_SECONDS
 from controller.queue.unproven import PATIENCE_SECONDS
 from dra.common.resources import Obj
@@ -127,6 +128,24 @@ def test_pods_without_an_owner_that_ask_the_same_learn_from_each_other() -> None
         site.round()
         assert site.bench.time < began + 10, f"{site.bound} of 12"
     assert 12 <= site.allocations <= 15
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_what_they_learnt_is_forgotten_when_the_other_driver_offers_something_else(
+    *, told: bool
+) -> None:
+    site = Site({"a": 0, "b": 0})
+    site.start(3, owner="")
+    began = site.bench.time
+    while site.bench.time < began + 100:
+        site.round(seconds=1.0)
+    site.tapes["a"] = 7
+    if told:
+        spec = {"driver": "tape.example.com", "nodeName": "a", "devices": [{"name": "t"}]}
+        site.bench.cluster.set_slice(trim_slice({"metadata": {"name": "s"}, "spec": spec}))
+    while site.bound < 3 and site.bench.time < began + 150:
+        site.round(seconds=1.0)
+    assert site.bound == (3 if told else 0)
 
 
 def test_one_goes_ahead_and_what_is_proven_lets_more_go_at_a_time() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from controller.cluster.trimming.slice_trimming import trim_slice
 from controller.cluster.trimming.volume_trimming import TRIMMERS
 from dra.claims.claims import (
     ALLOCATED_BY,
@@ -32,6 +33,7 @@ from dra.common.resources import (
     NODES,
     PODS,
     RESOURCE_CLAIMS,
+    RESOURCE_SLICES,
     Obj,
     Resource,
 )
@@ -107,6 +109,7 @@ class Trimmer:
             PODS: self._pod,
             RESOURCE_CLAIMS: self._claim,
             DEVICE_CLASSES: self._class,
+            RESOURCE_SLICES: trim_slice,
             **TRIMMERS,
             **_POD_GROUPS,
         }.get(resource, lambda obj: obj)

@@ -23,6 +23,7 @@ def test_the_controller_reads_volumes_and_namespaces_and_writes_none(controller:
         "/api/v1/persistentvolumeclaims",
         "/api/v1/namespaces",
         "/apis/storage.k8s.io/v1/storageclasses",
+        "/apis/resource.k8s.io/v1/resourceslices",
     ):
         assert controller.request("GET", path)["kind"].endswith("List")
     body = {"metadata": {"name": "mine"}, "spec": {"accessModes": ["ReadWriteOnce"]}}
