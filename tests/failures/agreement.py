@@ -19,7 +19,7 @@ from sim.nvml.files import host
 from sim.nvml.files.nvidia_smi import time_slice
 from sim.nvml.state import Gpu, GpuInstance
 from tests.failures.daemonpods import NAMESPACE
-from tests.failures.plant import DRIVER, Site
+from tests.failures.site import DRIVER, Site
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,8 @@ from tests.failures.agreement import (
     slices_made,
 )
 from tests.failures.disk import Disk
-from tests.failures.plant import DRIVER, Plant, Site
+from tests.failures.plant import Plant
+from tests.failures.site import DRIVER, Site
 from tests.failures.steps import KilledError, Step, StepRecorder, hooked
 
 TARGET = ("gpu-0-mig-1g5gb-19-4",)

@@ -15,7 +15,8 @@ import sim.nvml
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import MigDevice, parse_device
-from tests.failures.plant import WITHIN_SECONDS, Plant, Site
+from tests.failures.plant import WITHIN_SECONDS, Plant
+from tests.failures.site import Site
 from tests.failures.steps import StepRecorder, hooked
 from tests.folders import MEMORY
 

@@ -15,7 +15,8 @@ import pytest
 
 from dra.gpu.inventory import ClaimRef
 from tests.failures.agreement import check_claim, check_settled, entries, own_instances
-from tests.failures.plant import DRIVER, Plant, Site
+from tests.failures.plant import Plant
+from tests.failures.site import DRIVER, Site
 from tests.failures.steps import Step, StepRecorder, full_disk, hooked
 
 CLAIMS = {

@@ -11,7 +11,8 @@ import pytest
 
 from sim.nvml.faults import Fault
 from tests.failures.agreement import check_claim, check_settled, entries
-from tests.failures.plant import Plant, Site
+from tests.failures.plant import Plant
+from tests.failures.site import Site
 from tests.failures.steps import Step, StepRecorder, hooked
 
 TWO_SLICES = ("gpu-0-mig-1g5gb-19-4", "gpu-1-mig-2g10gb-14-0")

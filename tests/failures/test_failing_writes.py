@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.failures.agreement import check_settled, own_instances
-from tests.failures.plant import Plant, Site
+from tests.failures.plant import Plant
+from tests.failures.site import Site
 from tests.failures.steps import Step, StepRecorder, hooked
 
 TWO_SLICES = ("gpu-0-mig-1g5gb-19-4", "gpu-1-mig-2g10gb-14-0")

@@ -15,7 +15,8 @@ from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from sim.nvml.files import host
 from tests.failures.agreement import check_foreign, check_settled, entries
-from tests.failures.plant import Plant, Site
+from tests.failures.plant import Plant
+from tests.failures.site import Site
 from tests.failures.steps import KilledError, Step, StepRecorder, hooked
 
 DEVICE = "gpu-0-mig-3g20gb-9-4"

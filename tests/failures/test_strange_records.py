@@ -15,7 +15,8 @@ import pytest
 
 from kubeletplugin.journal.journalfile import _checksum as checksum
 from tests.failures.agreement import check_claim, check_foreign
-from tests.failures.plant import Plant, Site
+from tests.failures.plant import Plant
+from tests.failures.site import Site
 from tests.failures.steps import StepRecorder, hooked
 
 ODD = ("gpu-0-mig-1g5gb-19-4",)

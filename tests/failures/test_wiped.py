@@ -13,7 +13,8 @@ from dra.gpu.inventory import ClaimRef
 from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from tests.failures.agreement import check_settled, entries
-from tests.failures.plant import Plant, Site
+from tests.failures.plant import Plant
+from tests.failures.site import Site
 from tests.failures.steps import StepRecorder, hooked
 
 DEVICE = "gpu-0-mig-3g20gb-9-4"
