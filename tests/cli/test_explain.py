@@ -9,7 +9,8 @@ import pytest
 from dra.common.resources import PODS, RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
 from tests.cli.conftest import Mig
-from tests.cli.situations import LEADS, SITUATIONS, WAITS, Situation, all_taken
+from tests.cli.obstacles import WAITS, all_taken
+from tests.cli.situations import LEADS, SITUATIONS, Situation
 from tests.cli.world import World
 from tests.controller.objects import gpu, instance, pod, request
 

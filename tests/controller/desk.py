@@ -7,7 +7,8 @@ from typing import Any
 
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.kube.errors import ConflictError, KubeError
-from tests.controller.bench import Bench, from_the_second
+from tests.controller.bench import Bench
+from tests.controller.fakeapi import from_the_second
 from tests.controller.objects import claim, gpu, instance, mignode, node, pod, request
 
 STATUS = "resourceclaims/status"

@@ -9,8 +9,9 @@ import pytest
 from controller.writing.leader_requests import NotLeadingError
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.kube.errors import ConflictError, ForbiddenError, InvalidError, KubeError, UnavailableError
-from tests.controller.bench import Bench, once
+from tests.controller.bench import Bench
 from tests.controller.desk import at_desk, served_half, settle
+from tests.controller.fakeapi import once
 from tests.controller.objects import claim, device_class, pod, request, versioned
 
 STATUS = "resourceclaims/status"

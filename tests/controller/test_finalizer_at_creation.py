@@ -12,7 +12,8 @@ from dra.claims.claims import SCHEDULER_FINALIZER, read_claim
 from dra.claims.reasons import Reason
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.kube.errors import InvalidError, KubeError, UnavailableError
-from tests.controller.bench import Bench, own_allocation
+from tests.controller.bench import Bench
+from tests.controller.fakeapi import own_allocation
 from tests.controller.objects import DRIVER, FINALIZER, claim, gpu, instance, mignode, pod, request
 
 CLAIM, STATUS = "resourceclaims", "resourceclaims/status"

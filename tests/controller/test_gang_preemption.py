@@ -9,7 +9,7 @@ import pytest
 from dra.common.resources import PODS, Obj
 from dra.kube.errors import ConflictError
 from tests.controller.bench import Bench
-from tests.controller.test_gangs import create, held, refuse, told
+from tests.controller.gangpods import create, held, refuse, told
 from tests.controller.test_preemption import other, site
 
 

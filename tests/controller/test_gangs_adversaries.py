@@ -14,8 +14,8 @@ from controller.serving.gangs.refusals import REST
 from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
 from dra.gangs.podgroups import KUBERNETES
 from tests.controller.bench import Bench
+from tests.controller.gangpods import NODES, create, group, grouped, held, told
 from tests.controller.objects import claim, pod, request
-from tests.controller.test_gangs import NODES, create, group, grouped, held, told
 from tests.controller.test_gangs_hostile import Counted, single
 from tests.controller.test_overtaking import Stream
 

@@ -11,8 +11,8 @@ from dra.gangs.decision import GangDecision
 from dra.gangs.membership import NAME_LABEL
 from dra.kube.errors import ConflictError
 from tests.controller.bench import Bench
+from tests.controller.gangpods import create, delete, held, refuse
 from tests.controller.objects import claim, node, pod, request
-from tests.controller.test_gangs import create, delete, held, refuse
 from tests.controller.test_held_back import HOUR, big, for_ever, idle_share, with_two_gpus
 from tests.controller.test_overtaking import Stream
 

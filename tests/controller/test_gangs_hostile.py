@@ -8,8 +8,8 @@ from controller.serving.gangs.counts import GangCounts
 from dra.gangs.decision import GangDecision
 from dra.pods.pods import Pod
 from tests.controller.bench import Bench
+from tests.controller.gangpods import create, held, told
 from tests.controller.objects import claim, pod, request
-from tests.controller.test_gangs import create, held, told
 
 
 class Counted:

@@ -14,8 +14,9 @@ from dra.kube.errors import (
     ObjectNotFoundError,
     UnavailableError,
 )
-from tests.controller.bench import Bench, once
+from tests.controller.bench import Bench
 from tests.controller.desk import STATUS, Desk, at_desk, settle, wants, watch
+from tests.controller.fakeapi import once
 from tests.controller.objects import claim
 
 NO_ANSWER = UnavailableError("no answer")

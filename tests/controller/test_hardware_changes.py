@@ -8,7 +8,8 @@ import pytest
 
 from dra.common.resources import Obj
 from dra.kube.errors import InvalidError, UnavailableError
-from tests.controller.bench import Bench, once
+from tests.controller.bench import Bench
+from tests.controller.fakeapi import once
 from tests.controller.objects import (
     claim,
     device_class,

@@ -6,7 +6,8 @@ import copy
 
 from dra.common.resources import NODES, Obj
 from dra.kube.errors import ConflictError, UnavailableError
-from tests.controller.bench import Bench, once
+from tests.controller.bench import Bench
+from tests.controller.fakeapi import once
 from tests.controller.objects import DRIVER, mignode, node
 
 MARK = f"{DRIVER}/labels"

@@ -10,7 +10,8 @@ import pytest
 from controller.lifecycle.nominations import FIRST_SECONDS, GRACE_SECONDS
 from dra.common.resources import PODS, Obj
 from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
-from tests.controller.bench import Bench, from_the_second, once
+from tests.controller.bench import Bench
+from tests.controller.fakeapi import from_the_second, once
 from tests.controller.objects import claim, mignode, node, pod, versioned
 
 TOLD = ["pods/status", "pods/status"]

@@ -14,7 +14,8 @@ from dra.gpu.inventory import ClaimRef, FailedClaim, Gpu, Instance
 from dra.gpu.mignode import to_mignode
 from dra.gpu.names import prepare_retry
 from dra.kube.errors import UnavailableError
-from tests.controller.bench import Bench, once
+from tests.controller.bench import Bench
+from tests.controller.fakeapi import once
 from tests.controller.objects import (
     DRIVER,
     allocated,

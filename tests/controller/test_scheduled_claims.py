@@ -12,7 +12,8 @@ from controller.cluster.trimming.trimming import Trimmer
 from dra.claims.node_label import node_label
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.kube.errors import UnavailableError
-from tests.controller.bench import Bench, once, own_allocation
+from tests.controller.bench import Bench
+from tests.controller.fakeapi import once, own_allocation
 from tests.controller.objects import DRIVER, allocated, claim, versioned
 
 LABEL = node_label(DRIVER)

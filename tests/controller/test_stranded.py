@@ -9,7 +9,8 @@ import pytest
 from dra.claims.claims import SCHEDULER_FINALIZER
 from dra.claims.conditions import PREPARE_FAILED
 from dra.common.resources import RESOURCE_CLAIMS, Obj
-from tests.controller.bench import Bench, own_allocation
+from tests.controller.bench import Bench
+from tests.controller.fakeapi import own_allocation
 from tests.controller.objects import (
     DRIVER,
     FINALIZER,

@@ -7,7 +7,8 @@ import pytest
 from dra.common.resources import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, Obj
 from dra.kube.errors import ForbiddenError, InvalidError, KubeError
 from dra.limits.templates import template
-from tests.controller.bench import Bench, once
+from tests.controller.bench import Bench
+from tests.controller.fakeapi import once
 from tests.controller.objects import DRIVER, mignode, node, pod
 
 TEMPLATES = RESOURCE_CLAIM_TEMPLATES.plural

@@ -11,7 +11,8 @@ from controller.lifecycle.hindered import FIRST_SECONDS, GRACE_SECONDS
 from controller.queue.unproven import PATIENCE_SECONDS
 from dra.common.resources import Obj
 from dra.kube.errors import InvalidError, KubeError
-from tests.controller.bench import Bench, once
+from tests.controller.bench import Bench
+from tests.controller.fakeapi import once
 from tests.controller.objects import claim, device_class, mignode, node, pod, request
 
 STATUS = "resourceclaims/status"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -20,10 +20,7 @@ from dra.claims.node_label import label_of, node_label
 from dra.common.resources import MIG_NODES, NODES, RESOURCE_CLAIMS, Obj, Resource
 from dra.gpu.inventory import AllocatorKind, ClaimRef
 from dra.gpu.mignode import to_mignode
-from dra.kube.client.http import HttpClient, Page
 from dra.kube.client.transport import KubeApi
-from dra.kube.connect.configured import open_connection
-from dra.kube.errors import KubeError, UnavailableError
 from dra.resourceslices.overhead import Overhead
 from kubeletplugin.daemon.daemon import Daemon
 from kubeletplugin.host.options import BindingConditions, Options
@@ -31,39 +28,10 @@ from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.journal import Entry, Journal
 from kubeletplugin.telemetry.telemetry import Telemetry
 from sim.nvml.machine import Machine
+from tests.kubeletplugin.pluginhttp import PluginHttp
 from tests.waiting import PATIENCE, wait_for
 
 DRIVER = "mig.dra.dev"
-
-
-class PluginHttp(HttpClient):
-    """The plugin's real client; ``writes`` are its requests that change something.
-
-    ``down`` cuts the network. ``refuse`` may name an error to answer a request with instead.
-    """
-
-    def __init__(self, kubeconfig: Path) -> None:
-        connection = open_connection(str(kubeconfig), pool_size=8)
-        super().__init__(connection, user_agent="tests/plugin", timeout_seconds=30.0)
-        self.writes: list[tuple[str, str]] = []
-        self.down = False
-        self.refuse: Callable[[str, str], KubeError | None] = lambda method, path: None
-
-    def call(self, method: str, path: str, **more: Any) -> Obj:
-        self._reach(method, path)
-        if method != "GET":
-            self.writes.append((method, path))
-        return super().call(method, path, **more)
-
-    def page(self, path: str, **more: Any) -> tuple[Page, int]:
-        self._reach("GET", path)
-        return super().page(path, **more)
-
-    def _reach(self, method: str, path: str) -> None:
-        if self.down:
-            raise UnavailableError(f"{method} {path}: connection refused")
-        if error := self.refuse(method, path):
-            raise error
 
 
 class Rig:

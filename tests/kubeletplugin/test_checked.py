@@ -9,8 +9,8 @@ import sys
 from kubeletplugin.check.items import Item
 from kubeletplugin.check.report import Mark, Report, decode
 from kubeletplugin.journal.ownership import owned_at_once
+from tests.kubeletplugin.lettinggo import drain, let_go, resume
 from tests.kubeletplugin.rig import Rig
-from tests.kubeletplugin.test_letgo import drain, let_go, resume
 from tests.kubeletplugin.test_managers import reasons
 from tests.waiting import PATIENCE, wait_for
 

@@ -1,4 +1,4 @@
-"""A drained GPU, or a node that is to pause, is let go of: it can be reset under the plugin."""
+"""A drained GPU, or node, is let go of: it can be reset under the plugin."""
 
 from __future__ import annotations
 
@@ -7,51 +7,27 @@ from collections.abc import Callable
 
 import pytest
 
-from dra.common.resources import MIG_NODES
-from kubeletplugin.gpus.neighbours.pausing import pause_of
 from kubeletplugin.nvml.xids import RESET_XIDS
 from sim.nvml.codes import Return
 from sim.nvml.gpus.clients import HeldError
 from sim.nvml.machine import GpuSpec
 from sim.nvml.variants import OTHERS
 from tests.kubeletplugin.conftest import A100
+from tests.kubeletplugin.lettinggo import (
+    FIRST,
+    LET_GO,
+    SECOND,
+    drain,
+    held,
+    let_go,
+    message,
+    resume,
+)
 from tests.kubeletplugin.rig import Rig
-from tests.kubeletplugin.test_managers import label, reasons
+from tests.kubeletplugin.test_managers import reasons
 from tests.kubeletplugin.test_reclaim import events
 from tests.kubeletplugin.test_verdicts import verdict
-from tests.kubeletplugin.test_views import view
 from tests.waiting import wait_for
-
-FIRST, SECOND = "gpu-0-mig-1g5gb-19-4", "gpu-1-mig-1g5gb-19-0"
-LET_GO = "GpuLetGo"
-CLIENT = "nvidia.com/gpu.deploy.client"
-UPGRADE = "paused-for-driver-upgrade"
-
-
-def drain(rig: Rig, *gpus: str) -> None:
-    """As kubectl mig drain does it."""
-    rig.api.patch(MIG_NODES, rig.node, {"spec": {"drain": {"gpus": [*gpus] or None}}})
-
-
-def resume(rig: Rig) -> None:
-    rig.api.patch(MIG_NODES, rig.node, {"spec": {"drain": None}})
-
-
-def held(rig: Rig) -> list[int]:
-    """Indexes of the GPUs that somebody has open; -1 for a driver that is open without any."""
-    uuids = [gpu.uuid for gpu in rig.machine.state().gpus]
-    clients = rig.machine.clients()
-    return sorted(uuids.index(u) for c in clients for u in c.gpus) or [-1] * len(clients)
-
-
-def let_go(rig: Rig, *gpus: int) -> None:
-    wanted = [LET_GO if index in gpus else "" for index in range(len(reasons(rig)))]
-    wait_for("the GPUs to be let go of", lambda: reasons(rig) == wanted)
-    assert not set(held(rig)) & set(gpus)
-
-
-def message(rig: Rig, gpu: int = 0) -> str:
-    return str(rig.mignode()["status"]["gpus"][gpu].get("message", ""))
 
 
 def test_a_plugin_that_serves_keeps_its_gpus_from_being_reset(rig: Rig) -> None:
@@ -227,90 +203,6 @@ def test_a_plugin_that_starts_with_claims_opens_the_driver_although_the_node_is_
     rig.restart()
     assert rig.unprepare(ref) == ""
     let_go(rig, 0, 1)
-
-
-# -- the labels of driver-manager and MIG manager
-
-
-@pytest.mark.parametrize(
-    ("labels", "found"),
-    [
-        ({}, ""),
-        ({CLIENT: "true"}, ""),
-        ({CLIENT: "false"}, ""),
-        ({CLIENT: UPGRADE}, f"{CLIENT}={UPGRADE}"),
-        ({CLIENT: "paused-for-mig-change"}, f"{CLIENT}=paused-for-mig-change"),
-        ({CLIENT: f"gpu_{UPGRADE}"}, f"{CLIENT}=gpu_{UPGRADE}"),
-        ({CLIENT: "unpaused-for-ever"}, ""),
-        ({"nvidia.com/gpu.deploy.dcgm": UPGRADE}, f"nvidia.com/gpu.deploy.dcgm={UPGRADE}"),
-        ({"example.com/clients": UPGRADE}, ""),
-    ],
-)
-def test_a_pause_is_recognised_by_the_value_of_a_label(labels: dict[str, str], found: str) -> None:
-    pause = pause_of({"metadata": {"labels": labels}})
-    assert (pause.label if pause else "") == found
-    assert pause_of({}) is None
-
-
-def test_the_keys_of_a_pause_can_be_chosen() -> None:
-    node = {"metadata": {"labels": {"example.com/clients": f"x_{UPGRADE}", CLIENT: UPGRADE}}}
-    pause = pause_of(node, ["example.com/*"])
-    assert pause is not None
-    assert pause.label == f"example.com/clients=x_{UPGRADE}"
-
-
-@pytest.mark.every_variant
-def test_a_paused_node_prepares_nothing_new_and_is_let_go_of_once_it_is_empty(rig: Rig) -> None:
-    ref, late = rig.claim(FIRST), rig.claim(SECOND)
-    rig.prepared(ref)
-    label(rig, {CLIENT: UPGRADE})
-    wait_for("the MigNode", lambda: reasons(rig) == ["GpuClientsPaused", LET_GO])
-    assert CLIENT in rig.refused(late)
-    assert verdict(rig, late) == "", "it ends by itself"
-    also = rig.claim("gpu-0-mig-1g5gb-19-0")
-    assert f"{CLIENT}={UPGRADE}" in rig.refused(also)
-    assert verdict(rig, also) == ""
-    assert rig.prepared(ref), "kubelet asks again when a container restarts"
-    assert rig.unprepare(ref) == ""
-    let_go(rig, 0, 1)
-    assert held(rig) == []
-    assert CLIENT in message(rig)
-    rig.machine.reload_driver()
-    wait_for("the event", lambda: "GpuClientsPaused" in dict(events(rig, rig.node)))
-    label(rig, {CLIENT: "true"})
-    let_go(rig)
-    assert rig.prepared(late)
-
-
-def test_a_label_that_is_taken_away_ends_the_pause(rig: Rig) -> None:
-    label(rig, {CLIENT: "paused-for-mig-change"})
-    let_go(rig, 0, 1)
-    label(rig, {CLIENT: None})
-    let_go(rig)
-
-
-def test_a_plugin_that_starts_on_a_paused_node_offers_nothing(rig: Rig) -> None:
-    rig.stop()
-    label(rig, {CLIENT: UPGRADE})
-    rig.start(ready=False)
-    wait_for("the reason", lambda: rig.daemon is not None and rig.daemon.common.readiness.reason)
-    assert held(rig) == []
-    wait_for("the MigNode", rig.published)
-    assert reasons(rig) == [LET_GO, LET_GO]
-    label(rig, {CLIENT: "true"})
-    let_go(rig)
-
-
-def test_a_view_of_a_gpu_is_refused_too_as_its_holder_would_keep_it_open(
-    make_rig: Callable[..., Rig],
-) -> None:
-    rig = make_rig(GpuSpec(A100))
-    rig.start()
-    drain(rig)
-    let_go(rig, 0)
-    ref = view(rig, "gpu-0")
-    assert "let go of" in rig.refused(ref)
-    assert rig.journal() == ()
 
 
 # -- remedies that messages name

@@ -25,8 +25,8 @@ from sim.nvml import install, uninstall
 from sim.nvml.faults import Fault
 from sim.nvml.machine import GpuSpec, Machine
 from tests.kubeletplugin.conftest import A100
+from tests.kubeletplugin.lettinggo import drain, let_go, resume
 from tests.kubeletplugin.rig import Rig
-from tests.kubeletplugin.test_letgo import drain, let_go, resume
 from tests.kubeletplugin.test_managers import reasons
 from tests.kubeletplugin.test_program import Process, arguments, running
 from tests.kubeletplugin.test_rebuild import reserve

@@ -1,4 +1,4 @@
-"""The half of the check that only reads."""
+"""The half of the check that only reads: GPUs and their neighbours."""
 
 from __future__ import annotations
 
@@ -7,21 +7,13 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
-import click
 import pytest
 
 import sim.nvml
-from kubeletplugin.__main__ import main as kubeletplugin
-from kubeletplugin.check.command import check
 from kubeletplugin.check.items import Item
-from kubeletplugin.check.looking import process
-from kubeletplugin.check.looking.nvmlfile import mapped
-from kubeletplugin.check.notebook import Notebook
-from kubeletplugin.check.report import Mark, Report
-from kubeletplugin.check.running import arguments, completed
+from kubeletplugin.check.report import Mark
 from kubeletplugin.check.trying import configevents
 from kubeletplugin.check.trying.configevents import ConfigEvents
 from kubeletplugin.nvml.session.session import Session
@@ -30,21 +22,12 @@ from sim.nvml.faults import Fault
 from sim.nvml.files.host import compute_instance_minor, gpu_instance_minor
 from sim.nvml.machine import GpuSpec
 from sim.nvml.variants import Variants
-from tests.kubeletplugin.check.conftest import A100, H100, Node
-from tests.sim.apiserver.running import running_server
+from tests.kubeletplugin.check.conftest import A100, H100
+from tests.kubeletplugin.check.reading import MakeNode, marks, text
 from tests.waiting import PATIENCE
 
 OF_A_POD = {"KUBECONFIG", "NODE_NAME", "KUBERNETES_SERVICE_HOST"}
 SCREEN_LINES, SCREEN_COLUMNS = 45, 100
-MakeNode = Callable[..., Node]
-
-
-def marks(report: Report, item: Item) -> set[Mark]:
-    return {f.mark for f in report.findings if f.item is item}
-
-
-def text(report: Report, item: Item) -> str:
-    return " ".join(f"{f.text} {f.remedy}" for f in report.findings if f.item is item)
 
 
 def bare(folder: Path, *more: str) -> subprocess.CompletedProcess[str]:
@@ -213,154 +196,6 @@ def test_a_plugin_that_has_registered_is_known_by_its_socket(make_node: MakeNode
     assert report.facts[Item.KUBELET] == ("mig.dra.dev-reg.sock (answers)",)
     report = node.check().report
     assert report.facts[Item.KUBELET] == ("mig.dra.dev-reg.sock (nobody)",)
-
-
-@pytest.mark.parametrize(
-    ("uid", "capabilities", "mark"),
-    [("0", "000001ffffffffff", Mark.OK), ("0", "0", Mark.MISSING), ("1000", "0", Mark.MISSING)],
-)
-def test_permission_is_that_of_the_process(
-    tmp_path: Path, uid: str, capabilities: str, mark: Mark
-) -> None:
-    (tmp_path / "self/ns").mkdir(parents=True)
-    status = f"Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nCapEff:\t{capabilities}\n"
-    (tmp_path / "self/status").write_text(status)
-    (tmp_path / "self/ns/pid").symlink_to("pid:[4026532000]")
-    notebook = Notebook()
-    process.examine(notebook, proc=tmp_path)
-    assert [(f.item, f.mark) for f in notebook.findings] == [
-        (Item.PERMISSION, mark),
-        (Item.PID_NAMESPACE, Mark.NOTE),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("own", "first", "mark"),
-    [
-        ("4026531836", None, Mark.OK),
-        ("4026532000", None, Mark.NOTE),
-        ("4026532000", "4026532000", Mark.OK),  # a node that is a container itself
-        ("4026532001", "4026532000", Mark.NOTE),
-    ],
-)
-def test_the_pid_namespace_is_compared_with_that_of_the_nodes_first_process(
-    tmp_path: Path, own: str, first: str | None, mark: Mark
-) -> None:
-    for process_id, number in (("self", own), ("1", first)):
-        if number is not None:
-            (tmp_path / process_id / "ns").mkdir(parents=True)
-            (tmp_path / process_id / "ns/pid").symlink_to(f"pid:[{number}]")
-    notebook = Notebook()
-    process.examine(notebook, proc=tmp_path)
-    assert [f.mark for f in notebook.findings if f.item is Item.PID_NAMESPACE] == [mark]
-
-
-def test_the_options_of_a_plugin_in_the_same_container_count(tmp_path: Path) -> None:
-    def process_of(pid: str, namespace: str, *words: str) -> None:
-        (tmp_path / pid / "ns").mkdir(parents=True)
-        (tmp_path / pid / "ns/mnt").symlink_to(f"mnt:[{namespace}]")
-        (tmp_path / pid / "cmdline").write_bytes("\0".join(words).encode() + b"\0")
-
-    plugin = ("python", "-m", "kubeletplugin", "--node-name=n")
-    process_of("self", "1", "sh")
-    process_of("7", "2", *plugin, "--host-root=/other")
-    process_of("8", "1", "python", "-m", "kubeletplugin", "check")
-    assert arguments(tmp_path) == []
-    process_of("9", "1", *plugin, "--host-root=/host")
-    assert arguments(tmp_path) == ["--node-name=n", "--host-root=/host"]
-
-
-def test_what_is_given_counts_before_what_the_plugin_beside_was_given(tmp_path: Path) -> None:
-    for process_id in ("self", "9"):
-        (tmp_path / process_id / "ns").mkdir(parents=True)
-        (tmp_path / process_id / "ns/mnt").symlink_to("mnt:[1]")
-    words = ("python", "-m", "kubeletplugin", "--node-name=n", "--host-root=/host", "--cdi-root=/a")
-    (tmp_path / "9/cmdline").write_bytes("\0".join(words).encode() + b"\0")
-    parent = kubeletplugin.make_context("program", ["--cdi-root=/b", "check"])
-    pod = {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}
-    context = click.Context(check, parent=parent)
-    given = completed(context, proc=tmp_path, environment=pod)
-    assert (given["host_root"], given["cdi_root"]) == (Path("/host"), Path("/b"))
-    assert given["kubelet_root"] == Path("/var/lib/kubelet")
-    outside = completed(context, proc=tmp_path, environment={})
-    assert outside["host_root"] == Path("/")
-    (tmp_path / "9/cmdline").write_bytes(b"\0".join((b"python", b"-m", b"kubeletplugin", b"--new")))
-    newer = completed(context, proc=tmp_path, environment=pod)
-    assert newer["host_root"] == Path("/")
-
-
-@pytest.mark.parametrize(("value", "mark"), [("false", Mark.MISSING), ("true", Mark.OK)])
-def test_kubelets_gates_are_read_and_the_one_that_is_needed_is_named(
-    make_node: MakeNode, value: str, mark: Mark
-) -> None:
-    node = make_node(A100)
-    gates = f"{{DynamicResourceAllocation: {value}, DRAPartitionableDevices: true, Other: true}}"
-    config = node.machine.host_root / "var/lib/kubelet/config.yaml"
-    config.write_text(f"kind: KubeletConfiguration\nfeatureGates: {gates}\n")
-    report = node.check().report
-    assert marks(report, Item.KUBELET) == {mark}
-    assert "DRAPartitionableDevices=True" in report.facts[Item.KUBELET]
-    assert not any("Other" in fact for fact in report.facts[Item.KUBELET])
-
-
-def test_the_program_without_subcommand_is_the_daemon_and_wants_a_node_name(
-    tmp_path: Path,
-) -> None:
-    hidden = {k: v for k, v in os.environ.items() if k != "NODE_NAME"}
-    done = subprocess.run(
-        [sys.executable, "-m", "kubeletplugin", "--kubelet-root", str(tmp_path)],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=PATIENCE,
-        env=hidden,
-    )
-    assert done.returncode == 2
-    assert "Missing option '--node-name'" in done.stderr
-
-
-@pytest.mark.parametrize(
-    "path", ["/usr/lib/libnvidia-ml.so.570.1", "/usr/lib/libnvidia-ml.so.570.1 (deleted)"]
-)
-def test_the_mapped_library_is_named_also_when_it_was_replaced(tmp_path: Path, path: str) -> None:
-    maps = tmp_path / "maps"
-    maps.write_text(f"7e00-7e01 rw-p 00000000 00:00 0 \n7f00-7f01 r-xp 00000000 08:01 131 {path}\n")
-    assert mapped(maps) == path
-    assert mapped(tmp_path / "nothing") == ""
-
-
-def test_a_cluster_that_does_not_answer_keeps_nothing_from_being_said(
-    make_node: MakeNode, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    kubeconfig = folder / "kubeconfig"
-    kubeconfig.write_text(KUBECONFIG)
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig))
-    checked = make_node(A100).check()
-    assert checked.code == 0
-    assert marks(checked.report, Item.CLUSTER) == {Mark.NOTE}
-    assert "does not answer" in text(checked.report, Item.CLUSTER)
-
-
-def test_a_cluster_without_our_resource_is_told_what_to_install(
-    make_node: MakeNode, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (folder / "api").mkdir()
-    with running_server(folder / "api") as server:
-        monkeypatch.setenv("KUBECONFIG", str(server.kubeconfig))
-        checked = make_node(A100).check()
-    assert checked.code == 1
-    assert "install the chart" in text(checked.report, Item.CLUSTER)
-
-
-# A port of the discard protocol, on which nobody listens.
-KUBECONFIG = """
-apiVersion: v1
-kind: Config
-clusters: [{name: c, cluster: {server: "http://127.0.0.1:9"}}]
-contexts: [{name: c, context: {cluster: c, user: u}}]
-users: [{name: u, user: {}}]
-current-context: c
-"""
 
 
 def test_changes_of_the_configuration_are_heard_where_they_are_told(

@@ -1,4 +1,4 @@
-"""What is undone of a claim, and in which state that stays which cannot be undone now."""
+"""Rollback of a whole claim: what goes, what stays in which state, and what is told."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.prepare.rollback import Remainder
 from kubeletplugin.errors import HostError
 from kubeletplugin.gpus.neighbours.other_managers import Conflict
-from kubeletplugin.journal.entries import HELD, LEAVING, State
+from kubeletplugin.journal.entries import State
 from kubeletplugin.journal.journalfile import Contents, encode
 from sim.nvml.faults import Fault
 from tests.kubeletplugin.gpubench import DESTROY_CI, DESTROY_GI, ELSEWHERE, IN_USE, UNKNOWN
@@ -293,86 +293,6 @@ def test_a_spec_that_cannot_be_removed_has_failed_and_the_slice_goes_all_the_sam
 
 def test_failures_are_told_before_what_is_withheld() -> None:
     assert str(Remainder(withheld=["w1", "w2"], failed=["f"])) == "f; w1; w2"
-
-
-# -- what kubelet was not told of
-
-
-@pytest.mark.parametrize("state", [s for s in State if s not in HELD])
-def test_a_claim_of_which_kubelet_knows_nothing_is_undone_with_its_spec(
-    bench: NodeBench, state: State
-) -> None:
-    bench.made("a", state)
-    bench.specs.files = {UID: ["x"]}
-    if state is State.CI_DESTROYED:
-        bench.destroy_compute_instances(bench.journal.entries()[0])
-    assert nothing(bench.rollback.remove_unfinished(UID))
-    assert (bench.places(), bench.specs.files) == ([], {})
-
-
-def test_what_cannot_be_undone_of_it_is_an_orphan(bench: NodeBench) -> None:
-    bench.made("a", State.CI_CREATED)
-    bench.keep(DESTROY_CI)
-    assert bench.rollback.remove_unfinished(UID).withheld
-    assert bench.states() == [State.ORPHAN]
-
-
-@pytest.mark.parametrize("state", sorted(HELD))
-def test_what_kubelet_was_told_of_stays_with_the_spec(bench: NodeBench, state: State) -> None:
-    held = bench.made("a", state)
-    bench.made("a", State.CI_CREATED, ELSEWHERE)
-    bench.specs.files = {UID: ["x"]}
-    assert nothing(bench.rollback.remove_unfinished(UID))
-    assert (bench.places(), bench.journal.entries()) == ([4], (held,))
-    assert bench.specs.files == {UID: ["x"]}
-
-
-def test_what_was_held_before_it_was_made_again_is_put_back(bench: NodeBench) -> None:
-    bench.made("a", State.CI_CREATED)
-    before = bench.entry("a", state=State.LOST, note="gone")
-    bench.made("a", State.CI_CREATED, ELSEWHERE)
-    bench.specs.files = {UID: ["x"]}
-    assert nothing(bench.rollback.remove_unfinished(UID, held=[before]))
-    assert (bench.places(), bench.journal.entries()) == ([], (before,))
-    assert bench.specs.files == {UID: ["x"]}
-
-
-def test_patience_is_the_same_there(bench: NodeBench) -> None:
-    bench.made("a", State.CI_CREATED)
-    bench.keep(DESTROY_CI)
-    bench.rollback.remove_unfinished(UID, patience=1.0)
-    assert sum(bench.clock.waits) == pytest.approx(0.7)
-    bench.made("a", State.PREPARED, ELSEWHERE)
-    bench.journal.put(bench.journal.entries()[0].at(State.GI_CREATED, ci_id=None))
-    bench.clock.waits.clear()
-    bench.rollback.remove_unfinished(UID, patience=1.0)
-    assert sum(bench.clock.waits) == pytest.approx(0.7)
-    assert bench.states() == [State.ORPHAN, State.PREPARED]
-
-
-# -- once more
-
-
-@pytest.mark.parametrize("state", State)
-def test_only_what_is_on_its_way_out_is_tried_once_more(bench: NodeBench, state: State) -> None:
-    entry = bench.made("a", state, ci_id=None)
-    bench.specs.files = {UID: ["x"]}
-    assert nothing(bench.rollback.retry_removal(UID))
-    assert bench.journal.entries() == (() if state in LEAVING else (entry,))
-    assert bench.specs.files == {UID: ["x"]}
-
-
-def test_what_is_not_understood_is_not_tried(bench: NodeBench) -> None:
-    entry = bench.made("a", State.ORPHAN, quarantined="no such state")
-    assert nothing(bench.rollback.retry_removal(UID))
-    assert (bench.places(), bench.states()) == ([4], [entry.state])
-
-
-def test_once_more_has_no_patience(bench: NodeBench) -> None:
-    bench.made("a", State.LEFTOVER)
-    bench.keep(DESTROY_CI)
-    bench.rollback.retry_removal(UID)
-    assert bench.clock.waits == [0.1]
 
 
 # -- processes

@@ -1,0 +1,153 @@
+"""Remains of a check that makes slices: none, or known to the next one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+from click.testing import CliRunner
+
+from sim.check import main
+from sim.nvml.codes import Return
+from sim.nvml.faults import Action, Fault
+from sim.nvml.machine import GpuSpec
+from tests.kubeletplugin.check.conftest import A100, Node
+from tests.kubeletplugin.check.creating import (
+    CI_CREATE,
+    CREATE,
+    GI_CREATE,
+    MakeNode,
+    assert_clean,
+    refused,
+    state_of,
+)
+from tests.waiting import PATIENCE, wait_for
+
+
+def test_what_was_made_before_an_error_is_removed(make_node: MakeNode) -> None:
+    node = make_node(A100)
+    fault = Fault(
+        function="nvmlGpuInstanceGetComputeInstanceProfileInfoV",
+        action="return",
+        code=Return.UNKNOWN,
+        after=3,
+        times=1,
+    )
+    node.machine.inject(fault)
+    report = node.check(*CREATE).report
+    assert "UNKNOWN" in {t.refused for t in report.trials}
+    assert_clean(node)
+
+
+def test_a_slice_that_cannot_be_removed_is_named_with_the_command_that_does(
+    make_node: MakeNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kubeletplugin.check.trying import leftovers
+
+    monkeypatch.setattr(leftovers, "_PAUSE_SECONDS", 0.0)
+    node = make_node(A100)
+    fault = Fault(
+        function="nvmlGpuInstanceDestroy", action="return", code=Return.IN_USE, times=0, after=1
+    )
+    node.machine.inject(fault)
+    command = ["--hardware", str(node.machine.directory), "--", *CREATE]
+    result = CliRunner().invoke(main, command)
+    assert result.exit_code == 1
+    assert "check --clean-up" in result.output
+    assert "--clean-up" in refused(node, *CREATE).output
+    node.machine.clear_faults()
+    done = CliRunner().invoke(main, [*command[:3], "--clean-up"])
+    assert "removed 1g.5gb at 0:1" in done.output
+    assert node.machine.gpu(0).gpu_instances == []
+    assert "nothing is left" in CliRunner().invoke(main, [*command[:3], "--clean-up"]).output
+
+
+def test_a_call_that_hangs_ends_the_check_and_what_it_did_is_cleaned_up_later(
+    make_node: MakeNode,
+) -> None:
+    node = make_node(A100)
+    node.machine.inject(Fault(function=CI_CREATE, action="hang"))
+    options = ["--hardware", str(node.machine.directory), "--nvml-timeout", "0.2", "--"]
+    result = CliRunner().invoke(main, [*options, *CREATE])
+    assert result.exit_code == 1
+    assert f"{CI_CREATE} hangs" in result.output
+    assert "run python -m kubeletplugin check --clean-up" in result.output
+    assert len(node.machine.gpu(0).gpu_instances) == 1
+    node.machine.clear_faults()
+    done = CliRunner().invoke(main, [*options, "--clean-up"])
+    assert done.exit_code == 0, done.output
+    assert node.machine.gpu(0).gpu_instances == []
+
+
+def started(node: Node, *arguments: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "sim", "check", "--hardware", str(node.machine.directory)]
+    return subprocess.Popen(
+        [*command, "--", *CREATE, *arguments],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={k: v for k, v in os.environ.items() if k != "KUBECONFIG"},
+    )
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_check_that_is_told_to_end_leaves_nothing(make_node: MakeNode, number: int) -> None:
+    node = make_node(A100)
+    hang = node.machine.inject(Fault(function=CI_CREATE, action="hang"))
+    with started(node) as process:
+        wait_for("the call", lambda: node.machine.faults.seen(hang))
+        process.send_signal(number)
+        node.machine.clear_faults()
+        _, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 1
+    assert "nothing is left on the GPU" in errors
+    assert_clean(node)
+
+
+@pytest.mark.parametrize("action", ["crash-before", "crash-after"])
+@pytest.mark.parametrize(
+    "function", [GI_CREATE, CI_CREATE, "nvmlComputeInstanceDestroy", "nvmlGpuInstanceDestroy"]
+)
+def test_what_a_killed_check_has_left_is_known_and_removed(
+    make_node: MakeNode, function: str, action: Action
+) -> None:
+    node = make_node(A100)
+    after = 1 if function == "nvmlGpuInstanceDestroy" else 0
+    node.machine.inject(Fault(function=function, action=action, after=after))
+    with started(node) as process:
+        process.communicate(timeout=PATIENCE)
+    assert process.returncode == -signal.SIGKILL
+    assert (state_of(node) / "check.json").exists()
+    node.machine.end_process(process.pid)  # as the kernel does
+    result = CliRunner().invoke(
+        main, ["--hardware", str(node.machine.directory), "--", "--clean-up"]
+    )
+    assert result.exit_code == 0, result.output
+    assert node.machine.gpu(0).gpu_instances == []
+    assert not (state_of(node) / "check.json").exists()
+
+
+def test_what_somebody_else_has_made_meanwhile_is_not_cleaned_up(make_node: MakeNode) -> None:
+    node = make_node(A100)
+    node.machine.inject(Fault(function=GI_CREATE, action="crash-before"))
+    with started(node) as process:
+        process.communicate(timeout=PATIENCE)
+    others = node.machine.create_slice(0, "1g.5gb", start=3)
+    CliRunner().invoke(main, ["--hardware", str(node.machine.directory), "--", "--clean-up"])
+    assert [g.id for g in node.machine.gpu(0).gpu_instances] == [others.gpu_instance]
+
+
+def test_a_record_of_an_earlier_boot_is_only_forgotten(make_node: MakeNode) -> None:
+    node = make_node(GpuSpec(A100))
+    node.machine.inject(Fault(function=CI_CREATE, action="crash-after"))
+    with started(node) as process:
+        process.communicate(timeout=PATIENCE)
+    node.machine.clear_faults()
+    node.machine.reboot()
+    others = node.machine.create_slice(0, "1g.5gb", start=0)
+    CliRunner().invoke(main, ["--hardware", str(node.machine.directory), "--", "--clean-up"])
+    assert [g.id for g in node.machine.gpu(0).gpu_instances] == [others.gpu_instance]
+    assert not (state_of(node) / "check.json").exists()
