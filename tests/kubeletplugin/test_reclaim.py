@@ -164,18 +164,21 @@ def test_a_claim_that_is_gone_keeps_its_slice_while_a_process_is_in_it(rig: Rig)
     ref = in_use(rig)
     rig.delete_claim(ref)
     assert rig.daemon is not None
-    rig.daemon.claims.janitor.tend(everything=True)
-    assert states(rig) == [State.PREPARED]
-    wait_for("the event", lambda: "SliceInUse" in dict(events(rig, ref.name)))
-    rig.machine.end_process(PID)
+    janitor = rig.daemon.claims.janitor
 
-    def clean() -> bool:
-        # His own thread may be at work on the claim: then the round leaves it out.
-        assert rig.daemon is not None
-        rig.daemon.claims.janitor.tend(everything=True)
+    def is_told() -> bool:
+        # A round leaves out a claim on which the janitor's own thread is at work.
+        janitor.tend(everything=True)
+        return "SliceInUse" in dict(events(rig, ref.name))
+
+    def is_clean() -> bool:
+        janitor.tend(everything=True)
         return rig.clean()
 
-    wait_for("the janitor", clean)
+    wait_for("the event", is_told)
+    assert states(rig) == [State.PREPARED]
+    rig.machine.end_process(PID)
+    wait_for("the janitor", is_clean)
 
 
 def test_a_disk_that_is_full_at_the_mark_does_not_pretend_success(
