@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from cli.linting.claims import CheckSelector, SelectsOthers, check_claim, check_class, claim_spec
+from cli.linting.claims import check_claim, claim_spec
+from cli.linting.classes import CheckSelector, SelectsOthers, check_class
 from cli.linting.documents import Document, Level, Remark, read_documents
 from cli.linting.layouts import check_layouts
 from cli.linting.limits import check_limits

@@ -1,38 +1,26 @@
-"""Rules for ResourceClaims, ResourceClaimTemplates and DeviceClasses."""
+"""Rules for ResourceClaims and ResourceClaimTemplates."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from api import config as opaque
-from api.errors import InvalidObjectError
+from cli.linting.classes import (
+    ANY_SLICE,
+    PROFILE_CLASS,
+    CheckSelector,
+    bad_class,
+    check_config,
+    check_selectors,
+)
 from cli.linting.documents import Document, Level, Path, Remark
 from cli.linting.fields import entries, mapping, text
-from dra.cel.questions import CostlySelectorError
 from dra.claims.allocation import MAX_RESULTS
-from dra.claims.classes import GPU_CLASS, names_driver
 from dra.gpu.names import DEFAULT_DRIVER
 
-ANY_SLICE = "mig.dra.dev"
-_PROFILE_CLASS = re.compile(r"mig-(\d+)g\.(\d+)gb(\.[a-z]+)*")
-_MEMORY_CLASS = re.compile(r"mig-min-\d+gb")
-_ALMOST = re.compile(r"mig[-_.]?(\d+)g[-_.]?(\d+)gb(.*)", re.IGNORECASE)
 _COMPUTE_SLICES = 7
 """Compute slices of every GPU with MIG but the A30, which has 4."""
-
-CheckSelector = Callable[[str], str]
-"""Fault of a CEL expression; empty when it compiles, or cannot be checked here."""
-
-SelectsOthers = Callable[[tuple[str, ...]], bool]
-"""True if all expressions select a device of another driver; False where one does not compile.
-
-Raises:
-    CostlySelectorError: to find that out takes more than selectors may have.
-"""
-
 
 _MODES = ("ExactCount", "All")
 
@@ -74,7 +62,7 @@ def check_claim(
     yield from _forms(spec)
     for path, body in _bodies(spec):
         yield from _check_body(document, path, body, classes)
-        yield from _selectors(document, (*path, "selectors"), body, check)
+        yield from check_selectors(document, (*path, "selectors"), body, check)
     yield from _together(spec)
     known = {*spec.requests, *_subrequests(spec)}
     for index, entry in entries(spec.devices, "config"):
@@ -92,51 +80,6 @@ def check_claim(
             if (attribute := text(entry, field)) and "/" not in attribute:
                 message = f"{attribute!r} lacks its domain; write {DEFAULT_DRIVER}/{attribute}"
                 yield document.remark(Level.ERROR, (*path, field), message)
-
-
-def check_class(
-    document: Document, check: CheckSelector, selects_others: SelectsOthers
-) -> Iterator[Remark]:
-    """A DeviceClass: its selectors and its configuration."""
-    spec = mapping(document.obj, "spec")
-    at = ("spec", "selectors")
-    yield from _selectors(document, at, spec, check)
-    texts = [text(mapping(s, "cel"), "expression") for _, s in entries(spec, "selectors")]
-    if message := _others_remark(tuple(texts), selects_others):
-        yield document.remark(Level.WARNING, at, message)
-    for index, entry in entries(spec, "config"):
-        yield from check_config(document, ("spec", "config", index), entry)
-
-
-def _others_remark(texts: tuple[str, ...], selects_others: SelectsOthers) -> str:
-    if not any(names_driver(text, DEFAULT_DRIVER) for text in texts):
-        return ""
-    try:
-        if not selects_others(texts):
-            return ""
-    except CostlySelectorError as error:
-        return (
-            "it cannot be found out whether it selects devices of other drivers too, and so this "
-            f"driver leaves its claims alone: {error}; begin its selector with device.driver == "
-            f"'{DEFAULT_DRIVER}' &&, or write it simpler"
-        )
-    return (
-        "it selects devices of other drivers too: kube-scheduler serves its claims, and this "
-        f"driver leaves them alone; have it select device.driver == '{DEFAULT_DRIVER}' alone"
-    )
-
-
-def check_config(document: Document, path: Path, entry: dict[str, Any]) -> Iterator[Remark]:
-    """An opaque configuration, if it is for this driver."""
-    if text(mapping(entry, "opaque"), "driver") != DEFAULT_DRIVER:
-        return
-    try:
-        parameters = mapping(entry, "opaque").get("parameters")
-        opaque.decode_share(parameters, of_class=document.kind == "DeviceClass")
-    except InvalidObjectError as error:
-        where: Path = (*path, "opaque", "parameters")
-        fields = tuple(part for part in error.path.split(".") if part)
-        yield document.remark(Level.ERROR, (*where, *fields), str(error))
 
 
 def _forms(spec: ClaimSpec) -> Iterator[Remark]:
@@ -181,7 +124,7 @@ def _check_body(
     at = (*path, "deviceClassName")
     if not name:
         yield document.remark(Level.ERROR, path, "deviceClassName is missing")
-    elif name not in classes and (problem := _bad_class(name)):
+    elif name not in classes and (problem := bad_class(name)):
         yield document.remark(Level.ERROR, at, problem)
     if body.get("adminAccess") and name.startswith("mig"):
         yield document.remark(
@@ -207,30 +150,6 @@ def _check_body(
         )
 
 
-def _bad_class(name: str) -> str:
-    """Fault of the name of a class, if it was meant to be one of ours."""
-    if name in (ANY_SLICE, GPU_CLASS) or _PROFILE_CLASS.fullmatch(name):
-        return ""
-    if _MEMORY_CLASS.fullmatch(name):
-        return ""
-    almost = _ALMOST.fullmatch(name)
-    if almost is None:
-        return ""
-    rest = almost[3].replace("+", ".").replace("-", ".").replace("_", ".").lower()
-    return f"no profile has class {name!r}; did you mean 'mig-{almost[1]}g.{almost[2]}gb{rest}'?"
-
-
-def _selectors(
-    document: Document, path: Path, body: dict[str, Any], check: CheckSelector
-) -> Iterator[Remark]:
-    for index, selector in entries(body, "selectors"):
-        expression = text(mapping(selector, "cel"), "expression")
-        problem = check(expression) if expression else ""
-        if problem:
-            where = (*path, index, "cel", "expression")
-            yield document.remark(Level.ERROR, where, f"the expression does not compile: {problem}")
-
-
 def _together(spec: ClaimSpec) -> Iterator[Remark]:
     """Requests that cannot be served by one GPU although a constraint wants that."""
     asked: dict[str, tuple[int, str]] = {}
@@ -239,7 +158,7 @@ def _together(spec: ClaimSpec) -> Iterator[Remark]:
         body = mapping(request, "exactly")
         count = body.get("count", 1) if isinstance(body.get("count", 1), int) else 1
         total += count
-        found = _PROFILE_CLASS.fullmatch(text(body, "deviceClassName"))
+        found = PROFILE_CLASS.fullmatch(text(body, "deviceClassName"))
         if found:
             asked[text(request, "name")] = (int(found[1]) * count, text(body, "deviceClassName"))
     if total > MAX_RESULTS:
