@@ -7,16 +7,14 @@ refused, never ignored.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, Literal, TypeVar
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
-from msgspec import inspect
 
 from api import nvidia
 from api.errors import InvalidObjectError
 from api.sharing import NOT_SHARED, SharingConfig, find_problem
-
-T = TypeVar("T", bound=msgspec.Struct)
+from api.strict import convert
 
 API_VERSION: Final = "mig.dra.dev/v1alpha1"
 KIND: Final = "MigDeviceConfig"
@@ -156,7 +154,7 @@ def decode(parameters: object) -> MigDeviceConfig | GpuConfig:
             f"apiVersion and kind must be {API_VERSION!r} and {KIND!r}, or {GPU_KIND!r} for whole "
             f"GPUs, not {version!r} and {kind!r}",
         )
-    config = _convert(parameters, _KINDS[kind], kind)
+    config = convert(parameters, _KINDS[kind], kind)
     by = config.placement.nodes.by
     twice = next((name for name in by if by.count(name) > 1), None)
     if twice is not None:
@@ -174,19 +172,9 @@ def _translated(parameters: dict[str, Any]) -> dict[str, Any]:
         kinds = ", ".join(sorted(nvidia.KINDS))
         problem = f"of {nvidia.API_VERSION} kind {kind!r} is not served here; allowed are: {kinds}"
         raise InvalidObjectError(str(kind), "kind", problem)
-    sharing = nvidia.sharing_fields(_convert(parameters, nvidia.KINDS[kind], kind))
+    sharing = nvidia.sharing_fields(convert(parameters, nvidia.KINDS[kind], kind))
     made = {"apiVersion": API_VERSION, "kind": kind}
     return made if sharing is None else {**made, "sharing": sharing}
-
-
-def _convert(parameters: dict[str, Any], wanted: type[T], kind: str) -> T:
-    try:
-        return msgspec.convert(parameters, wanted)
-    except msgspec.ValidationError as error:
-        path, problem = _split(str(error))
-        if allowed := _allowed(path, wanted):
-            problem = f"{problem}; allowed are: {', '.join(allowed)}"
-        raise InvalidObjectError(kind, path, problem) from error
 
 
 def decode_sharing(parameters: object) -> tuple[str, SharingConfig] | None:
@@ -255,37 +243,3 @@ def encode(config: MigDeviceConfig | GpuConfig) -> dict[str, Any]:
     """The configuration as the JSON object that users write."""
     encoded: dict[str, Any] = msgspec.to_builtins(config)
     return encoded
-
-
-def _split(message: str) -> tuple[str, str]:
-    """Msgspec says ``<problem> - at `$.a.b```.
-
-    A field that is unknown or missing stands in the problem, with its holder as the path.
-    """
-    problem, _, at = message.partition(" - at ")
-    path = at.strip("`").removeprefix("$").removeprefix(".")
-    for marker, told in _FIELD_PROBLEMS.items():
-        if marker in problem:
-            field = problem.partition(marker)[2].rstrip("`")
-            path = f"{path}.{field}" if path else field
-            problem = told
-    return path, problem.replace("`", "'")
-
-
-def _allowed(path: str, kind: type[msgspec.Struct]) -> list[str]:
-    """The words that the field at a path takes; none where it takes no words of a list."""
-    found: inspect.Type = inspect.type_info(kind)
-    for name in path.split("."):
-        if isinstance(found, inspect.UnionType):
-            found = next(t for t in found.types if not isinstance(t, inspect.NoneType))
-        fields = found.fields if isinstance(found, inspect.StructType) else ()
-        found = next((f.type for f in fields if f.encode_name == name.partition("[")[0]), found)
-        if "[" in name and isinstance(found, inspect.VarTupleType):
-            found = found.item_type
-    return [str(each) for each in found.values] if isinstance(found, inspect.LiteralType) else []
-
-
-_FIELD_PROBLEMS: Final = {
-    "unknown field `": "unknown field",
-    "missing required field `": "the field is missing",
-}
