@@ -1,7 +1,7 @@
-"""GPUs on which a slice could not be made for no reason that shows, left out for a while.
+"""GPUs that are left out for a while, as a slice could not be made on them and nothing shows why.
 
-What shows, such as an instance in the way or a GPU that is lost, the fleet knows by itself. For how
-long a GPU stays out, :mod:`dra.kube.left_out` says: from 20 seconds to 10 minutes.
+What shows, such as an instance in the way or a GPU that is lost, keeps the fleet from using a GPU
+anyway. A GPU stays out for 20 seconds to 10 minutes, as :mod:`dra.kube.left_out` says.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FailedGpus:
         return any(self._failures.remembers((node, gpu.name)) for gpu in gpus)
 
     def note(self, node: str) -> None:
-        """A node says anew which Prepares failed there."""
+        """Leave out the GPUs of Prepares that a node now says have failed there."""
         inventory = self._cluster.inventory(node)
         if inventory is None:
             return

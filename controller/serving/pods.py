@@ -134,14 +134,14 @@ class PodService:
     def _hand_over(self, pod: Pod) -> None:
         """Have kube-scheduler take ``pod``, which has what it needs of us."""
         if self._gang_writes.holds_gate(pod):
-            return  # until all of its gang have theirs, nobody is to be ended for it either
+            return  # no pod is ended for one whose gang is not complete
         if self._allocations.is_gated(pod):
             self._allocations.lift_gate(pod, partial(self._answers.to_pod, pod.key))
         elif (again := self._upkeep.nominations.look_at(pod)) is not None:
             self._agenda.add_pod(pod.key, at=again)
 
     def _rests(self, pod: Pod, examined: Examined, problem: Problem) -> bool:
-        """Have ``pod`` wait if what it had was of no use to it; True when it does."""
+        """Have ``pod`` wait if slices were taken back that it could not use; True when it waits."""
         end = self._upkeep.hindered.rests_until(pod.uid)
         if end is None or examined.foreign is None:
             return False

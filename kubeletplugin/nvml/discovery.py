@@ -85,7 +85,7 @@ def discover(session: Session, addresses: Collection[str] | None = None) -> Disc
     try:
         count = session.call(pynvml.nvmlDeviceGetCount)
     except NvmlError as error:
-        # nvml.h names no state of a GPU in which they are not counted; still none hides the others.
+        # nvml.h names no state of a GPU that makes this call fail; should one, others are found.
         count, uncounted = _MOST_GPUS, error
         problems.append(str(error))
     for index in range(count) if addresses is None else ():

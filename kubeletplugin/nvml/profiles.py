@@ -80,9 +80,9 @@ def _profile_info(session: Session, device: Any, enum: int, *, gpu: str) -> Any:
 
 
 def _name(session: Session, device: Any, info: Any, enum: int, *, gpu: str) -> str:
-    """The profile's name; the first form of the call has none, and NVIDIA's rule makes it.
+    """Name of a profile, as the driver tells it, or made by NVIDIA's rule where it tells none.
 
-    Memory in a name is the GPU's own share in eighths of it, in whole GB.
+    By that rule memory counts in eighths of the GPU's own, rounded up, and is named in whole GB.
     """
     if hasattr(info, "name"):
         return _text(info.name).removeprefix(_NAME_PREFIX)

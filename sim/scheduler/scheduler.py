@@ -244,7 +244,7 @@ class Scheduler:
 def _filter(
     pod: Obj, claims: PodClaims, nodes: Sequence[NodeView], *, seconds: float
 ) -> tuple[list[NodeView], Counter[str], set[str]]:
-    """Nodes that fit; else why how many do not, and which plugins said so.
+    """Nodes that fit; besides, how many were rejected for each reason, and by which plugins.
 
     Claims are asked last, so a node that fails for another reason is not blamed on a claim.
     """

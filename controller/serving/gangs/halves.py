@@ -23,7 +23,7 @@ GRACE_SECONDS = 30.0
 
 FIRST_SECONDS = 30.0
 LONGEST_SECONDS = 300.0
-"""Pauses before a gang is allocated again that had to give back what it had after that time."""
+"""First and longest pause before a gang is tried again that gave back slices after that time."""
 
 
 @dataclass(slots=True)

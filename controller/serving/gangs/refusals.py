@@ -63,9 +63,9 @@ class Refusals:
         self._kept: dict[GangKey, _Kept] = {}
 
     def keep(self, gang: Gang, refusal: Refusal, pod: Pod, *, seconds: float) -> None:
-        """``gang`` was refused when ``pod`` was looked at, which took ``seconds``.
+        """Keep why ``gang`` was refused when ``pod`` was served; the decision took ``seconds``.
 
-        Its other pods are told where that is news, and have to wait for room like ``pod``.
+        The gang's other pods are told if the reason is new, and wait for room like ``pod``.
         """
         before, now = self._kept.get(gang.key), self._now()
         self._kept[gang.key] = _Kept(refusal, gang.version, now, now + REST * seconds)
@@ -76,9 +76,9 @@ class Refusals:
                 self._agenda.add_pod(key)
 
     def is_fresh(self, gang: Gang) -> bool:
-        """True if ``gang`` was refused a short while ago, and rests or is the same.
+        """True if ``gang`` was refused a short while ago, and rests or has not changed since.
 
-        It lacks something then. To count thousands of pods for each of them takes long.
+        Nobody has to count its pods then to know that it lacks something.
         """
         kept = self._kept.get(gang.key)
         if kept is None:

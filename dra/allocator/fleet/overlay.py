@@ -116,7 +116,7 @@ class _OverlaidCandidates:
 
     @property
     def shared(self) -> int:
-        """Number of those that several claims may have."""
+        """Number of GPUs that several claims may share."""
         return self._fleet.shared
 
     @property

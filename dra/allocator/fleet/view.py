@@ -60,7 +60,7 @@ class CandidatesView(Protocol):
 
     @property
     def shared(self) -> int:
-        """Number of those that several claims may have."""
+        """Number of GPUs that several claims may share."""
         ...
 
     @property

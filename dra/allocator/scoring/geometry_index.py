@@ -109,7 +109,7 @@ class GeometryIndex:
         self._weights = None
 
     def weights(self, demand: Demand) -> Weights:
-        """Weights of slices now; for one ``demand`` until ``forget_weights``."""
+        """Weights of slices now; ``demand`` is the same until ``forget_weights`` is called."""
         if self._weights is None:
             self._weights = scarcity_weights(self.census, demand.shares(self.geometry))
         return self._weights

@@ -137,6 +137,6 @@ class Slices:
 
 
 def best(trials: Iterable[Trial], profile: str) -> int:
-    """The enum that delivered most of those that were made for a profile; -1 if none was."""
+    """Enum of the instance of a profile with the most multiprocessors; -1 if none was made."""
     made = [t for t in trials if t.profile == profile and not t.refused]
     return max(made, key=lambda t: (t.multiprocessors, -t.enum)).enum if made else -1

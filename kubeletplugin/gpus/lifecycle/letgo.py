@@ -150,7 +150,7 @@ class LettingGo:
     def _users(self, unit: GpuUnit) -> list[Entry]:
         """Entries that keep a GPU from being let go of.
 
-        What is only left to be removed does, unless that cannot be done before a reset.
+        Those whose slices only have to be removed are among them, unless only a reset removes them.
         """
         gpu = unit.known
         lost = gpu.seen is not None and gpu.seen.reason == GpuReason.GPU_LOST

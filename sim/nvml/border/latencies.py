@@ -14,13 +14,13 @@ _SUFFIX = re.compile(r"(_v\d+|V|WithFlags)$")
 
 
 class _Times(msgspec.Struct):
-    """Of the times of a function what is of use here, in milliseconds."""
+    """Times of a function in milliseconds; what else a report has is left out."""
 
     median: float
 
 
 class _Report(msgspec.Struct):
-    """Of a check's report what is of use here."""
+    """Report of a check; what else it has is left out."""
 
     times: dict[str, _Times]
 
