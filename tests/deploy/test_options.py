@@ -139,7 +139,7 @@ def test_further_arguments_and_variables_reach_the_program(name: str) -> None:
         group: {
             "extraArgs": ["--log-level=warning", "--driver-name=last.example"],
             "extraEnv": [
-                {"name": "HTTPS_PROXY", "value": "http://proxy:3128"},
+                {"name": "KUBERNETES_SERVICE_HOST", "value": "192.0.2.7"},
                 {"name": "IP", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
             ],
         }

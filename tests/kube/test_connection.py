@@ -124,6 +124,15 @@ def test_without_kubeconfig_a_pod_uses_its_service_account_and_the_token_of_the_
     ]
 
 
+def test_a_pod_reaches_its_server_without_a_proxy(
+    tls_stub: Stub, pod: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY"):
+        monkeypatch.setenv(name, "http://127.0.0.1:1")
+    tls_stub.calls.append(reply(thing("n")))
+    assert KubeApi.connect(user_agent="t", service_account=pod).get(NODES, "n") == thing("n")
+
+
 def test_a_pod_does_not_pay_for_the_kubernetes_package(tls_stub: Stub, pod: Path) -> None:
     tls_stub.calls.append(reply(thing("n")))
     program = (
