@@ -121,7 +121,9 @@ def _of_container(path: Path, container: Obj, former: dict[str, str]) -> Iterato
             yield Finding(where, refused=True, message=refusal)
         elif name == GPUS and not {PERCENTAGE, CORES, MEMORY} & limits.keys():
             message = (
-                "a whole GPU stays with the device plugin; here it is a claim of class gpu.dra.dev"
+                "without an amount of memory it stays with the device plugin; write a claim of "
+                "class gpu.dra.dev for a whole GPU here, or, as HAMi gives all of a GPU's memory, "
+                f"'{PERCENTAGE}: 100' beside it for the slice with all of it"
             )
             yield Finding(where, refused=False, message=message)
         elif name == MEMORY and name in former:

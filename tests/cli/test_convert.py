@@ -217,7 +217,8 @@ def test_annotations_that_choose_what_limits_cannot_are_refused(
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        (pod("nvidia.com/gpu: 1"), "a whole GPU stays with the device plugin"),
+        (pod("nvidia.com/gpu: 1"), "without an amount of memory it stays with the device plugin"),
+        (pod("nvidia.com/gpu: 1"), "'nvidia.com/gpumem-percentage: 100' beside it for the slice"),
         (pod("volcano.sh/vgpu-memory: 3000"), "gpuMemoryFactor"),
         (
             pod(
