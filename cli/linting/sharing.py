@@ -11,8 +11,8 @@ from cli.linting.documents import Document, Level, Remark
 from cli.linting.fields import entries, mapping, text
 from cli.linting.pods import PodSpec
 from dra.claims.claims import Request, read_requests
+from dra.claims.containers import Use, crowded, find_crowd
 from dra.claims.requests.sharing import RequestedSharing
-from dra.claims.sharing import crowded
 from dra.gpu.names import DEFAULT_DRIVER
 
 _Claims = Mapping[tuple[str, tuple[str, str]], ClaimSpec]
@@ -31,21 +31,21 @@ def check_sharing(spec: ClaimSpec, classes: Mapping[str, Document]) -> Iterator[
 def check_containers(
     pod: PodSpec, claims: _Claims, classes: Mapping[str, Document]
 ) -> Iterator[Remark]:
-    """Containers that use a claim shared by MPS beside others."""
+    """Containers that use a device shared by MPS beside others."""
     offered: dict[str, ClaimSpec] = {}
     for _, entry in entries(pod.spec, "resourceClaims"):
         for kind, field in _REFERENCES.items():
             found = claims.get((kind, (pod.document.key[0], text(entry, field))))
             if found is not None:
                 offered[text(entry, "name")] = found
-    shared = {n for n, c in offered.items() if _sharing(c, classes).uses_mps(_requests(c))}
+    by_mps = {n: _sharing(c, classes).by_mps(_requests(c)) for n, c in offered.items()}
     for field in ("initContainers", "containers"):
         for index, container in entries(pod.spec, field):
-            named = {text(c, "name") for _, c in entries(container, "resources", "claims")}
-            used = named & offered.keys()
-            if len(used) > 1 and used & shared:
+            named = entries(container, "resources", "claims")
+            crowd = find_crowd((Use(text(c, "name"), text(c, "request")) for _, c in named), by_mps)
+            if crowd:
                 where = (*pod.at, field, index, "resources", "claims")
-                problem = crowded(text(container, "name"), used)
+                problem = crowded(text(container, "name"), crowd)
                 yield pod.document.remark(Level.ERROR, where, problem)
 
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import NamedTuple, Protocol
 
 from dra.allocator.problem import Problem, pose_problem
-from dra.claims.claims import container_claims
 from dra.claims.classes import DeviceClass
+from dra.claims.containers import container_uses, crowded, find_crowd
 from dra.claims.reading import Fault, KnownClaim, ReadClaims, read_claims
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.requests.reader import Reader
 from dra.claims.requests.sharing import requested_sharing
-from dra.claims.sharing import crowded
 from dra.common.resources import ObjectKey
 from dra.pods.hosts import Hosts
 from dra.pods.pods import Pod
@@ -101,8 +100,8 @@ def _find_foreign(claims: ReadClaims) -> Obstacle | None:
 def _find_crowded(
     pod: Pod, present: list[KnownClaim], claims: ReadClaims, known: Surroundings
 ) -> tuple[Fault, ...]:
-    """Fault of a container that uses a claim shared by MPS beside another claim of ours."""
-    if len(present) == 1:
+    """Fault of a container that uses a device shared by MPS beside another of ours."""
+    if len(present) == 1 and len(present[0].claim.requests) == 1:
         return ()
     wanted = {wants.claim.ref for wants in claims.wants}
     ours = {
@@ -111,17 +110,15 @@ def _find_crowded(
         if (k.claim.allocation is not None and k.claim.allocation.of_driver(known.driver))
         or k.claim.ref in wanted
     }
-    shared = {
-        name
+    by_mps = {
+        name: requested_sharing(claim.config, known.classes, known.driver).by_mps(claim.requests)
         for name, claim in ours.items()
-        if requested_sharing(claim.config, known.classes, known.driver).uses_mps(claim.requests)
     }
-    for container, named in container_claims(pod.obj, pod.claims) if shared else ():
-        used = sorted(named & ours.keys())
-        culprit = next((name for name in used if name in shared), None)
-        if culprit is not None and len(used) > 1:
-            problem = crowded(container, used)
-            return (Fault(ours[culprit].ref, Obstacle(Reason.BAD_CONFIG, problem)),)
+    is_shared = any(any(requests.values()) for requests in by_mps.values())
+    for container, uses in container_uses(pod.obj, pod.claims) if is_shared else ():
+        if crowd := find_crowd(uses, by_mps):
+            problem = crowded(container, crowd)
+            return (Fault(ours[crowd[0].claim].ref, Obstacle(Reason.BAD_CONFIG, problem)),)
     return ()
 
 

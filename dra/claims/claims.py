@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -181,23 +181,6 @@ def claim_names(pod: Mapping[str, Any]) -> dict[str, str | None]:
         elif made[name] is not None:
             names[name] = made[name]
     return names
-
-
-def container_claims(
-    pod: Mapping[str, Any], names: Mapping[str, str | None]
-) -> Iterator[tuple[str, frozenset[str]]]:
-    """The containers of a pod, each with the ResourceClaims that it uses; ``names`` as above.
-
-    That which kube-scheduler has made for the pod's extended resources is among them.
-    """
-    made = at(pod, "status", "extendedResourceClaimStatus", default={})
-    by_limits = {m["containerName"] for m in at(made, "requestMappings")}
-    for field in ("initContainers", "containers"):
-        for container in at(pod, "spec", field):
-            used = {names.get(c["name"]) for c in at(container, "resources", "claims")}
-            if container["name"] in by_limits:
-                used.add(made["resourceClaimName"])
-            yield container["name"], frozenset(name for name in used if name is not None)
 
 
 def made_for(obj: Mapping[str, Any]) -> MadeFor | None:

@@ -125,18 +125,9 @@ def misplaced_share(kind: str, device: str, *, is_slice: bool) -> str:
 
 
 def too_many(count: str) -> str:
-    """Fault of a claim of several devices, in words how many, one of them to be shared by MPS."""
+    """Fault of a claim of which several devices, in words how many, are to be shared by MPS."""
     return (
-        f"a claim with sharing.strategy 'MPS' may hold one device only, this one holds {count}: "
-        "its daemon serves one device, and a CUDA program is a client of one daemon; write a claim "
-        "for each device, and a container for each claim"
-    )
-
-
-def crowded(container: str, claims: Iterable[str]) -> str:
-    """Fault of a container that uses a claim shared by MPS beside others."""
-    return (
-        f"container {container!r} uses claims {', '.join(sorted(claims))}, of which at least one "
-        "has sharing.strategy 'MPS': a container is a client of one MPS daemon, which serves one "
-        "device; name one of these claims in its resources.claims, the others in other containers"
+        f"a claim may hold one device with sharing.strategy 'MPS', this one holds {count}: its "
+        "daemon serves one device, and a CUDA program is a client of one daemon; write a claim for "
+        "each such device, and a container for each claim"
     )

@@ -164,6 +164,20 @@ def test_a_container_that_would_be_the_client_of_two_daemons_is_told(
     assert "uses claims gpu, gpu2, of which at least one has sharing.strategy 'MPS'" in ran.out
 
 
+def test_a_container_names_the_one_request_that_is_shared_by_mps(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    other = TEMPLATE.partition("      - name: slice")[2]
+    mps = CONFIG.replace("placement:", "sharing:").replace("policy: spread", "strategy: MPS")
+    mps = mps.replace("- opaque:", "- requests: [slice]\n        opaque:")
+    two = f"{TEMPLATE}      - name: other{other}{mps}"
+    ran = lint(capsys, tmp_path, POD + two)
+    assert "uses claims gpu/other, gpu/slice, of which at least one has" in ran.out
+    for request in ("slice", "other"):
+        named = POD.replace("claims: [{name: gpu}]", f"claims: [{{name: gpu, request: {request}}}]")
+        assert lint(capsys, tmp_path, named + two).code == 0
+
+
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_is_told_with_its_line(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, mistake: tuple[str, str, int, str]

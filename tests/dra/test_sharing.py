@@ -10,12 +10,12 @@ import pytest
 from api.sharing import SLICES_TAKE_TURNS, SharingConfig
 from dra.allocator.pod_problem import examine
 from dra.claims.claims import read_requests
+from dra.claims.containers import Use, crowded
 from dra.claims.reading import Fault
 from dra.claims.requests.reader import Reader
 from dra.claims.requests.sharing import requested_sharing
 from dra.claims.sharing import (
     Sharing,
-    crowded,
     misplaced,
     misplaced_share,
     not_shared,
@@ -63,6 +63,10 @@ def test_the_last_entry_that_names_sharing_counts_and_others_leave_it() -> None:
     assert not sharing_of([], "r", DRIVER).by_mps
 
 
+def alternative(name: str, **more: Any) -> Obj:
+    return {"name": name, "deviceClassName": "mig-1g.5gb", **more}
+
+
 REFUSED: dict[str, tuple[list[Obj], list[Obj], str]] = {
     "for a whole GPU, on a slice": (
         [request()],
@@ -80,10 +84,15 @@ REFUSED: dict[str, tuple[list[Obj], list[Obj], str]] = {
         [config(GPU, "MPS")],
         "holds all that there are",
     ),
-    "a slice beside that of the daemon": (
-        [request(), request("s")],
+    "two devices of two requests": (
+        [request(), request("s"), request("t")],
+        [config(SLICE, "MPS", "r"), config(SLICE, "MPS", "t")],
+        "this one holds 2: its daemon serves one device",
+    ),
+    "the larger of two alternatives": (
+        [{"name": "r", "firstAvailable": [alternative("one"), alternative("two", count=2)]}],
         [config(SLICE, "MPS", "r")],
-        "write a claim for each device, and a container for each claim",
+        "this one holds 2",
     ),
     "turns on a slice": (
         [request()],
@@ -152,6 +161,12 @@ def test_what_can_be_shared_is_not_refused() -> None:
         ([request("r", "gpu.dra.dev")], [config(GPU, "TimeSlicing")]),
         ([request("r", "gpu.dra.dev", count=2)], [config(GPU, "TimeSlicing")]),
         ([request(), request("s")], [config(SLICE)]),
+        ([request(), request("s")], [config(SLICE, "MPS", "r")]),
+        (
+            [request("t", "gpu.dra.dev"), request("m", "gpu.dra.dev")],
+            [config(GPU, "TimeSlicing", "t"), config(GPU, "MPS", "m")],
+        ),
+        ([{"name": "r", "firstAvailable": [alternative("a")]}], [config(SLICE, "MPS", "r")]),
         ([request()], [part(GPU)]),
         ([request("r", "gpu-share.dra.dev")], [part(GPU, memoryMiB=4096, cores=30)]),
         ([request("r", "mig-share.dra.dev")], [part(SLICE, memoryMiB=4096, cores=30)]),
@@ -184,16 +199,45 @@ def test_a_container_is_the_client_of_one_daemon_and_uses_nothing_beside() -> No
     assert not isinstance(found_for(known, shared, foreign, containers=beside), Fault)
 
 
+@pytest.mark.parametrize(
+    ("used", "crowd"),
+    [
+        ([{"name": "two", "request": "m"}], ""),
+        ([{"name": "two", "request": "t"}], ""),
+        ([{"name": "two", "request": "t"}, {"name": "one"}], ""),
+        ([{"name": "two"}], "two/m, two/t"),
+        ([{"name": "two", "request": "t"}, {"name": "two", "request": "m"}], "two/m, two/t"),
+        ([{"name": "two", "request": "m"}, {"name": "one"}], "one, two"),
+        ([{"name": "two"}, {"name": "one"}], "one, two/m, two/t"),
+    ],
+)
+def test_a_container_names_the_one_request_that_is_shared_by_mps(
+    used: list[Obj], crowd: str
+) -> None:
+    """As in NVIDIA's sample gpu-test5: one claim, two GPUs, and each container has one of them."""
+    requests = [request("t", "gpu.dra.dev"), request("m", "gpu.dra.dev")]
+    configs = [config(GPU, "TimeSlicing", "t"), config(GPU, "MPS", "m")]
+    bodies = [claim("two", *requests, config=configs)]
+    if {"name": "one"} in used:
+        bodies.append(claim("one"))
+    spec = [{"name": "main", "resources": {"claims": used}}]
+    found = found_for(classes(), *bodies, containers=spec)
+    assert isinstance(found, Fault) == bool(crowd)
+    if crowd:
+        assert found.claim.name == "two"
+        assert f"container 'main' uses claims {crowd}, of which" in found.obstacle.message
+
+
 def test_a_class_may_share_and_its_claim_may_do_without() -> None:
     body = device_class("mine", f"device.driver == '{DRIVER}'", config=[config(SLICE, "MPS")])
     known = cluster("node-a")
     known.set_class(versioned(body))
     requests = read_requests([request("r", "mine")])
-    assert requested_sharing((), known.classes, DRIVER).uses_mps(requests)
+    assert requested_sharing((), known.classes, DRIVER).by_mps(requests) == {"r": True}
     own = [config(SLICE, "None")]
-    assert not requested_sharing(own, known.classes, DRIVER).uses_mps(requests)
+    assert requested_sharing(own, known.classes, DRIVER).by_mps(requests) == {"r": False}
     unreadable = [config(SLICE, "Mps")]
-    assert not requested_sharing(unreadable, known.classes, DRIVER).uses_mps(requests)
+    assert requested_sharing(unreadable, known.classes, DRIVER).by_mps(requests) == {"r": False}
 
 
 def test_the_handbook_has_each_text() -> None:
@@ -208,6 +252,6 @@ def test_the_handbook_has_each_text() -> None:
         not_shared("…", is_slice=False),
         misplaced_share(GPU, "…", is_slice=True),
         too_many("2"),
-        crowded("main", ["…"]),
+        crowded("main", [Use("…")]),
     )
     assert [text for text in texts if text not in page] == []

@@ -18,6 +18,7 @@ from dra.kube.errors import ForbiddenError, KubeError
 from kubeletplugin.claims.sharing.mps import daemons
 from kubeletplugin.journal.entries import State
 from kubeletplugin.journal.journal import Journal
+from sim.nvml.files.nvidia_smi import time_slice
 from sim.nvml.gpus.mpsclients import allocates
 from sim.nvml.machine import GpuSpec
 from tests.kubeletplugin.conftest import A100
@@ -130,6 +131,35 @@ def test_the_examples_of_the_handbook_get_what_they_ask_for(
     [owner] = pod["metadata"]["ownerReferences"]
     assert (owner["kind"], owner["name"], owner["controller"]) == ("Node", sharing.node, True)
     assert pod["spec"]["automountServiceAccountToken"] is False
+
+
+def test_of_a_claim_with_several_devices_the_clients_of_one_get_its_daemon(
+    sharing: Rig, pods: DaemonPods
+) -> None:
+    """As NVIDIA's sample gpu-test5: long turns on one device, limits by MPS on another."""
+    turns: Obj = {"strategy": "TimeSlicing", "timeSlicing": {"interval": "Long"}}
+    whole = mps(kind="GpuConfig") | {"requests": ["r0"]}
+    whole["opaque"]["parameters"]["sharing"] = turns
+    clients = mps(LIMITS) | {"requests": ["r1"]}
+    ref = sharing.claim("gpu-1", SLICE, config=[whole, clients])
+    sharing.prepared(ref)
+    uuid = sharing.machine.state().gpus[1].uuid
+    assert time_slice(sharing.roots.host, uuid) == 3
+    [daemon] = pods.pods()
+    by_device = {e.device: e for e in sharing.journal()}
+    assert served(sharing, ref) == by_device[SLICE].mig_uuid
+    told = {d["name"]: d["containerEdits"] for d in sharing.spec(ref)["devices"]}
+    is_client = {
+        name.removeprefix(f"{ref.uid}-"): "CUDA_MPS_PIPE_DIRECTORY" in str(edits.get("env"))
+        for name, edits in told.items()
+    }
+    assert is_client == {"gpu-1": False, SLICE: True}
+    assert "CUDA_MPS" not in str(sharing.spec(ref).get("containerEdits"))
+    sharing.restart()
+    sharing.prepared(ref)
+    assert [p["metadata"]["uid"] for p in pods.pods()] == [daemon["metadata"]["uid"]]
+    assert sharing.unprepare(ref) == ""
+    assert (pods.pods(), sharing.clean(), time_slice(sharing.roots.host, uuid)) == ([], True, 0)
 
 
 def served(rig: Rig, ref: ClaimRef) -> str:

@@ -50,12 +50,16 @@ class RequestedSharing:
     def _entries(self, request: Request) -> _Entries:
         return (*self._of_class(request.class_name), *self._config)
 
-    def uses_mps(self, requests: Iterable[Request]) -> bool:
-        """True if a device is shared by MPS; False if that cannot be understood."""
+    def by_mps(self, requests: Iterable[Request]) -> dict[str, bool]:
+        """True for each request whose devices are shared by MPS; False for all if one is unclear.
+
+        A request of which one choice is counts as one that is.
+        """
+        requests = tuple(requests)
         try:
-            return any(self.of(choice).by_mps for r in requests for choice in r.choices)
+            return {r.name: any(self.of(choice).by_mps for choice in r.choices) for r in requests}
         except InvalidObjectError:
-            return False
+            return dict.fromkeys((r.name for r in requests), False)
 
     def problem(self, requests: Sequence[Request]) -> str:
         """Fault of the sharing of a claim with these requests; empty if there is none.
@@ -65,10 +69,11 @@ class RequestedSharing:
         Raises:
             InvalidObjectError: as ``of``.
         """
-        by_mps = False
+        clients: list[Request] = []
         for choice in (choice for request in requests for choice in request.choices):
             found = self.of(choice)
-            by_mps = by_mps or found.by_mps
+            if found.by_mps:
+                clients.append(choice)
             name = choice.class_name
             device = f"request {choice.name!r} of class {name!r}"
             is_slice = name not in (GPU_CLASS, SHARE_CLASS)
@@ -81,11 +86,14 @@ class RequestedSharing:
                 return not_shared(device, is_slice=is_slice)
             if fault := misplaced_share(kind, device, is_slice=is_slice):
                 return fault
-        first = [request.choices[0] for request in requests]
-        if by_mps and any(choice.mode == ALL for choice in first):
+        if any(choice.mode == ALL for choice in clients):
             return too_many("all that there are")
-        count = sum(choice.count for choice in first)
-        return too_many(str(count)) if by_mps and count > 1 else ""
+        most: dict[str, int] = {}
+        for choice in clients:
+            request = choice.name.partition("/")[0]
+            most[request] = max(choice.count, most.get(request, 0))
+        count = sum(most.values())
+        return too_many(str(count)) if count > 1 else ""
 
 
 def find_problem(

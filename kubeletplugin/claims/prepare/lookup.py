@@ -175,6 +175,7 @@ def _with_sharing(
             raise ClaimError(f"{problem}; {_CORRECT}")
         if is_slice and states_share(allocation.config, device.request, driver):
             raise ClaimError(f"{not_shared(device.device, is_slice=True)}; {_CORRECT}")
-    if len(shared) > 1 and any(d.sharing.by_mps for d in shared):
-        raise ClaimError(f"{too_many(str(len(shared)))}; {_CORRECT}")
+    clients = sum(d.sharing.by_mps for d in shared)
+    if clients > 1:
+        raise ClaimError(f"{too_many(str(clients))}; {_CORRECT}")
     return shared

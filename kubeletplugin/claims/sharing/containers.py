@@ -1,4 +1,4 @@
-"""Containers that use a claim shared by MPS beside another, as the node refuses them.
+"""Containers that use a device shared by MPS beside another, as the node refuses them.
 
 The controller refuses them too, but kube-scheduler knows no MPS. kubelet names no pod: those that
 have a claim reserved are read, and only where a claim is shared by MPS.
@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator
 
 from api.errors import InvalidObjectError
 from dra.claims.allocation import AllocatedDevice
-from dra.claims.claims import Claim, Consumer, claim_names, container_claims, read_claim
-from dra.claims.sharing import crowded, sharing_of
+from dra.claims.claims import Claim, Consumer, claim_names, read_claim
+from dra.claims.containers import container_uses, crowded, find_crowd
+from dra.claims.sharing import sharing_of
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, at
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
@@ -41,14 +42,15 @@ class ContainerCheck:
             ClaimError: names pod, container and claims.
             StartingError: the pods or claims cannot be read.
         """
-        by_mps = any(d.sharing.by_mps for d in devices)
+        requests = _by_request((d, d.sharing.by_mps) for d in devices)
+        by_mps = any(requests.values())
         if any(e.state in HELD for e in self._journal.of_claim(claim.ref.uid)):
             return
         if not by_mps and not self._has_mps(claim.ref.namespace):
             return
         problem = ""
         for pod in self._pods(claim):
-            found = self._problem(pod, claim, by_mps=by_mps)
+            found = self._problem(pod, claim, requests)
             if not found:
                 return
             problem = problem or f"pod {pod['metadata']['name']}: {found}"
@@ -86,23 +88,27 @@ class ContainerCheck:
             ) from error
         return pod if pod["metadata"]["uid"] == consumer.uid else None
 
-    def _problem(self, pod: Obj, claim: Claim, *, by_mps: bool) -> str:
-        """Fault of the first container that uses the claim beside another of this driver's."""
+    def _problem(self, pod: Obj, claim: Claim, requests: dict[str, bool]) -> str:
+        """Fault of the first container that uses the claim and has a device too many."""
         name = claim.ref.name
-        for container, used in container_claims(pod, claim_names(pod)):
-            others = used - {name} if name in used else ()
-            shared = {other: self._by_mps(claim.ref.namespace, other) for other in sorted(others)}
-            ours = [other for other, mps in shared.items() if mps is not None]
-            if ours and (by_mps or any(shared.values())):
-                return crowded(container, [name, *ours])
+        for container, uses in container_uses(pod, claim_names(pod)):
+            used = sorted({use.claim for use in uses})
+            if name not in used:
+                continue
+            by_mps = {
+                each: requests if each == name else self._by_mps(claim.ref.namespace, each)
+                for each in used
+            }
+            if crowd := find_crowd(uses, by_mps):
+                return crowded(container, crowd)
         return ""
 
-    def _by_mps(self, namespace: str, name: str) -> bool | None:
-        """True if a claim is shared by MPS; None if nothing of this driver was given to it."""
+    def _by_mps(self, namespace: str, name: str) -> dict[str, bool]:
+        """Requests of another claim that this driver serves, and whether by MPS."""
         try:
             claim = read_claim(self._api.get(RESOURCE_CLAIMS, name, namespace=namespace))
         except ObjectNotFoundError:
-            return None
+            return {}
         except KubeError as error:
             raise StartingError(
                 f"cannot read claim {name}, which a container uses beside this one: {error}; it is "
@@ -111,9 +117,18 @@ class ContainerCheck:
         allocation = claim.allocation
         devices = allocation.of_driver(self._driver) if allocation is not None else ()
         if allocation is None or not devices:
-            return None
+            return {}
         try:
-            found = [sharing_of(allocation.config, d.request, self._driver) for d in devices]
-        except InvalidObjectError:
-            return False  # its own Prepare fails
-        return any(sharing.by_mps for sharing in found)
+            return _by_request(
+                (d, sharing_of(allocation.config, d.request, self._driver).by_mps) for d in devices
+            )
+        except InvalidObjectError:  # its own Prepare fails
+            return dict.fromkeys((d.base_request for d in devices), False)
+
+
+def _by_request(devices: Iterable[tuple[AllocatedDevice, bool]]) -> dict[str, bool]:
+    """Requests, and whether any of their devices is shared by MPS."""
+    found: dict[str, bool] = {}
+    for device, by_mps in devices:
+        found[device.base_request] = found.get(device.base_request, False) or by_mps
+    return found

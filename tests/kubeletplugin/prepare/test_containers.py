@@ -48,14 +48,14 @@ class Site:
                 raise self.refuse
 
     def pod(self, name: str, *containers: tuple[str, ...], **changes: Any) -> Obj:
-        """A pod here, with containers that use these claims; one reference each."""
-        used = dict.fromkeys(claim for names in containers for claim in names)
+        """A pod here, with containers that use these claims, or ``claim/request`` of them."""
+        used = dict.fromkeys(use.partition("/")[0] for uses in containers for use in uses)
         spec = {
             "nodeName": NODE,
             "resourceClaims": [{"name": f"my-{c}", "resourceClaimName": c} for c in used],
             "containers": [
-                {"name": f"c{i}", "resources": {"claims": [{"name": f"my-{c}"} for c in names]}}
-                for i, names in enumerate(containers)
+                {"name": f"c{i}", "resources": {"claims": [*map(_reference, uses)]}}
+                for i, uses in enumerate(containers)
             ],
         }
         body = {"metadata": {"name": name, "namespace": "default"}, "spec": spec | changes}
@@ -66,7 +66,22 @@ class Site:
         driver = "net.example.com" if name == "nic" else DRIVER
         result = {"request": "r", "driver": driver, "pool": NODE, "device": PLACES[name]}
         config = [{"opaque": {"driver": DRIVER, "parameters": MPS}}] if by_mps else []
-        allocation = {"devices": {"results": [result], "config": config}}
+        return self.given(name, [result], config, pods)
+
+    def of_two(self, pods: tuple[Obj, ...]) -> ClaimRef:
+        """A claim ``one`` whose request ``m`` is shared by MPS, and ``t`` is not."""
+        places = {"t": PLACES["one"], "m": PLACES["two"]}
+        results = [
+            {"request": request, "driver": DRIVER, "pool": NODE, "device": device}
+            for request, device in places.items()
+        ]
+        config = {"requests": ["m"], "opaque": {"driver": DRIVER, "parameters": MPS}}
+        return self.given("one", results, [config], pods)
+
+    def given(
+        self, name: str, results: list[Obj], config: list[Obj], pods: tuple[Obj, ...]
+    ) -> ClaimRef:
+        allocation = {"devices": {"results": results, "config": config}}
         status = {"allocation": allocation, "reservedFor": [*pods]}
         body = {"metadata": {"name": name, "namespace": "default"}, "spec": {}, "status": status}
         made = self.api.create(RESOURCE_CLAIMS, body)
@@ -87,6 +102,11 @@ class Site:
 
     def _checked(self, claim: Claim, devices: tuple[AllocatedDevice, ...]) -> None:
         self._check.check(claim, devices)
+
+
+def _reference(use: str) -> Obj:
+    name, _, request = use.partition("/")
+    return {"name": f"my-{name}", **({"request": request} if request else {})}
 
 
 @pytest.fixture
@@ -121,6 +141,26 @@ def test_a_container_has_one_claim_of_ours_where_one_is_shared_by_mps(
             str(error)
         )
         assert "name one of these claims in its resources.claims" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("containers", "told"),
+    [
+        ([("one/m",), ("one/t",)], ""),
+        ([("one/t", "two"), ("one/m",)], ""),
+        ([("one",)], "c0' uses claims one/m, one/t, of"),
+        ([("one/t",), ("one/m", "one/t")], "c1' uses claims one/m, one/t, of"),
+        ([("one/m", "two")], "c0' uses claims one, two, of"),
+        ([("one/t",), ("two",)], ""),
+    ],
+)
+def test_of_a_claim_with_several_devices_a_container_has_that_of_the_daemon_alone(
+    site: Site, containers: list[tuple[str, ...]], told: str
+) -> None:
+    pod = site.pod("user", *containers)
+    site.claim("two")
+    error = site.check(site.of_two((pod,)))
+    assert (told in str(error)) if told else error is None
 
 
 def test_a_claim_without_mps_is_refused_beside_one_that_is_prepared(site: Site) -> None:

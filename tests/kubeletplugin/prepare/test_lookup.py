@@ -205,7 +205,7 @@ def test_sharing_is_read_for_each_device(server: Server) -> None:
         ([GOOD], GPU_CONFIG | MPS, f"not for {GOOD}, which is a slice: write kind MigDeviceConfig"),
         (["gpu-1"], MIG_CONFIG | MPS, "not for gpu-1, which is a whole GPU: write kind GpuConfig"),
         ([GOOD], GPU_CONFIG | {"share": {"cores": 30}}, f"not for {GOOD}, which is a slice, and"),
-        (["gpu-1", "gpu-2"], GPU_CONFIG | MPS, "may hold one device only, this one holds 2"),
+        (["gpu-1", "gpu-2"], GPU_CONFIG | MPS, "with sharing.strategy 'MPS', this one holds 2"),
     ],
 )
 def test_sharing_that_the_devices_cannot_have_is_refused(
@@ -216,6 +216,18 @@ def test_sharing_that_the_devices_cannot_have_is_refused(
     assert isinstance(error, ClaimError)
     assert told in str(error)
     assert "create the pod again" in str(error)
+
+
+def test_one_device_of_a_claim_may_be_shared_by_mps_beside_others(server: Server) -> None:
+    turns = {"sharing": {"strategy": "TimeSlicing"}}
+    given = (
+        config(GPU_CONFIG | turns, requests=["r0"]),
+        config(GPU_CONFIG | MPS, requests=["r1"]),
+    )
+    results = [RESULT | {"request": f"r{i}", "device": f"gpu-{i + 1}"} for i in range(2)]
+    first, second = server.read(server.claim(*results, config=given))
+    assert (first.sharing.interval, first.sharing.by_mps) == ("Default", False)
+    assert (second.sharing.interval, second.sharing.by_mps) == ("", True)
 
 
 def test_configuration_of_other_drivers_and_other_requests_is_not_read(server: Server) -> None:
