@@ -9,12 +9,12 @@ from typing import Any
 
 from dra.cel.opaque import quantity, semver
 from dra.cel.questions import GpuIdentity
-from dra.gpu.devices import PARENT, PCI_BUS_ID, PCIE_ROOT
+from dra.gpu.devices import INDEX, PARENT, PCI_BUS_ID, PCIE_ROOT
 
-_IDENTITY = (PARENT, "uuid", PCI_BUS_ID, PCIE_ROOT)
+_IDENTITY = (PARENT, "uuid", PCI_BUS_ID, PCIE_ROOT, INDEX)
 """Attributes that tell one GPU from another of the same kind."""
 
-_IDENTITY_NAMES = tuple(name.rpartition("/")[2] for name in _IDENTITY)
+_IDENTITY_NAME = re.compile(rf"\b(?:{'|'.join(name.rpartition('/')[2] for name in _IDENTITY)})\b")
 _ITERATION = re.compile(
     r"\.\s*(?:exists|exists_one|existsOne|all|map|filter|transform\w+|format)\s*\("
 )
@@ -57,7 +57,7 @@ def device_data(
 def of_gpu(device: DeviceData, gpu: GpuIdentity) -> DeviceData:
     """``device`` of another GPU of the same kind, with the identity of ``gpu``."""
     driver = device["driver"]
-    values = (gpu.uuid, gpu.uuid, gpu.pci_bus_id, gpu.pcie_root)
+    values = (gpu.uuid, gpu.uuid, gpu.pci_bus_id, gpu.pcie_root, gpu.index)
     domains = dict(device["attributes"])
     for name, value in zip(_IDENTITY, values, strict=True):
         domain, plain = _qualified(name, driver)
@@ -81,7 +81,7 @@ class View:
     @classmethod
     def of(cls, expression: str) -> View:
         """The view of ``expression``, by its text; if that cannot be read, of everything."""
-        named = any(name in expression for name in _IDENTITY_NAMES)
+        named = bool(_IDENTITY_NAME.search(expression))
         per_gpu = named or bool(_ITERATION.search(expression)) or _dynamic_index(expression)
         looked_up = {_either(m) for m in _LITERAL_INDEX.finditer(expression)}
         looked_up |= {m[1] for m in _FIELD.finditer(expression)}

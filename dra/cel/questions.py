@@ -21,6 +21,7 @@ class GpuIdentity(msgspec.Struct, frozen=True, array_like=True):
     uuid: str = ""
     pci_bus_id: str = ""
     pcie_root: str = ""
+    index: int = 0
 
 
 class Job(msgspec.Struct, frozen=True, omit_defaults=True):

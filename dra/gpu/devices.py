@@ -12,10 +12,14 @@ from typing import Any
 from dra.common.quantity import mebibytes
 from dra.gpu.geometry import Placement, Profile
 from dra.gpu.inventory import Gpu, Inventory
-from dra.gpu.names import GpuDevice, MigDevice, mig_device, nominal_gigabytes
+from dra.gpu.names import NVIDIA_DRIVER, GpuDevice, MigDevice, mig_device, nominal_gigabytes
 from dra.gpu.shares import ALL_CORES
 
 PARENT = "parentUUID"
+INDEX = "index"
+"""Number of a whole GPU, under NVIDIA's name only: its driver published NVML's until September
+2025, and its sample ``gpu-test6`` selects by it. Here the minor number, as in the device's name."""
+
 PCI_BUS_ID = "resource.kubernetes.io/pciBusID"
 PCIE_ROOT = "resource.kubernetes.io/pcieRoot"
 
@@ -77,6 +81,7 @@ def gpu_attributes(gpu: Gpu, inventory: Inventory) -> dict[str, Any]:
     return {
         **kind,
         "uuid": {"string": gpu.uuid},
+        **({INDEX: {"int": gpu.minor}} if inventory.driver == NVIDIA_DRIVER else {}),
         **_common_attributes(gpu, inventory),
     }
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from dra.common.resources import Obj, at
+from dra.common.resources import Obj
 from dra.gpu.names import NVIDIA_DRIVER, MigDevice, parse_device
 from hack.cluster.binaries import Binaries
 from hack.cluster.nodes import add_fake_node, pod
@@ -17,15 +17,15 @@ from tests.cluster.harness.daemons import Driver
 from tests.cluster.harness.ground import make_namespace, serve_mignodes
 from tests.cluster.harness.workload import SLEEPING
 from tests.cluster.test_scheduler_mode import A100, Site, node
+from tests.dra.nvidiasamples import SAMPLES, Sample
 from tests.dra.nvidiaslices import future_mig, resource_slice
 
 SCHEDULER = ("--allocator", "scheduler")
-PROFILES = ("1g.5gb", "1g.5gb", "2g.10gb", "3g.20gb")
 
 
 @pytest.fixture(scope="module")
 def dropped(binaries: Binaries, root: Path) -> Iterator[Site]:
-    """A node of two GPUs in MIG mode, and one of two whole GPUs."""
+    """A node of two GPUs in MIG mode, and one of eight whole GPUs."""
     home = root / "di"
     (plane := home / "cp").mkdir(parents=True)
     (daemons := home / "d").mkdir()
@@ -34,12 +34,12 @@ def dropped(binaries: Binaries, root: Path) -> Iterator[Site]:
         make_namespace(api)
         serve_mignodes(api)
         driver = Driver(control_plane, daemons, name=NVIDIA_DRIVER)
-        for name, mig in (("sliced", True), ("whole", False)):
+        for name, mig, gpus in (("sliced", True, 2), ("whole", False, 8)):
             add_fake_node(api, name)
             driver.add_node(
                 name,
                 *SCHEDULER,
-                gpus=(A100, A100),
+                gpus=(A100,) * gpus,
                 mig=mig,
                 kubelet_root=daemons / f"{name}-k",
                 cdi_root=daemons / f"{name}-cdi",
@@ -53,34 +53,40 @@ def dropped(binaries: Binaries, root: Path) -> Iterator[Site]:
             yield made
 
 
-def request(name: str, device_class: str, *selectors: str, count: int = 1) -> Obj:
-    exactly: Obj = {"deviceClassName": device_class}
-    if selectors:
-        exactly["selectors"] = [{"cel": {"expression": each}} for each in selectors]
-    if count > 1:
-        exactly["count"] = count
-    return {"name": name, "exactly": exactly}
-
-
-def claim(name: str, *requests: Obj, kind: str = "ResourceClaim", **devices: object) -> Obj:
-    spec: Obj = {"devices": {"requests": [*requests], **devices}}
+def claim(name: str, devices: Obj, *, kind: str = "ResourceClaim") -> Obj:
+    spec: Obj = {"devices": devices}
     body = {"apiVersion": "resource.k8s.io/v1", "kind": kind, "metadata": {"name": name}}
     return {**body, "spec": spec if kind == "ResourceClaim" else {"spec": spec}}
 
 
-def run(site: Site, name: str, *, of: str, kind: str = "resourceClaimName") -> str:
-    site.api.create(pod(name, SLEEPING, claims={"gpu": {kind: of}}))
+def run(site: Site, name: str, of: str, sample: Sample) -> str:
+    """A pod of a sample, with claims of its own or with the one that all name."""
+    kind = "resourceClaimName" if sample.shared else "resourceClaimTemplateName"
+    body = pod(name, SLEEPING, claims={entry: {kind: of} for entry in sample.claims})
+    (first,) = body["spec"]["containers"]
+    body["spec"]["containers"] = [
+        {**first, "name": f"ctr{index}", "resources": {"claims": [*map(_reference, uses)]}}
+        for index, uses in enumerate(sample.containers)
+    ]
+    site.api.create(body)
     return name
 
 
-def given(site: Site, name: str) -> dict[str, str]:
-    """By request, the device that the claim of a pod was given."""
-    (entry,) = site.api.get("Pod", name)["spec"]["resourceClaims"]
-    statuses = at(site.api.get("Pod", name), "status", "resourceClaimStatuses", default=[])
-    owned = entry.get("resourceClaimName") or statuses[0]["resourceClaimName"]
-    results = site.api.get("ResourceClaim", owned)["status"]["allocation"]["devices"]["results"]
-    assert {each["driver"] for each in results} == {NVIDIA_DRIVER}
-    return {each["request"]: str(each["device"]) for each in results}
+def _reference(use: tuple[str, str]) -> Obj:
+    name, request = use
+    return {"name": name, **({"request": request} if request else {})}
+
+
+def given(site: Site) -> list[tuple[str, str]]:
+    """Node and device of everything that is allocated: a whole GPU by name, a slice by profile."""
+    found = []
+    for each in site.api.list("ResourceClaim"):
+        for result in each["status"]["allocation"]["devices"]["results"]:
+            assert result["driver"] == NVIDIA_DRIVER
+            device = parse_device(result["device"])
+            called = device.profile_label if isinstance(device, MigDevice) else str(device)
+            found.append((result["pool"], called))
+    return sorted(found)
 
 
 def bound(site: Site, *names: str) -> None:
@@ -98,48 +104,14 @@ def emptied(dropped: Site) -> Iterator[None]:
     dropped.wait("end of all claims", lambda: api.list("ResourceClaim") == [])
 
 
-def test_two_pods_get_a_gpu_each_by_template_and_a_third_waits(dropped: Site) -> None:
-    api = dropped.api
-    api.create(claim("single-gpu", request("gpu", "gpu.nvidia.com"), kind="ResourceClaimTemplate"))
-    for name in ("pod1", "pod2"):
-        run(dropped, name, of="single-gpu", kind="resourceClaimTemplateName")
-    bound(dropped, "pod1", "pod2")
-    assert {given(dropped, p)["gpu"] for p in ("pod1", "pod2")} == {"gpu-0", "gpu-1"}
-    assert {node(api, p) for p in ("pod1", "pod2")} == {"whole"}
-
-
-def test_two_pods_share_the_gpu_of_one_claim_with_nvidias_configuration(dropped: Site) -> None:
-    turns = {"strategy": "TimeSlicing", "timeSlicingConfig": {"interval": "Long"}}
-    head = {"apiVersion": "resource.nvidia.com/v1beta1", "kind": "GpuConfig", "sharing": turns}
-    config = [{"requests": ["gpu"], "opaque": {"driver": "gpu.nvidia.com", "parameters": head}}]
-    dropped.api.create(claim("shared", request("gpu", "gpu.nvidia.com"), config=config))
-    bound(dropped, run(dropped, "first", of="shared"), run(dropped, "second", of="shared"))
-    assert given(dropped, "first") == given(dropped, "second")
-
-
-def test_two_gpus_in_one_claim(dropped: Site) -> None:
-    dropped.api.create(claim("double", request("gpu", "gpu.nvidia.com", count=2)))
-    bound(dropped, run(dropped, "pod", of="double"))
-    results = dropped.api.get("ResourceClaim", "double")["status"]["allocation"]["devices"]
-    assert {each["device"] for each in results["results"]} == {"gpu-0", "gpu-1"}
-
-
-def test_four_slices_of_one_gpu(dropped: Site) -> None:
-    requests = [
-        request(
-            f"mig-{index}",
-            "mig.nvidia.com",
-            f"device.attributes['gpu.nvidia.com'].profile == '{profile}'",
-        )
-        for index, profile in enumerate(PROFILES)
-    ]
-    same = [{"requests": [], "matchAttribute": "gpu.nvidia.com/parentUUID"}]
-    dropped.api.create(claim("mig-devices", *requests, constraints=same))
-    bound(dropped, run(dropped, "pod", of="mig-devices"))
-    devices = [parse_device(each) for each in given(dropped, "pod").values()]
-    assert all(isinstance(each, MigDevice) for each in devices)
-    assert len({each.minor for each in devices}) == 1
-    assert node(dropped.api, "pod") == "sliced"
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_sample_gets_what_it_asks_for(dropped: Site, name: str) -> None:
+    sample = SAMPLES[name]
+    kind = "ResourceClaim" if sample.shared else "ResourceClaimTemplate"
+    dropped.api.create(claim(name, sample.devices, kind=kind))
+    bound(dropped, *(run(dropped, f"{name}-{n}", name, sample) for n in range(sample.pods)))
+    on = "whole" if sample.whole else "sliced"
+    assert given(dropped) == sorted((on, each.replace(".", "")) for each in sample.given)
 
 
 def test_a_pod_with_limits_gets_a_whole_gpu(dropped: Site) -> None:
@@ -166,5 +138,6 @@ def test_the_plugin_ends_and_stays_away_while_nvidias_slices_are_there(dropped: 
     dropped.wait("its end", lambda: not plugin.running)
     api.delete("ResourceSlice", "sliced-gpu.nvidia.com-x")
     plugin.start()
-    dropped.api.create(claim("after", request("gpu", "mig.nvidia.com")))
-    bound(dropped, run(dropped, "after", of="after"))
+    sample = SAMPLES["gpu-anymig"]
+    api.create(claim("after", sample.devices, kind="ResourceClaimTemplate"))
+    bound(dropped, run(dropped, "after", "after", sample))

@@ -7,21 +7,23 @@ Sources: ``cmd/gpu-kubelet-plugin`` and ``demo/specs/quickstart`` of NVIDIA's DR
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from dra.cel.cel import Selectors
 from dra.cel.celdata import device_data
-from dra.claims.claims import class_selectors
-from dra.claims.classes import generated_classes
+from dra.claims.claims import Request, class_selectors, read_requests
+from dra.claims.classes import generated_classes, read_class
+from dra.claims.containers import Use, find_crowd
+from dra.claims.requests.sharing import requested_sharing
 from dra.common.resources import Obj
-from dra.gpu.names import NVIDIA_DRIVER
+from dra.gpu.names import NVIDIA_DRIVER, MigDevice, parse_device
 from dra.resourceslices.nvidiadra import dra_driver, summary
 from dra.resourceslices.partitions import offered
 from dra.resourceslices.resourceslices import Features, SliceLayout
 from tests.controller.objects import DRIVER, gpu, inventory
 from tests.dra.counters import FirstFit
+from tests.dra.nvidiasamples import SAMPLES
 
 OF_A_GPU = {
     *("type", "uuid", "productName", "brand", "architecture", "cudaComputeCapability"),
@@ -34,10 +36,6 @@ CAPACITIES = {
     *("encoders", "jpegEngines", "ofaEngines"),
 }
 OWN = "device.attributes['gpu.nvidia.com']"
-LARGE = "device.capacity['gpu.nvidia.com'].memory.isGreaterThan(quantity('10Gi'))"
-FEW = "device.capacity['gpu.nvidia.com'].multiprocessors.isLessThan(quantity('30'))"
-MANY = "device.capacity['gpu.nvidia.com'].multiprocessors.isGreaterThan(quantity('50'))"
-A100_ONLY = f"{OWN}.productName.lowerAscii().matches('^.*a100.*$')"
 
 
 def layout(driver: str = NVIDIA_DRIVER) -> SliceLayout:
@@ -66,12 +64,24 @@ def classes(driver: str = NVIDIA_DRIVER) -> dict[str, Obj]:
 def test_attributes_and_capacities_are_called_as_nvidias() -> None:
     seen = {d["attributes"]["type"]["string"]: d for d in devices()}
     assert seen.keys() == {"gpu", "mig"}
-    assert seen["gpu"]["attributes"].keys() == OF_A_GPU
+    assert seen["gpu"]["attributes"].keys() == OF_A_GPU | {"index"}
+    assert seen["gpu"]["attributes"]["index"] == {"int": 1}
     assert seen["mig"]["attributes"].keys() == OF_A_SLICE | {"memoryPercent"}
     assert seen["mig"]["capacity"].keys() == CAPACITIES
     assert "memory" in seen["gpu"]["capacity"]
     versions = ("cudaComputeCapability", "driverVersion", "cudaDriverVersion")
     assert all("version" in d["attributes"][name] for d in seen.values() for name in versions)
+    numbers = {"index", "memoryPercent"}
+    for device in seen.values():
+        forms = {n: next(iter(v)) for n, v in device["attributes"].items()}
+        of_texts = forms.keys() - {*versions, *numbers}
+        assert {forms[n] for n in of_texts} == {"string"}
+        assert {forms[n] for n in forms.keys() & numbers} == {"int"}
+
+
+def test_an_index_is_published_under_its_name_only() -> None:
+    own = [d for each in published(DRIVER) for d in each["spec"].get("devices", ())]
+    assert not any("index" in d["attributes"] for d in own)
 
 
 @pytest.mark.parametrize("name", ["gpu.nvidia.com", "mig.nvidia.com"])
@@ -85,31 +95,57 @@ def test_whole_gpus_are_served_to_pods_that_ask_by_limits_as_by_nvidias_chart() 
     assert "extendedResourceName" not in classes()["mig.nvidia.com"]["spec"]
 
 
-@pytest.mark.parametrize(
-    ("class_name", "selectors", "first"),
-    [
-        ("gpu.nvidia.com", [], "gpu-1"),
-        ("gpu.nvidia.com", [A100_ONLY], "gpu-1"),
-        ("mig.nvidia.com", [], "gpu-0-mig-1g5gb-19-6"),
-        ("mig.nvidia.com", [f"{OWN}.profile == '2g.10gb'"], "gpu-0-mig-2g10gb-14-4"),
-        ("mig.nvidia.com", [LARGE], "gpu-0-mig-3g20gb-9-4"),
-        ("mig.nvidia.com", [FEW], "gpu-0-mig-1g5gb-19-6"),
-        ("mig.nvidia.com", [MANY], "gpu-0-mig-4g20gb-5-0"),
-        ("mig.nvidia.com", [f"{OWN}.profile == '1g.10gb.nowhere'"], None),
-    ],
-)
-def test_what_its_samples_select_is_found(
-    class_name: str, selectors: list[str], first: str | None
-) -> None:
-    expressions = [*class_selectors(classes()[class_name]), *selectors]
+@pytest.mark.parametrize("name", SAMPLES)
+def test_its_samples_get_what_they_ask_for(name: str) -> None:
+    """As kube-scheduler does it; constraints aside, which a node of one GPU in slices meets."""
+    sample = SAMPLES[name]
+    cards = [gpu(n, mig=not sample.whole) for n in range(8 if sample.whole else 1)]
+    node = replace(inventory("node-a", *cards), driver=NVIDIA_DRIVER)
+    pool = FirstFit.of(SliceLayout(offered(node, {}, taints=True), Features()))
     evaluator = Selectors()
 
-    def matches(device: dict[str, Any]) -> bool:
+    def matches(request: Request, device: Obj) -> bool:
+        expressions = (*class_selectors(classes()[request.class_name]), *request.selectors)
         seen = device_data(NVIDIA_DRIVER, device["attributes"], device["capacity"])
-        verdicts = [evaluator.evaluate(each, seen) for each in expressions]
+        verdicts = (evaluator.evaluate(each, seen) for each in expressions)
         return all(v.selected and not v.error for v in verdicts)
 
-    assert FirstFit.of(layout()).allocate(matches) == first
+    def search(left: tuple[Request, ...]) -> list[str] | None:
+        for device in pool.devices if left else ():
+            if device["name"] in pool.held or not pool.fits(device) or not matches(left[0], device):
+                continue
+            pool.take(device, 1)
+            if (others := search(left[1:])) is not None:
+                return [device["name"], *others]
+            pool.take(device, -1)
+        return None if left else []
+
+    made = 1 if sample.shared else sample.pods * len(sample.claims)
+    requests = read_requests(sample.devices["requests"]) * made
+    given = search(tuple(request for request in requests for _ in range(request.count)))
+    assert given is not None
+    assert sorted(map(called, given)) == sorted(g.replace(".", "") for g in sample.given)
+
+
+def called(device: str) -> str:
+    """A whole GPU by its name, a slice by its profile as device names have it."""
+    parsed = parse_device(device)
+    return parsed.profile_label if isinstance(parsed, MigDevice) else device
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_the_sharing_of_its_samples_is_refused_nowhere(name: str) -> None:
+    sample = SAMPLES[name]
+    requests = read_requests(sample.devices["requests"])
+    known = {n: read_class(obj, NVIDIA_DRIVER) for n, obj in classes().items()}
+    sharing = requested_sharing(sample.devices.get("config", ()), known, NVIDIA_DRIVER)
+    assert sharing.problem(requests) == ""
+    by_mps = dict.fromkeys(sample.claims, sharing.by_mps(requests))
+    for container in sample.containers:
+        assert find_crowd([Use(*use) for use in container], by_mps) == ()
+    told = [(sharing.of(r).interval, sharing.of(r).by_mps) for r in requests]
+    if name == "gpu-test5":
+        assert told == [("Long", False), ("", True)]
 
 
 def test_slices_of_one_gpu_can_be_asked_for_by_its_uuid() -> None:

@@ -15,6 +15,7 @@ from dra.cel.kinds.offers import GpuKind, identity_of
 from dra.cel.questions import Answer, CostlySelectorError, Job, SelectorError
 from dra.common.cache import BoundedCache
 from dra.gpu.inventory import Gpu
+from dra.gpu.names import NVIDIA_DRIVER
 from tests.controller.objects import gpu, inventory
 from tests.dra.slices import OWN
 
@@ -124,6 +125,16 @@ def test_a_whole_gpu_is_seen_of_one_in_mig_mode() -> None:
     assert offered(kinds.match((f"{OWN}.uuid == 'GPU-node-a-0'",), kind, card)) == ["gpu"]
     elsewhere = replace(card, uuid="GPU-other")
     assert offered(kinds.match((f"{OWN}.uuid == 'GPU-node-a-0'",), kind, elsewhere)) == []
+
+
+def test_an_index_tells_gpus_apart_and_a_function_of_such_a_name_does_not() -> None:
+    kinds, cards = Kinds(Selectors()), (gpu(0, mig=False), gpu(1, mig=False))
+    node = replace(inventory("node-a", *cards), driver=NVIDIA_DRIVER)
+    kind, *rest = {kinds.of(card, node) for card in cards}
+    assert not rest
+    second = (f"device.attributes['{NVIDIA_DRIVER}'].index == 1",)
+    assert [offered(kinds.match(second, kind, card)) for card in cards] == [[], ["gpu"]]
+    assert not kinds.tells_gpus_apart(("'ab'.indexOf('b') == 1",))
 
 
 def test_numbers_of_gpus_are_given_out_anew_when_there_are_too_many(

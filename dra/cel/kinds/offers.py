@@ -71,7 +71,7 @@ def kind_of(gpu: Gpu, inventory: Inventory) -> GpuKind:
 
 def identity_of(gpu: Gpu) -> GpuIdentity:
     """Identity of ``gpu`` among those of its kind."""
-    return GpuIdentity(gpu.uuid, gpu.pci_bus_id, gpu.pcie_root)
+    return GpuIdentity(gpu.uuid, gpu.pci_bus_id, gpu.pcie_root, gpu.minor)
 
 
 def describe(offer: Offer, gpu: Gpu, inventory: Inventory) -> DeviceData:
