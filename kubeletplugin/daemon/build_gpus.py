@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dra.gpu.inventory import Drain, Inventory
-from dra.gpu.shares import ShareOffer
 from kubeletplugin.daemon.common import Common
 from kubeletplugin.gpus.gpu_names import GpuNames, used_names
 from kubeletplugin.gpus.hardware import Hardware
@@ -20,7 +19,7 @@ from kubeletplugin.gpus.looks import Looks
 from kubeletplugin.gpus.neighbours.node_choice import NodeChoice
 from kubeletplugin.gpus.neighbours.nodewatch import NodeWatch
 from kubeletplugin.gpus.neighbours.pausing import Pause, Pauses
-from kubeletplugin.gpus.neighbours.share_choice import ShareChoice
+from kubeletplugin.gpus.neighbours.share_choice import ShareChoice, ShareOffers
 from kubeletplugin.host.class_files import ClassFiles
 from kubeletplugin.host.pidnamespace import sees_processes
 from kubeletplugin.nvml.session.session import Session
@@ -60,7 +59,7 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
     """
     options, reports, journal = common.options, common.reports, common.journal
 
-    def sharing() -> ShareOffer | None:
+    def sharing() -> ShareOffers:
         return shares.current()
 
     hardware = build_hardware(common, sharing)
@@ -85,7 +84,7 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
         loop.hurry()
 
     choice = NodeChoice(files, driver=options.driver_name, on_change=hurry)
-    shares = ShareChoice(options.gpu_shares, choice.current)
+    shares = ShareChoice(options.gpu_shares, options.slice_shares, choice=choice.current)
     node_watch = NodeWatch(
         common.api,
         options.node_name,
@@ -129,7 +128,7 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
     )
 
 
-def build_hardware(common: Common, sharing: Callable[[], ShareOffer | None]) -> Hardware:
+def build_hardware(common: Common, sharing: Callable[[], ShareOffers]) -> Hardware:
     """Build the GPUs as this node has them; nothing is asked of NVML yet."""
     roots, observer = common.options.roots, common.telemetry.metrics
     names = GpuNames(roots.state / "gpus.json", hints=used_names(common.journal.entries()))

@@ -56,9 +56,9 @@ class GpuUnit:
         """Take NVML's new description. ``Hardware.discover`` alone."""
         self._change(card=card, geometry=card.geometry)
 
-    def share(self, sharing: ShareOffer | None) -> None:
-        """Let several claims have the GPU whole, or one alone. ``Hardware`` alone."""
-        self._change(sharing=sharing)
+    def share(self, whole: ShareOffer | None, *, slices: ShareOffer | None) -> None:
+        """Let several claims have the GPU whole, or one of its slices. ``Hardware`` alone."""
+        self._change(sharing=whole, slice_sharing=slices)
 
     def withhold(self, conflict: Conflict | None) -> None:
         """Give nothing out here for a reason, or for none any more. ``Hardware`` alone."""

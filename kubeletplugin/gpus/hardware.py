@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from dra.gpu.inventory import Gpu
 from dra.gpu.reasons import GpuReason
-from dra.gpu.shares import ShareOffer
 from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.errors import DeviceError
 from kubeletplugin.gpus.description.gpu_reader import GpuReader
@@ -17,6 +16,7 @@ from kubeletplugin.gpus.gpu_names import GpuNames
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.locks import FifoLock
 from kubeletplugin.gpus.neighbours.other_managers import Conflict
+from kubeletplugin.gpus.neighbours.share_choice import ShareOffers
 from kubeletplugin.gpus.ownership.entrywatch import EntryWatch
 from kubeletplugin.gpus.ownership.identity import Identity
 from kubeletplugin.host.pci import listed_gpus, pcie_root
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 class Hardware:
     """All GPUs. Thread-safe; ``on_change`` is called when what is to be published has changed.
 
-    ``sharing`` says if several claims may have a GPU that is not in MIG mode, at each look.
+    ``sharing`` says at each look what several claims may have together.
     """
 
     def __init__(  # noqa: PLR0913 - what it looks through, and who listens
@@ -43,7 +43,7 @@ class Hardware:
         roots: Roots,
         on_change: Callable[[], None],
         on_lock_wait: Callable[[float], None] = lambda _: None,
-        sharing: Callable[[], ShareOffer | None] = lambda: None,
+        sharing: Callable[[], ShareOffers] = ShareOffers,
         clock: Clock | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
@@ -207,7 +207,7 @@ class Hardware:
         """Look at all GPUs; False if NVML describes one otherwise by now."""
         sharing = self._sharing()
         for unit in self.units():
-            unit.share(sharing)
+            unit.share(sharing.whole, slices=sharing.slices)
         current = [self._reader.poll(unit) for unit in self.units()]
         return all(current)
 

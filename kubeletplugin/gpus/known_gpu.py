@@ -37,7 +37,8 @@ class KnownGpu:
     ``away``: the GPU may have lost its instances since the last look: it was lost, or its driver or
     this program did not run. ``wiped``: keys of journal entries that were prepared on it when it
     was seen empty right after such a time.
-    ``sharing``: several claims may have it whole, while it is not in MIG mode.
+    ``sharing``: several claims may have it whole, while it is not in MIG mode; ``slice_sharing``:
+    several claims of shares may have one slice of it, while it is.
     ``seen`` is what was published of it last.
     """
 
@@ -53,6 +54,7 @@ class KnownGpu:
     wiped: frozenset[tuple[str, str]] = frozenset()
     seen: Gpu | None = None
     sharing: ShareOffer | None = None
+    slice_sharing: ShareOffer | None = None
 
     @property
     def name(self) -> str:

@@ -39,7 +39,8 @@ class Options:
     only once their slices are made. ``device_overhead`` is what kube-scheduler, if it allocates, is
     to count of the node for each container with a device. ``idle_seconds`` is how long the GPU
     instance of a released slice is kept.
-    ``gpu_shares`` is how many claims may have a GPU at a time that is not in MIG mode.
+    ``gpu_shares`` is how many claims may have a GPU at a time that is not in MIG mode,
+    ``slice_shares`` how many claims of shares may have one slice.
     ``library_directories`` are below the driver's root, ``cdi_hook`` is ``auto``, ``never`` or a
     path of the host.
     ``node_classes`` is the directory of files that configure classes of nodes, if there is one.
@@ -63,6 +64,7 @@ class Options:
     idle_seconds: float = 0.0
     node_classes: Path | None = None
     gpu_shares: int = 1
+    slice_shares: int = 1
     pause_labels: tuple[str, ...] = DEPLOY_LABELS
     xids: XidRules = field(default_factory=XidRules)
     library_directories: tuple[str, ...] = LIBRARY_DIRECTORIES

@@ -69,8 +69,9 @@ class Entry:
     mean nothing in another. ``note`` says why the entry is in its state. An ``adopted`` entry was
     rebuilt from what was found, without a record. A ``view`` looks at a whole GPU and holds nothing
     of it (adminAccess). ``interval`` is the length of turns set on a whole GPU for it, or empty.
-    ``share``: what it has of a whole GPU that several claims may have, None of one that it has
-    alone; ``share_id`` tells several shares of one claim apart.
+    ``share``: what it has of a whole GPU or slice that several claims may have, None of one that it
+    has alone; ``share_id`` tells several shares of one claim apart. Of a slice that is shared each
+    claim has an entry, with the same ids and UUID.
     ``mps`` are the limits of the clients of its MPS daemon, None without a daemon.
     ``ahead``: made before kubelet asked for it, which has not asked yet.
     ``idle``: its GPU instance alone is left, kept for another claim of the namespace. ``layout``:
@@ -134,6 +135,20 @@ class Entry:
             return f"a ready slice of the node's layout ({self.device})"
         why = f": {self.note}" if self.note else ""
         return f"claim {self.claim} (UID {self.claim.uid}, {self.device}, {self.state.value}{why})"
+
+
+def share_slice(entry: Entry, other: Entry) -> bool:
+    """True if two records are of claims that have one slice together, or may be.
+
+    Of a record that could not be understood it is not known whether it is of a share.
+    """
+    places = {(e.gpu, e.profile_id, e.placement) for e in (entry, other)}
+    return (
+        entry.key != other.key
+        and entry.placement is not None
+        and len(places) == 1
+        and all(e.share is not None or bool(e.quarantined) for e in (entry, other))
+    )
 
 
 def complete(entries: Iterable[Entry]) -> bool:

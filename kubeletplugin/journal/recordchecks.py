@@ -56,14 +56,29 @@ def inconsistent(entry: Entry) -> str:
         device = parse_device(entry.device)
     except DeviceNameError as error:
         return str(error)
-    named = (device.profile_id, device.start) if isinstance(device, MigDevice) else None
+    if isinstance(device, MigDevice):
+        return _ill_named(entry, device) or _ill_set(entry)
+    if entry.placement is not None:
+        return f"{entry.device} is recorded with profile {entry.profile_id} at {entry.placement}"
+    return _ill_set(entry)
+
+
+def _ill_named(entry: Entry, device: MigDevice) -> str:
     place = entry.placement
-    recorded = None if place is None else (entry.profile_id, place.start)
-    if named != recorded:
+    named = (device.profile_id, device.start)
+    if place is None or named != (entry.profile_id, place.start):
         return f"{entry.device} is recorded with profile {entry.profile_id} at {place}"
-    if entry.view and named is not None:
+    if device.shared == (entry.share is None):
+        kind = "a share without amounts" if device.shared else "a share, which its name is not"
+        return f"{entry.device} is recorded as {kind}"
+    return ""
+
+
+def _ill_set(entry: Entry) -> str:
+    is_slice = entry.placement is not None
+    if entry.view and is_slice:
         return f"{entry.device} is recorded as a view, which only a whole GPU can be"
-    if entry.interval and (entry.interval not in _INTERVALS or named is not None or entry.view):
+    if entry.interval and (entry.interval not in _INTERVALS or is_slice or entry.view):
         return f"{entry.device} is recorded with a time slice that it cannot have"
     if entry.mps is not None and (entry.view or not _are_limits(entry.mps)):
         return f"{entry.device} is recorded with limits of MPS that it cannot have"

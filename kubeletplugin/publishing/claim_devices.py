@@ -111,6 +111,7 @@ def _data(entry: Entry) -> dict[str, Any]:
         "placement": {"start": entry.placement.start, "size": entry.placement.size},
         "gpuInstanceID": entry.gi_id,
         "computeInstanceID": entry.ci_id,
+        **_share(entry),
     }
 
 

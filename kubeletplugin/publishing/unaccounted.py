@@ -32,13 +32,15 @@ class Unaccounted:
         """Placements that are not to be offered now, by GPU UUID."""
         now = self._clock.monotonic()
         on = [(g.uuid, i.occupant, i.state) for g in gpus for i in g.instances]
-        going = [(uuid, occupant) for uuid, occupant, state in on if state in _GOING]
+        stays = {(uuid, occupant) for uuid, occupant, state in on if state not in _GOING}
+        # Of a slice that several claims share, one may be on its way out for long.
+        going = {(uuid, occupant) for uuid, occupant, _ in on} - stays
         self._since = {key: self._since.get(key, now) for key in going}
-        blocked: dict[str, list[Occupant]] = {}
+        blocked: dict[str, dict[Occupant, None]] = {}
         for uuid, occupant, state in on:
             since = self._since.get((uuid, occupant), now)
             if state is InstanceState.FOREIGN or now - since >= SETTLE_SECONDS:
-                blocked.setdefault(uuid, []).append(occupant)
+                blocked.setdefault(uuid, {})[occupant] = None
         return {uuid: tuple(occupants) for uuid, occupants in blocked.items()}
 
     def due(self) -> float | None:

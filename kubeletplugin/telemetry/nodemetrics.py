@@ -98,7 +98,8 @@ def _of_gpus(gpus: Sequence[Gpu]) -> Iterable[GaugeMetricFamily]:
         ["gpu", "gpu_uuid", "reason"],
         [((g.name, g.uuid, g.reason), 1.0) for g in gpus if g.reason],
     )
-    states = Counter((g.name, i.profile, i.state.value) for g in gpus for i in g.instances)
+    shown = {(g.name, i.profile, i.state.value, i.placement) for g in gpus for i in g.instances}
+    states = Counter((gpu, profile, state) for gpu, profile, state, _ in shown)
     yield _gauge(
         "slices",
         "GPU instances, and placements that are to become or cease to be one.",

@@ -52,7 +52,7 @@ class Rig:
         self.mps_image = ""
         self.binding_conditions = BindingConditions.AFTER_FAILURE
         self.node_classes: Path | None = None
-        self.gpu_shares = 1
+        self.gpu_shares = self.slice_shares = 1
         self.daemon: Daemon | None = None
         self.telemetry = Telemetry()
         self._stop = threading.Event()
@@ -96,6 +96,7 @@ class Rig:
             binding_conditions=self.binding_conditions,
             node_classes=self.node_classes,
             gpu_shares=self.gpu_shares,
+            slice_shares=self.slice_shares,
         )
         self._stop = threading.Event()
         self.telemetry = Telemetry()

@@ -16,6 +16,8 @@ from kubeletplugin.errors import HostError
 from kubeletplugin.journal.journal import Entry, Journal, State, previous
 from kubeletplugin.journal.journalfile import Contents, Encoder, decode, encode
 
+SHARE = "gpu-0-mig-1g5gb-19-4-share"
+
 
 def entry(uid: str = "u1", device: str = "gpu-0-mig-1g5gb-19-4", **changes: object) -> Entry:
     values: dict[str, object] = {
@@ -193,6 +195,23 @@ def test_a_listener_may_ask_the_journal(tmp_path: Path) -> None:
     assert seen == [(1, ""), (1, ""), (1, ""), (1, ""), (1, "cannot write"), (1, ""), (0, "")]
 
 
+@pytest.mark.parametrize(
+    ("device", "share", "why"),
+    [
+        (SHARE, Share(1024, 10, "team"), ""),
+        (SHARE, None, "is recorded as a share without amounts"),
+        ("gpu-0-mig-1g5gb-19-4", Share(1024, 10, "team"), "as a share, which its name is not"),
+    ],
+)
+def test_a_slice_is_a_share_by_its_name_and_by_its_amounts(
+    tmp_path: Path, device: str, share: Share | None, why: str
+) -> None:
+    Journal(tmp_path / "journal.json").put(entry(device=device, share=share))
+    [found] = Journal(tmp_path / "journal.json").entries()
+    assert bool(found.quarantined) == bool(why)
+    assert why in found.quarantined
+
+
 ALL_ASCII = "".join(map(chr, range(128)))
 
 
@@ -207,10 +226,12 @@ ALL_ASCII = "".join(map(chr, range(128)))
     ],
 )
 def test_the_checksum_is_that_of_the_file_as_json_writes_it(note: str) -> None:
-    share = Share(1024, 10, "team")
     entries = (
         entry("u1", note=note),
-        entry("u2", note=note, requests=("b", "a"), share=share, ahead=True, extra={"z": 1}),
+        replace(
+            entry("u2", SHARE, note=note, requests=("b", "a"), ahead=True, extra={"z": 1}),
+            share=Share(1024, 10, "team"),
+        ),
     )
     data = encode(Contents(3, entries, unread=({"uid": note},), unadopted=True))
     body = json.loads(data)

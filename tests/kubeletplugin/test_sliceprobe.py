@@ -160,5 +160,16 @@ def test_what_is_another_s_is_withheld_at_once_and_what_claims_hold_never() -> N
     assert found == {"GPU-0": (Occupant(Placement(0, 4), 9),)}
 
 
-def _with(gpu: Gpu, instance: Instance) -> Gpu:
-    return replace(gpu, instances=(instance,))
+def test_a_shared_slice_is_withheld_only_when_all_of_it_goes() -> None:
+    clock = HandClock()
+    unaccounted = Unaccounted(clock)
+    goes, stays = on_gpu(InstanceState.RECLAIMING), on_gpu(InstanceState.PREPARED)
+    for instances, blocked in (((goes, stays), False), ((goes, goes), True)):
+        unaccounted.look([_with(sliced_gpu(0), *instances)])
+        clock.time += SETTLE_SECONDS
+        found = unaccounted.look([_with(sliced_gpu(0), *instances)])
+        assert found == ({"GPU-0": (Occupant(Placement(4, 4), 9),)} if blocked else {})
+
+
+def _with(gpu: Gpu, *instances: Instance) -> Gpu:
+    return replace(gpu, instances=instances)

@@ -46,6 +46,8 @@ def entries() -> tuple[Entry, ...]:
     )
     found.append(replace(whole, share=Share(4096, 25, "ns"), share_id="share-1"))
     found.append(replace(_named(whole, 31), view=True))
+    shared = replace(_slice(33, State.PREPARED), device="gpu-0-mig-1g5gb-19-4-share")
+    found.append(replace(shared, share=Share(1024, 25, "ns"), share_id="share-2"))
     found.append(replace(_named(whole, 32), interval="Long"))
     return tuple(found)
 

@@ -44,8 +44,8 @@ _AWAITED_PATIENCE = 8.0
 _RESERVED_PATIENCE = 0.5
 _GIVE_BACK_NAME = "give back"
 _REFUSED = (
-    "nothing is made ahead for it: too many slices were made for nothing for its namespace or GPU "
-    "lately, or the GPU is not known"
+    "nothing is made ahead for it: it is a share of a slice, too many slices were made for nothing "
+    "for its namespace or GPU lately, or the GPU is not known"
 )
 
 
@@ -307,7 +307,11 @@ class EagerCreation:
         return any(e.state in HELD for e in self._journal.of_claim(ref.uid))
 
     def _units(self, wish: _Wish) -> list[GpuUnit]:
-        """The GPUs of which the claim was given slices; none if kubelet was told of them."""
+        """The GPUs of which the claim was given slices; none if kubelet was told of them.
+
+        None either if it is reserved shares of slices: a reservation does not say how large.
+        """
+        is_reserved = self._reservations.seconds_left(wish.ref.uid) is not None
         if self._is_told(wish.ref):
             return []
         found: dict[str, GpuUnit] = {}
@@ -315,6 +319,8 @@ class EagerCreation:
             try:
                 device = parse_device(name)
                 if isinstance(device, MigDevice):
+                    if device.shared and is_reserved:
+                        return []
                     unit = self._hardware.named(gpu_name(device.minor))
                     found[unit.uuid] = unit
             except (DeviceNameError, PluginError) as error:

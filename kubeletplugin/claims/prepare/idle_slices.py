@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable
 
+from dra.gpu.shares import ANY_TENANT
 from dra.kube.timing import Clock, SystemClock
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.journal.entries import Entry, State
@@ -36,7 +37,12 @@ class IdleSlices:
         self._since: dict[tuple[str, str], float] = {}
 
     def keeps(self, entry: Entry) -> bool:
-        """True if the GPU instance of an entry stays when its claim is released."""
+        """True if the GPU instance of an entry stays when its claim is released.
+
+        One in which claims of any namespace had a part is no single namespace's.
+        """
+        if entry.share is not None and entry.share.tenant == ANY_TENANT:
+            return False
         is_fit = entry.idle or (entry.state is State.PREPARED and entry.placement is not None)
         return bool(self._seconds) and is_fit and self._may_stay(entry)
 

@@ -13,7 +13,14 @@ from api.config import decode_share
 from api.errors import InvalidObjectError
 from dra.claims.allocation import AllocatedDevice, Allocation
 from dra.claims.claims import Claim, read_claim
-from dra.claims.sharing import misplaced, not_shared, sharing_of, states_share, too_many
+from dra.claims.sharing import (
+    misplaced,
+    misplaced_share,
+    not_shared,
+    sharing_of,
+    states_share,
+    too_many,
+)
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client.transport import KubeApi
@@ -21,7 +28,7 @@ from dra.kube.errors import ForbiddenError, KubeError, ObjectNotFoundError
 from kubeletplugin.errors import ClaimError, StartingError
 
 _NAME = re.compile(r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?")
-_SLICE = "-mig-"
+_SLICE, _SHARE = "-mig-", "-share"
 _QUOTED_TEXT = 80
 _CORRECT = "correct the claim or its DeviceClass and create the pod again"
 
@@ -173,8 +180,11 @@ def _with_sharing(
         is_slice = _SLICE in device.device
         if problem := misplaced(device.sharing, device.device, is_slice=is_slice):
             raise ClaimError(f"{problem}; {_CORRECT}")
-        if is_slice and states_share(allocation.config, device.request, driver):
+        kind = states_share(allocation.config, device.request, driver)
+        if kind and is_slice and not device.device.endswith(_SHARE):
             raise ClaimError(f"{not_shared(device.device, is_slice=True)}; {_CORRECT}")
+        if problem := misplaced_share(kind, device.device, is_slice=is_slice):
+            raise ClaimError(f"{problem}; {_CORRECT}")
     clients = sum(d.sharing.by_mps for d in shared)
     if clients > 1:
         raise ClaimError(f"{too_many(str(clients))}; {_CORRECT}")

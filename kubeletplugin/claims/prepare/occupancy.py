@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable, Mapping
 
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
+from dra.gpu.shares import ANY_TENANT
 from kubeletplugin.claims.prepare.removal import Removal
 from kubeletplugin.errors import BusyError
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.ownership.identity import FoundInstance, Identity, how_to_remove
-from kubeletplugin.journal.entries import LEAVING, Entry
+from kubeletplugin.journal.entries import LEAVING, Entry, share_slice
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.nvml.instances import GpuInstance, list_gpu_instances
@@ -40,7 +41,7 @@ class Occupancy:
         self._journal = journal
         self._removal = removal
         self._identity = identity
-        self._doubt = doubt
+        self.doubt = doubt
 
     def make_room(self, unit: GpuUnit, entry: Entry, placement: Placement) -> Entry | None:
         """Remove leftovers of ours in the way.
@@ -59,15 +60,17 @@ class Occupancy:
             if other.key == entry.key or not _overlaps(other, placement):
                 continue
             if other.state not in LEAVING or other.quarantined:
+                if self._has_nothing_yet(other, entry):
+                    continue
                 if other.ahead:
-                    self._doubt(other.claim)
+                    self.doubt(other.claim)
                 raise BusyError(
                     f"memory slices {placement} of {unit.name} are held by {other.holder()}; "
                     "it is free once that claim is unprepared",
                     passing=other.ahead,
                 )
             same = (other.profile_id, other.placement) == (entry.profile_id, placement)
-            akin = other.ready or other.claim.namespace == entry.claim.namespace
+            akin = other.ready or _is_akin(other, entry)
             if other.idle and same and akin and self._removal.is_bare(other):
                 reusable = other
                 continue
@@ -87,6 +90,22 @@ class Occupancy:
                 ) from error
         self._check_foreign(unit, entry, placement, reusable)
         return reusable
+
+    def _has_nothing_yet(self, other: Entry, entry: Entry) -> bool:
+        """True if ``other`` shares the slice that ``entry`` is to have, and it is not there.
+
+        Raises:
+            BusyError: it is half made for ``other``, and is finished or removed by it.
+        """
+        if other.quarantined or not share_slice(other, entry):
+            return False
+        if self._identity.own_instance(other) is not None:
+            raise BusyError(
+                f"the slice {entry.device} is half made for {other.holder()}, which shares it; it "
+                "is tried again",
+                passing=True,
+            )
+        return True
 
     def is_draining(self, unit: GpuUnit) -> bool:
         """True if something of ours on the GPU is on its way out."""
@@ -131,6 +150,12 @@ def describe_occupants(present: Iterable[GpuInstance], whose: Mapping[int, Entry
         holder = entry.holder() if entry else "not made by this plugin"
         parts.append(f"{gi.placement} GPU instance {gi.id} ({holder})")
     return ", ".join(parts) or "no instances"
+
+
+def _is_akin(left: Entry, entry: Entry) -> bool:
+    """True if ``entry`` may have what ``left`` has left: no other namespace had a part in that."""
+    alone = left.share is None or left.share.tenant != ANY_TENANT
+    return alone and left.claim.namespace == entry.claim.namespace
 
 
 def _overlaps(entry: Entry, placement: Placement) -> bool:

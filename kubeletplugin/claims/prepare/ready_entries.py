@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from dra.gpu.geometry import Occupant, Placement, Profile
 from dra.gpu.inventory import ClaimRef
-from dra.gpu.names import mig_device
+from dra.gpu.names import MigDevice, mig_device, parse_device
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.journal.entries import Entry, State
 
@@ -44,7 +44,19 @@ def ready_entry(entry: Entry, *, gi_id: int | None = None) -> Entry:
         mig_uuid="",
         idle=True,
     )
-    return replace(left, claim=_nobody(entry.device), pool="", requests=(), total=1, adopted=False)
+    device = _alone(entry.device)
+    return replace(
+        left,
+        claim=_nobody(device),
+        device=device,
+        pool="",
+        requests=(),
+        total=1,
+        adopted=False,
+        share=None,
+        share_id="",
+        mps=None,
+    )
 
 
 def occupant_of(entry: Entry) -> Occupant | None:
@@ -56,6 +68,12 @@ def is_declared(unit: GpuUnit, entry: Entry) -> bool:
     """True if the layout of a GPU has a slice just where an entry has its own."""
     layout = unit.known.layout
     return layout is not None and occupant_of(entry) in layout.slices
+
+
+def _alone(device: str) -> str:
+    """The name of the slice of which ``device`` may be a share."""
+    parsed = parse_device(device)
+    return str(replace(parsed, shared=False)) if isinstance(parsed, MigDevice) else device
 
 
 def _nobody(device: str) -> ClaimRef:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 
 from kubeletplugin.claims.prepare.ready_entries import ready_entry
+from kubeletplugin.claims.sharing.slice_sharers import SliceSharers
 from kubeletplugin.errors import PluginError
 from kubeletplugin.gpus.ownership.identity import Identity
 from kubeletplugin.journal.entries import ARRIVING, LEAVING, Entry, State
@@ -25,6 +26,7 @@ class Removal:
         self._session = session
         self._journal = journal
         self._identity = identity
+        self._sharers = SliceSharers(journal, identity)
         self._without_compute_instance: set[tuple[str, str]] = set()
 
     def remove(self, entry: Entry, before: Entry | None = None, *, keep: bool = False) -> str:
@@ -32,14 +34,17 @@ class Removal:
 
         The entry becomes again what it was ``before``, if that is given. With ``keep`` the GPU
         instance stays, and the entry says that it is idle; that of a layout is a claim's no more.
-        Nothing left is fine, and so is what may be another's in its place: it is left alone, and
-        the answer says in words what it is.
+        A slice that other claims have too stays as it is. Nothing left is fine, and so is what may
+        be another's in its place: it is left alone, and the answer says in words what it is.
 
         Raises:
             NvmlError: something is left, InUseError if processes hold it.
             HostError: the journal cannot be written; the entry stays.
         """
         if keep and entry.idle:
+            return ""
+        if self._sharers.stays(entry):
+            self._forget(entry, before)
             return ""
         has_no_compute_instance = entry.key in self._without_compute_instance
         seen = self._identity.find_own_instance(
@@ -65,21 +70,21 @@ class Removal:
                 bare = entry.at(State.CI_DESTROYED, gi_id=gi_id, ci_id=None, mig_uuid="")
                 self._note(bare)
             destroy_gpu_instance(self._session, entry.gpu, gi_id)
-        if before is None:
-            self._journal.remove(entry)
-        else:
-            self._journal.put(before)
-        self._without_compute_instance.discard(entry.key)
+        self._forget(entry, before)
         if not seen.other:
             return ""
         return f"{seen.other}; it may be another's and is left alone: if it is not, {seen.remedy}"
 
     def processes(self, entry: Entry) -> tuple[int, ...]:
-        """Ids of the processes in an entry's slice, as far as NVML tells.
+        """Ids of the processes that lose an entry's slice with it, as far as NVML tells.
+
+        None do while other claims share it; whose they are NVML does not tell.
 
         Raises:
             NvmlError: the GPU cannot be asked.
         """
+        if self._sharers.stays(entry):
+            return ()
         found = self._identity.own_instance(entry)
         return () if found is None else processes(self._session, entry.gpu, found.id)
 
@@ -96,6 +101,13 @@ class Removal:
             return not list_compute_instances(self._session, entry.gpu, found.id)
         except InstanceNotFoundError:
             return False
+
+    def _forget(self, entry: Entry, before: Entry | None) -> None:
+        if before is None:
+            self._journal.remove(entry)
+        else:
+            self._journal.put(before)
+        self._without_compute_instance.discard(entry.key)
 
     def _mark(self, entry: Entry, marked: Entry) -> None:
         """Record that a slice is about to go.

@@ -13,10 +13,11 @@ from kubeletplugin.claims.prepare.gpu_checks import check_mig, check_withheld, m
 from kubeletplugin.claims.prepare.occupancy import Occupancy
 from kubeletplugin.claims.prepare.ready_entries import is_declared
 from kubeletplugin.claims.prepare.removal import Removal
-from kubeletplugin.errors import DeviceError, HardwareError
+from kubeletplugin.claims.sharing.slice_sharers import SliceSharers, check_share
+from kubeletplugin.errors import BusyError, DeviceError, HardwareError
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.ownership.identity import Identity
-from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.journal.entries import LEAVING, Entry, State
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.changes import create_gpu_instance
 from kubeletplugin.nvml.compute import create_compute_instance
@@ -51,10 +52,13 @@ class Slices:
         self._occupancy = occupancy
         self._removal = removal
         self._identity = identity
+        self._sharers = SliceSharers(journal, identity)
         self._boot_id = boot_id
 
     def ensure(self, unit: GpuUnit, entry: Entry) -> Entry:
         """The entry with its slice: as it was left, finished, or made anew at its placement.
+
+        A share has the slice that other claims have already, if they have.
 
         Raises:
             BusyError: somebody holds the placement; nothing was done.
@@ -63,10 +67,12 @@ class Slices:
         """
         recorded = self._journal.get(entry)
         if recorded is None or recorded.gpu != unit.uuid:
-            return self._make(unit, entry)
+            return self._shared(unit, entry, is_new=True) or self._make(unit, entry)
         if recorded.state is not State.INTENT and self._identity.is_whole(recorded):
             return recorded
         _log.info("made again", extra=device(entry))
+        if (shared := self._shared(unit, entry, is_new=False)) is not None:
+            return shared
         profile, _ = _shape(unit, entry)
         found = self._identity.own_instance(recorded)
         if found is not None:
@@ -74,6 +80,48 @@ class Slices:
                 return self._compute(unit, self._bare(entry, found.id), profile)
             self._removal.remove(recorded)
         return self._make(unit, entry)
+
+    def _shared(self, unit: GpuUnit, entry: Entry, *, is_new: bool) -> Entry | None:
+        """The entry with the slice that other claims have, None if none has; a new one has to fit.
+
+        Raises:
+            BusyError: it does not fit.
+        """
+        if entry.share is None:
+            return None
+        profile, _ = _shape(unit, entry)
+        whole = self._sharers.whole(entry)
+        if is_new:
+            others = self._sharers.of(entry)
+            if whole is None:  # what is on its way out is removed before anything is made
+                others = tuple(e for e in others if e.state not in LEAVING or e.quarantined)
+            self._check(unit, entry, others, profile)
+        if whole is None:
+            return None
+        detail = f"the slice of {whole.holder()} is shared"
+        _log.info("slice shared", extra=device(entry, detail=detail))
+        entry = entry.at(
+            State.CI_CREATED,
+            boot_id=self._boot_id,
+            gi_id=whole.gi_id,
+            ci_id=whole.ci_id,
+            mig_uuid=whole.mig_uuid,
+            layout=whole.layout,
+        )
+        self._identity.note_made(entry)
+        self._journal.note(entry)
+        return entry
+
+    def _check(
+        self, unit: GpuUnit, entry: Entry, others: tuple[Entry, ...], profile: Profile
+    ) -> None:
+        try:
+            check_share(unit, entry, others, memory_mib=profile.memory_mib)
+        except BusyError:
+            for other in others:
+                if other.ahead:
+                    self._occupancy.doubt(other.claim)
+            raise
 
     def _make(self, unit: GpuUnit, entry: Entry) -> Entry:
         """Record the intent, make both instances, read them back."""

@@ -143,16 +143,16 @@ class Specs:
             HostError: it lacks what one of these needs.
         """
         needs = needs or self._needs()
-        self._hami_core.check(entries, self._sharing(entries[0]))
+        self._hami_core.check((e, self._offer(e)) for e in entries)
         return Spec(
             kind=self._kind,
             devices=tuple(Device(_device_id(e), self._of_device(e, needs.files)) for e in entries),
             common=self._common(needs),
         )
 
-    def _sharing(self, entry: Entry) -> ShareOffer | None:
+    def _offer(self, entry: Entry) -> ShareOffer | None:
         unit = self._hardware.unit(entry.gpu)
-        return unit.known.sharing if unit is not None else None
+        return _offer(entry, unit.known) if unit is not None else None
 
     def _common(self, needs: Needs) -> Edits:
         """Edits of every container; the same object as long as they are the same."""
@@ -182,7 +182,7 @@ class Specs:
         gpu = unit.known
         edits = [node_edits(self._nodes(entry, gpu))]
         if entry.share is not None:
-            edits.append(self._hami_core.edits(entry, gpu.sharing))
+            edits.append(self._hami_core.edits(entry, _offer(entry, gpu)))
         if entry.mps is not None:
             edits.append(self._of_client(entry))
         if has_engines(entry, gpu):
@@ -208,6 +208,13 @@ class Specs:
             self._roots, gpu_minor=gpu.card.minor, gi_id=entry.gi_id, ci_id=entry.ci_id
         )
         return (parent, *(capability_node(c) for c in capabilities))
+
+
+def _offer(entry: Entry, gpu: KnownGpu) -> ShareOffer | None:
+    """Offer of a device to several claims, as it is by now; None for one that is not shared."""
+    if entry.share is None:
+        return None
+    return gpu.sharing if entry.placement is None else gpu.slice_sharing
 
 
 def _device_id(entry: Entry) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dra.claims.allocation import AllocatedDevice
-from dra.gpu.geometry import Placement
+from dra.gpu.geometry import Placement, Profile
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import (
     DeviceNameError,
@@ -140,6 +140,7 @@ def _slice(device: AllocatedDevice, parsed: MigDevice, unit: GpuUnit) -> Wanted:
             f"{profile.name} on {unit.name} cannot start at memory slice {parsed.start}; "
             f"it can at: {starts}{why}"
         )
+    share = _share_of_slice(device, unit, profile) if parsed.shared else None
     return Wanted(
         device.device,
         device.pool,
@@ -148,8 +149,21 @@ def _slice(device: AllocatedDevice, parsed: MigDevice, unit: GpuUnit) -> Wanted:
         profile_id=profile.id,
         profile=profile.name,
         placement=placement,
-        mps=mps_limits(device),
+        share=share,
+        share_id=device.share_id,
+        mps=mps_limits(device, share),
     )
+
+
+def _share_of_slice(device: AllocatedDevice, unit: GpuUnit, profile: Profile) -> Share:
+    """Share of a slice that several claims may have, still without its namespace."""
+    offer = unit.known.slice_sharing
+    if offer is None:
+        raise DeviceError(
+            f"slices of {unit.known} are not shared, and the claim was given a part of one; have "
+            "the node share its slices again (sliceShares of its class), or delete the pod"
+        )
+    return share_of(device.ask, offer, profile.memory_mib, namespace="")
 
 
 def mps_limits(device: AllocatedDevice, share: Share | None = None) -> MpsLimits | None:

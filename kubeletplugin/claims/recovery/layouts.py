@@ -250,7 +250,7 @@ class Layouts:
         entries = self._journal.of_gpu(unit.uuid)
         staying = (occupant_of(e) for e in entries if e.ready or e.state not in LEAVING)
         foreign = [o for o in map(_occupant, self._ready.foreign(unit)) if o not in bare]
-        present = [*bare, *(o for o in staying if o is not None)]
+        present = [*bare, *dict.fromkeys(o for o in staying if o is not None)]
         return place(geometry, entry.counts, present, foreign=foreign)
 
     def _adopted(self) -> None:

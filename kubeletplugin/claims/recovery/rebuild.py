@@ -20,7 +20,7 @@ from kubeletplugin.claims.recovery.given_devices import Given, given_devices
 from kubeletplugin.errors import DeviceError, HardwareError, ModeError, PluginError
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
-from kubeletplugin.journal.entries import Entry, State
+from kubeletplugin.journal.entries import Entry, State, share_slice
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.journal.journalfile import EntryKey
 from kubeletplugin.nvml.errors import NvmlError
@@ -165,8 +165,10 @@ class Rebuild:
         if wanted.placement is None:
             shared = entry.share is not None and all(e.share is not None for e in known)
             return entry if shared or not known else None
-        taken = any(e.placement is None or e.placement.overlaps(wanted.placement) for e in known)
-        if taken:
+        others = (
+            e for e in known if not share_slice(entry, e)
+        )  # with whom it is shared, lie there
+        if any(e.placement is None or e.placement.overlaps(wanted.placement) for e in others):
             return None
         geometry = unit.known.card.geometry
         if geometry is None:

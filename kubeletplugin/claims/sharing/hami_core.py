@@ -8,7 +8,7 @@ lets containers of all tenants talk to each other. A claim has one limit for all
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 from cdi.spec import Edits, Mount
@@ -67,18 +67,28 @@ class HamiCore:
             ),
         )
 
-    def check(self, entries: Sequence[Entry], sharing: ShareOffer | None) -> None:
-        """Refuse shares that the library cannot tell apart: it has one limit for all GPUs.
+    def check(self, devices: Iterable[tuple[Entry, ShareOffer | None]]) -> None:
+        """Refuse shares that the library cannot tell apart: it has one limit for all devices.
+
+        ``devices`` are all of a claim, each with its offer to several claims.
 
         Raises:
             DeviceError: names the amounts.
         """
-        shares = {(e.share.memory_mib, e.share.cores) for e in entries if e.share is not None}
-        if len(shares) > 1 and sharing is not None and sharing.enforcer == HAMI_CORE:
+        held = [(e.share, offer) for e, offer in devices if not e.view]
+        if not any(offer is not None and offer.enforcer == HAMI_CORE for _, offer in held):
+            return
+        shares = {(s.memory_mib, s.cores) for s, _ in held if s is not None}
+        if len(shares) > 1:
             told = ", ".join(f"{memory} MiB and {cores} %" for memory, cores in sorted(shares))
             raise DeviceError(
                 f"the claim has shares of several sizes ({told}), and HAMi-core has one limit for "
                 "a container: write a claim for each size, and a container for each claim"
+            )
+        if any(share is None for share, _ in held):
+            raise DeviceError(
+                "the claim has a share and a device that it has alone, and HAMi-core has one limit "
+                "for a container: write a claim for each, and a container for each claim"
             )
 
     def remove(self, claim_uid: str) -> None:

@@ -9,7 +9,7 @@ from dra.gpu.inventory import Gpu, GpuLayout, IdleInstance, Instance, InstanceSt
 from dra.gpu.reasons import GpuReason
 from dra.gpu.shares import ShareOffer
 from kubeletplugin.gpus.known_gpu import KnownGpu
-from kubeletplugin.journal.entries import LEAVING, Entry, State
+from kubeletplugin.journal.entries import LEAVING, Entry, State, share_slice
 from kubeletplugin.nvml.instances import GpuInstance
 
 _LEAVING = dict.fromkeys(LEAVING, InstanceState.RECLAIMING) | {State.ORPHAN: InstanceState.ORPHAN}
@@ -31,8 +31,8 @@ def describe(
     """The GPU with its instances.
 
     ``present`` is what is on the hardware, ``entries`` the journal's, ``owners`` those whose
-    instance is there, by its id. ``failure`` says in a word and in words why it could not be looked
-    at, and is empty when it could.
+    instance is there, by its id; of several that share one, the first. ``failure`` says in a word
+    and in words why it could not be looked at, and is empty when it could.
     """
     card = known.card
     reason, problem = _availability(known, failure)
@@ -99,11 +99,12 @@ def _instances(
         if entry is not None and entry.idle:
             continue  # its room is free for whoever needs it
         if entry is not None and absent.pop(entry.key, None) is not None:
-            whole = entry.ahead and entry.ci_id is not None
-            # As it will be called once kubelet has asked for it: nothing is written then.
-            otherwise = InstanceState.PREPARED if whole else InstanceState.PREPARING
-            state = _PRESENT.get(entry.state, otherwise)
-            instances.append(_held(entry, state))
+            sharers = [
+                e for e in absent.values() if share_slice(entry, e) and _ids(e) == _ids(entry)
+            ]
+            for sharer in sharers:
+                del absent[sharer.key]
+            instances += [_held(e, _present(e)) for e in (entry, *sharers)]
             continue
         profile = geometry.by_id(gi.profile_id) if geometry else None
         instances.append(
@@ -119,6 +120,17 @@ def _instances(
     states = _ABSENT if looked else _PRESENT
     instances += [_held(e, states.get(e.state, InstanceState.PREPARING)) for e in absent.values()]
     return tuple(sorted(instances, key=lambda i: i.placement))
+
+
+def _present(entry: Entry) -> InstanceState:
+    whole = entry.ahead and entry.ci_id is not None
+    # As it will be called once kubelet has asked for it: nothing is written then.
+    otherwise = InstanceState.PREPARED if whole else InstanceState.PREPARING
+    return _PRESENT.get(entry.state, otherwise)
+
+
+def _ids(entry: Entry) -> tuple[int | None, str]:
+    return (entry.gi_id, entry.mig_uuid)
 
 
 def _held(entry: Entry, state: InstanceState) -> Instance:

@@ -9,6 +9,7 @@ import pytest
 from dra.claims.reasons import NodeReason
 from dra.gpu.geometry import Geometry, Placement, Profile
 from dra.gpu.inventory import ClaimRef, Instance, InstanceState
+from dra.gpu.shares import Share
 from kubeletplugin.gpus.description.gpu_description import describe
 from kubeletplugin.gpus.known_gpu import KnownGpu
 from kubeletplugin.gpus.neighbours.other_managers import Conflict
@@ -41,6 +42,7 @@ ENTRY = Entry(
     ci_id=0,
     mig_uuid="MIG-u",
 )
+SHARE = Share(1000, 0, "default")
 FAILURE = ("NVMLError", "it does not answer")
 GONE = replace(CARD, reason="NVMLError", problem="it does not answer")
 
@@ -148,6 +150,23 @@ def test_two_instances_never_have_the_same_entry() -> None:
         (0, InstanceState.FOREIGN),
         (4, InstanceState.PREPARED),
     ]
+
+
+def test_a_slice_that_claims_share_is_shown_once_for_each_that_has_it() -> None:
+    states = (State.PREPARED, State.PREPARED, State.LEFTOVER)
+    shares = [
+        replace(ENTRY, claim=ClaimRef("default", f"c{i}", f"uid-{i}"), state=s, share=SHARE)
+        for i, s in enumerate(states)
+    ]
+    gone = replace(shares[0], claim=ClaimRef("default", "c3", "uid-3"), mig_uuid="MIG-before")
+    entries = [gone, *shares]
+    shown = describe(KNOWN, [PRESENT], entries, owners={7: shares[0]}).instances
+    assert {i.claim.name: (i.state, i.uuid) for i in shown if i.claim} == {
+        "c0": (InstanceState.PREPARED, "MIG-u"),
+        "c1": (InstanceState.PREPARED, "MIG-u"),
+        "c2": (InstanceState.RECLAIMING, "MIG-u"),
+        "c3": (InstanceState.LOST, "MIG-before"),
+    }
 
 
 def test_instances_are_in_the_order_of_their_places_and_a_whole_gpu_is_none() -> None:

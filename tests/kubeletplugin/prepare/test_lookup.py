@@ -169,6 +169,7 @@ def config(parameters: Obj, **more: object) -> Obj:
 
 BAD: tuple[tuple[Obj, list[str]], ...] = (
     ({**MIG_CONFIG, "shares": {}}, ["'shares'", "unknown field"]),
+    ({**MIG_CONFIG, "share": {"memory": 1}}, ["'share.memory'", "unknown field"]),
     ({**MIG_CONFIG, "sharing": {"strategy": "TimeSlicing"}}, ["for slices are: None, MPS"]),
     ({**MIG_CONFIG, "placement": {"policy": "best"}}, ["'placement.policy'"]),
     ({**MIG_CONFIG, "placement": {"strategy": "sws"}}, ["'placement.strategy'", "unknown field"]),
