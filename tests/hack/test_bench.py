@@ -21,6 +21,8 @@ from dra.kube.client.transport import KubeApi
 from dra.kube.mirror.reflector import Change
 from hack.bench import allocate, cluster, memory, order, placement, pods
 from hack.bench.control import objects
+from hack.bench.control.bindings import Burst
+from hack.bench.control.effort import Effort, read_attempts, read_writes
 from hack.bench.control.fullcluster import FullCluster
 from hack.bench.control.podstarts import STEPS, PodStarts
 from hack.bench.fleets.fleet import NAMES, Fleet, geometry
@@ -173,3 +175,34 @@ def test_steps_of_a_pods_start_are_told_by_the_time_of_the_first_sign_of_each() 
         take(Change("added", None, obj))
         reached = [s for s, pods_ in starts._reached.items() if "p" in pods_]
         assert reached == list(STEPS[: number + 1]), step
+
+
+METRICS = """\
+# TYPE apiserver_request_total counter
+apiserver_request_total{code="201",resource="pods",subresource="",verb="POST",version="v1"} 3
+apiserver_request_total{code="201",resource="pods",subresource="binding",verb="POST"} 3
+apiserver_request_total{code="200",resource="pods",subresource="status",verb="PATCH"} 2
+apiserver_request_total{code="409",resource="pods",subresource="status",verb="PATCH"} 1
+apiserver_request_total{code="200",resource="events",subresource="",verb="GET"} 9
+scheduler_schedule_attempts_total{profile="default-scheduler",result="scheduled"} 3
+scheduler_schedule_attempts_total{profile="other",result="scheduled"} 1
+scheduler_schedule_attempts_total{profile="other",result="unschedulable"} 1.5e+1
+scheduler_schedule_attempts_seconds{result="scheduled"} 7
+"""
+
+
+def test_the_effort_is_what_others_were_made_to_do() -> None:
+    writes, attempts = read_writes(METRICS), read_attempts(METRICS)
+    assert writes == {"patch pods/status": 3.0}
+    assert attempts == {"scheduled": 4.0, "unschedulable": 15.0}
+    before, after = Effort({"a": 1.0}, writes), Effort({"a": 3.0, "b": 2.0}, writes, attempts)
+    assert after - before == Effort({"a": 2.0, "b": 2.0}, {"patch pods/status": 0.0}, attempts)
+
+
+def test_a_row_of_the_cluster_benchmark_tells_each_pods_share() -> None:
+    effort = Effort({"etcd": 2.0, "x": 0.0}, {"patch pods": 10.0}, {"scheduled": 10.0})
+    row = cluster.Row("us", [Burst(5, 5, 1.0, effort), Burst(5, 3, 3.0, effort)], [])
+    assert (row.rate, row.cores, row.per_pod) == (3.0, 1.0, (400.0, 2.0, 2.0))
+    assert "CPU ms etcd 400.00; writes patch pods 2.00; attempts scheduled 2.00" in (
+        cluster.details(row)
+    )

@@ -1,4 +1,4 @@
-"""Effort of a control plane and of who allocates: CPU time, and writes to the API server.
+"""Effort of a control plane and of who allocates: CPU time, writes, and looks of kube-scheduler.
 
 On a machine that does other work besides, these say more than a rate does.
 """
@@ -6,42 +6,66 @@ On a machine that does other work besides, these say more than a rate does.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
-from dra.kube.client.transport import KubeApi
-
-_METRICS_BYTES = 64 * 2**20
 _REQUESTS = re.compile(r"^apiserver_request_total{([^}]*)} (\S+)$", re.MULTILINE)
-_WRITE = re.compile(r'verb="(POST|PUT|PATCH|APPLY|DELETE)"')
-_OURSELVES = re.compile(r'verb="POST".*resource="pods",|resource="pods",.*verb="POST"')
-"""Pods that the benchmark creates, and their bindings."""
+_ATTEMPTS = re.compile(r"^scheduler_schedule_attempts_total{([^}]*)} (\S+)$", re.MULTILINE)
+_LABEL = re.compile(r'(\w+)="([^"]*)"')
+_WRITES = frozenset({"POST", "PUT", "PATCH", "APPLY", "DELETE"})
+
+Figures = Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
 class Effort:
-    """CPU seconds of the controller and of the control plane, and writes that this one took."""
+    """CPU seconds by process, writes by what was written, and attempts by their result."""
 
-    controller: float = 0.0
-    control_plane: float = 0.0
-    writes: float = 0.0
+    cpu: Figures = field(default_factory=dict)
+    writes: Figures = field(default_factory=dict)
+    attempts: Figures = field(default_factory=dict)
 
     def __add__(self, other: Effort) -> Effort:
-        return Effort(
-            self.controller + other.controller,
-            self.control_plane + other.control_plane,
-            self.writes + other.writes,
-        )
+        return self._with(other, 1)
 
     def __sub__(self, other: Effort) -> Effort:
+        return self._with(other, -1)
+
+    def _with(self, other: Effort, sign: int) -> Effort:
         return Effort(
-            self.controller - other.controller,
-            self.control_plane - other.control_plane,
-            self.writes - other.writes,
+            _sum(self.cpu, other.cpu, sign),
+            _sum(self.writes, other.writes, sign),
+            _sum(self.attempts, other.attempts, sign),
         )
 
 
-def count_writes(api: KubeApi) -> float:
-    """Writes that the API server has answered, but for pods that were made and bound."""
-    text = api.text("/metrics", query={}, limit_bytes=_METRICS_BYTES).decode()
-    found = ((labels, float(count)) for labels, count in _REQUESTS.findall(text))
-    return sum(n for labels, n in found if _WRITE.search(labels) and not _OURSELVES.search(labels))
+def read_writes(metrics: str) -> dict[str, float]:
+    """Writes that an API server has answered, but for pods that were made and bound."""
+    found: dict[str, float] = {}
+    for labels, count in _labelled(_REQUESTS, metrics):
+        verb, resource = labels.get("verb", ""), labels.get("resource", "")
+        if verb not in _WRITES or (verb, resource) == ("POST", "pods"):
+            continue
+        what = "/".join(filter(None, (resource, labels.get("subresource"))))
+        key = f"{verb.lower()} {what}"
+        found[key] = found.get(key, 0.0) + count
+    return found
+
+
+def read_attempts(metrics: str) -> dict[str, float]:
+    """Attempts of a kube-scheduler to place a pod, by their result."""
+    found: dict[str, float] = {}
+    for labels, count in _labelled(_ATTEMPTS, metrics):
+        result = labels.get("result", "")
+        found[result] = found.get(result, 0.0) + count
+    return found
+
+
+def _labelled(line: re.Pattern[str], metrics: str) -> Iterable[tuple[dict[str, str], float]]:
+    for labels, count in line.findall(metrics):
+        yield dict(_LABEL.findall(labels)), float(count)
+
+
+def _sum(left: Figures, right: Figures, sign: int) -> dict[str, float]:
+    keys = dict.fromkeys([*left, *right])
+    return {key: left.get(key, 0.0) + sign * right.get(key, 0.0) for key in keys}

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
@@ -31,7 +32,7 @@ from dra.kube.errors import KubeError
 from dra.kube.timing import rfc3339
 from hack.bench.control import objects
 from hack.bench.control.bindings import CREATORS
-from hack.bench.control.effort import Effort, count_writes
+from hack.bench.control.effort import Effort, read_attempts, read_writes
 from hack.bench.fleets.slices import partitionable
 from hack.cluster.binaries import Binaries
 from hack.cluster.driver.chart import NAMESPACE
@@ -41,6 +42,8 @@ from hack.cluster.nodes import is_ready
 from hack.cluster.plane import credentials
 from hack.cluster.plane.controlplane import ControlPlane, Setup
 from hack.cluster.waiting import wait_for
+
+_METRICS_BYTES = 64 * 2**20
 
 
 class Site:
@@ -137,11 +140,12 @@ class Site:
 
     def effort(self) -> Effort:
         """Effort until now."""
-        return Effort(
-            0.0 if self._controller is None else self._controller.cpu_seconds,
-            self._control_plane.cpu_seconds(),
-            count_writes(self.api),
-        )
+        cpu = {"this benchmark": time.process_time(), **self._control_plane.cpu_seconds()}
+        if self._controller is not None:
+            cpu[self._controller.name] = self._controller.cpu_seconds
+        metrics = self.api.text("/metrics", query={}, limit_bytes=_METRICS_BYTES).decode()
+        attempts = read_attempts(self._control_plane.scheduler_metrics())
+        return Effort(cpu, read_writes(metrics), attempts)
 
     def _told(self) -> bool:
         """True if the control plane has written its events about the new nodes."""
@@ -166,7 +170,11 @@ def running(
 ) -> Iterator[Site]:
     """A control plane with such nodes, which is gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="migbench", dir="/tmp") as folder:
-        flags = {"kube_api_qps": str(scheduler_qps), "kube_api_burst": str(2 * scheduler_qps)}
+        flags = {
+            "kube_api_qps": str(scheduler_qps),
+            "kube_api_burst": str(2 * scheduler_qps),
+            "authorization_always_allow_paths": "/healthz,/readyz,/livez,/metrics",
+        }
         users = (credentials.MIG_CONTROLLER,)
         setup = Setup(scheduler_flags=flags, auditing=False)
         with ControlPlane(binaries, Path(folder), users=users, setup=setup) as control_plane:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from hack.cluster.api import Api, ApiError
 from hack.cluster.machine.processes import Process, free_ports
@@ -159,9 +159,18 @@ class ControlPlane:
             apiserver.start()
             wait_for("etcd and API server", lambda: self._serving(etcd, apiserver), timeout=90)
 
-    def cpu_seconds(self) -> float:
-        """CPU time that its processes have used, all together."""
-        return sum(process.cpu_seconds for process in self._processes)
+    def cpu_seconds(self) -> dict[str, float]:
+        """CPU time that each of its processes has used, by its name."""
+        return {process.name: process.cpu_seconds for process in self._processes}
+
+    def scheduler_metrics(self) -> str:
+        """The metrics of kube-scheduler, if its flags let anybody read them.
+
+        Raises:
+            OSError: they are not to be had.
+        """
+        with _anonymous(self._secure_ports[1], "/metrics", seconds=30) as answer:
+            return str(answer.read().decode())
 
     def assert_running(self) -> None:
         """Raises ClusterError with its last words if a part ended."""
@@ -196,14 +205,7 @@ class ControlPlane:
     @staticmethod
     def _healthy(process: Process, port: int) -> bool:
         process.assert_running()
-        context = ssl.create_default_context()
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE  # each makes a certificate for itself
-        url = f"https://127.0.0.1:{port}/healthz"
-        with (
-            contextlib.suppress(OSError),
-            urllib.request.urlopen(url, timeout=5, context=context) as answer,
-        ):
+        with contextlib.suppress(OSError), _anonymous(port, "/healthz", seconds=5) as answer:
             return bool(answer.status == HTTPStatus.OK)
         return False
 
@@ -290,3 +292,13 @@ class ControlPlane:
             cert_dir=str(self.root / "scheduler"),
             **self.setup.scheduler_flags,
         )
+
+
+def _anonymous(port: int, path: str, *, seconds: float) -> Any:
+    """The answer of a part of the control plane to anybody, to be closed."""
+    context = ssl.create_default_context()
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # each makes a certificate for itself
+    return urllib.request.urlopen(
+        f"https://127.0.0.1:{port}{path}", timeout=seconds, context=context
+    )
