@@ -4,7 +4,11 @@ A pod that is not gated is refused for its CPU, say, before its claims are alloc
 finds nothing then, as no node has devices for it, and kube-scheduler remembers the CPU alone: it
 does not try again when the claims change, but when any pod ends, or after five minutes. A pod whose
 ``nominatedNodeName`` goes counts as one that has ended (``hasNominatedNodeNameChanged`` in
-kube-scheduler's eventhandlers.go, 1.32 to 1.36).
+kube-scheduler's eventhandlers.go, 1.32 to 1.36), for all that have no higher priority.
+
+So one is told at a time, and the others only if they wait still: kube-scheduler may have nominated
+them meanwhile, which our taking back would undo. The room that was made for such a pod would look
+free to others, whose allocations on other nodes it would then take back.
 """
 
 from __future__ import annotations
@@ -26,7 +30,8 @@ from dra.pods.preemption import find_victims
 _log = logging.getLogger(__name__)
 
 GRACE_SECONDS = 1.0
-"""Time in which kube-scheduler makes room by itself if it has heard of the allocation."""
+"""Time in which kube-scheduler makes room by itself if it has heard of the allocation, or was told
+of another pod."""
 
 FIRST_SECONDS = 30.0
 LONGEST_SECONDS = 300.0
@@ -68,6 +73,9 @@ class Nominations:
         self._settle = settle
         self._now = now
         self._due: dict[str, _Due] = {}
+        self._is_under_way = False
+        self._told_priority = 0
+        self._told_at = float("-inf")
 
     def look_at(self, pod: Pod) -> float | None:
         """Tell kube-scheduler of ``pod``, which waits to be bound with all that it asked for.
@@ -78,14 +86,15 @@ class Nominations:
         if due is not None and due.is_left and not pod.node:
             self._send(pod, due)
             return due.at
-        if pod.nominated:  # by us for a moment, or victims are ending
-            return None
         node = self._crowded(pod)
+        if pod.nominated and node in ("", pod.nominated):
+            return None  # by us for a moment, or victims are ending
         if not node:
             self._due.pop(pod.uid, None)
             return None
         if due is None or due.node != node:
             due = self._due[pod.uid] = _Due(node, self._now() + GRACE_SECONDS)
+        due.at = max(due.at, self._not_before(pod))
         if self._now() >= due.at:
             due.at = self._now() + due.backoff.next_delay()
             self._send(pod, due)
@@ -107,16 +116,28 @@ class Nominations:
             return ""
         return facts.name
 
+    def _not_before(self, pod: Pod) -> float:
+        """The monotonic time before which ``pod`` is not told of, as another one was or is."""
+        if self._is_under_way:
+            return self._now() + GRACE_SECONDS
+        was_meant = pod.priority <= self._told_priority
+        return self._told_at + GRACE_SECONDS if was_meant else float("-inf")
+
     def _send(self, pod: Pod, due: _Due) -> None:
-        node, is_left = due.node, due.is_left
+        # Elsewhere it is nominated in vain: room is kept there, and nobody ends where it is.
+        node = due.node if due.is_left else pod.nominated or due.node
+        is_there = due.is_left or bool(pod.nominated)
+        self._is_under_way = True
 
         def job() -> Iterator[Obj]:
-            if not is_left:
+            if not is_there:
                 yield self._writer.nominate(pod, node)
             yield self._writer.take_back_nomination(pod, node)
 
         def done(answer: WriteAnswer) -> None:
             error = answer.error
+            self._is_under_way = False
+            self._told_priority, self._told_at = pod.priority, self._now()
             due.is_left = not isinstance(error, (NoneType, ConflictError, ForbiddenError))
             if isinstance(error, ForbiddenError):  # it stays allocated, and waits for longer
                 _log.info("not nominated", extra={"pod": str(pod), "error": str(error)})

@@ -11,6 +11,7 @@ from controller.lifecycle.nominations import FIRST_SECONDS, GRACE_SECONDS
 from dra.common.resources import PODS, Obj
 from dra.kube.errors import ForbiddenError, KubeError, UnavailableError
 from tests.controller.bench import Bench
+from tests.controller.desk import at_desk, settle
 from tests.controller.fakeapi import from_the_second, once
 from tests.controller.objects import claim, mignode, node, pod, versioned
 
@@ -130,3 +131,83 @@ def test_no_nomination_is_left_behind_by_a_write_without_answer(
     made.api.refuse = made.api.lost = lambda _: None
     made.run(seconds=10)
     assert "nominatedNodeName" not in made.api.get(PODS, "p").get("status", {})
+
+
+class Crowd:
+    """A full node for each of some pods, which are allocated there, of these priorities."""
+
+    def __init__(self, *priorities: int) -> None:
+        self.nominated: list[str] = []
+        self._heard: dict[str, str] = {}
+        self.bench, self.desk = at_desk()
+        self.bench.api.lost = self._see
+        for number, priority in enumerate(priorities):
+            name, where = f"p{number}", f"n{number}"
+            self.bench.cluster.set_node(node(where, cpu="4", labels={"is": where}))
+            self.bench.cluster.set_mignode(mignode(where))
+            self.bench.cluster.set_pod(versioned(pod(f"low-{number}", cpu="4", nodeName=where)))
+            self.bench.claim(claim(name))
+            there = {"is": where}
+            self.bench.pod(pod(name, name, cpu="3", priority=priority, nodeSelector=there))
+        self.run()
+        assert all(self.bench.node_of(f"p{n}") == f"n{n}" for n in range(len(priorities)))
+
+    def run(self, *, seconds: float = 0.0) -> list[str]:
+        """Let time pass; returns the pods that were nominated."""
+        self.nominated.clear()
+        settle(self.bench, self.desk, seconds=seconds)
+        return self.nominated
+
+    def hear(self, name: str, node_name: str | None) -> None:
+        """A pod is nominated by kube-scheduler, or by nobody."""
+        body = self.bench.api.get(PODS, name)
+        self._heard[name] = node_name or ""
+        said = {"nominatedNodeName": node_name} if node_name else {}
+        self.bench.pod({**body, "status": {"phase": "Pending", **said}})
+
+    def _see(self, what: str) -> None:
+        for (plural, name), obj in self.bench.api.objects.items():
+            said = obj.get("status", {}).get("nominatedNodeName", "")
+            if (what, plural) == ("pods/status", "pods") and said not in (
+                "",
+                self._heard.get(name),
+            ):
+                self.nominated.append(name)
+
+
+def test_one_is_told_of_at_a_time_and_others_if_they_wait_still() -> None:
+    crowd = Crowd(100, 100, 100)
+    assert crowd.run(seconds=GRACE_SECONDS) == ["p0"]
+    crowd.hear("p1", "n1")
+    assert crowd.run(seconds=GRACE_SECONDS / 2) == []
+    assert crowd.run(seconds=GRACE_SECONDS / 2) == ["p2"]
+    assert crowd.run(seconds=2 * GRACE_SECONDS) == []
+
+
+def test_nobody_is_told_of_while_another_is_nominated() -> None:
+    crowd = Crowd(100, 200)
+    crowd.bench.run(seconds=GRACE_SECONDS)
+    assert len(crowd.desk.jobs) == 1
+    crowd.bench.run(seconds=GRACE_SECONDS)
+    assert len(crowd.desk.jobs) == 1
+    assert crowd.run() == ["p1"]
+    assert crowd.run(seconds=GRACE_SECONDS / 2) == []
+    assert crowd.run(seconds=GRACE_SECONDS / 2) == ["p0"]
+
+
+def test_those_of_higher_priority_are_told_of_besides() -> None:
+    crowd = Crowd(100, 100, 200)
+    crowd.bench.run(seconds=GRACE_SECONDS / 2)
+    crowd.hear("p2", "n2")
+    assert crowd.run(seconds=GRACE_SECONDS / 2) == ["p0"]
+    crowd.hear("p2", None)
+    assert crowd.run(seconds=GRACE_SECONDS / 2) == ["p2"]
+
+
+def test_a_nomination_for_another_node_than_that_of_the_claim_is_taken_back() -> None:
+    crowd = Crowd(100)
+    crowd.hear("p0", "elsewhere")
+    assert crowd.run(seconds=GRACE_SECONDS) == []
+    assert "nominatedNodeName" not in crowd.bench.api.get(PODS, "p0")["status"]
+    crowd.hear("p0", None)
+    assert crowd.run(seconds=FIRST_SECONDS) == ["p0"]
