@@ -201,9 +201,11 @@ def test_a_client_that_was_closed_connects_anew(stub: Stub, tmp_path: Path) -> N
     assert connection is not None
     client = HttpClient(connection, user_agent="t", timeout_seconds=30.0)
     client.call("GET", "/api")
-    server = connection.pool.connection_from_url(stub.url)
+    kept = client._kept
+    assert kept is not None
+    assert kept._idle
     client.close()
-    assert server.pool is None
+    assert not kept._idle
     assert client.call("GET", "/api") == thing("n")
 
 

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 from urllib.parse import urlencode, urlsplit
 
@@ -14,6 +14,7 @@ import msgspec
 import urllib3
 
 from dra.common.resources import Obj
+from dra.kube.client.kept import Answer, Connections
 from dra.kube.connect.connection import Connection
 from dra.kube.errors import KubeError, UnavailableError, error_from_status
 from dra.kube.timing import Clock, SystemClock
@@ -32,7 +33,7 @@ takes less than 2 MiB of the 8 MiB that a thread's stack has.
 
 
 T = TypeVar("T")
-_Pool = urllib3.PoolManager | urllib3.HTTPConnectionPool
+R = TypeVar("R", Answer, urllib3.BaseHTTPResponse)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,15 +77,15 @@ class HttpClient:
         self._clock = clock or SystemClock()
         self._observe = observe
         self._closed = threading.Event()
-        self._server: urllib3.HTTPConnectionPool | None = None
+        self._kept: Connections | None = None
         sys.setrecursionlimit(max(sys.getrecursionlimit(), _RECURSION))
 
     def close(self) -> None:
         """Close idle connections and end waits for a throttling server."""
         self._closed.set()
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.close()
         self._connection.close()
 
     def call(
@@ -130,14 +131,20 @@ class HttpClient:
         query: Mapping[str, str] | None,
         body: Any = None,
         content_type: str = "",
-    ) -> urllib3.BaseHTTPResponse:
+    ) -> Answer:
+        target = _target(path, query)
+        encoded = None if body is None else msgspec.json.encode(body)
         deadline = self._clock.monotonic() + self._budget
         while True:
-            response = self._send(method, path, query=query, body=body, content_type=content_type)
-            if response.status in _OK:
-                return response
-            error = _refusal(response, f"{method} {path}")
-            if response.status not in _THROTTLED or error.retry_after is None:
+            headers = self._headers()
+            if encoded is not None:
+                headers["Content-Type"] = content_type
+            ask = partial(self._ask, method, target, headers, encoded)
+            answer = self._observed(method, path, ask)
+            if answer.status in _OK:
+                return answer
+            error = _refusal(answer, f"{method} {path}")
+            if answer.status not in _THROTTLED or error.retry_after is None:
                 raise error
             if self._clock.monotonic() + error.retry_after >= deadline:
                 raise error
@@ -152,7 +159,8 @@ class HttpClient:
         The headers have to come within the budget of a call; reading the body fails after
         ``silence_seconds`` without data.
         """
-        response = self._send("GET", path, query=query, stream=True)
+        target, headers = _target(path, query), self._headers()
+        response = self._observed("GET", path, lambda: self._opened("GET", target, headers))
         if response.status in _OK:
             _allow_silence(response, silence_seconds)
             return response
@@ -162,37 +170,12 @@ class HttpClient:
             raise UnavailableError(f"GET {path}: {error}") from error
         raise refusal
 
-    def _send(  # noqa: PLR0913 - one HTTP request
-        self,
-        method: str,
-        path: str,
-        *,
-        query: Mapping[str, str] | None,
-        body: Any = None,
-        content_type: str = "",
-        stream: bool = False,
-    ) -> urllib3.BaseHTTPResponse:
-        given = tuple((key, value) for key, value in (query or {}).items() if value)
-        target = f"{path}?{_encoded(given)}" if given else path
+    def _headers(self) -> dict[str, str]:
         headers = {"Accept": "application/json", "User-Agent": self._user_agent}
-        headers |= self._connection.credentials()
-        if body is not None:
-            headers["Content-Type"] = content_type
-        encoded = None if body is None else msgspec.json.encode(body)
+        return headers | self._connection.credentials()
 
-        def request() -> urllib3.BaseHTTPResponse:
-            pool, url = self._route(target)
-            return pool.urlopen(
-                method,
-                url,
-                body=encoded,
-                headers=headers,
-                timeout=self._timeout,
-                retries=_NO_RETRIES,
-                redirect=False,
-                preload_content=not stream,
-            )
-
+    def _observed(self, method: str, path: str, request: Callable[[], R]) -> R:
+        """The answer to a request, of which ``observe`` hears whatever becomes of it."""
         began, status = self._clock.monotonic(), 0
         try:
             try:
@@ -211,19 +194,46 @@ class HttpClient:
         finally:
             self._observe(Exchange(method, path, status, self._clock.monotonic() - began))
 
-    def _route(self, target: str) -> tuple[_Pool, str]:
-        """The pool of connections to send a request over, and the URL to give it.
+    def _ask(
+        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None
+    ) -> Answer:
+        """The whole answer to one request."""
+        manager, host = self._connection.pool, urlsplit(self._connection.host)
+        if type(manager) is urllib3.PoolManager:
+            kept = self._kept
+            if kept is None:
+                server = manager.connection_from_url(self._connection.host)
+                name = host.netloc.rpartition("@")[2]
+                kept = self._kept = Connections(server, host=name, seconds=self._budget)
+            return kept.ask(method, host.path + target, headers, body)
+        response = self._opened(method, target, headers, body=body, preload_content=True)
+        return Answer(response.status, response.headers, response.data)
 
-        The server's own pool, which is asked for once: a manager of pools parses URLs at each
-        request, which costs as much as sending it. A proxy's manager has to see the whole URL.
-        """
-        manager, host = self._connection.pool, self._connection.host
-        if type(manager) is not urllib3.PoolManager:
-            return manager, host + target
-        pool = self._server
-        if pool is None:
-            pool = self._server = manager.connection_from_url(host)
-        return pool, urlsplit(host).path + target
+    def _opened(
+        self,
+        method: str,
+        target: str,
+        headers: Mapping[str, str],
+        *,
+        body: bytes | None = None,
+        preload_content: bool = False,
+    ) -> urllib3.BaseHTTPResponse:
+        """The answer to one request by urllib3; a proxy has to see the whole URL."""
+        return self._connection.pool.urlopen(
+            method,
+            self._connection.host + target,
+            body=body,
+            headers=headers,
+            timeout=self._timeout,
+            retries=_NO_RETRIES,
+            redirect=False,
+            preload_content=preload_content,
+        )
+
+
+def _target(path: str, query: Mapping[str, str] | None) -> str:
+    given = tuple((key, value) for key, value in (query or {}).items() if value)
+    return f"{path}?{_encoded(given)}" if given else path
 
 
 @lru_cache(maxsize=32)
@@ -244,7 +254,7 @@ def _allow_silence(response: urllib3.BaseHTTPResponse, seconds: float) -> None:
         sock.settimeout(seconds)
 
 
-def _decode(response: urllib3.BaseHTTPResponse, what: str, kind: type[T]) -> T:
+def _decode(response: Answer, what: str, kind: type[T]) -> T:
     try:
         return msgspec.json.decode(response.data, type=kind)
     except msgspec.DecodeError as error:
@@ -253,8 +263,8 @@ def _decode(response: urllib3.BaseHTTPResponse, what: str, kind: type[T]) -> T:
         ) from error
 
 
-def _refusal(response: urllib3.BaseHTTPResponse, what: str) -> KubeError:
-    waits = response.headers.get("Retry-After", "")
+def _refusal(response: Answer | urllib3.BaseHTTPResponse, what: str) -> KubeError:
+    waits = response.headers.get("retry-after", "")
     retry_after = float(waits) if re.fullmatch(r"\d{1,6}", waits) else None
     try:
         status = msgspec.json.decode(response.data, type=dict[str, Any])
