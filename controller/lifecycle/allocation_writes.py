@@ -167,7 +167,7 @@ class AllocationWrites:
     def _written(self, pod: Pod, obj: Obj, write: AllocationWrite) -> None:
         decision = write.decision
         for pick in write.picks:
-            if pick.profile:
+            if pick.profile and pick.share is None:
                 self._cluster.geometry_indexes.observe(pick.profile)
             _log.info(
                 "allocated",
@@ -183,7 +183,9 @@ class AllocationWrites:
                 },
             )
         what = ", ".join(
-            f"{p.profile} at {p.placement} of {p.gpu}" if p.placement else p.gpu
+            f"{'a share of ' if p.share else ''}{p.profile} at {p.placement} of {p.gpu}"
+            if p.placement
+            else p.gpu
             for p in write.picks
         )
         message = f"allocated {what} on node {decision.node}"

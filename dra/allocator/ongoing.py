@@ -87,7 +87,7 @@ class OngoingDecision:
             search = self._search = Search(problem, self._places.fleet, budget, claims=claims)
             budget.used += 1
             request = search.single
-            if request is not None and search.nodes.policy == "none":
+            if request is not None and search.nodes.policy == "none" and not search.wants_shares():
                 decision = yield from self._decide_single(request, search)
             elif claims is problem.claims:
                 decision = yield from self._decide_jointly(search)

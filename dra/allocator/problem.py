@@ -50,7 +50,7 @@ def pose_problem(pod: Pod, claims: ReadClaims, hosts: Hosts) -> Problem | Fault:
 class Pick(NamedTuple):
     """One device for one request; no placement for a whole GPU. ``admin``: only to look at.
 
-    ``share`` is set where several claims may have the GPU.
+    ``share`` is set where several claims may have the GPU or slice.
     """
 
     claim: ClaimRef
@@ -129,6 +129,9 @@ class OpenRequest(NamedTuple):
         if offer.profile is None or placement is None:
             share = state.share(self.want.ask, claim.namespace)
             return Pick(claim, request, gpu.name, gpu_name(gpu.minor), "", None, share=share)
-        profile = offer.profile
-        device = mig_device(gpu.minor, profile.name, profile_id=profile.id, start=placement.start)
-        return Pick(claim, request, gpu.name, str(device), profile.name, placement)
+        profile, shared = offer.profile, offer.shared
+        device = mig_device(
+            gpu.minor, profile.name, profile_id=profile.id, start=placement.start, shared=shared
+        )
+        share = state.share(self.want.ask, claim.namespace, profile) if shared else None
+        return Pick(claim, request, gpu.name, str(device), profile.name, placement, share=share)

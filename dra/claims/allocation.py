@@ -18,10 +18,12 @@ from api.errors import InvalidObjectError
 from dra.claims.sharing import UNSHARED, Sharing
 from dra.common.quantity import QuantityError, mebibytes, parse_quantity
 from dra.common.resources import at
+from dra.gpu.devices import ENGINES
 from dra.gpu.shares import NO_ASK, Ask
 
 MAX_RESULTS = 32
 _MIB = 2**20
+_SLICE = "-mig-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,7 @@ def share_id(claim_uid: str, device: str) -> str:
 
 def _consumed(device: AllocatedDevice) -> dict[str, Any]:
     """Fields of a share, as kube-scheduler writes them: every capacity, be it zero."""
+    engines = ENGINES if _SLICE in device.device else ()
     return {
         "shareID": device.share_id,
         "consumedCapacity": {
@@ -166,13 +169,14 @@ def _consumed(device: AllocatedDevice) -> dict[str, Any]:
             "cores": str(device.ask.cores or 0),
             "shares": "1",
             "multiprocessors": "0",
+            **dict.fromkeys(engines, "0"),
         },
     }
 
 
 def _may_be_part(device: str) -> bool:
     """True for a whole GPU, which several claims may have, and for a share of a slice."""
-    return "-mig-" not in device or device.endswith("-share")
+    return _SLICE not in device or device.endswith("-share")
 
 
 def _ask(result: Mapping[str, Any], config: Iterable[Mapping[str, Any]]) -> Ask:

@@ -13,7 +13,7 @@ from dra.common.quantity import mebibytes
 from dra.gpu.geometry import Placement, Profile
 from dra.gpu.inventory import Gpu, Inventory
 from dra.gpu.names import NVIDIA_DRIVER, GpuDevice, MigDevice, mig_device, nominal_gigabytes
-from dra.gpu.shares import ALL_CORES
+from dra.gpu.shares import ALL_CORES, ShareOffer
 
 PARENT = "parentUUID"
 INDEX = "index"
@@ -31,8 +31,8 @@ TYPE_MIG_SHARE = "mig-share"
 """A slice that several claims may have: who asks for a slice is not given a part of one."""
 
 
-_ENGINES = ("copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines")
-"""Names of the capacities, in the order of :class:`dra.gpu.geometry.Engines`."""
+ENGINES = ("copyEngines", "decoders", "encoders", "jpegEngines", "ofaEngines")
+"""Names of their capacities, in the order of :class:`dra.gpu.geometry.Engines`."""
 
 
 def slice_device(
@@ -49,13 +49,20 @@ def full_gpu_device(gpu: Gpu) -> GpuDevice | None:
     return None if gpu.mig_enabled else GpuDevice(gpu.minor)
 
 
-def slice_attributes(gpu: Gpu, profile: Profile, inventory: Inventory) -> dict[str, Any]:
+def slice_attributes(
+    gpu: Gpu, profile: Profile, inventory: Inventory, *, sharing: ShareOffer | None = None
+) -> dict[str, Any]:
     """Attributes of a slice: ``{name: {"string" | "version" | "int": value}}``.
 
     They do not depend on the placement, so that a selector is evaluated once per GPU and profile.
+    ``sharing`` is set for the slice that several claims may have.
     """
+    kind = {"type": {"string": TYPE_MIG}}
+    if sharing is not None:
+        enforcer = {"string": sharing.enforcer}
+        kind = {"type": {"string": TYPE_MIG_SHARE}, "limitsEnforcedBy": enforcer}
     return {
-        "type": {"string": TYPE_MIG},
+        **kind,
         "profile": {"string": profile.name},
         "memoryPercent": {"int": memory_percent(gpu, profile)},
         PARENT: {"string": gpu.uuid},
@@ -86,26 +93,33 @@ def gpu_attributes(gpu: Gpu, inventory: Inventory) -> dict[str, Any]:
     }
 
 
-def slice_capacity(profile: Profile) -> dict[str, Any]:
-    """Capacities of a slice: ``{name: {"value": quantity}}``, canonical."""
-    engines = zip(_ENGINES, profile.engines, strict=True)
+def slice_capacity(profile: Profile, sharing: ShareOffer | None = None) -> dict[str, Any]:
+    """Capacities of a slice: ``{name: {"value": quantity}}``, canonical.
+
+    With ``cores`` in percent and ``shares`` where several claims may have it.
+    """
+    engines = zip(ENGINES, profile.engines, strict=True)
     return {
         "memory": {"value": mebibytes(profile.memory_mib)},
         "multiprocessors": {"value": str(profile.multiprocessors)},
         **{name: {"value": str(count)} for name, count in engines},
+        **_shared_capacity(sharing),
     }
 
 
 def gpu_capacity(gpu: Gpu) -> dict[str, Any]:
     """Capacities of a whole GPU, with ``cores`` in percent and ``shares`` where it is shared."""
-    capacity = {
+    return {
         "memory": {"value": mebibytes(gpu.memory_mib)},
         "multiprocessors": {"value": str(gpu.multiprocessors)},
+        **_shared_capacity(gpu.sharing),
     }
-    if gpu.sharing is not None:
-        capacity["cores"] = {"value": str(ALL_CORES)}
-        capacity["shares"] = {"value": str(gpu.sharing.shares)}
-    return capacity
+
+
+def _shared_capacity(sharing: ShareOffer | None) -> dict[str, Any]:
+    if sharing is None:
+        return {}
+    return {"cores": {"value": str(ALL_CORES)}, "shares": {"value": str(sharing.shares)}}
 
 
 def _common_attributes(gpu: Gpu, inventory: Inventory) -> dict[str, Any]:

@@ -58,13 +58,19 @@ def find_blocker(device: str, claim_uid: str, inventory: Inventory) -> str:
         return f"{name} is not in this node"
     if isinstance(wanted, MigDevice) and not gpu.mig_enabled:
         return gpu.unavailable or f"MIG mode of {name} is off"
-    return gpu.unavailable or _other_holder(gpu, occupant_of(wanted, gpu.geometry), claim_uid)
+    return gpu.unavailable or _other_holder(gpu, wanted, claim_uid)
 
 
-def _other_holder(gpu: Gpu, wanted: Occupant | None, claim_uid: str) -> str:
-    """Holder of the place of ``wanted``, None for the whole GPU, that is not the claim itself."""
+def _other_holder(gpu: Gpu, device: Device, claim_uid: str) -> str:
+    """Holder of the place of ``device`` that is not the claim itself, and shares nothing with it.
+
+    Of a slice that is shared others have a part.
+    """
+    wanted = occupant_of(device, gpu.geometry)
     for instance in gpu.instances:
         is_own = instance.claim is not None and instance.claim.uid == claim_uid
+        if isinstance(device, MigDevice) and device.shared and instance.claim is not None:
+            is_own = is_own or instance.occupant == wanted
         if not is_own and (wanted is None or instance.placement.overlaps(wanted.placement)):
             return _holder(instance, ended=False)
     return ""

@@ -1,4 +1,4 @@
-"""Shares of a whole GPU that several claims have at a time, each with memory and cores. Pure.
+"""Shares of a GPU or slice that several claims have at a time, each with memory and cores. Pure.
 
 The words are those of consumable capacity (KEP-5075): where kube-scheduler allocates, it counts
 ``consumedCapacity`` of one device; where the controller does, it counts the same by these rules.
@@ -15,12 +15,12 @@ ANY_TENANT = "*"
 """The tenant of claims whose class lets them share with other namespaces."""
 
 ALL_CORES = 100
-"""Cores are counted in hundredths of the GPU."""
+"""Cores are counted in hundredths of the GPU or slice."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShareOffer:
-    """Offer of a whole GPU to at most ``shares`` claims at a time.
+    """Offer of a whole GPU, or of any slice of one, to at most ``shares`` claims at a time.
 
     ``enforcer`` says what holds them to their limits; ``UNENFORCED`` where nothing does.
     ``library`` is the node's directory with that of ``HAMI_CORE``.
@@ -35,7 +35,7 @@ class ShareOffer:
 class Ask:
     """Limits of a share as a claim states them; None where it states none.
 
-    ``anybody``: its class lets claims of other namespaces share the GPU.
+    ``anybody``: its class lets claims of other namespaces share the device.
     """
 
     memory_mib: int | None = None
@@ -44,7 +44,7 @@ class Ask:
 
     @property
     def stated(self) -> bool:
-        """True if it says how large the share is, which makes sense of a shared GPU only."""
+        """True if it says how large the share is, which makes sense of a shared device only."""
         return self.memory_mib is not None or self.cores is not None
 
 
@@ -53,16 +53,19 @@ NO_ASK = Ask()
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """Part of a GPU that a claim has. ``cores`` 0: not limited, and none are set aside for it."""
+    """Part of a GPU or slice that a claim has.
+
+    ``cores`` 0: not limited, and none are set aside for it.
+    """
 
     memory_mib: int
     cores: int
     tenant: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, order=True)
 class SharesHeld:
-    """Sum of the shares of one GPU; their tenant is one and the same."""
+    """Sum of the shares of one GPU or slice; their tenant is one and the same."""
 
     count: int = 0
     memory_mib: int = 0
@@ -83,9 +86,9 @@ NONE_HELD = SharesHeld()
 
 
 def share_of(ask: Ask, sharing: ShareOffer, memory_mib: int, namespace: str) -> Share:
-    """The share that a claim of ``namespace`` has of a GPU with ``memory_mib``.
+    """The share that a claim of ``namespace`` has of a GPU or slice with ``memory_mib``.
 
-    Without an amount its memory is one part in as many as the GPU has shares.
+    Without an amount its memory is one part in as many as the device has shares.
     """
     memory = memory_mib // sharing.shares if ask.memory_mib is None else ask.memory_mib
     return Share(memory, ask.cores or 0, ANY_TENANT if ask.anybody else namespace)
@@ -100,7 +103,7 @@ def sum_of(shares: Iterable[Share]) -> SharesHeld:
 
 
 def why_full(held: SharesHeld, share: Share, sharing: ShareOffer, memory_mib: int) -> str:
-    """Reason why a GPU with ``memory_mib`` has no room for one more share; empty if it has.
+    """Reason why a device with ``memory_mib`` has no room for one more share; empty if it has.
 
     The names of others' namespaces are not told.
     """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -117,7 +118,7 @@ class Cluster:
         if missing := [name for name in names if name not in ready]:
             return f"MigNode {', '.join(missing)} is not Ready"
         classes = self.api.list(DEVICE_CLASSES).items
-        if not any(obj["metadata"]["name"].startswith("mig-") for obj in classes):
+        if not any(re.match(r"mig-\d", obj["metadata"]["name"]) for obj in classes):
             return "no DeviceClass per profile"
         return ""
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from dra.common.resources import DEVICE_CLASSES, RESOURCE_CLAIM_TEMPLATES, Obj
@@ -38,7 +40,7 @@ def of_classes(bench: Bench) -> set[str]:
     return {
         f"nvidia.com-{name}"
         for plural, name in bench.api.objects
-        if plural == DEVICE_CLASSES.plural and name.startswith("mig-") and "min" not in name
+        if plural == DEVICE_CLASSES.plural and re.match(r"mig-\d", name)
     }
 
 

@@ -25,6 +25,7 @@ from dra.common.resources import (
 )
 from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
 from dra.gpu.inventory import ClaimRef
+from dra.gpu.names import MigDevice
 from dra.kube.errors import ConflictError, InvalidError, KubeError, UnavailableError
 from tests.controller.bench import Bench
 from tests.controller.desk import Desk
@@ -34,14 +35,16 @@ from tests.controller.objects import (
     pod,
     request,
 )
-from tests.controller.worldnodes import GPUS, Nodes
+from tests.controller.worldnodes import GPUS, SHARING, Nodes
 from tests.controller.worldobjects import (
     HOPELESS,
     KEPT_APART,
     MANY,
     NEEDS,
+    PARTS,
     PROFILES,
     claims_of,
+    consumed,
     held,
     keeps_apart,
 )
@@ -120,14 +123,22 @@ class World:
         self.bench.run()
 
     def check(self) -> None:
-        """No two claims hold the same memory slice."""
-        taken: dict[tuple[str, int, int], str] = {}
+        """No two claims hold the same memory slice, but by shares that fit the slice together."""
+        taken: dict[tuple[str, int, int], tuple[str, MigDevice]] = {}
+        given: dict[tuple[str, MigDevice], list[int]] = {}
         for name, obj in self.all("resourceclaims"):
             for where, device, profile in held(obj):
                 for piece in range(device.start, device.start + profile.memory_slices):
                     place = (where, device.minor, piece)
-                    assert place not in taken, f"{name} and {taken[place]} both have {place}"
-                    taken[place] = name
+                    other, theirs = taken.setdefault(place, (name, device))
+                    is_own = (other, theirs) == (name, device)
+                    shared = device.shared and theirs == device and other != name
+                    assert is_own or shared, f"{name} and {other} both have {place}"
+                if device.shared:
+                    shares = given.setdefault((where, device), [])
+                    shares.append(consumed(obj, device))
+                    assert len(shares) <= SHARING.shares, f"{device} has {len(shares)} claims"
+                    assert sum(shares) <= profile.memory_mib, f"{device} is given {sum(shares)} MiB"
 
     def all(self, plural: str) -> list[tuple[str, Obj]]:
         """The objects of a kind by name."""
@@ -213,6 +224,8 @@ class World:
         if not alone and shared and self.draw.random() < 0.2:
             return self.draw.choice(shared)
         asked = [request("r", f"mig-{self.draw.choice(PROFILES)}"), request("s")]
+        if self.draw.random() < 0.12:
+            asked[0] = self.draw.choice(PARTS)
         if not alone and self.draw.random() < 0.1:
             asked[0] = self.draw.choice((*HOPELESS, MANY))
         body = claim(f"c{number}-{index}", *asked[: self.draw.choice((1, 1, 1, 2))])
@@ -288,7 +301,8 @@ class World:
                 metadata = obj["metadata"]
                 ref = ClaimRef("default", metadata["name"], metadata["uid"])
                 for _, device, profile in held(obj):
-                    self.nodes.slices[target, device.minor, device.start] = profile, ref
+                    place = (target, device.minor, device.start, ref.uid)
+                    self.nodes.slices[place] = profile, ref
             self._change(PODS, found, spec={"nodeName": target}, status={"phase": "Running"})
             self.nodes.report(target)
             return

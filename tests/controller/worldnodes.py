@@ -9,9 +9,11 @@ from functools import partial
 from controller.cluster.cluster import Cluster
 from dra.gpu.geometry import Placement, Profile
 from dra.gpu.inventory import ClaimRef, Gpu, Instance, InstanceState
+from dra.gpu.shares import ShareOffer
 from tests.controller.objects import gpu, mignode, node
 
 GPUS = {"node-a": 1, "node-b": 1}
+SHARING = ShareOffer(3)
 
 
 class Nodes:
@@ -20,8 +22,8 @@ class Nodes:
     def __init__(self, cluster: Cluster, draw: random.Random) -> None:
         self.late = True
         self.away: set[str] = set()
-        self.slices: dict[tuple[str, int, int], tuple[Profile, ClaimRef]] = {}
-        """Slices that are prepared, by node, GPU and start."""
+        self.slices: dict[tuple[str, int, int, str], tuple[Profile, ClaimRef]] = {}
+        """Slices that are prepared, by node, GPU, start, and UID of the claim."""
         self.told: list[Callable[[], None]] = []
         self._cluster = cluster
         self._draw = draw
@@ -74,7 +76,7 @@ class Nodes:
                 profile=profile.name,
                 claim=ref,
             )
-            for (where, number, start), (profile, ref) in self.slices.items()
+            for (where, number, start, _), (profile, ref) in self.slices.items()
             if (where, number) == (name, minor)
         )
-        return gpu(minor, name, instances=prepared)
+        return gpu(minor, name, instances=prepared, slice_sharing=SHARING)

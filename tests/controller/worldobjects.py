@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dra.common.resources import Obj
+from dra.common.quantity import parse_quantity
+from dra.common.resources import Obj, at
 from dra.gpu.geometry import Profile
 from dra.gpu.names import MigDevice, parse_device
 from tests.controller.objects import first_available, request
@@ -34,6 +35,11 @@ HOPELESS: tuple[Obj, ...] = (
     request("r", "mig-9g.99gb"),
 )
 """Requests that are faulty, or that nothing serves."""
+PARTS = tuple(
+    request("r", "mig-share.dra.dev", capacity={"requests": {"memory": memory}})
+    for memory in ("1Gi", "1Gi", "3Gi", "6Gi")
+)
+"""Requests of shares of slices."""
 MANY = first_available(
     "r", *((f"a{n}", f"mig-{PROFILES[-1 - n % 4]}", {"count": 8 - n}) for n in range(8))
 )
@@ -58,6 +64,16 @@ def held(obj: Obj) -> list[tuple[str, MigDevice, Profile]]:
         assert profile is not None
         found.append((where, device, profile))
     return found
+
+
+def consumed(obj: Obj, device: MigDevice) -> int:
+    """MiB of ``device`` that a claim has, by its allocation."""
+    (found,) = (
+        at(result, "consumedCapacity", "memory")
+        for result in obj["status"]["allocation"]["devices"]["results"]
+        if result["device"] == str(device)
+    )
+    return int(parse_quantity(found) // 2**20)
 
 
 def claims_of(obj: Obj) -> list[str]:

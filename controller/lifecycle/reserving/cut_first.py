@@ -136,11 +136,11 @@ class CutFirst:
     def _reservation(
         self, ref: ClaimRef, decision: Decision, inventory: Inventory
     ) -> Reservation | None:
-        """The reservation of a claim's part; None of one that is not all slices."""
+        """The reservation of a claim's part; None of one that is not all slices of its own."""
         devices = []
         for pick in decision.of(ref):
             gpu = inventory.gpu(pick.gpu)
-            if gpu is None or pick.placement is None:
+            if gpu is None or pick.placement is None or pick.share is not None:
                 return None
             devices.append(ReservedDevice(pick.device, gpu.uuid, pick.request))
         if not devices or not self._writes.has_room(decision.node, len(devices)):

@@ -73,7 +73,7 @@ def _to_go(
     staying = [h for h in held if h not in going]
     staying.sort(key=lambda h: (_weight(h), h.occupant.placement.size if h.occupant else 0))
     while staying:
-        usage = geometry.usage(h.occupant for h in staying if h.occupant is not None)
+        usage = geometry.usage({h.occupant for h in staying if h.occupant is not None})
         if geometry.fits(usage, profile, at):
             break
         going.append(staying.pop(0))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
 from dra.allocator.explain.answers import AnswerReason, Detail, GpuAnswer
@@ -10,7 +10,9 @@ from dra.allocator.explain.blocking import blocker, cost_of, in_the_way, reason_
 from dra.allocator.fleet.gpustate import GpuState
 from dra.allocator.search.search import Search
 from dra.cel.kinds.kinds import Kinds
-from dra.cel.kinds.offers import Offer
+from dra.cel.kinds.offers import SHARE_OF, Offer
+from dra.gpu.geometry import Profile
+from dra.gpu.shares import Ask
 
 
 def answer_gpu(
@@ -45,17 +47,46 @@ def answer_gpu(
 
 
 def _about_shares(search: Search, state: GpuState, missing: Iterable[int]) -> str:
-    """Reason why a GPU that several claims may have has no share for what is missing."""
+    """Reason why a GPU whose slices or whole several may have has no share for what is missing."""
+    if state.gpu.sharing is None and state.gpu.slice_sharing is None:
+        return ""
     for index in missing:
-        share = state.share(search.types[index].ask, search.namespace)
+        ask = search.types[index].ask
+        share = state.share(ask, search.namespace)
         if share is not None and (why := state.why_full(share)):
             return f": {why}"
+        profiles = [o.profile for o in search.match(state, index).offers if o.shared and o.profile]
+        reasons = [*_about_slices(state, profiles, ask, search.namespace)]
+        if reasons:
+            return f": {'; '.join(reasons)}"
     return ""
 
 
+def _about_slices(
+    state: GpuState, profiles: Iterable[Profile], ask: Ask, namespace: str
+) -> Iterator[str]:
+    """Reason why there is no share of each slice that claims share, or none of a new one."""
+    for profile in profiles:
+        share = state.share(ask, namespace, profile)
+        if share is None:
+            continue
+        if why := state.why_slice_full(share, profile):
+            yield f"{profile.name}: {why}"
+            continue
+        for known in state.shared_slices:
+            why = state.why_slice_full(share, profile, known.held)
+            if known.profile_id == profile.id and why:
+                yield f"{profile.name} at {known.placement}: {why}"
+
+
 def names(offers: Iterable[Offer]) -> str:
-    """``1g.5gb or 2g.10gb``, the smallest first."""
-    return " or ".join(dict.fromkeys(o.name for o in sorted(offers, key=lambda o: o.size)))
+    """``1g.5gb or 2g.10gb``, the smallest first, ``a share of`` before such of slices."""
+    told = dict.fromkeys(o.name for o in sorted(offers, key=lambda o: o.size))
+    alone = [name for name in told if not name.startswith(SHARE_OF)]
+    if len(alone) == len(told):
+        return " or ".join(told)
+    parts = " or ".join(name.removeprefix(SHARE_OF) for name in told if name not in alone)
+    return " or ".join([*alone, f"a {SHARE_OF}{parts}"])
 
 
 def _offers(search: Search, state: GpuState, indices: Iterable[int]) -> list[Offer]:
@@ -105,6 +136,11 @@ def _where(search: Search, state: GpuState) -> str:
     for offer in sorted(_offers(search, state, search.indices), key=lambda o: o.size):
         if offer.profile is None:
             return "a share of the GPU is free" if offer.shared else "the whole GPU is free"
+        if offer.shared:
+            asks = [kind.ask for kind in search.types]
+            if any(state.gives_share(offer.profile, ask, search.namespace) for ask in asks):
+                return f"a {offer.name} is free"
+            continue
         starts = geometry.free_placements(state.usage, offer.profile) if geometry else ()
         if starts:
             return f"{offer.name} fits at {', '.join(map(str, starts))}"

@@ -44,7 +44,7 @@ _OffersBySize = list[list[_ProfileOffers]]
 
 
 class Candidates:
-    """The GPUs that take new slices, and how many are given out whole, or to several claims."""
+    """The GPUs that take new slices, and how many are given out whole, or shared."""
 
     def __init__(self, kinds: Kinds) -> None:
         self.whole = 0
@@ -72,6 +72,7 @@ class Candidates:
                 state.id, state.usage, instances=state.instances, idle=state.idle
             )
             self._idle += bool(state.idle)
+            self.shared += state.gpu.slice_sharing is not None
             if state.kind not in self._members.get(state.geometry_index, ()):
                 self._open(state.geometry_index, state.kind)
             self._members[state.geometry_index][state.kind] += 1
@@ -85,6 +86,7 @@ class Candidates:
         elif self._states.pop(state.id, None) is not None:
             state.geometry_index.drop(state.id)
             self._idle -= bool(state.idle)
+            self.shared -= state.gpu.slice_sharing is not None
             self._members[state.geometry_index][state.kind] -= 1
 
     def in_order(
@@ -145,7 +147,7 @@ class Candidates:
             for kind in kinds:
                 for offer in self._kinds.match_kind(expressions, kind).offers:
                     profile = offer.profile
-                    if profile is not None:
+                    if profile is not None and not offer.shared:
                         profile_offers = _ProfileOffers(
                             index, profile, offer.size, kind.offers.index(offer)
                         )

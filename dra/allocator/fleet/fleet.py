@@ -18,7 +18,7 @@ from dra.claims.allocation import Allocation
 from dra.gpu.holdings import why_blocked
 from dra.gpu.inventory import AllocatorKind, ClaimRef, Gpu, Inventory
 from dra.gpu.names import DeviceNameError, GpuDevice, MigDevice, parse_device
-from dra.gpu.shares import NO_ASK
+from dra.gpu.shares import NO_ASK, Ask, ShareOffer, share_of
 
 
 class Fleet:
@@ -175,7 +175,10 @@ class Fleet:
         return frozenset().union(*set(self._profiles.values()))
 
     def profiles_in(self, allocation: Allocation) -> Iterable[str]:
-        """The profile names of the slices in an allocation of ours, where its node is known."""
+        """The profile names of the slices in an allocation of ours, where its node is known.
+
+        Shares are left out: most of them are of a slice that is there.
+        """
         node = self.nodes.get(allocation.node)
         for allocated in allocation.of_driver(self.driver) if node else ():
             try:
@@ -185,7 +188,7 @@ class Fleet:
             state = node.gpu(device.gpu) if node and isinstance(device, MigDevice) else None
             if state is not None and state.gpu.geometry and isinstance(device, MigDevice):
                 profile = state.gpu.geometry.by_id(device.profile_id)
-                if profile is not None and not allocated.admin_access:
+                if profile is not None and not allocated.admin_access and not device.shared:
                     yield profile.name
 
     def _state(self, gpu: Gpu, inventory: Inventory) -> GpuState:
@@ -216,7 +219,12 @@ class Fleet:
         """The copy of a node whose claims may be changed; None without such a node."""
         if name not in copies and (node := self.nodes.get(name)) is not None:
             gpus = [
-                replace(state, claims=dict(state.claims), shares=dict(state.shares))
+                replace(
+                    state,
+                    claims=dict(state.claims),
+                    shares=dict(state.shares),
+                    slice_shares=dict(state.slice_shares),
+                )
                 for state in node.gpus
             ]
             copies[name] = NodeGpus(node.inventory, gpus)
@@ -240,6 +248,8 @@ class Fleet:
                     share = state.share(allocated.ask, ref.namespace)
                     if share is not None:
                         state.shares[ref.uid] = share
+                elif isinstance(device, MigDevice) and device.shared:
+                    _attach_share(state, ref, device, allocated.ask)
                 touched.append(state)
         return touched
 
@@ -297,9 +307,20 @@ def _detach(node: NodeGpus, claim_uid: str) -> list[GpuState]:
         for key in held:
             del state.claims[key]
             state.shares.pop(claim_uid, None)
+            if state.slice_shares:
+                state.slice_shares = {k: s for k, s in state.slice_shares.items() if k != key}
         if held:
             touched.append(state)
     return touched
+
+
+def _attach_share(state: GpuState, ref: ClaimRef, device: MigDevice, ask: Ask) -> None:
+    """Enter a claim's share of a slice, which has all of it where slices are not shared now."""
+    geometry = state.gpu.geometry
+    profile = geometry.by_id(device.profile_id) if geometry is not None else None
+    memory = profile.memory_mib if profile is not None else 0
+    sharing = state.gpu.slice_sharing or ShareOffer(1)
+    state.slice_shares[ref.uid, device] = share_of(ask, sharing, memory, ref.namespace)
 
 
 def _rooms_of(node: NodeGpus) -> list[Hashable]:

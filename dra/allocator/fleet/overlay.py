@@ -116,7 +116,7 @@ class _OverlaidCandidates:
 
     @property
     def shared(self) -> int:
-        """Number of GPUs that several claims may share."""
+        """Number of GPUs that several claims may share, or slices of which."""
         return self._fleet.shared
 
     @property
@@ -165,7 +165,7 @@ class _OverlaidCandidates:
             slices = index.geometry.memory_slices
             situation = Situation(state.usage, state.instances, slices, weights(index), state.idle)
             for offer in self._kinds.match_kind(expressions, kind).offers:
-                if offer.profile is None:
+                if offer.profile is None or offer.shared:
                     continue
                 rank = kind.offers.index(offer)
                 for move in index.table.moves(state.usage, offer.profile):

@@ -60,7 +60,7 @@ class CandidatesView(Protocol):
 
     @property
     def shared(self) -> int:
-        """Number of GPUs that several claims may share."""
+        """Number of GPUs that several claims may share, or slices of which."""
         ...
 
     @property

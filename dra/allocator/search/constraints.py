@@ -29,8 +29,8 @@ Homes = Mapping[object, set[object]]
 class WantType:
     """Wants that the same devices would serve alike: same constraints, same policy.
 
-    Where GPUs are shared, also the same ``ask`` of the same claim ``uid``: no claim has two shares
-    of a GPU.
+    Where GPUs or slices are shared, also the same ``ask`` of the same claim ``uid``: no claim has
+    two shares of a device.
     """
 
     expressions: tuple[str, ...]
@@ -130,6 +130,9 @@ class Constrained:
         if offer.profile is None:
             attributes = gpu_attributes(state.gpu, state.inventory)
         else:
-            attributes = slice_attributes(state.gpu, offer.profile, state.inventory)
+            sharing = state.gpu.slice_sharing if offer.shared else None
+            attributes = slice_attributes(
+                state.gpu, offer.profile, state.inventory, sharing=sharing
+            )
         field = attributes.get(attribute.removeprefix(f"{self._driver}/"))
         return None if field is None else next(iter(field.items()))

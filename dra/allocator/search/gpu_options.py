@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import chain
 
 from dra.allocator.fleet.gpustate import GpuState
 from dra.allocator.scoring.geometry_index import GeometryIndex
@@ -13,6 +14,7 @@ from dra.allocator.search.constraints import Allowed, WantType
 from dra.allocator.search.options import Option, nothing, slice_options, whole_options
 from dra.allocator.search.pricing import Pricing
 from dra.allocator.search.share_options import SharesWanted, share_options
+from dra.allocator.search.slice_share_options import slice_share_options
 
 
 class GpuOptions:
@@ -49,13 +51,16 @@ class GpuOptions:
         if state.blocked or state.whole_held or not any(allowed):
             return [nothing(len(target))]
         if state.gpu.sharing is not None:
-            wants = SharesWanted(self._types, target, self._namespace)
-            return share_options(state, wants, allowed, rules, self._budget)
+            return share_options(state, self._shares(target, allowed, rules), self._budget)
         if state.geometry_index is None:
             return (
                 [nothing(len(target))] if state.holdings else whole_options(target, allowed, rules)
             )
         index = state.geometry_index
+        if state.gpu.slice_sharing is not None and any(o.shared for o in chain(*allowed)):
+            wants = self._shares(target, allowed, rules)
+            pricing = Pricing(index.table, self._policies, weights(index))
+            return slice_share_options(state, wants, pricing, self._budget)
         key = (
             id(index),
             state.usage,
@@ -79,3 +84,6 @@ class GpuOptions:
                 budget=self._budget,
             )
         return known
+
+    def _shares(self, target: Vector, allowed: Allowed, rules: ConstraintRules) -> SharesWanted:
+        return SharesWanted(self._types, target, self._namespace, allowed, rules)

@@ -87,7 +87,7 @@ def slice_options(  # noqa: PLR0913 - what the GPU is, and what is wanted of it
     situation = Situation(
         usage, instances, pricing.table.geometry.memory_slices, pricing.weights, idle
     )
-    slices = _Slices(situation, pricing, target=target, allowed=allowed, rules=rules)
+    slices = Slices(situation, pricing, target=target, allowed=allowed, rules=rules)
     layer = [(usage, nothing(len(target)))]
     best: dict[object, Option] = {}
     while layer:
@@ -102,7 +102,7 @@ def slice_options(  # noqa: PLR0913 - what the GPU is, and what is wanted of it
     return list(best.values())
 
 
-class _Slices:
+class Slices:
     """The slices that a GPU could give to one want after another; ``empty`` is it before them."""
 
     def __init__(
@@ -118,7 +118,9 @@ class _Slices:
         self._pricing = pricing
         self._prices = Prices(pricing)
         self._target = target
-        self._offers = [[o for o in group if o.profile is not None] for group in allowed]
+        self._offers = [
+            [o for o in group if o.profile is not None and not o.shared] for group in allowed
+        ]
         self._rules = rules
 
     def with_one_more(
@@ -133,11 +135,19 @@ class _Slices:
                 for offer in self._offers[index]:
                     yield from self._with(index, offer, option, situation, budget=budget)
 
+    def making(
+        self, index: int, offer: Offer, usage: Usage, option: Option, *, budget: Budget
+    ) -> Iterator[tuple[Usage, Option]]:
+        """``option`` with ``offer`` for a want of type ``index``, where it still fits."""
+        made = len({device.placement for device in option.devices})
+        situation = self._empty._replace(usage=usage, instances=self._empty.instances + made)
+        return self._with(index, offer, option, situation, budget=budget)
+
     def _with(
         self, index: int, offer: Offer, option: Option, situation: Situation, *, budget: Budget
     ) -> Iterator[tuple[Usage, Option]]:
         """``option`` with ``offer`` for a want of type ``index``, at each of its placements."""
-        values = self._values(index, offer, option)
+        values = self.values(index, offer, option)
         if values is None:
             return
         used, bound = values
@@ -149,7 +159,7 @@ class _Slices:
             devices = (*option.devices, ChosenDevice(index, offer, move.placement))
             yield move.after, Option(take, add(option.cost, price), devices, used, bound)
 
-    def _values(
+    def values(
         self, index: int, offer: Offer, option: Option
     ) -> tuple[ConstraintValues, ConstraintValues] | None:
         """Values used and bound with ``offer`` as well; None where a constraint forbids it."""
@@ -192,9 +202,11 @@ def _seen_by(
     if not others:
         return situation
     usage = pricing.table.geometry.usage(
-        Occupant(g.placement, g.offer.profile.id)
-        for g in option.devices
-        if g not in others and g.placement is not None and g.offer.profile is not None
+        {
+            Occupant(g.placement, g.offer.profile.id)
+            for g in option.devices
+            if g not in others and g.placement is not None and g.offer.profile is not None
+        }
     )
     return situation._replace(
         usage=Usage(

@@ -58,8 +58,8 @@ class Rooms:
 def _at_most(state: GpuState, offers: Sequence[Offer]) -> int:
     if state.blocked or state.whole_held or not offers:
         return 0
-    if state.gpu.sharing is not None:
-        return state.gpu.sharing.shares - state.instances
+    if offers[0].shared:
+        return _shares_at_most(state)
     if state.geometry_index is None:
         return int(not state.holdings)
     profiles = [o.profile for o in offers if o.profile is not None]
@@ -70,3 +70,11 @@ def _at_most(state: GpuState, offers: Sequence[Offer]) -> int:
         return 0
     free = table.geometry.memory_slices - state.usage.mask.bit_count()
     return free // min(profile.memory_slices for profile in profiles)
+
+
+def _shares_at_most(state: GpuState) -> int:
+    gpu, index = state.gpu, state.geometry_index
+    if gpu.sharing is not None:
+        return gpu.sharing.shares - state.instances
+    slices = index.geometry.memory_slices if index is not None else 0
+    return gpu.slice_sharing.shares * slices if gpu.slice_sharing is not None else 0

@@ -91,6 +91,10 @@ class Search:
     def _everything(self) -> bool:
         return any(kind.everything for kind in self.types)
 
+    def wants_shares(self) -> bool:
+        """True if a device is wanted that several claims may have."""
+        return self.fleet.candidates.shared > 0 and any(kind.uid for kind in self.types)
+
     @cached_property
     def policies(self) -> Mapping[str, Policy]:
         """The policies of all types by name, with regard to idle slices where there are any."""
@@ -264,6 +268,9 @@ class Search:
         for offer in self.match(state, index).offers:
             if offer.profile is None:
                 if state.gives_whole(self.types[index].ask, self.namespace):
+                    return True
+            elif offer.shared:
+                if state.gives_share(offer.profile, self.types[index].ask, self.namespace):
                     return True
             elif state.geometry_index and state.geometry_index.table.moves(
                 state.usage, offer.profile

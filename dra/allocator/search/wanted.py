@@ -16,7 +16,7 @@ def group_wants(
 ) -> dict[WantType, list[OpenRequest]]:
     """Wants by type, in the order in which they are asked for.
 
-    ``shared``: there are GPUs that several claims may have.
+    ``shared``: there are GPUs that several claims may have, or slices of which.
     """
     grouped: dict[WantType, list[OpenRequest]] = {}
     selecting: dict[Hashable, tuple[str, ...]] = {}
@@ -34,6 +34,6 @@ def group_wants(
 
 
 def _of_shares(selected: Hashable) -> bool:
-    """True if ``selected``, the offers of each kind, has a GPU that several claims may have."""
+    """True if ``selected``, the offers of each kind, has a device that several claims may have."""
     kinds = selected if isinstance(selected, Iterable) else ()
     return any(offer.shared for offers in kinds for offer in offers)

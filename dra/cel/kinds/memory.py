@@ -32,7 +32,9 @@ _CLASSES = 2048
 class Match:
     """The offers that a request's selectors select. ``error`` is a selector's run-time failure.
 
-    ``costly``: it is a failure for want of time or memory.
+    Shares are among them only if nothing else is: whoever asks for a slice by selectors that do not
+    look at ``type`` is not given a part of one. ``costly``: it is a failure for want of time or
+    memory.
     """
 
     offers: tuple[Offer, ...]
@@ -145,7 +147,8 @@ def _read(kind: GpuKind, answer: Answer, index: int) -> Match:
     if answer.error:
         return Match((), answer.error, costly=answer.costly)
     found = answer.selected[index]
-    return Match(tuple(kind.offers[n] for n in found.devices), found.error)
+    offers = tuple(kind.offers[n] for n in found.devices)
+    return Match(tuple(o for o in offers if not o.shared) or offers, found.error)
 
 
 def _facts_weight(expression: str, facts: Answer) -> int:

@@ -11,12 +11,15 @@ from dra.gpu.devices import gpu_attributes, gpu_capacity, slice_attributes, slic
 from dra.gpu.geometry import Profile
 from dra.gpu.inventory import Gpu, Inventory
 
+SHARE_OF = "share of "
+"""Beginning of the name of the offer of a share of a slice."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Offer:
     """Offer of a kind: a profile, or the whole GPU (``profile`` None).
 
-    ``size`` is the profile's rank. ``shared``: several claims may have the whole GPU.
+    ``size`` is the profile's rank. ``shared``: several claims may have the slice or whole GPU.
     """
 
     profile: Profile | None
@@ -25,10 +28,10 @@ class Offer:
 
     @property
     def name(self) -> str:
-        """The profile's name, ``gpu``, or ``share``."""
+        """The profile's name, ``gpu``, ``share``, or ``share of`` a profile."""
         if self.profile is None:
             return "share" if self.shared else "gpu"
-        return self.profile.name
+        return f"{SHARE_OF}{self.profile.name}" if self.shared else self.profile.name
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,6 +58,7 @@ def look(gpu: Gpu, inventory: Inventory) -> Hashable:
         gpu.multiprocessors,
         gpu.mig_enabled,
         gpu.sharing,
+        gpu.slice_sharing,
         inventory.driver,
         inventory.driver_version,
         inventory.cuda_driver_version,
@@ -83,15 +87,20 @@ def describe(offer: Offer, gpu: Gpu, inventory: Inventory) -> DeviceData:
             gpu_capacity(gpu),
             shared=offer.shared,
         )
+    sharing = gpu.slice_sharing if offer.shared else None
     return device_data(
         inventory.driver,
-        slice_attributes(gpu, offer.profile, inventory),
-        slice_capacity(offer.profile),
+        slice_attributes(gpu, offer.profile, inventory, sharing=sharing),
+        slice_capacity(offer.profile, sharing),
+        shared=offer.shared,
     )
 
 
 def _offers(gpu: Gpu) -> Iterable[Offer]:
     if not gpu.mig_enabled:
         return [Offer(None, shared=gpu.sharing is not None)]
-    profiles = gpu.geometry.profiles if gpu.geometry else ()
-    return [Offer(p, p.rank) for p in profiles if p.placements]
+    profiles = [p for p in gpu.geometry.profiles if p.placements] if gpu.geometry else []
+    alone = [Offer(p, p.rank) for p in profiles]
+    if gpu.slice_sharing is None:
+        return alone
+    return [*alone, *(Offer(p, p.rank, shared=True) for p in profiles)]

@@ -25,6 +25,7 @@ class _Entry(NamedTuple):
     requests: frozenset[str]
     fields: Mapping[str, Any]
     share: Mapping[str, Any]
+    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +51,14 @@ class Placements:
             return NO_ASK
         anybody = fields.pop("tenants", "") == "any"
         return Ask(**fields, anybody=anybody)
+
+    def kind_of_share(self, request: Request) -> str:
+        """Kind of the last configuration that says how large a share is; empty without one."""
+        found = ""
+        for entry in self._entries(request):
+            if Ask(entry.share.get("memory_mib"), entry.share.get("cores")).stated:
+                found = entry.kind
+        return found
 
     def _entries(self, request: Request) -> Iterable[_Entry]:
         names = {request.name, request.name.partition("/")[0]}
@@ -97,5 +106,6 @@ def _decode(
                 share = decode_share(parameters, of_class=of_class)
             except InvalidObjectError as error:
                 raise _BadConfigError(f"{place}[{number}].opaque.parameters: {error}") from error
-            found.append(_Entry(frozenset(entry.get("requests") or ()), fields, share))
+            requests = frozenset(entry.get("requests") or ())
+            found.append(_Entry(requests, fields, share, parameters["kind"]))
     return tuple(found)

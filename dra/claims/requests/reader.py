@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from api.config import GPU_KIND, KIND
 from dra.cel.kinds.asked import UnansweredError
 from dra.cel.questions import CostlySelectorError, SelectorError, shortened
 from dra.claims.claims import ALL, Claim, Request
@@ -19,8 +20,10 @@ from dra.claims.requests.support import constrained_attribute, find_unsupported
 from dra.claims.requests.wants import ClaimWants, Constraint, Want
 from dra.common.cache import BoundedCache, json_weight
 from dra.common.resources import at
-from dra.gpu.devices import TYPE_SHARE
-from dra.gpu.shares import NO_ASK, Ask
+from dra.gpu.devices import TYPE_MIG_SHARE, TYPE_SHARE
+
+_PARTS = {KIND: TYPE_MIG_SHARE, GPU_KIND: TYPE_SHARE}
+"""Type of the devices that a configuration of a kind means which says how large a share is."""
 
 _SPECS_BYTES = 16 * 2**20
 """Bound on the distinct claims that are remembered; those made from one template are alike."""
@@ -188,7 +191,7 @@ class Reader:
         return Want(
             request.name,
             request.class_name,
-            expressions=self._expressions(request, placements.share(request)),
+            expressions=self._expressions(request, placements.kind_of_share(request)),
             count=request.count,
             policy=placement.policy,
             nodes=placement.nodes,
@@ -197,10 +200,10 @@ class Reader:
             ask=ask_of(request, placements.share(request), self._driver),
         )
 
-    def _expressions(self, request: Request, share: Ask = NO_ASK) -> tuple[str, ...]:
-        kind = f"device.attributes['{self._driver}'].type == '{TYPE_SHARE}'"
+    def _expressions(self, request: Request, kind_of_share: str = "") -> tuple[str, ...]:
+        parts = _PARTS.get(kind_of_share)
         return (
-            *((kind,) if share.stated else ()),
+            *((f"device.attributes['{self._driver}'].type == '{parts}'",) if parts else ()),
             *self._classes[request.class_name].selectors,
             *request.selectors,
             *(self._at_least(name, quantity) for name, quantity in request.capacity),

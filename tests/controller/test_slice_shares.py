@@ -1,0 +1,279 @@
+"""Several claims on one slice: begun, joined, counted and kept apart from slices that one has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dra.allocator.allocate import Allocator
+from dra.common.resources import Obj
+from dra.gpu.geometry import Placement
+from dra.gpu.shares import ShareOffer
+from tests.controller.bench import Bench
+from tests.controller.deciding import decide, devices, plan, problem, why
+from tests.controller.objects import (
+    allocated,
+    claim,
+    device_class,
+    gpu,
+    instance,
+    mignode,
+    request,
+    versioned,
+    with_gpus,
+)
+from tests.controller.test_shares import place
+
+SHARE = "mig-share.dra.dev"
+PART = "gpu-0-mig-1g5gb-19-0-share"
+
+
+def shared(minor: int = 0, shares: int = 4, **fields: Any) -> Any:
+    return gpu(minor, slice_sharing=ShareOffer(shares), **fields)
+
+
+def asking(memory: str = "", cores: str = "", *selectors: str) -> Obj:
+    amounts = {k: v for k, v in (("memory", memory), ("cores", cores)) if v}
+    more = {"capacity": {"requests": amounts}} if amounts else {}
+    return request("r", SHARE, *selectors, **more)
+
+
+def configured(kind: str = "MigDeviceConfig", **parameters: Any) -> list[Obj]:
+    head = {"apiVersion": "mig.dra.dev/v1alpha1", "kind": kind}
+    return [{"opaque": {"driver": "mig.dra.dev", "parameters": head | parameters}}]
+
+
+def bench(*gpus: Any) -> Bench:
+    made = Bench("node-a")
+    made.cluster.set_mignode(mignode("node-a", *(gpus or (shared(),))))
+    return made
+
+
+def told(on: Bench) -> str:
+    return " ".join(m for *_, m in on.recorder.events)
+
+
+def test_claims_of_a_namespace_share_a_slice_and_the_next_begins_another() -> None:
+    on = bench()
+    found = [place(on, f"c{n}", asking()) for n in range(5)]
+    assert len({f["device"] for f in found[:4]}) == 1
+    assert found[0]["device"].startswith("gpu-0-mig-1g5gb-19-"), "the smallest that there is"
+    assert found[0]["device"].endswith("-share")
+    assert len({f["shareID"] for f in found[:4]}) == 4
+    consumed = found[0]["consumedCapacity"]
+    assert (consumed["memory"], consumed["shares"], consumed["copyEngines"]) == (
+        f"{4864 // 4}Mi",
+        "1",
+        "0",
+    )
+    assert found[4]["device"] != found[0]["device"]
+    on.delete_pod("p-c1")
+    on.run(seconds=60)
+    assert place(on, "c5", asking())["device"] == found[0]["device"], "the fuller of two"
+
+
+JOINS, BEGINS = True, False
+
+
+@pytest.mark.parametrize(
+    ("given", "asked", "profile", "joins"),
+    [
+        ([("4Gi", "")], ("700Mi", ""), "1g5gb", JOINS),
+        ([("4Gi", "")], ("1Gi", ""), "1g5gb", BEGINS),
+        ([("1Gi", "60")], ("", "41"), "1g5gb", BEGINS),
+        ([("1Gi", "60")], ("", "40"), "1g5gb", JOINS),
+        ([("6Gi", "")], ("1Gi", ""), "1g10gb", JOINS),
+        ([("6Gi", "")], ("6Gi", ""), "1g10gb", BEGINS),
+        ([("6Gi", ""), ("1Gi", ""), ("4Gi", "")], ("700Mi", ""), "1g5gb", JOINS),
+        ([("6Gi", "")], ("", ""), "1g10gb", JOINS),
+        ([], ("15Gi", ""), "3g20gb", BEGINS),
+        ([], ("39Gi", ""), "7g40gb", BEGINS),
+    ],
+)
+def test_a_share_joins_where_amounts_suffice_else_begins_the_smallest_that_does(
+    given: list[tuple[str, str]], asked: tuple[str, str], profile: str, *, joins: bool
+) -> None:
+    on = bench()
+    before = {place(on, f"g{n}", asking(*amounts))["device"] for n, amounts in enumerate(given)}
+    found = place(on, "c", asking(*asked))["device"]
+    assert found.startswith(f"gpu-0-mig-{profile}-")
+    assert (found in before) is joins
+
+
+def test_what_has_no_room_is_told_by_slice_and_limit() -> None:
+    on = bench(shared(0, 2))
+    whole = f"{40192 - 100}Mi"
+    place(on, "a", asking(whole, "60"))
+    assert place(on, "b", asking("1Gi")) == {}
+    assert "7g.40gb at 0:8: 100 of 40192 MiB are left, 1024 are asked for" in told(on)
+    assert place(on, "c", asking("100Mi", "41")) == {}
+    assert "7g.40gb at 0:8: 40 of 100 % of the cores are left, 41 are asked for" in told(on)
+    assert "no room for a share of 1g.5gb or 1g.5gb+me" in told(on)
+    assert place(on, "d", asking("100Mi", "40"))["device"] == "gpu-0-mig-7g40gb-0-0-share"
+    assert place(on, "e", asking("0")) == {}
+    assert "7g.40gb at 0:8: all 2 shares are in use" in told(on)
+    assert place(on, "f", asking("41Gi")) == {}
+
+
+def test_namespaces_share_a_slice_only_where_the_class_lets_them() -> None:
+    on = bench(shared(0, 4))
+    body = device_class("open", "device.attributes['mig.dra.dev'].type == 'mig-share'")
+    body["spec"]["config"] = configured(share={"tenants": "any", "memoryMiB": 1000})
+    body["metadata"] |= {"uid": "u", "resourceVersion": "1"}
+    on.cluster.set_class(body)
+    own = place(on, "a", asking())["device"]
+    assert place(on, "b", asking(), namespace="other")["device"] != own
+    anybody = place(on, "c", request("r", "open"))
+    assert anybody["consumedCapacity"]["memory"] == "1000Mi"
+    assert anybody["device"] != own
+    assert place(on, "d", request("r", "open"), namespace="other")["device"] == anybody["device"]
+    assert place(on, "e", asking())["device"] == own
+
+
+@pytest.mark.parametrize(
+    ("config", "expected"),
+    [
+        (configured(share={"memoryMiB": 6000}), "1g10gb"),
+        (configured(share={"cores": 50}), "1g5gb"),
+        (configured("GpuConfig", share={"memoryMiB": 6000}), ""),
+        (configured(share={"tenants": "any"}), ""),
+    ],
+)
+def test_configuration_states_a_share_where_the_api_has_no_capacity_requests(
+    config: list[Obj], expected: str
+) -> None:
+    on = bench()
+    found = place(on, "a", asking(), config=config).get("device", "")
+    assert found.removeprefix("gpu-0-mig-").partition("-")[0] == expected
+
+
+def test_a_configuration_with_a_share_in_a_class_of_ones_own_means_parts_of_slices() -> None:
+    on = bench()
+    body = device_class("small", "device.driver == 'mig.dra.dev'")
+    body["spec"]["config"] = configured(share={"memoryMiB": 1000})
+    body["metadata"] |= {"uid": "u", "resourceVersion": "1"}
+    on.cluster.set_class(body)
+    assert place(on, "a", request("r", "small"))["device"].endswith("-share")
+
+
+def test_a_slice_is_shared_or_had_alone_never_both() -> None:
+    known = with_gpus(shared())
+    seven = [claim(f"s{n}", request()) for n in range(7)]
+    given = decide(known, *seven[:6])
+    for body, device in zip(seven, devices(given), strict=False):
+        known.set_claim(versioned(allocated(body, "node-a", device)))
+    part = claim("p", asking())
+    (last,) = devices(decide(known, part))
+    assert last.removesuffix("-share") not in devices(given), "never one that is had alone"
+    known.set_claim(versioned(allocated(part, "node-a", last)))
+    assert "no room" in why(known, seven[6]).message
+    assert devices(decide(known, claim("q", asking()))) == [last]
+
+
+def test_selectors_that_do_not_look_at_the_type_are_given_no_part() -> None:
+    known = with_gpus(shared())
+    body = device_class("five", "device.attributes['mig.dra.dev'].profile == '1g.5gb'")
+    known.set_class(versioned(body))
+    (found,) = devices(decide(known, claim("a", request("r", "five"))))
+    assert not found.endswith("-share")
+
+
+def test_where_slices_are_not_shared_there_is_no_share_to_have() -> None:
+    known = with_gpus(gpu())
+    assert "no node offers a device" in why(known, claim("a", asking())).message
+
+
+def test_a_claim_has_one_share_of_a_slice_and_several_of_a_pod_may_have_one() -> None:
+    known = with_gpus(shared())
+    two = claim("a", request("r", SHARE, count=2))
+    assert len({*devices(decide(known, two))}) == 2, "of one slice each"
+    both = [claim("a", asking()), claim("b", asking())]
+    assert len({*devices(decide(known, *both))}) == 1
+    beside = claim("c", request("r", "mig-3g.20gb"), request("s", "mig-4g.20gb"))
+    assert "no room" in why(known, *both, beside).message
+    fits = claim("d", request("r", "mig-3g.20gb"))
+    found = decide(known, *both, fits)
+    assert found is not None
+    assert {p.claim.name: p.profile for p in found.picks} == {
+        "a": "1g.5gb",
+        "b": "1g.5gb",
+        "d": "3g.20gb",
+    }
+
+
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [("sws", PART), ("best-fit", PART), ("mfi", PART), ("first-fit", PART), ("spread", "gpu-1")],
+)
+def test_shares_are_packed_or_spread(policy: str, expected: str) -> None:
+    known = with_gpus(shared(0), shared(1))
+    known.set_claim(versioned(allocated(claim("g", asking()), "node-a", PART)))
+    config = configured(placement={"policy": policy})
+    (found,) = devices(decide(known, claim("a", asking(), config=config)))
+    assert found.startswith(expected)
+
+
+def test_shares_of_more_claims_than_can_be_tried_everywhere_are_packed() -> None:
+    known = with_gpus(shared(0, 3))
+    found = decide(known, *[claim(f"c{n}", asking("2Gi")) for n in range(6)])
+    assert len({*devices(found)}) == 3, "two of 2 GiB fit one of 1g.5gb"
+    assert {d.partition("-mig-")[2].partition("-")[0] for d in devices(found)} == {"1g5gb"}
+
+
+@pytest.mark.parametrize(
+    ("instances", "joins"),
+    [
+        ([], True),
+        ([instance("1g.5gb", 0, uid="g")], True),
+        ([instance("1g.5gb", 0, uid="g"), instance("1g.5gb", 0, uid="ended")], True),
+        ([instance("1g.5gb", 0, uid="g", state="lost")], False),
+        ([replace(instance("1g.5gb", 0, uid="g"), unhealthy="XID 79")], False),
+        ([instance("1g.5gb", 0, uid="ended", state="reclaiming")], False),
+        ([instance("1g.5gb", 0)], False),
+    ],
+)
+def test_a_slice_that_goes_or_is_broken_is_not_joined(instances: list[Any], *, joins: bool) -> None:
+    known = with_gpus(shared(instances=tuple(instances)))
+    given = claim("g", asking())
+    given["metadata"]["uid"] = "g"
+    known.set_claim(versioned(allocated(given, "node-a", PART)))
+    (found,) = devices(decide(known, claim("a", asking())))
+    assert (found == PART) is joins
+
+
+def test_sharers_take_the_room_of_one_slice() -> None:
+    records = [instance("1g.5gb", 0, uid=uid) for uid in "ab"]
+    known = with_gpus(shared(instances=tuple(records)))
+    state = known.fleet.nodes["node-a"].gpus[0]
+    assert (state.instances, state.usage.compute_slices) == (1, 1)
+    assert len(state.holdings) == 2
+
+
+def test_who_waits_for_a_share_is_held_back_a_slice_that_somebody_has() -> None:
+    known = with_gpus(shared(0, 2))
+    for start in range(7):
+        body = claim(f"s{start}", request())
+        known.set_claim(versioned(allocated(body, "node-a", f"gpu-0-mig-1g5gb-19-{start}")))
+    found = problem(known, claim("a", asking()))
+    planned = plan(found, Allocator(known.fleet, known.hosts))
+    assert planned is not None
+    (pick,) = planned.decision.picks
+    assert (pick.placement, planned.blocked) == (Placement(6, 1), 1)
+    assert pick.device.endswith("-share")
+
+
+def test_the_next_leader_counts_the_same_with_and_without_consumed_capacity() -> None:
+    for kept in (True, False):
+        on = bench(shared(0, 2))
+        first = place(on, "a", asking("1Gi"))
+        stored = on.api.objects["resourceclaims", "a"]
+        if not kept:  # as an API server does that has no consumable capacity
+            result = stored["status"]["allocation"]["devices"]["results"][0]
+            del result["consumedCapacity"], result["shareID"]
+        new = on.succeeded_by("node-a")
+        new.cluster.set_mignode(mignode("node-a", shared(0, 2)))
+        new.run()
+        second = place(new, "b", asking("3Gi"))
+        assert (second["device"] == first["device"]) is kept, "else it is one part in two"
