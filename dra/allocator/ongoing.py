@@ -19,11 +19,14 @@ from dra.allocator.fleet.view import Candidate
 from dra.allocator.node_order import node_tiers
 from dra.allocator.places import Places
 from dra.allocator.problem import Decision, GivenUp, OpenRequest, Outcome, Problem
+from dra.allocator.scoring.idle import find_policy
 from dra.allocator.scoring.score import Cost
 from dra.allocator.search.budget import Budget
 from dra.allocator.search.rooms import Rooms
 from dra.allocator.search.search import Search
+from dra.allocator.search.wanted import single_request
 from dra.claims.requests.alternatives import choices
+from dra.claims.requests.wants import ClaimWants
 
 MANY = 64
 """After this many misfits, only the nodes where the pod fits are searched."""
@@ -84,19 +87,18 @@ class OngoingDecision:
         for claims in choices(problem.claims):
             if budget.is_used_up:
                 return Outcome(None, GivenUp(budget.used, budget.too_hard, untried=True))
-            search = self._search = Search(problem, self._places.fleet, budget, claims=claims)
             budget.used += 1
-            request = search.single
-            if request is not None and search.nodes.policy == "none" and not search.wants_shares():
-                decision = yield from self._decide_single(request, search)
+            request = single_request(claims, self._places.fleet.kinds)
+            if request is not None and self._goes_by_candidates(request, claims):
+                decision = yield from self._decide_single(request, claims)
             elif claims is problem.claims:
-                decision = yield from self._decide_jointly(search)
-            elif search.asks_for in tried:
-                continue
-            else:
+                decision = yield from self._decide_jointly(self._search_for(claims))
+            elif (search := self._search_for(claims)).asks_for not in tried:
                 tried.add(search.asks_for)
                 rooms = rooms or Rooms(self._places.fleet)
                 decision = yield from self._decide_jointly(search, rooms)
+            else:
+                continue
             if decision is not None:
                 return Outcome(decision)
             yield
@@ -105,13 +107,27 @@ class OngoingDecision:
             return Outcome(None, GivenUp(budget.used, budget.too_hard, untried=untried))
         return Outcome(None)
 
+    def _goes_by_candidates(self, request: OpenRequest, claims: Sequence[ClaimWants]) -> bool:
+        """True if the first candidate is the best: on any node, and not shared."""
+        if request.want.nodes.policy != "none":
+            return False
+        shared = self._places.fleet.candidates.shared
+        return not shared or not self._search_for(claims).wants_shares()
+
+    def _search_for(self, claims: Sequence[ClaimWants]) -> Search:
+        fleet = self._places.fleet
+        self._search = Search(self.problem, fleet, self._budget, claims=claims)
+        return self._search
+
     def _fits(self, node: str) -> bool:
         return self._places.find_misfit(self.problem, node) is None
 
-    def _decide_single(self, request: OpenRequest, search: Search) -> Part:
+    def _decide_single(self, request: OpenRequest, claims: Sequence[ClaimWants]) -> Part:
         """One device, alike on GPUs of one kind: the first candidate on a node that fits."""
         want, fleet = request.want, self._places.fleet
-        candidates, policy = fleet.candidates, search.policies[want.policy]
+        candidates = fleet.candidates
+        namespace = request.claim.namespace
+        policy = find_policy(want.policy, namespace=namespace, idle=candidates.has_idle)
         fits: dict[str, bool] = {}
         found: Candidate | None = None
         equals: dict[str, Candidate] = {}
@@ -138,7 +154,7 @@ class OngoingDecision:
         if found is not None:
             return request.at(found.state, found.offer, found.placement)
         if candidates.whole:
-            return (yield from self._decide_jointly(search))
+            return (yield from self._decide_jointly(self._search_for(claims)))
         return None
 
     def _where_it_fits(self, known: Mapping[str, bool]) -> Iterator[GpuState]:

@@ -64,6 +64,8 @@ class ReadClaims(NamedTuple):
     @property
     def mixture(self) -> Fault | None:
         """Fault of a claim that only looks at GPUs, where others hold some."""
+        if len(self.wants) == 1:
+            return None
         looks = [wants.claim.ref for wants in self.wants if wants.views]
         if not looks or len(looks) == len(self.wants):
             return None

@@ -61,7 +61,7 @@ def by_trying(gpus: list[tuple[Geometry, Usage, int]], wanted: list[list[str]]) 
     for index, (geometry, usage, made) in enumerate(gpus):
         for offer in offers(geometry, *wanted[0]):
             assert offer.profile is not None
-            situation = Situation(usage, made, geometry.memory_slices, WEIGHTS[id(geometry)])
+            situation = Situation(usage, made, WEIGHTS[id(geometry)])
             for move in TABLES[id(geometry)].moves(usage, offer.profile):
                 cost = (offer.size, *sws(situation, move))
                 after = [*gpus]

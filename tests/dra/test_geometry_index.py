@@ -53,7 +53,7 @@ def test_offers_are_all_placements_in_the_order_of_the_policy(
     weights = scarcity_weights(index.census, SHARES)
     expected = sorted(
         (
-            policy(Situation(seen[-1], len(seen) - 1, A100.memory_slices, weights), move),
+            policy(Situation(seen[-1], len(seen) - 1, weights), move),
             gpu,
             move.placement.start,
         )

@@ -36,7 +36,7 @@ def choose(policy: Policy, gpus: list[Usage], name: str) -> tuple[int, Placement
     profile = A100.by_name(name)
     assert profile is not None
     ranked = [
-        (policy(Situation(u, u.mask.bit_count(), A100.memory_slices, weights), m), i, m.placement)
+        (policy(Situation(u, u.mask.bit_count(), weights), m), i, m.placement)
         for i, u in enumerate(gpus)
         for m in table.moves(u, profile)
     ]
@@ -96,7 +96,7 @@ def test_sws_keeps_no_slices_for_what_is_seldom_asked_for() -> None:
 
     def start() -> int:
         weights = scarcity_weights(census, demand.shares(A100))
-        situation = Situation(EMPTY, 0, A100.memory_slices, weights)
+        situation = Situation(EMPTY, 0, weights)
         return min(table.moves(EMPTY, two), key=lambda m: sws(situation, m)).placement.start
 
     assert start() == 4, "1g.10gb may come and use what is left above it"
@@ -182,8 +182,8 @@ def test_old_demand_fades() -> None:
 
 
 def test_among_equals_sws_takes_the_gpu_with_more_instances() -> None:
-    move = Move(Placement(0, 1), 19, EMPTY, (0,), {1: 0}, 0)
-    few, many = (Situation(EMPTY, n, 8, Weights((1.0,), 1)) for n in (1, 4))
+    move = Move(Placement(0, 1), 19, EMPTY, (0,), {1: 0}, 0, 8)
+    few, many = (Situation(EMPTY, n, Weights((1.0,), 1)) for n in (1, 4))
     assert sws(many, move) < sws(few, move)
 
 

@@ -102,7 +102,7 @@ class Candidates:
         """
         for equals in self._selected.get(expressions, lambda: self._offers_by_size(expressions)):
             runs = [self._run(s, policy, weights(s.index)) for s in equals]
-            for *_, candidate in heapq.merge(*runs):
+            for *_, candidate in heapq.merge(*runs) if len(runs) > 1 else runs[0]:
                 yield candidate
 
     def best(
@@ -192,7 +192,6 @@ class Candidates:
                 situation = Situation(
                     state.usage,
                     state.instances,
-                    table.geometry.memory_slices,
                     weights,
                     state.idle,
                 )

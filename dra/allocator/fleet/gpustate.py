@@ -85,8 +85,7 @@ class GpuState:
 
     def situation(self, weights: Weights) -> Situation:
         """It as a policy sees it; slices can be made on it."""
-        slices = self.gpu.geometry.memory_slices if self.gpu.geometry is not None else 0
-        return Situation(self.usage, self.instances, slices, weights, self.idle)
+        return Situation(self.usage, self.instances, weights, self.idle)
 
     def _recount_shared_slices(self) -> None:
         """Count a slice once that several claims have, and find those that more may join."""

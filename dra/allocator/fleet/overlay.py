@@ -162,8 +162,7 @@ class _OverlaidCandidates:
             index, kind = state.geometry_index, state.kind
             if index is None or not state.counted:
                 continue
-            slices = index.geometry.memory_slices
-            situation = Situation(state.usage, state.instances, slices, weights(index), state.idle)
+            situation = Situation(state.usage, state.instances, weights(index), state.idle)
             for offer in self._kinds.match_kind(expressions, kind).offers:
                 if offer.profile is None or offer.shared:
                     continue

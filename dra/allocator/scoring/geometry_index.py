@@ -122,10 +122,9 @@ class GeometryIndex:
         ``weights`` are those of ``scarcity_weights``. Lazy: taking the first of 8,000 GPUs costs
         what the number of distinct states costs. The index must not change meanwhile.
         """
-        slices = self.geometry.memory_slices
         heap: list[tuple[Cost, GpuId, int, int, list[GpuId], Move]] = []
         for group, moves in self._moves[profile.id].values():
-            situation = Situation(group.usage, group.instances, slices, weights, group.idle)
+            situation = Situation(group.usage, group.instances, weights, group.idle)
             gpus = group.gpus
             heap += [(policy(situation, m), gpus[0], m.placement.start, 0, gpus, m) for m in moves]
         heapq.heapify(heap)

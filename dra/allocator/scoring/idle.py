@@ -7,7 +7,7 @@ with and without them, and only the order of the placements differs.
 from __future__ import annotations
 
 from dra.allocator.scoring.moves import Move
-from dra.allocator.scoring.score import Cost, Policy, Situation
+from dra.allocator.scoring.score import POLICIES, Cost, Policy, Situation
 
 REUSE_CREDIT = 0.1
 """Worth of an instance that need not be made, in what the first component of a cost counts.
@@ -16,6 +16,14 @@ By the default policy, expected memory slices: a slice is used again unless that
 a memory slice unusable. The other policies count whole memory slices there: it decides among
 placements that are equal by it.
 """
+
+
+def find_policy(name: str, *, namespace: str, idle: bool) -> Policy:
+    """The policy that is called ``name``, for claims of ``namespace``.
+
+    ``idle``: there are idle slices, which it heeds.
+    """
+    return heeding_idle(POLICIES[name], namespace) if idle else POLICIES[name]
 
 
 def heeding_idle(policy: Policy, namespace: str) -> Policy:

@@ -20,7 +20,8 @@ class Move:
     ``loss`` is, per profile of the geometry, how many of its feasible placements vanish. ``waste``
     is the number of memory slices, beyond those taken, that become unusable by any packing of the
     profiles ``wanted``, a bit per profile of the geometry; below zero where it takes slices that
-    those could not use. ``fragmentation`` is the growth of ``MoveTable.fragmentation``.
+    those could not use. ``fragmentation`` is the growth of ``MoveTable.fragmentation``. ``free``
+    memory slices are left afterwards.
     """
 
     placement: Placement
@@ -29,6 +30,7 @@ class Move:
     loss: tuple[int, ...]
     waste: Mapping[int, int] = field(compare=False)
     fragmentation: int
+    free: int
 
 
 class MoveTable:
@@ -122,6 +124,7 @@ class MoveTable:
             loss=tuple(b - a for b, a in zip(before, self.feasible(after), strict=True)),
             waste=_Waste(self, usage, after),
             fragmentation=self.fragmentation(after) - self.fragmentation(usage),
+            free=self.geometry.memory_slices - after.mask.bit_count(),
         )
 
 

@@ -96,7 +96,6 @@ class Situation(NamedTuple):
 
     usage: Usage
     instances: int
-    memory_slices: int
     weights: Weights
     idle: tuple[IdleInstance, ...] = ()
 
@@ -150,25 +149,25 @@ def sws(situation: Situation, move: Move) -> Cost:
     """Least expected loss; then the fullest GPU, then the one with most instances."""
     placements, wanted = situation.weights
     cost = sum(map(mul, placements, move.loss)) + WASTE_CHARGE * move.waste[wanted]
-    return (cost, _free_after(situation, move), -situation.instances)
+    return (cost, move.free, -situation.instances)
 
 
-def best_fit(situation: Situation, move: Move) -> Cost:
+def best_fit(_situation: Situation, move: Move) -> Cost:
     """The GPU with the fewest free memory slices afterwards; there, the least loss."""
-    return (_free_after(situation, move), sum(move.loss))
+    return (move.free, sum(move.loss))
 
 
-def spread(situation: Situation, move: Move) -> Cost:
+def spread(_situation: Situation, move: Move) -> Cost:
     """The GPU with the most free memory slices afterwards; there, the least loss."""
-    return (-_free_after(situation, move), sum(move.loss))
+    return (-move.free, sum(move.loss))
 
 
-def mfi(situation: Situation, move: Move) -> Cost:
+def mfi(_situation: Situation, move: Move) -> Cost:
     """Least growth of fragmentation; then the fullest GPU."""
-    return (move.fragmentation, _free_after(situation, move))
+    return (move.fragmentation, move.free)
 
 
-def first_fit(situation: Situation, move: Move) -> Cost:  # noqa: ARG001 - a Policy takes both
+def first_fit(_situation: Situation, _move: Move) -> Cost:
     """The first GPU in name order, at the lowest start."""
     return ()
 
@@ -181,7 +180,3 @@ POLICIES: Mapping[str, Policy] = {
     "spread": spread,
 }
 """By the names that ``MigDeviceConfig.placement.policy`` takes."""
-
-
-def _free_after(situation: Situation, move: Move) -> int:
-    return situation.memory_slices - move.after.mask.bit_count()

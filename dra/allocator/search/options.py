@@ -84,9 +84,7 @@ def slice_options(  # noqa: PLR0913 - what the GPU is, and what is wanted of it
         TooHardError: there are more of them than ``budget`` suffices for.
     """
     budget = budget or Budget()
-    situation = Situation(
-        usage, instances, pricing.table.geometry.memory_slices, pricing.weights, idle
-    )
+    situation = Situation(usage, instances, pricing.weights, idle)
     slices = Slices(situation, pricing, target=target, allowed=allowed, rules=rules)
     layer = [(usage, nothing(len(target)))]
     best: dict[object, Option] = {}

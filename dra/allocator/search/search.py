@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from functools import cached_property
 from operator import attrgetter
 from typing import NamedTuple
@@ -11,8 +11,8 @@ from dra.allocator.fleet.gpustate import GpuState
 from dra.allocator.fleet.view import FleetView, GpuFingerprints, NodeGpus
 from dra.allocator.node_order import preference
 from dra.allocator.problem import Decision, OpenRequest, Problem
-from dra.allocator.scoring.idle import heeding_idle
-from dra.allocator.scoring.score import POLICIES, Cost, Policy
+from dra.allocator.scoring.idle import find_policy
+from dra.allocator.scoring.score import Cost
 from dra.allocator.search.budget import Budget, TooHardError
 from dra.allocator.search.combine import combine
 from dra.allocator.search.constraint_values import Vector
@@ -20,7 +20,7 @@ from dra.allocator.search.constraints import Constrained, WantType
 from dra.allocator.search.gpu_options import GpuOptions
 from dra.allocator.search.options import Option
 from dra.allocator.search.pricing import segmented
-from dra.allocator.search.wanted import group_wants
+from dra.allocator.search.wanted import group_wants, single_request
 from dra.cel.kinds.memory import Match
 from dra.cel.kinds.offers import GpuKind, Offer
 from dra.claims.allocation import MAX_RESULTS
@@ -96,16 +96,11 @@ class Search:
         return self.fleet.candidates.shared > 0 and any(kind.uid for kind in self.types)
 
     @cached_property
-    def policies(self) -> Mapping[str, Policy]:
-        """The policies of all types by name, with regard to idle slices where there are any."""
-        policies = {kind.policy: POLICIES[kind.policy] for kind in self.types}
-        if not self.fleet.candidates.has_idle:
-            return policies
-        return {name: heeding_idle(policies[name], self.namespace) for name in policies}
-
-    @cached_property
     def _gpu_options(self) -> GpuOptions:
-        policies = segmented([self.policies[kind.policy] for kind in self.types])
+        idle, namespace = self.fleet.candidates.has_idle, self.namespace
+        names = {kind.policy for kind in self.types}
+        named = {name: find_policy(name, namespace=namespace, idle=idle) for name in names}
+        policies = segmented([named[kind.policy] for kind in self.types])
         return GpuOptions(self.types, policies, namespace=self.namespace, budget=self._budget)
 
     @property
@@ -156,15 +151,7 @@ class Search:
     @property
     def single(self) -> OpenRequest | None:
         """The one device that is wanted, if any GPU of a kind would serve it alike."""
-        claim = self.claims[0]
-        if len(self.claims) > 1 or len(claim.choices) != 1 or self.constraints:
-            return None
-        want = claim.choices[0][0]
-        if want.count > 1 or want.everything:
-            return None
-        if self.fleet.kinds.tells_gpus_apart(want.expressions):
-            return None
-        return OpenRequest(claim.claim.ref, want)
+        return single_request(self.claims, self.fleet.kinds)
 
     def match(self, state: GpuState, index: int) -> Match:
         """Offers of a GPU that would serve the wants of type ``index``. Raises SelectorError."""

@@ -33,6 +33,17 @@ def group_wants(
     return grouped
 
 
+def single_request(claims: Sequence[ClaimWants], kinds: Kinds) -> OpenRequest | None:
+    """The one device that is wanted, if any GPU of a kind would serve it alike."""
+    claim = claims[0]
+    if len(claims) > 1 or len(claim.choices) != 1 or claim.constraints:
+        return None
+    want = claim.choices[0][0]
+    if want.count > 1 or want.everything or kinds.tells_gpus_apart(want.expressions):
+        return None
+    return OpenRequest(claim.claim.ref, want)
+
+
 def _of_shares(selected: Hashable) -> bool:
     """True if ``selected``, the offers of each kind, has a device that several claims may have."""
     kinds = selected if isinstance(selected, Iterable) else ()
