@@ -5,6 +5,7 @@ An XID may name an instance. A change does not say what has changed, nor who did
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any
@@ -80,18 +81,30 @@ class GpuEvents:
             or self._generation != self._session.generation
         )
 
-    def next(self, seconds: float) -> Xid | InstancesChanged | None:
+    def next(
+        self, seconds: float, ended: Callable[[], bool] = lambda: True
+    ) -> Xid | InstancesChanged | None:
         """The next event, or None if there is none in that time.
+
+        It waits again until ``ended`` says so or the set is stale, all in one operation: another
+        thread waits, and this one is not woken for each time in which nothing came.
 
         Raises:
             NvmlError: there will be no more here; GpuLostError if the GPU is lost.
         """
-        try:
-            data = self._call(pynvml.nvmlEventSetWait_v2, self._set, int(seconds * 1000))
-        except NvmlError as error:
-            if error.code == pynvml.NVML_ERROR_TIMEOUT and type(error) is NvmlError:
+        return self._session.as_one(lambda: self._waited(seconds, ended), gpu=self._label)
+
+    def _waited(self, seconds: float, ended: Callable[[], bool]) -> Xid | InstancesChanged | None:
+        while True:
+            try:
+                data = self._call(pynvml.nvmlEventSetWait_v2, self._set, int(seconds * 1000))
+            except NvmlError as error:
+                if error.code != pynvml.NVML_ERROR_TIMEOUT or type(error) is not NvmlError:
+                    raise
+            else:
+                break
+            if self.stale or ended():
                 return None
-            raise
         if data.eventType == pynvml.nvmlEventMigConfigChange:
             return InstancesChanged()
         if data.eventType != pynvml.nvmlEventTypeXidCriticalError:

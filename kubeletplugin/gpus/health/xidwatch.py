@@ -81,7 +81,7 @@ class XidWatch:
         self._listens = True
         try:
             while not (self._loop.is_stopping() or events.stale):
-                event = events.next(wait)
+                event = events.next(wait, self._loop.is_stopping)
                 if isinstance(event, Xid):
                     self._on_xid(event)
                 elif event is not None:

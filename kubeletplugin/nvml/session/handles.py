@@ -52,6 +52,17 @@ class Handles:
         found = self._kept.get(uuid)
         return found[1] if found is not None and found[0] == generation else None
 
+    def are_current(self, arguments: tuple[Any, ...], generation: int) -> bool:
+        """True unless one of these objects was the handle of a GPU that has another one by now."""
+        for argument in arguments:
+            owned = self._owners.get(id(argument))
+            if owned is None or owned[0] is not argument:
+                continue
+            kept = self._kept.get(owned[1])
+            if kept is None or kept[0] != generation or kept[1].handle is not argument:
+                return False
+        return True
+
     def address(self, uuid: str) -> str:
         """The PCI address at which the GPU was last seen; empty if none is known."""
         return self._addresses.get(uuid, "")

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import pynvml
@@ -203,7 +204,7 @@ class Library:
         factor = _CHANGE_FACTOR if name in _CHANGES else 1.0
         began, code = time.monotonic(), _SUCCESS
         try:
-            return self._calls.run(name, lambda: function(*arguments), gpu=gpu, factor=factor)
+            return self._calls.run(name, partial(function, *arguments), gpu=gpu, factor=factor)
         except pynvml.NVMLError as error:
             code = code_name(error.value)
             raise

@@ -60,12 +60,9 @@ class Session(Library):
         library gave out before. Where only one GPU says that the driver is away, it is an error of
         that GPU.
         """
-        if self._use.inside:
-            return self._call(function, *arguments, gpu=gpu)
-        with self.together():
-            return self._call(function, *arguments, gpu=gpu)
-
-    def _call(self, function: Callable[..., T], *arguments: Any, gpu: str) -> T:
+        if not self._use.inside:
+            with self.together():
+                return self.call(function, *arguments, gpu=gpu)
         generation = self._generation
         fresh = self._fresh(arguments)
         try:
@@ -176,10 +173,9 @@ class Session(Library):
 
     def _fresh(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """Arguments with the current handles of those GPUs whose earlier ones are among them."""
-        for argument in arguments:
-            if isinstance(argument, _OF_A_GENERATION) and self._renewed(argument) is not argument:
-                return tuple(map(self._renewed, arguments))
-        return arguments
+        if self._handles.are_current(arguments, self._generation):
+            return arguments
+        return tuple(map(self._renewed, arguments))
 
     def _renewed(self, argument: Any) -> Any:
         uuid = self._handles.owner(argument)

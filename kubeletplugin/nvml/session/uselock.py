@@ -42,7 +42,9 @@ class UseLock:
         depth: int = getattr(self._mine, "depth", 0)
         if depth == 0:
             with self._changed:
-                entered = self._changed.wait_for(lambda: not self._wanted, timeout=seconds)
+                entered = not self._wanted or self._changed.wait_for(
+                    lambda: not self._wanted, timeout=seconds
+                )
                 self._users += entered
             if not entered:
                 yield False
@@ -55,7 +57,8 @@ class UseLock:
             if depth == 0:
                 with self._changed:
                     self._users -= 1
-                    self._changed.notify_all()
+                    if self._wanted:
+                        self._changed.notify_all()
 
     @contextmanager
     def adopted(self) -> Iterator[None]:
