@@ -24,11 +24,16 @@ class RecordedSession(Session):
         super().__init__(seconds=3600.0)
         self.seconds = deadline
         self.waits: list[int] = []
+        self.operations: list[str] = []
 
     def call(self, function: Callable[..., Any], *arguments: Any, gpu: str = "") -> Any:
         if function.__name__ == "nvmlEventSetWait_v2":
             self.waits.append(arguments[1])
         return super().call(function, *arguments, gpu=gpu)
+
+    def as_one(self, work: Callable[[], Any], *, gpu: str) -> Any:
+        self.operations.append(gpu)
+        return super().as_one(work, gpu=gpu)
 
 
 @contextmanager
@@ -63,3 +68,15 @@ def test_waiting_for_events_is_not_taken_for_a_hang_however_short_the_deadline(
     with watching(session, machine.gpu(0).uuid):
         wait_for("some waits", lambda: len(session.waits) >= 2)
     assert all(0 < milliseconds <= deadline * 1000 / 2 for milliseconds in session.waits)
+
+
+def test_waits_without_an_event_are_one_operation_so_that_no_other_thread_wakes(
+    tmp_path: Path,
+) -> None:
+    machine = Machine.create(tmp_path / "hw", [GpuSpec("A100-SXM4-40GB")])
+    sim.nvml.install(machine.directory)
+    session = RecordedSession(deadline=0.05)
+    gpu = machine.gpu(0).uuid
+    with watching(session, gpu):
+        wait_for("some waits", lambda: len(session.waits) >= 3)
+        assert session.operations == [f"{gpu} (events)"]
