@@ -39,7 +39,8 @@ class Partition:
     """A device to publish: a placement, or a whole GPU (``profile`` and ``placement`` None).
 
     ``trouble`` says in a word why it is not to be allocated now, and is empty when it may be.
-    ``made_first``: a pod is to be bound only once the slice is made.
+    ``made_first``: a pod is to be bound only once the slice is made. ``shared``: several claims may
+    have the slice.
     """
 
     gpu: Gpu
@@ -47,13 +48,14 @@ class Partition:
     placement: Placement | None = None
     trouble: str = ""
     made_first: bool = False
+    shared: bool = False
 
     @property
     def name(self) -> str:
         """The device name."""
         if self.profile is None or self.placement is None:
             return self.gpu.name
-        return str(slice_device(self.gpu, self.profile, self.placement))
+        return str(slice_device(self.gpu, self.profile, self.placement, shared=self.shared))
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,17 +73,25 @@ class Offered:
 
 
 def offered(
-    inventory: Inventory, blocked: Blocked, *, taints: bool, doubts: Doubts | None = None
+    inventory: Inventory,
+    blocked: Blocked,
+    *,
+    taints: bool,
+    shares: bool = True,
+    doubts: Doubts | None = None,
 ) -> Offered:
     """Offer of the node: the smallest profile first, then GPU by GPU, then least damage first.
 
     So the smallest of several profiles that would do is taken, and a GPU is filled before the next
     is begun. With ``taints`` a device that is in trouble is there to be seen; without, it is left
-    out, unless a claim holds it: what is held has to stay.
+    out, unless a claim holds it: what is held has to stay. With ``shares`` slices that several
+    claims may have come after those that one has.
     """
     gpus = sorted(inventory.gpus, key=lambda g: g.minor)
     doubts = doubts or Doubts()
-    found = [*_slices(gpus, inventory, blocked, doubts), *_whole(gpus, inventory)]
+    slices = [*_slices(gpus, inventory, blocked, doubts)]
+    parts = [*_shares(slices)] if shares else []
+    found = [*slices, *parts, *_whole(gpus, inventory)]
     kept = (p for p in found if taints or not _is_left_out(p, inventory, doubts))
     bare = {g.uuid: _bare(g) for g in gpus}
     return Offered(
@@ -122,6 +132,13 @@ def _slices(
                 yield Partition(gpu, profile, placement, trouble, made_first=first)
 
 
+def _shares(slices: Iterable[Partition]) -> Iterator[Partition]:
+    """Shares of ``slices`` of GPUs that have them; a pod is bound before the slice is there."""
+    for each in slices:
+        if each.gpu.slice_sharing is not None:
+            yield replace(each, shared=True, made_first=False)
+
+
 def _whole(gpus: Iterable[Gpu], inventory: Inventory) -> Iterator[Partition]:
     for gpu in gpus:
         if full_gpu_device(gpu) is not None:
@@ -135,7 +152,8 @@ def _trouble(gpu: Gpu, profile: Profile, placement: Placement) -> str:
         if here and instance.claim is not None:
             if instance.state is InstanceState.LOST:
                 return GpuReason.SLICE_LOST
-            return GpuReason.XID_ERROR if instance.unhealthy else ""
+            if instance.unhealthy:
+                return GpuReason.XID_ERROR
     return ""
 
 

@@ -51,13 +51,15 @@ class LayoutError(Exception):
 class Features:
     """Fields that the API server keeps. ``separate``: counter sets in slices of their own.
 
-    ``binding``: the conditions without which kube-scheduler binds no pod. ``overhead``: of each
-    device, as it is to be published; empty where the server does not keep it.
+    ``binding``: the conditions without which kube-scheduler binds no pod. ``shares``: slices may be
+    allocated several times. ``overhead``: of each device, as it is to be published; empty where the
+    server does not keep it.
     """
 
     separate: bool = True
     taints: bool = True
     binding: bool = False
+    shares: bool = True
     overhead: Overhead = ()
 
 
@@ -128,10 +130,14 @@ class SliceLayout:
             device["attributes"] = _cut(gpu_attributes(gpu, inventory))
             device["capacity"] = gpu_capacity(gpu)
             if gpu.sharing is not None:
-                device |= shared_fields(gpu, gpu.sharing)
+                device |= shared_fields(device["capacity"], gpu.memory_mib, gpu.sharing)
         else:
-            device["attributes"] = _cut(slice_attributes(gpu, profile, inventory))
-            device["capacity"] = slice_capacity(profile)
+            sharing = gpu.slice_sharing if partition.shared else None
+            attributes = slice_attributes(gpu, profile, inventory, sharing=sharing)
+            device["attributes"] = _cut(attributes)
+            device["capacity"] = slice_capacity(profile, sharing)
+            if sharing is not None:
+                device |= shared_fields(device["capacity"], profile.memory_mib, sharing)
             device["consumesCounters"] = [
                 {
                     "counterSet": counter_set_name(gpu.minor),

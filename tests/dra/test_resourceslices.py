@@ -89,6 +89,9 @@ def test_in_1_34_they_stand_beside_the_devices_that_use_them() -> None:
 def test_no_product_exceeds_a_limit_of_the_api(product: str) -> None:
     geometry = product_geometry(product)
     gpu = replace(sliced_gpu(0, geometry), product_name=load_product(product).name)
+    several = replace(gpu, slice_sharing=ShareOffer(64))
+    for spec in specs(layout(node_of(several))):
+        assert check_slice(spec, None) == []
     inventory = node_of(*(replace(gpu, minor=i, uuid=f"GPU-{i}") for i in range(8)))
     for spec in specs(layout(inventory)):
         assert check_slice(spec, None) == []
@@ -118,6 +121,36 @@ def test_a_gpu_for_several_claims_has_capacities_that_they_consume() -> None:
     (device,) = devices(layout(node_of(plain)))
     assert "allowMultipleAllocations" not in device
     assert device["capacity"] == {"memory": {"value": "40Gi"}, "multiprocessors": {"value": "108"}}
+
+
+def test_slices_for_several_claims_come_after_those_for_one_and_share_their_counters() -> None:
+    gpu = replace(sliced_gpu(0), slice_sharing=ShareOffer(4))
+    inventory = node_of(gpu, Gpu(minor=7, uuid="GPU-7"))
+    alone = names(layout(node_of(sliced_gpu(0))))
+    made = layout(inventory)
+    assert names(made) == [*alone, *(f"{name}-share" for name in alone), "gpu-7"]
+    for spec in specs(made):
+        assert check_slice(spec, None) == []
+    known = {d["name"]: d for d in devices(made)}
+    single, several = known["gpu-0-mig-1g5gb-19-4"], known["gpu-0-mig-1g5gb-19-4-share"]
+    assert "allowMultipleAllocations" not in single
+    assert several["allowMultipleAllocations"] is True
+    assert several["attributes"] == {
+        **single["attributes"],
+        "type": {"string": "mig-share"},
+        "limitsEnforcedBy": {"string": "none"},
+    }
+    assert several["consumesCounters"] == single["consumesCounters"]
+    capacity = several["capacity"]
+    assert {n: {"value": c["value"]} for n, c in capacity.items()} == {
+        **single["capacity"],
+        "cores": {"value": "100"},
+        "shares": {"value": "4"},
+    }
+    defaults = {name: c["requestPolicy"]["default"] for name, c in capacity.items()}
+    assert {n: d for n, d in defaults.items() if d != "0"} == {"memory": "1216Mi", "shares": "1"}
+    without = SliceLayout(offered(inventory, {}, taints=True, shares=False), Features())
+    assert names(without) == [*alone, "gpu-7"]
 
 
 def test_a_node_without_gpus_publishes_that_it_is_there() -> None:

@@ -36,10 +36,11 @@ class Server:
         together: bool,
         binding: bool = True,
         overhead: bool = True,
+        shares: bool = True,
         error: KubeError | None = None,
     ) -> None:
         self.partitionable, self.taints, self.together = partitionable, taints, together
-        self.binding, self.overhead = binding, overhead
+        self.binding, self.overhead, self.shares = binding, overhead, shares
         self.error = error
 
     def create(self, _resource: object, body: Obj, *, dry_run: bool, **_: Any) -> Obj:
@@ -58,6 +59,8 @@ class Server:
                 del device["taints"]
             if not self.binding:
                 del device["bindingConditions"], device["bindingFailureConditions"]
+            if not self.shares:
+                del device["allowMultipleAllocations"]
             if not self.overhead:
                 device.pop("nodeAllocatableResources", None)
         if self.partitionable and not self.together and "sharedCounters" in spec:
@@ -72,11 +75,16 @@ def features(**server: Any) -> Features | None:
 @pytest.mark.parametrize("taints", [True, False])
 @pytest.mark.parametrize("together", [True, False])
 @pytest.mark.parametrize("binding", [True, False])
+@pytest.mark.parametrize("shares", [True, False])
 def test_the_layout_is_what_the_server_keeps(
-    *, taints: bool, together: bool, binding: bool
+    *, taints: bool, together: bool, binding: bool, shares: bool
 ) -> None:
-    found = features(partitionable=True, taints=taints, together=together, binding=binding)
-    assert found == Features(separate=not together, taints=taints, binding=binding)
+    found = features(
+        partitionable=True, taints=taints, together=together, binding=binding, shares=shares
+    )
+    assert found == Features(
+        separate=not together, taints=taints, binding=binding, shares=shares and not together
+    )
 
 
 @pytest.mark.parametrize("kept", [True, False])

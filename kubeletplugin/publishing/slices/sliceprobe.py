@@ -37,6 +37,7 @@ def probe(
         "taints": [{"key": taint_key(inventory.driver), "effect": "NoSchedule"}],
         **published_binding(),
         **overhead_fields(overhead),
+        "allowMultipleAllocations": True,
     }
     together = {"sharedCounters": [{"name": "probe", "counters": _COUNTERS}], "devices": [device]}
     try:
@@ -50,6 +51,8 @@ def probe(
         separate=separate,
         taints=bool(found.get("taints")),
         binding=bool(found.get("bindingConditions")),
+        # Twice the devices are too many for the form of 1.34.
+        shares=separate and bool(found.get("allowMultipleAllocations")),
         overhead=overhead if found.get(FIELD) else (),
     )
 

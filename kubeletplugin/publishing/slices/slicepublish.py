@@ -213,7 +213,9 @@ class SlicePublisher(Republisher):
     def _offered(self, inventory: Inventory, features: Features) -> Offered:
         blocked = self._unaccounted.look(inventory.gpus)
         doubts = self._failed_gpus.doubts(inventory.gpus)
-        return offered(inventory, blocked, taints=features.taints, doubts=doubts)
+        return offered(
+            inventory, blocked, taints=features.taints, shares=features.shares, doubts=doubts
+        )
 
     def _give_up(self, reason: str, message: str) -> None:
         """Publish nothing until further notice; the controller is to allocate."""
