@@ -146,7 +146,7 @@ def _said(gpu: GpuAnswer, node: str, site: Site) -> str:
 def _seat(seat: Seat, site: Site) -> str:
     slot = seat.slot
     where = f"{slot.where} of" if slot and slot.placement else "the whole"
-    if slot is not None and slot.share is not None:
+    if slot is not None and slot.share is not None and slot.placement is None:
         where = "a share of"
     gpu = "-".join(seat.device.split("-")[:2])
     facts = [f for f in (slot.uuid if slot else "", slot.state if slot else "not on the node") if f]
@@ -162,7 +162,9 @@ def _shared(slot: Slot, node: str, gpu: str, site: Site) -> list[str]:
         sharers(other)
         for each in (view.gpus if view and slot.share is not None else ())
         for other in (each.slots if each.gpu.name == gpu else ())
-        if other.share is not None and other.claim != slot.claim
+        if other.share is not None
+        and other.placement == slot.placement
+        and other.claim != slot.claim
     ]
     beside = [f"beside {', '.join(others)}"] if others else []
     users = [f"used by {sharers(slot)}"] if slot.pods else []

@@ -14,7 +14,7 @@ from cli.site.drawing import draw_node, remarks
 from cli.site.occupancy import GpuView, NodeView, Site, Slot, survey
 from cli.site.reading import inventories, mignodes, site
 from cli.site.sharing import sharing_json
-from dra.gpu.shares import Share
+from dra.gpu.shares import Share, ShareOffer
 
 _SETTLE_SECONDS = 0.2
 
@@ -145,9 +145,8 @@ def _gpu_json(view: GpuView) -> dict[str, Any]:
         "largestPlaceable": largest.name if largest else "",
         "placeable": geometry.placeable(view.usage) if geometry and view.open else {},
         "slots": [slot_json(s) for s in view.slots],
-        "sharing": {"shares": gpu.sharing.shares, "limitsEnforcedBy": gpu.sharing.enforcer}
-        if gpu.sharing
-        else None,
+        "sharing": _offer_json(gpu.sharing),
+        "sliceSharing": _offer_json(gpu.slice_sharing),
         "layout": gpu.layout.name if gpu.layout else "",
         "ready": [slot_json(s) for s in view.ready],
     }
@@ -170,6 +169,12 @@ def slot_json(slot: Slot) -> dict[str, Any]:
         **_share(slot.share),
         **sharing_json(slot.sharing),
     }
+
+
+def _offer_json(offer: ShareOffer | None) -> dict[str, Any] | None:
+    if offer is None:
+        return None
+    return {"shares": offer.shares, "limitsEnforcedBy": offer.enforcer}
 
 
 def _share(share: Share | None) -> dict[str, Any]:

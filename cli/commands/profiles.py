@@ -69,7 +69,7 @@ def _placeable(profile: Profile, geometry: Geometry, group: list[GpuView]) -> tu
 
 
 def _in_use(profile: Profile, group: list[GpuView]) -> int:
-    return sum(s.profile_id == profile.id for v in group for s in v.slots)
+    return sum(len({s.placement for s in v.slots if s.profile_id == profile.id}) for v in group)
 
 
 def _row(profile: Profile, geometry: Geometry, group: list[GpuView]) -> tuple[str, ...]:

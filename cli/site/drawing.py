@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from cli.shell.output import Output
 from cli.site.occupancy import ALLOCATED, GpuView, NodeView, Slot
 from cli.site.sharing import is_shared, sharers, terms
+from dra.gpu.geometry import Placement
 from dra.gpu.inventory import InstanceState
 from dra.gpu.placement_map import LABEL_WIDTH, Segment, color_of, compute_slices, draw_gpu, scale
 from dra.gpu.reasons import GpuReason
@@ -105,7 +106,7 @@ def _gpu(view: GpuView, out: Output, width: int) -> list[str]:
 
 def _sharer(slot: Slot) -> str:
     """The line of a claim that shares the GPU above it, or whose pods share a device of it."""
-    where = f"{slot.where}  " if slot.share is None else ""
+    where = f"{slot.where}  " if slot.share is None or slot.placement is not None else ""
     return f"{'':{LABEL_WIDTH}}{sharers(slot)}  {where}{terms(slot)}"
 
 
@@ -118,16 +119,25 @@ def _room(view: GpuView) -> tuple[str, str]:
 
 def _segments(view: GpuView, width: int) -> Iterable[Segment]:
     slices = view.gpu.geometry.memory_slices if view.gpu.geometry else 1
+    drawn = set()
     for slot in (*view.slots, *view.ready):
-        if slot.placement is None:
+        if slot.placement is None or slot.placement in drawn:
             continue
+        drawn.add(slot.placement)
         room = slot.placement.size * (width // slices) - 1
         yield Segment(
             slot.placement,
             _label(slot, room),
-            _fitting(slot, room),
+            _sharers(view, slot.placement) or _fitting(slot, room),
             color_of(slot.state, compute_slices(view.gpu, slot.profile_id)),
         )
+
+
+def _sharers(view: GpuView, placement: Placement) -> str:
+    """``2 of 4 shares`` of a slice that several claims may have; empty of any other."""
+    count = sum(s.placement == placement and s.share is not None for s in view.slots)
+    sharing = view.gpu.slice_sharing
+    return f"{count} of {sharing.shares} shares" if count and sharing is not None else ""
 
 
 def _label(slot: Slot, room: int) -> str:

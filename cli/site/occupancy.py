@@ -32,7 +32,8 @@ class Slot:
     """A part of a GPU that something holds; ``placement`` None is the whole GPU.
 
     ``pods`` are the names of those that may use the claim, in its namespace. ``share`` is what it
-    has of a GPU that several claims may have, ``sharing`` how its processes share the device.
+    has of a GPU or slice that several claims may have, ``sharing`` how its processes share the
+    device. A slice that several claims have is a slot of each.
     """
 
     placement: Placement | None
@@ -56,10 +57,11 @@ class Slot:
 
     @property
     def where(self) -> str:
-        """``3g.20gb at 4:4``, or ``the whole GPU``."""
+        """``3g.20gb at 4:4``, or ``the whole GPU``; ``a share of`` either."""
         if self.placement is None:
             return "the whole GPU" if self.share is None else "a share of the GPU"
-        return f"{self.profile or 'a slice'} at {self.placement}"
+        part = "" if self.share is None else "a share of "
+        return f"{part}{self.profile or 'a slice'} at {self.placement}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,7 @@ class GpuView:
         if self.gpu.geometry is None:
             return Usage()
         return self.gpu.geometry.usage(
-            Occupant(s.placement, s.profile_id) for s in self.slots if s.placement is not None
+            {Occupant(s.placement, s.profile_id) for s in self.slots if s.placement is not None}
         )
 
     @property
@@ -96,8 +98,9 @@ class GpuView:
 
     @property
     def shared(self) -> SharesHeld:
-        """The shares that are held of a GPU that several claims may have."""
-        return sum_of(slot.share for slot in self.slots if slot.share is not None)
+        """The shares that are held of a GPU that several claims may have whole."""
+        whole = (slot for slot in self.slots if slot.placement is None)
+        return sum_of(slot.share for slot in whole if slot.share is not None)
 
     @property
     def sliceable(self) -> bool:
@@ -214,25 +217,33 @@ def _view(
     made = [_instance(i, pods) for i in gpu.instances]
     found = {(s.claim.uid if s.claim else "", s.placement): s for s in made}
     slots = [s for s in made if s.claim is None]
-    given: dict[tuple[str, Placement | None], Sharing] = {}
+    given: dict[tuple[str, Placement | None], tuple[Sharing, Share | None]] = {}
     for claim, device, ask, sharing in held:
         occupant = occupant_of(device, gpu.geometry)
         placement = occupant.placement if occupant else None
         key = (claim.ref.uid, placement)
-        given[key] = sharing
+        share = _share(gpu, device, ask, claim.ref.namespace)
+        given[key] = sharing, share
         if key not in found:
-            slot = replace(_allocated(claim, device, gpu, pods), sharing=sharing)
-            if placement is None and gpu.sharing is not None:
-                share = share_of(ask, gpu.sharing, gpu.memory_mib, claim.ref.namespace)
-                slot = replace(slot, share=share)
-            slots.append(slot)
-    slots += [
-        replace(s, sharing=given.get((s.claim.uid, s.placement), UNSHARED))
-        for s in made
-        if s.claim is not None
-    ]
+            slot = _allocated(claim, device, gpu, pods)
+            slots.append(replace(slot, sharing=sharing, share=share))
+    for slot in made:
+        if slot.claim is not None:
+            key = (slot.claim.uid, slot.placement)
+            sharing, share = given.get(key, (UNSHARED, None))
+            slots.append(replace(slot, sharing=sharing, share=share))
     slots.sort(key=lambda s: s.placement or Placement(0, 0))
     return GpuView(inventory, gpu, tuple(slots), why_blocked(gpu, inventory))
+
+
+def _share(gpu: Gpu, device: Device, ask: Ask, namespace: str) -> Share | None:
+    """Share of a GPU or slice that several claims may have; None of one that a claim has alone."""
+    if isinstance(device, GpuDevice):
+        return share_of(ask, gpu.sharing, gpu.memory_mib, namespace) if gpu.sharing else None
+    profile = gpu.geometry.by_id(device.profile_id) if gpu.geometry else None
+    if not device.shared or gpu.slice_sharing is None or profile is None:
+        return None
+    return share_of(ask, gpu.slice_sharing, profile.memory_mib, namespace)
 
 
 def _sharing(allocation: Allocation, device: AllocatedDevice, driver: str) -> Sharing:

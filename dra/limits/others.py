@@ -141,7 +141,8 @@ def _refusal(name: str) -> str:
     if name.startswith("nvidia.com/mig-"):
         return (
             f"no slice has that name, or not that many: allowed are 1 to {MOST} of a profile such "
-            "as nvidia.com/mig-1g.5gb; slices are not shared by time-slicing (.shared)"
+            "as nvidia.com/mig-1g.5gb; ask for a part of a slice (.shared) by a claim of class "
+            "mig-share.dra.dev"
         )
     if _NOS.fullmatch(name):
         return f"MPS partitions of nos have no counterpart: say {MEMORY} in MiB for a slice"

@@ -165,7 +165,7 @@ REFUSED = {
     "nvidia.com/gpu: 1, nvidia.com/gpumem-percentage: 150": "a whole number from 1 to 100",
     "volcano.sh/vgpu-number: 1, volcano.sh/vgpu-memory-percentage: 0": "a whole number from 1",
     "nvidia.com/gpu: 1, nvidia.com/gpucores: 500": "a whole number from 1 to 100",
-    "nvidia.com/mig-1g.5gb.shared: 1": "not shared by time-slicing",
+    "nvidia.com/mig-1g.5gb.shared: 1": "a part of a slice (.shared) by a claim of class",
     "nvidia.com/mig-1g.5gb: 70": "allowed are 1 to 64",
     "nvidia.com/mig-1c.3g.20gb: 1": "compute instances that share a GPU instance are not made",
     "nvidia.com/gpumem: 0": "a whole number of MiB",

@@ -163,9 +163,12 @@ def test_what_has_no_counterpart_is_told(
 @pytest.mark.parametrize(
     ("method", "name", "shares", "told"),
     [
-        ("timeSlicing", "nvidia.com/gpu", 4, "as many claims of class gpu-share.dra.dev"),
-        ("mps", "nvidia.com/gpu", 4, "activeThreadPercentage: 25"),
-        ("timeSlicing", "nvidia.com/mig-1g.5gb", 1, "let the pods name one ResourceClaim"),
+        ("timeSlicing", "nvidia.com/gpu", (4, 1), "as many claims of class gpu-share.dra.dev"),
+        ("mps", "nvidia.com/gpu", (4, 1), "a GpuConfig with sharing.strategy 'MPS' and active"),
+        ("mps", "nvidia.com/gpu", (4, 1), "activeThreadPercentage: 25"),
+        ("timeSlicing", "nvidia.com/mig-1g.5gb", (1, 4), "of class mig-share.dra.dev have one"),
+        ("timeSlicing", "nvidia.com/mig-1g.5gb", (1, 4), "(profile == '1g.5gb')"),
+        ("mps", "nvidia.com/mig-1g.5gb", (1, 4), "a MigDeviceConfig with sharing.strategy 'MPS'"),
     ],
 )
 def test_replicas_of_the_device_plugin_become_shares_of_a_class_of_nodes(
@@ -174,11 +177,13 @@ def test_replicas_of_the_device_plugin_become_shares_of_a_class_of_nodes(
     *,
     method: str,
     name: str,
-    shares: int,
+    shares: tuple[int, int],
     told: str,
 ) -> None:
     text = PLUGIN.replace("METHOD", method).replace("NAME", name)
     code, [made], remarks = converted(capsys, tmp_path, text)
     assert code == 0
     assert told in remarks
-    assert decode_node_class(made).shares == shares
+    found = decode_node_class(made)
+    assert (found.shares, found.slice_shares) == shares
+    assert found.mode == ("whole" if shares[1] == 1 else "on-demand")

@@ -99,6 +99,31 @@ def test_a_shared_gpu_names_its_sharers(world: World, mig: Mig) -> None:
     assert "a share" not in mig("map").out
 
 
+def test_a_shared_slice_is_drawn_once_and_names_its_sharers(world: World, mig: Mig) -> None:
+    world.hold("one", "node-a", "gpu-0-mig-1g10gb-15-4-share", pod_name="trainer")
+    world.hold("two", "node-a", "gpu-0-mig-1g10gb-15-4-share")
+    world.hold("new", "node-a", "gpu-0-mig-1g10gb-15-4-share")
+    world.hold("alone", "node-a", "gpu-0-mig-1g5gb-19-0")
+    slices = tuple(_held(instance("1g.10gb", 4), ref(world, name)) for name in ("one", "two"))
+    world.add_node("node-a", gpu(0, "node-a", instances=slices, slice_sharing=ShareOffer(4)))
+    lines = mig("map").out.splitlines()
+    assert sum("1g.10gb" in line and "a share" not in line for line in lines) == 1
+    assert sum("3 of 4" in line for line in lines) == 1
+    sharers = [line.split() for line in lines if "a share of 1g.10gb at 4:2" in line]
+    assert [(line[0], *line[-2:]) for line in sharers] == [
+        ("default/new", "2464", "MiB"),
+        ("default/trainer", "2464", "MiB"),
+        ("default/two", "2464", "MiB"),
+    ]
+    (found,) = mig("map", "-o", "json").json["nodes"][0]["gpus"]
+    assert found["sliceSharing"] == {"shares": 4, "limitsEnforcedBy": "none"}
+    assert found["freeMemoryMiB"] == 40960 * 5 // 8
+    assert [s.get("share", {}).get("memoryMiB") for s in found["slots"]] == [None, *[2464] * 3]
+    told = mig("explain", "resourceclaim/one").out
+    assert "a share of 1g.10gb at 4:2 of gpu-0 on node-a" in told
+    assert "beside default/new, default/two" in told
+
+
 def share(world: World, name: str, device: str, pods: str = "", **config: Any) -> None:
     """An allocated claim with this configuration that pods of one letter may use."""
     body = world.hold(name, "node-a", device, **config)

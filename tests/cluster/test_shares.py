@@ -1,4 +1,4 @@
-"""Several claims on one GPU: counted by a real kube-scheduler, prepared for a real kubelet."""
+"""Several claims on one GPU or slice: counted by a real kube-scheduler, for a real kubelet."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from tests.cluster.harness.workload import SLEEPING, Workload
 from tests.cluster.test_examples import example
 
 SHAPE = Shape({"one": ("H100-80GB-HBM3",)})
-CLASS = {"mode": "whole", "migMode": "switch", "shares": 4}
-"""A Hopper: its MIG mode needs no reset to go off."""
+CLASS = {"mode": "whole", "migMode": "switch", "shares": 4, "sliceShares": 4}
+"""A Hopper: its MIG mode needs no reset to go off, or on."""
+MODE = "mig.dra.dev/mode"
 
 
 @pytest.fixture(scope="module")
@@ -39,11 +40,12 @@ def workload(cluster: Cluster) -> Iterator[Workload]:
     tracked.clear()
 
 
-def published(cluster: Cluster) -> Obj | None:
-    """The GPU as a device that may be allocated several times."""
+def published(cluster: Cluster, type_of: str = "gpu-share") -> Obj | None:
+    """The first device of a type that may be allocated several times."""
     slices = cluster.control_plane.api.list("ResourceSlice", fieldSelector="spec.nodeName=one")
     devices = [d for s in slices for d in s["spec"].get("devices", [])]
-    return next((d for d in devices if d.get("allowMultipleAllocations")), None)
+    several = (d for d in devices if d.get("allowMultipleAllocations"))
+    return next((d for d in several if d["attributes"]["type"] == {"string": type_of}), None)
 
 
 def settled(cluster: Cluster, name: str) -> str:
@@ -88,3 +90,35 @@ def test_kube_scheduler_counts_shares_and_kubelet_hears_of_each(
     api.delete("Pod", "first", grace=0)
     workload.wait_for_phase("third", "Running", timeout=90)
     assert result(workload.claim_of("third") or {})["device"] == "gpu-0"
+
+
+def test_kube_scheduler_counts_shares_of_a_slice_whose_counters_it_takes_once(
+    cluster: Cluster, workload: Workload
+) -> None:
+    api = cluster.control_plane.api
+    api.patch("Node", "one", {"metadata": {"labels": {MODE: "on-demand"}}})
+    wait_for("shares", lambda: published(cluster, "mig-share"), context=cluster.tails, timeout=60)
+    for body in example("slice-shares"):
+        if body["kind"] == "ResourceClaimTemplate":
+            workload.create(body)
+    large, usual = ({"resourceClaimTemplateName": f"slice-share-{n}"} for n in ("large", "usual"))
+    for name, claim in (("first", large), ("second", usual), ("third", usual)):
+        workload.create(pod(name, SLEEPING, claims={"slice": claim}))
+        workload.wait_for_phase(name, "Running")
+    results = [result(workload.claim_of(n) or {}) for n in ("first", "second", "third")]
+    (shared,) = {r["device"] for r in results[:2]}
+    assert shared.startswith("gpu-0-mig-1g10gb-")
+    assert shared.endswith("-share")
+    assert results[0]["consumedCapacity"]["memory"] == "6000Mi"
+    assert results[2]["device"] != shared, "the memory of a third is not left"
+    five = workload.template("five", device_class="mig-1g.10gb", count=5)
+    workload.create(pod("alone", SLEEPING, claims={"slices": five}))
+    workload.wait_for_phase("alone", "Running")
+    last = workload.template("last", device_class="mig-1g.10gb")
+    workload.create(pod("last", SLEEPING, claims={"slice": last}))
+    wait_for("refusal", lambda: settled(cluster, "last"), context=cluster.tails)
+    for name in ("first", "second"):
+        api.delete("Pod", name, grace=0)
+    workload.wait_for_phase("last", "Running", timeout=90)
+    found = result(workload.claim_of("last") or {})["device"]
+    assert found == shared.removesuffix("-share")
