@@ -1,8 +1,9 @@
 """Connections to the API server that are kept: a request goes out in one piece, its answer whole.
 
-urllib3 makes the connections, with all that TLS needs. Its requests, over http.client, take three
-times the CPU: headers become an e-mail message, and a body passes four layers. Watches, whose
-answers do not end, and proxies are left to it.
+urllib3 makes the connections, with all that TLS needs, and llhttp (by httptools) reads the answers.
+Requests of urllib3 itself, over http.client, take three times the CPU: headers become an e-mail
+message, and a body passes four layers. Watches, whose answers do not end, and proxies are left to
+it.
 """
 
 from __future__ import annotations
@@ -11,22 +12,18 @@ import re
 import select
 import weakref
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import BinaryIO
 
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from urllib3 import HTTPConnectionPool
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import ProtocolError
 
 _MOST_KEPT = 16
-_LONGEST_LINE = 65_536
-_MOST_HEADERS = 100
+_AT_ONCE = 65_536
 _FINAL = 200
-_WITHOUT_BODY = (204, 304)
-_MOST_SHOWN = 80
-_HEX = re.compile(r"[0-9A-Fa-f]{1,15}")
 _CONTROLS = re.compile(r"[\0-\x1f\x7f]")
 
 
@@ -106,6 +103,47 @@ class Connections:
         return None
 
 
+class _Reading:
+    """An answer as llhttp reads it: the ``on_`` functions are called from ``feed``.
+
+    ``reusable``: another request may follow on the connection.
+    """
+
+    def __init__(self) -> None:
+        self.reusable = False
+        self._parser = HttpResponseParser(self)
+        self._headers: dict[str, str] = {}
+        self._body: list[bytes] = []
+        self._answer: Answer | None = None
+
+    def feed(self, data: bytes) -> Answer | None:
+        """The answer once ``data`` is the rest of it.
+
+        Raises:
+            ProtocolError: it is no HTTP, or more than one answer.
+        """
+        try:
+            self._parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade) as error:
+            raise ProtocolError(f"what the server answered is no HTTP: {error}") from error
+        return self._answer
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        self._headers[key] = f"{self._headers[key]}, {text}" if key in self._headers else text
+
+    def on_body(self, body: bytes) -> None:
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if status >= _FINAL:
+            # Later the parser is ready for the next message, and says so of that.
+            self.reusable = self._parser.should_keep_alive()
+            self._answer = Answer(status, self._headers, b"".join(self._body))
+        self._headers, self._body = {}, []
+
+
 class _Kept:
     """One connection, which is used by one thread at a time."""
 
@@ -114,12 +152,10 @@ class _Kept:
         self._connection.connect()
         self._socket = self._connection.sock
         self._socket.settimeout(seconds)
-        self._file: BinaryIO = self._socket.makefile("rb")
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
 
     def close(self) -> None:
-        self._file.close()
         self._connection.close()
 
     def is_quiet(self) -> bool:
@@ -130,73 +166,16 @@ class _Kept:
         """The answer, and whether another request may follow."""
         try:
             self._socket.sendall(request)
-            return _answer(self._file)
+            reading = _Reading()
+            while data := self._socket.recv(_AT_ONCE):
+                answer = reading.feed(data)
+                if answer is not None:
+                    return answer, reading.reusable
         except ConnectionError as error:
             raise ProtocolError(f"the connection broke: {error}") from error
+        raise ProtocolError("the server closed the connection before its answer was whole")
 
 
 def _close_all(idle: deque[_Kept]) -> None:
     while idle:
         idle.pop().close()
-
-
-def _answer(file: BinaryIO) -> tuple[Answer, bool]:
-    """Read an answer as RFC 9112 has it, and whether the connection may be used again."""
-    status = 0
-    while status < _FINAL:
-        first = _line(file).split(None, 2)
-        if len(first) < 2 or not first[0].startswith("HTTP/1.") or not first[1].isdecimal():  # noqa: PLR2004 - version and status
-            raise ProtocolError(f"no HTTP: {' '.join(first)[:_MOST_SHOWN]!r}")
-        status = int(first[1])
-        headers = _headers(file)
-    reusable = first[0] != "HTTP/1.0" and headers.get("connection", "").lower() != "close"
-    if headers.get("transfer-encoding", "").lower() == "chunked":
-        return Answer(status, headers, b"".join(_chunks(file))), reusable
-    length = headers.get("content-length", "")
-    if length:
-        if not length.isdecimal():
-            raise ProtocolError(f"content-length {length!r} is no number")
-        return Answer(status, headers, _exactly(file, int(length))), reusable
-    if status in _WITHOUT_BODY:
-        return Answer(status, headers, b""), reusable
-    return Answer(status, headers, file.read()), False
-
-
-def _line(file: BinaryIO) -> str:
-    line = file.readline(_LONGEST_LINE)
-    if not line.endswith(b"\n"):
-        raise ProtocolError("the server closed the connection" if not line else "a line broke off")
-    return line.decode("latin-1")
-
-
-def _headers(file: BinaryIO) -> dict[str, str]:
-    found: dict[str, str] = {}
-    for _ in range(_MOST_HEADERS):
-        line = _line(file).strip()
-        if not line:
-            return found
-        name, _, value = line.partition(":")
-        name, value = name.lower(), value.strip()
-        found[name] = f"{found[name]}, {value}" if name in found else value
-    raise ProtocolError(f"more than {_MOST_HEADERS} headers")
-
-
-def _chunks(file: BinaryIO) -> Iterator[bytes]:
-    while True:
-        size = _line(file).partition(";")[0].strip()
-        if not _HEX.fullmatch(size):
-            raise ProtocolError(f"{size[:_MOST_SHOWN]!r} is no size of a chunk")
-        length = int(size, 16)
-        if length == 0:
-            _headers(file)
-            return
-        yield _exactly(file, length)
-        if _line(file).strip():
-            raise ProtocolError("a chunk is longer than it says")
-
-
-def _exactly(file: BinaryIO, length: int) -> bytes:
-    data = file.read(length)
-    if len(data) < length:
-        raise ProtocolError(f"{len(data)} bytes came of {length}")
-    return data
