@@ -13,6 +13,7 @@ from hypothesis.stateful import (
 
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef, InstanceState
+from kubeletplugin.journal.entries import Entry
 from tests.failures.agreement import (
     check_foreign,
     check_settled,
@@ -69,12 +70,21 @@ class AnyOrder(Mishaps):
 
     @invariant()
     def no_two_claims_overlap(self) -> None:
-        held = [(c, place(d)) for c in self.known if c.told for d in c.devices]
-        for index, (claim, (gpu, placement)) in enumerate(held):
-            for other, (other_gpu, other_placement) in held[:index]:
-                assert gpu != other_gpu or not placement.overlaps(other_placement), (
+        held = [(c, d, *place(d)) for c in self.known if c.told for d in c.devices]
+        for index, (claim, device, gpu, placement) in enumerate(held):
+            for other, other_device, other_gpu, other_placement in held[:index]:
+                share = device == other_device and device.endswith("-share")
+                assert share or gpu != other_gpu or not placement.overlaps(other_placement), (
                     f"{claim.ref} and {other.ref} hold the same memory slices of GPU {gpu}"
                 )
+
+    @invariant()
+    def who_shares_a_slice_was_told_of_the_same(self) -> None:
+        told: dict[str, set[int]] = {}
+        for claim in self.known:
+            for device, key in claim.keys.items() if claim.told else ():
+                told.setdefault(device, set()).add(key)
+        assert all(len(keys) == 1 for keys in told.values()), told
 
     @invariant()
     def mig_mode_is_as_it_was(self) -> None:
@@ -94,9 +104,18 @@ class AnyOrder(Mishaps):
                 place = Placement(gi.start, gi.size)
                 here = [i for i in shown.instances if i.placement == place]
                 idle = [i for i in shown.idle if i.placement == place]
-                assert len(here) + len(idle) == 1, f"{gi} is published as {here} and {idle}"
+                once = len(here) + len(idle) == 1
+                shared = not idle and {e.claim for e in self._sharing(gpu.uuid, place)}
+                assert once or shared == {i.claim for i in here}, (
+                    f"{gi} is published as {here} and {idle}"
+                )
                 is_foreign = bool(here) and here[0].state is InstanceState.FOREIGN
                 assert is_foreign == (gi.key in self.foreign), f"{gi} is published as {here}"
+
+    def _sharing(self, gpu: str, place: Placement) -> list[Entry]:
+        with self.recorder.outside():
+            held = [e for e in entries(self.site) if (e.gpu, e.placement) == (gpu, place)]
+        return [e for e in held if e.share is not None]
 
     # -- when the faults stop
 

@@ -55,6 +55,7 @@ class Plant:
             AllocatorKind.CONTROLLER,
             self.site.roots,
             idle_seconds=self.site.idle_seconds,
+            slice_shares=4,
             node_classes=self.site.root / "classes" if self.site.layouts else None,
             mps_image="registry.example.com/plugin:1" if self.site.mps else "",
             mps_namespace=NAMESPACE,

@@ -32,6 +32,9 @@ TARGET = ("gpu-0-mig-1g5gb-19-4",)
 TWO_GPUS = ("gpu-0-mig-2g10gb-14-2", "gpu-1-mig-1g5gb-19-0")
 IN_THE_WAY = ("gpu-0-mig-1g5gb-19-3", "gpu-1-mig-2g10gb-14-0")
 NEIGHBOUR = ("gpu-0-mig-1g5gb-19-0",)
+SHARED = ("gpu-0-mig-1g5gb-19-0-share",)
+"""What the neighbour has too, where the target has it."""
+SHARE = ("gpu-0-mig-1g5gb-19-4-share",)
 WHOLE = ("gpu-1",)
 LONG = 3
 TURNS: Obj = {"strategy": "TimeSlicing", "timeSlicing": {"interval": "Long"}}
@@ -53,6 +56,11 @@ class Scene:
     devices: tuple[str, ...]
     neighbour: ClaimRef
     foreign: frozenset[int]
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The neighbour's device."""
+        return SHARED if self.devices == SHARED else NEIGHBOUR
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +270,15 @@ SCENARIOS: Mapping[str, Scenario] = {
     "replace two GPU instances that were kept": Scenario(
         TWO_GPUS, _only_neighbour, _prepare, prelude=_kept(*IN_THE_WAY), keeps=True
     ),
+    "share a slice that another claim has": Scenario(SHARED, _only_neighbour, _prepare),
+    "leave a slice to another claim": Scenario(SHARED, _both, _unprepare, wanted=False),
+    "unprepare the last share of a slice": Scenario(SHARE, _both, _unprepare, wanted=False),
+    "make ahead a share of a slice that another claim has": Scenario(
+        SHARED, _only_neighbour, _make_ahead, awaited=True
+    ),
+    "give back a share of a slice that another claim has": Scenario(
+        SHARED, _ahead, _give_back, wanted=False, awaited=True
+    ),
     "prepare a slice with an MPS daemon": Scenario(TARGET, _only_neighbour, _prepare, sharing=MPS),
     "unprepare a slice with an MPS daemon": Scenario(
         TARGET, _both, _unprepare, wanted=False, sharing=MPS
@@ -317,7 +334,8 @@ def set_scene(root: str, name: str, variant: str = "") -> Scene:
             Plant(site, recorder).start()
     config = [] if scenario.sharing is None else [_opaque(scenario)]
     target = site.claim("target", scenario.devices, awaited=scenario.awaited, config=config)
-    neighbour = site.claim("neighbour", NEIGHBOUR)
+    beside = SHARED if scenario.devices == SHARED else NEIGHBOUR
+    neighbour = site.claim("neighbour", beside)
     scene = Scene(site, target, scenario.devices, neighbour, frozenset())
     scenario.setup(scene)
     found = [g.key for g in site.machine.gpu(0).gpu_instances if g.start == FOREIGN[1]]
@@ -422,7 +440,7 @@ def _go_on(scene: Scene, scenario: Scenario, way: Callable[[Scene, Plant], None]
         plant.publish()
         plant.tend()
         plant.give_up_idle()
-        left: dict[ClaimRef, tuple[str, ...]] = {scene.neighbour: NEIGHBOUR}
+        left: dict[ClaimRef, tuple[str, ...]] = {scene.neighbour: scene.beside}
         if way is _kubelet_prepares:
             left[scene.target] = scene.devices
         ready = scenario.ready
@@ -462,7 +480,8 @@ def _check_told(scene: Scene, plant: Plant) -> None:
         plant.watch(scene.target)
         plant.publish()
     wanted = "reservedFor" in scene.site.status(scene.target)
-    there = {d for d in scene.devices if instance_of(scene.site, d) is not None}
+    known = {e.device for e in entries(scene.site) if e.claim == scene.target}
+    there = {d for d in known if instance_of(scene.site, d) is not None}
     told = slices_made(scene.site, scene.target)
     assert told == there == (set(scene.devices) if wanted else set())
 
@@ -490,7 +509,7 @@ def _claim_is_gone(scene: Scene, plant: Plant) -> None:
 
 def _neighbour(scene: Scene) -> str:
     """UUID of the neighbour's MIG device."""
-    check_claim(scene.site, scene.neighbour, NEIGHBOUR)
+    check_claim(scene.site, scene.neighbour, scene.beside)
     spec = (scene.site.roots.cdi / f"k8s.mig.dra.dev-claim_{scene.neighbour.uid}.yaml").read_bytes()
     [gi] = [g for g in scene.site.machine.gpu(0).gpu_instances if g.start == 0]
     return f"{gi.key} {gi.compute_instances} {hashlib.sha256(spec).hexdigest()}"

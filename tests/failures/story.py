@@ -75,12 +75,14 @@ class Story(RuleBasedStateMachine):
     """A node with three GPUs, a kubelet, users, an administrator and bad luck.
 
     ``variant`` is in which of the OTHERS' ways its driver behaves, ``idle_seconds`` the program's
-    option. With ``binds_late`` kube-scheduler waits for the slices of some claims.
+    option. With ``binds_late`` kube-scheduler waits for the slices of some claims. With ``shares``
+    several claims have one slice.
     """
 
     variant = ""
     idle_seconds = 0.0
     binds_late = False
+    shares = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ SOAK = bool(os.environ.get("MIG_SOAK"))
 SEED = int(os.environ.get("MIG_SEED") or (random.randrange(10**6) if SOAK else 3))
 WAYS: dict[str, dict[str, object]] = {
     "nothing idle": {},
-    "everything on": {"idle_seconds": 3600.0, "binds_late": True},
+    "everything on": {"idle_seconds": 3600.0, "binds_late": True, "shares": True},
 }
 """In all of them slices are made ahead and reserved, and kubelet is made to ask again."""
 STEPS = int(os.environ.get("MIG_STEPS") or (20_000 if SOAK else 250))

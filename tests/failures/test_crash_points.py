@@ -87,6 +87,10 @@ KINDS |= {
     },
     "take": KINDS["use"],
     "leave": KINDS["keep"],
+    "share": {("file", "fsync"), ("file", "replace"), ("api", "PATCH"), ("api", "PUT")},
+    "leave a slice to another claim": {("file", "fsync"), ("file", "unlink"), ("api", "PUT")},
+    "make ahead a share of a slice that another claim has": {("file", "replace"), ("api", "PATCH")},
+    "give back a share of a slice that another claim has": {("file", "fsync"), ("api", "PUT")},
     "prepare a slice with an MPS daemon": KINDS["prepare"] | {("api", "POST")},
     "unprepare a slice with an MPS daemon": KINDS["unprepare"] | {("api", "DELETE")},
     "prepare a GPU with time slices": {
@@ -103,24 +107,30 @@ KINDS |= {
         ("api", "PATCH"),
     },
 }
-LEAST_STEPS, OF_A_WHOLE_GPU = 40, 10
+LEAST_STEPS: dict[tuple[str, ...], int] = {scenarios.WHOLE: 10, scenarios.SHARED: 25}
+"""40 of all others: what is not cut has fewer."""
 CONTAINED = (
     "prepare one slice",
     "unprepare one slice",
     "give back a slice that was reserved",
+    "unprepare the last share of a slice",
+    "make ahead a share of a slice that another claim has",
+    "give back a share of a slice that another claim has",
     "take a slice of a layout",
     "leave a slice of a layout",
 )
 """The same is done for the first of two slices, for one that was made ahead, or that is kept."""
 BRIEFLY = {
     "make a slice that is reserved": 2,
+    "share a slice that another claim has": 2,
+    "leave a slice to another claim": 2,
     "change the layout of a GPU": 2,
     "prepare a slice with an MPS daemon": 2,
     "unprepare a slice with an MPS daemon": 3,
     "prepare a GPU with time slices": 2,
     "unprepare a GPU with time slices": 2,
 }
-"""At most so many steps are killed after, spread over those that change more than files."""
+"""At most so many steps are killed after, spread over those that change more than files, if any."""
 OPERATIONS = [name for name in scenarios.SCENARIOS if EVERY_STEP or name not in CONTAINED]
 CORE = (
     "prepare two slices on two GPUs",
@@ -148,8 +158,7 @@ def test_killed_after_any_step_a_new_process_makes_everything_agree(
     kinds = {(t.step.kind, t.step.name) for t in taken}
     assert kinds >= KINDS.get(name, KINDS[name.split(maxsplit=1)[0]])
     assert not scenarios.SCENARIOS[name].awaited or ("api", "PATCH") in kinds
-    is_whole = scenarios.SCENARIOS[name].devices == scenarios.WHOLE
-    assert len(taken) >= (OF_A_WHOLE_GPU if is_whole else LEAST_STEPS)
+    assert len(taken) >= LEAST_STEPS.get(scenarios.SCENARIOS[name].devices, 40)
     assert killed == len(taken) or not EVERY_STEP
 
 
@@ -205,7 +214,8 @@ def points(taken: list[scenarios.Taken], variant: str, *, most: int = 0) -> list
     All but those that changed nothing, as most of NVML's or a sync of a file: to a new process all
     is then as after the step before. Files on the way to another count once of each kind and step.
     A variant takes its share of the changes of the hardware, and of the next file that is put in
-    its place after each; ``most`` are spread over those, and over changes of pods and settings.
+    its place after each; ``most`` are spread over those, and over changes of pods and settings, or
+    over files that are put in their places where nothing else changes.
     """
     steps = list(enumerate(taken, 1))
     if EVERY_STEP:
@@ -216,15 +226,21 @@ def points(taken: list[scenarios.Taken], variant: str, *, most: int = 0) -> list
         first = {on_the_way(step) or str(k): k for k, step in reversed(changed)}
         return sorted(first.values())
     chosen: list[int] = []
-    due = True
+    due, only_files = True, not any(_is_more_than_a_file(step) for _, step in changed)
     for k, step in changed:
-        changes = step.kind in {"nvml", "program"} or step.name in {"POST", "DELETE"}
-        if changes or (due and step.name == "replace" and not on_the_way(step)):
+        changes = _is_more_than_a_file(step)
+        in_place = step.name == "replace" and not on_the_way(step)
+        only_file = only_files and (in_place or step.name == "unlink")
+        if changes or only_file or (due and in_place):
             chosen.append(k)
             due = changes
     if not variant:
         return chosen[:: -(-len(chosen) // most)]
     return chosen[list(OTHERS).index(variant) // len(CORE) :: SHARES]
+
+
+def _is_more_than_a_file(step: Step) -> bool:
+    return step.kind in {"nvml", "program"} or step.name in {"POST", "DELETE"}
 
 
 def on_the_way(step: Step) -> str:

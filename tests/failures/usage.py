@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from hypothesis import note
 from hypothesis import strategies as st
 from hypothesis.stateful import (
+    multiple,
     precondition,
     rule,
 )
@@ -45,6 +46,27 @@ class Usage(Story):
     @rule(target=claims, devices=devices)
     def create_claim(self, devices: list[str]) -> Known:
         return self._claim(f"claim-{len(self.known)}", devices)
+
+    @precondition(lambda self: self.shares)
+    @rule(target=claims, devices=devices)
+    def two_pods_share_slices(self, devices: list[str]) -> Any:
+        shares = [f"{device}-share" for device in devices]
+        first, second = (self._claim(f"claim-{len(self.known)}", shares) for _ in range(2))
+        self.prepare(first)
+        outcome = self.plant.prepare(second.ref, within=self.within(second))
+        if first.told and self.undisturbed:
+            assert not outcome.error or "all 4 shares are in use" in outcome.error, outcome.error
+        self._answered(second, outcome)
+        return multiple(first, second)
+
+    @precondition(lambda self: self.shares)
+    @rule(target=claims, old=claims)
+    def another_pod_shares_slices(self, old: Known) -> Known:
+        """With a claim of shares, or one that has them alone, which it has to wait for."""
+        shares = [f"{device.removesuffix('-share')}-share" for device in old.devices]
+        claim = self._claim(f"claim-{len(self.known)}", shares)
+        self.prepare(claim)
+        return claim
 
     @rule(target=claims, old=claims, devices=devices)
     def create_claim_of_the_same_name(self, old: Known, devices: list[str]) -> Known:
@@ -228,8 +250,9 @@ class Usage(Story):
             stuck = [e for e in left.values() if not e.idle]
             assert not stuck or not self.well, f"nothing is wrong, and it is left: {stuck}"
             present = {g.key for _, g in own_instances(self.site, self.foreign)}
-            stays = {k for d, k in claim.keys.items() if d not in left}
-            assert not present & stays, "success, and the slice is there"
+            others = {e.device for e in entries(self.site) if e.share is not None}
+            gone = {k for d, k in claim.keys.items() if d not in left and d not in others}
+            assert not present & gone, "success, and the slice is there"
             assert not list(self.site.roots.cdi.glob(f"*{claim.ref.uid}*"))
         claim.keys = {}
 

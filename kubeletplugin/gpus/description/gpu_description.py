@@ -99,9 +99,7 @@ def _instances(
         if entry is not None and entry.idle:
             continue  # its room is free for whoever needs it
         if entry is not None and absent.pop(entry.key, None) is not None:
-            sharers = [
-                e for e in absent.values() if share_slice(entry, e) and _ids(e) == _ids(entry)
-            ]
+            sharers = [] if entry.share is None else _sharers(entry, absent.values())
             for sharer in sharers:
                 del absent[sharer.key]
             instances += [_held(e, _present(e)) for e in (entry, *sharers)]
@@ -129,8 +127,10 @@ def _present(entry: Entry) -> InstanceState:
     return _PRESENT.get(entry.state, otherwise)
 
 
-def _ids(entry: Entry) -> tuple[int | None, str]:
-    return (entry.gi_id, entry.mig_uuid)
+def _sharers(entry: Entry, others: Iterable[Entry]) -> list[Entry]:
+    """The others that have the very instances of ``entry``."""
+    ids = (entry.gi_id, entry.mig_uuid)
+    return [e for e in others if share_slice(entry, e) and (e.gi_id, e.mig_uuid) == ids]
 
 
 def _held(entry: Entry, state: InstanceState) -> Instance:
