@@ -203,7 +203,10 @@ class Rollback:
                 self._journal.remove(current)
                 return
             stays = keep(current) or (current.layout and is_declared(unit, current))
-            if other := self._removal.remove(current, before, keep=stays):
+            other = self._hardware.session.as_one(
+                lambda: self._removal.remove(current, before, keep=stays), gpu=unit.uuid
+            )
+            if other:
                 _log.warning("%s", other)
                 self._reports.report_node(NodeReason.FOREIGN, other, warning=True)
         finally:

@@ -58,13 +58,17 @@ class Slices:
     def ensure(self, unit: GpuUnit, entry: Entry) -> Entry:
         """The entry with its slice: as it was left, finished, or made anew at its placement.
 
-        A share has the slice that other claims have already, if they have.
+        A share has the slice that other claims have already, if they have. All calls of NVML are
+        one operation, which wakes its thread once.
 
         Raises:
             BusyError: somebody holds the placement; nothing was done.
             DeviceError: the GPU does not offer it now.
             HardwareError: the driver says that the placement or an engine is taken.
         """
+        return self._session.as_one(lambda: self._ensured(unit, entry), gpu=unit.uuid)
+
+    def _ensured(self, unit: GpuUnit, entry: Entry) -> Entry:
         recorded = self._journal.get(entry)
         if recorded is None or recorded.gpu != unit.uuid:
             return self._shared(unit, entry, is_new=True) or self._make(unit, entry)
