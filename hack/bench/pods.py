@@ -3,9 +3,9 @@
 A real control plane, one kubelet with its container runtime, our controller, and our node program
 over a compiled ``libnvidia-ml.so.1`` without hardware. Measured is the time from the request that
 creates a pod to its running, by a watch; pods with and without a claim take turns, so that both see
-the same machine. Claims are made from a template, as most are, and the API server puts our
-finalizer on them, as the chart has it from Kubernetes 1.36 on. Everything shares the machine's
-cores: the difference within one run counts.
+the same machine. Claims are made from a template, as most are, the API server puts our finalizer on
+them, and kubelet reads them by the chart's role, as the chart has it from Kubernetes 1.36 on.
+Everything shares the machine's cores: the difference within one run counts.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from hack.bench.node.node import NODE as NODE_NAME
 from hack.bench.node.node import Place, Plugin
 from hack.cluster.binaries import CONTROL_PLANE, NODE, find_binaries
 from hack.cluster.driver.claimpolicy import FLAG, finalizers_at_creation
+from hack.cluster.driver.kubeletclaims import kubelets_read_claims
 from hack.cluster.machine.processes import Process
 from hack.cluster.node.kubelet import KubeletNode
 from hack.cluster.plane import credentials
@@ -54,12 +55,17 @@ _MOST = {0: 1200.0, 200: 2000.0, 1000: 6000.0}
 _RIVAL = {0: "1,400 ms", 200: "5,000 ms", 1000: "102,000 ms"}
 
 
-def rows(
-    api: KubeApi, place: Place, *, allocator: AllocatorKind, count: int, rounds: int
+def rows(  # noqa: PLR0913 - what is started, where, and how often
+    pods: PodStarts,
+    api: KubeApi,
+    place: Place,
+    *,
+    allocator: AllocatorKind,
+    count: int,
+    rounds: int,
 ) -> Iterator[Row]:
     """The time that a claim adds to a pod, and to a burst of pods."""
     flags = ("--driver-root", str(place.host_root), "--allocator", allocator.value)
-    pods = PodStarts(api)
     with pods.watched():
         for create_ms in BURSTS:
             now = replace(place, create_ms=create_ms)
@@ -127,7 +133,10 @@ def _pair(
     help="Who allocates.",
 )
 @click.option("--own-finalizer", is_flag=True, help="The controller puts it on, as before 1.36.")
-def main(*, count: int, rounds: int, allocator: str, own_finalizer: bool) -> None:
+@click.option("--without-role", is_flag=True, help="Kubelet reads claims by the node authorizer.")
+def main(
+    *, count: int, rounds: int, allocator: str, own_finalizer: bool, without_role: bool
+) -> None:
     """Print a table: what a claim adds to the start of pods."""
     binaries = find_binaries(os.environ, home=Path.home())
     if reason := binaries.missing((*CONTROL_PLANE, *NODE)):
@@ -157,10 +166,12 @@ def main(*, count: int, rounds: int, allocator: str, own_finalizer: bool) -> Non
         )
         policy = nullcontext() if own_finalizer else finalizers_at_creation(plane.api)
         flags = () if own_finalizer else (FLAG,)
-        with policy, _controller(kubeconfig, root / "logs", *flags):
+        role = nullcontext() if without_role else kubelets_read_claims(plane.api)
+        with policy, role, _controller(kubeconfig, root / "logs", *flags):
             api.create(RESOURCE_CLAIM_TEMPLATES, _template())
             kind = AllocatorKind(allocator)
-            found = [*rows(api, place, allocator=kind, count=count, rounds=rounds)]
+            pods = PodStarts(api, has_pods=node.has_pods)
+            found = [*rows(pods, api, place, allocator=kind, count=count, rounds=rounds)]
         api.close()
     shutil.rmtree(root)
     click.echo(rendered(found))

@@ -59,3 +59,19 @@ def test_the_controller_may_evict_pods_only_where_the_administrator_allows_it(
     granted = [rule["verbs"] for rule in found if "pods/eviction" in rule["resources"]]
     assert granted == ([["create"]] if allowed else [])
     assert not any("delete" in rule["verbs"] for rule in found if "pods" in rule["resources"])
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+def test_kubelets_may_get_claims_besides_only_where_the_administrator_leaves_it_on(
+    *, allowed: bool
+) -> None:
+    objects = render({"kubeletClaims": {"enabled": allowed}})
+    granted = [rule for each in _for_kubelets(objects) for rule in each.get("rules", ())]
+    named = [who["name"] for each in _for_kubelets(objects) for who in each.get("subjects", ())]
+    only = {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]}
+    assert granted == ([only] if allowed else [])
+    assert named == (["system:nodes"] if allowed else [])
+
+
+def _for_kubelets(objects: list[Obj]) -> list[Obj]:
+    return [each for each in objects if each["metadata"]["name"].endswith("-kubelet")]

@@ -157,7 +157,7 @@ def test_steps_of_a_pods_start_are_told_by_the_time_of_the_first_sign_of_each() 
         def __init__(self) -> None:
             pass
 
-    starts = PodStarts(Api())
+    starts = PodStarts(Api(), has_pods=bool)
     owner: Obj = {"metadata": {"name": "c", "ownerReferences": [{"name": "p"}]}}
     allocated: Obj = {**owner, "status": {"allocation": {"devices": {}}}}
     metadata: Obj = {"metadata": {"name": "p"}}

@@ -25,10 +25,15 @@ _SLEEP = ("sleep", "1000000000")
 
 
 class PodStarts:
-    """Pods, and the times at which they have come to each of STEPS; watch them first."""
+    """Pods, and the times at which they have come to each of STEPS; watch them first.
 
-    def __init__(self, api: KubeApi) -> None:
+    ``has_pods`` tells whether their node still has anything of a pod. Kubelet ends pods after they
+    are gone from the API server, which the next ones would be measured beside.
+    """
+
+    def __init__(self, api: KubeApi, *, has_pods: Callable[[], bool]) -> None:
         self._api = api
+        self._has_pods = has_pods
         self._made = 0
         self._reached: dict[str, dict[str, float]] = {step: {} for step in STEPS}
         self._gone: set[str] = set()
@@ -88,6 +93,7 @@ class PodStarts:
             self._api.delete(PODS, name, namespace="default", grace_seconds=0)
         self._wait_for(lambda: self._gone >= set(names))
         wait_for("an empty MigNode", self._is_empty, timeout=_SECONDS)
+        wait_for("a node without pods", lambda: not self._has_pods(), timeout=_SECONDS)
 
     def _is_empty(self) -> bool:
         gpus = self._api.get(MIG_NODES, NODE)["status"].get("gpus", ())

@@ -1,0 +1,23 @@
+"""Rights of the kubelet of a node on claims, by the role of the chart."""
+
+from __future__ import annotations
+
+import pytest
+
+from hack.cluster.api import Api
+from hack.cluster.driver.kubeletclaims import may
+from hack.cluster.waiting import wait_for
+
+
+def test_a_kubelet_gets_a_claim_of_which_the_node_authorizer_has_not_heard(admin: Api) -> None:
+    wait_for("role of kubelets", lambda: may(admin, "plain", "get"))
+
+
+@pytest.mark.parametrize(
+    ("verb", "subresource"),
+    [(verb, "") for verb in ("list", "watch", "create", "update", "patch", "delete")]
+    + [(verb, "status") for verb in ("get", "update", "patch")]
+    + [("associated-node:patch", "driver"), ("patch", "binding")],
+)
+def test_a_kubelet_does_nothing_else_to_claims(admin: Api, verb: str, subresource: str) -> None:
+    assert not may(admin, "plain", verb, subresource=subresource)
