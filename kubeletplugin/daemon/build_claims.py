@@ -168,6 +168,12 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
     def may_be_bound(uid: str) -> bool:
         return not awaited.has(uid) and reservations.seconds_left(uid) is None
 
+    overdue = OverdueSlices(journal, statuses, expected=may_be_bound, clock=SystemClock())
+
+    def answered(ref: ClaimRef) -> None:
+        failed.forget(ref)
+        overdue.asked()
+
     node = Node(
         readiness=readiness,
         journal=journal,
@@ -177,7 +183,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         statuses=statuses,
         rebuild=rebuild,
         settled=settling.settle,
-        answered=failed.forget,
+        answered=answered,
         observer=observer,
     )
     janitor = Janitor(
@@ -214,7 +220,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         fate=fate,
         seconds=options.eager_seconds,
         reservations=reservations,
-        overdue=OverdueSlices(journal, statuses, expected=may_be_bound, clock=SystemClock()),
+        overdue=overdue,
         on_made=awaited.made,
         on_failure=not_made_ahead,
         awaited=awaited.has,

@@ -13,7 +13,7 @@ from dra.claims.node_label import node_label
 from dra.common.resources import RESOURCE_CLAIMS
 from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.eager import overdue
-from kubeletplugin.claims.eager.overdue import OVERDUE_SECONDS, OverdueSlices
+from kubeletplugin.claims.eager.overdue import LONGEST_SECONDS, OVERDUE_SECONDS, OverdueSlices
 from kubeletplugin.journal.entries import State
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.publishing.claimstatus import ClaimStatuses
@@ -210,29 +210,35 @@ def test_what_kubelet_does_not_ask_for_says_so_until_it_does(
     wait_for("the status", lambda: rig.claim_status(other) == [])
 
 
-def test_a_slice_is_overdue_some_time_after_it_is_whole_and_told_once() -> None:
-    clock, told = FakeClock(), []
-    expected = {"a", "b"}
-    journal = SimpleNamespace(entries=list)
+class Overdue:
+    """The part on a turned clock, over entries of claims "a" and "b" that are expected here."""
 
-    def show(ref: ClaimRef, read: object) -> None:
-        told.append((clock.at, ref.uid))
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.told: list[tuple[float, str]] = []
+        self._journal = SimpleNamespace(entries=list)
+        self.slices = OverdueSlices(
+            cast("Journal", self._journal),
+            cast("ClaimStatuses", SimpleNamespace(show_overdue=self._show)),
+            expected={"a", "b"}.__contains__,
+            clock=self.clock,
+        )
 
-    slices = OverdueSlices(
-        cast("Journal", journal),
-        cast("ClaimStatuses", SimpleNamespace(show_overdue=show)),
-        expected=expected.__contains__,
-        clock=clock,
-    )
-
-    def shown(*records: tuple[str, bool, int | None]) -> float | None:
+    def shown(self, *records: tuple[str, bool, int | None]) -> float | None:
         """Look at entries of claims by UID: ``ahead``, and the compute instance."""
-        journal.entries = lambda: [
+        self._journal.entries = lambda: [
             SimpleNamespace(claim=ClaimRef("default", uid, uid), ahead=ahead, ci_id=ci)
             for uid, ahead, ci in records
         ]
-        return slices.look()
+        return self.slices.look()
 
+    def _show(self, ref: ClaimRef, read: object) -> None:
+        self.told.append((self.clock.at, ref.uid))
+
+
+def test_a_slice_is_overdue_some_time_after_it_is_whole_and_told_once() -> None:
+    overdue = Overdue()
+    clock, told, shown = overdue.clock, overdue.told, overdue.shown
     assert shown(("a", True, 0), ("a", True, None)) is None  # half of it
     assert shown(("b", False, 0)) is None  # asked for
     assert shown(("c", True, 0)) is None  # its pod cannot be bound
@@ -248,3 +254,18 @@ def test_a_slice_is_overdue_some_time_after_it_is_whole_and_told_once() -> None:
     assert shown() is None
     assert shown(("a", True, 0)) == OVERDUE_SECONDS, "made once more"
     assert told == [(5 + OVERDUE_SECONDS, "a")]
+
+
+def test_while_kubelet_goes_on_asking_a_slice_is_overdue_later_but_not_for_ever() -> None:
+    overdue = Overdue()
+    clock, shown = overdue.clock, overdue.shown
+    assert shown(("a", True, 0)) == OVERDUE_SECONDS
+    while not overdue.told:
+        clock.at += OVERDUE_SECONDS / 2
+        overdue.slices.asked()
+        assert shown(("a", True, 0)) in {OVERDUE_SECONDS, OVERDUE_SECONDS / 2, None}
+    assert overdue.told == [(LONGEST_SECONDS, "a")]
+    assert shown(("b", True, 0)) == OVERDUE_SECONDS
+    clock.at += OVERDUE_SECONDS
+    assert shown(("b", True, 0)) is None, "it asks for nothing any more"
+    assert overdue.told[1:] == [(clock.at, "b")]

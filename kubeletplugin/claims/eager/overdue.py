@@ -18,11 +18,15 @@ OVERDUE_SECONDS = 0.5
 """Time from when a claim's slices are there, many times what it takes where nothing is busy. A pod
 that waits for other things takes longer, and its kubelet is told once for nothing."""
 
+LONGEST_SECONDS = 3.0
+"""The same while kubelet goes on asking for other claims, and may still come to this one."""
+
 
 class OverdueSlices:
     """Says of them in the status of their claim that nobody has asked for them, once.
 
-    ``expected``: a claim's pod may be bound by now, by its UID. Owned by one thread.
+    ``expected``: a claim's pod may be bound by now, by its UID. Owned by one thread, but for
+    ``asked``.
     """
 
     def __init__(
@@ -39,6 +43,11 @@ class OverdueSlices:
         self._clock = clock
         self._since: dict[str, float] = {}
         self._told: set[str] = set()
+        self._asked = float("-inf")
+
+    def asked(self) -> None:
+        """Kubelet got what it asked for, of any claim. Called by any thread."""
+        self._asked = self._clock.monotonic()
 
     def look(self) -> float | None:
         """Tell of what is overdue; seconds until more may be."""
@@ -48,7 +57,9 @@ class OverdueSlices:
         self._told &= waiting.keys()
         pauses = []
         for uid in waiting.keys() - self._told:
-            left = self._since[uid] + OVERDUE_SECONDS - now
+            since = self._since[uid]
+            due = min(max(since, self._asked) + OVERDUE_SECONDS, since + LONGEST_SECONDS)
+            left = due - now
             if left > 0:
                 pauses.append(left)
             else:
