@@ -12,6 +12,7 @@ from controller.keeping.nodeclasses import NodeClasses
 from controller.keeping.nodelabels import NodeLabels
 from controller.keeping.templatesync import TemplateSync
 from controller.lifecycle.allocation_writes import AllocationWrites
+from controller.lifecycle.claim_labels import ClaimLabels
 from controller.lifecycle.claimwrites import ClaimWrites
 from controller.lifecycle.cleanup import Ender
 from controller.lifecycle.failures.evictions import Evictions
@@ -24,7 +25,6 @@ from controller.lifecycle.nominations import Nominations
 from controller.lifecycle.partial_allocations import PartialAllocations
 from controller.lifecycle.reserving.cut_first import CutFirst
 from controller.lifecycle.reserving.reservation_writes import ReservationWrites
-from controller.lifecycle.scheduled_claims import ScheduledClaims
 from controller.lifecycle.upkeep import Upkeep
 from controller.queue.exclusions import Exclusions
 from controller.queue.failed_gpus import FailedGpus
@@ -230,7 +230,9 @@ def make_parts(  # noqa: PLR0913 - what they work on and with
             in_flight,
             ender=ender,
             failed_prepares=failed_prepares,
-            scheduled=ScheduledClaims(cluster, writers.claims, writes=writes),
+            labels=ClaimLabels(
+                cluster, writers.claims, writes=writes, last=lambda: allocations.last, now=now
+            ),
         ),
         decisions=decisions,
         failed_gpus=failed_gpus,

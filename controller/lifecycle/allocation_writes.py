@@ -25,11 +25,10 @@ from dra.pods.pods import Pod
 
 _log = logging.getLogger(__name__)
 
-LABELS_AT_ONCE = 60
+LABELS_AT_ONCE = 8
 LABEL_PAUSE_SECONDS = 0.1
-"""Pace of the writes that only name the node in a label. While pods come faster than that, what the
-API server does is worth more to those that wait than a slice which is made a little earlier. A node
-of eight GPUs takes 56 pods at once; without the label it cannot see that kubelet does not ask."""
+"""Pace of the writes that only name the node in a label and follow an allocation at once. While
+pods come faster than that, they are written later, by ``claim_labels``."""
 
 Done = Callable[[Exception | None], None]
 """Called when all was answered: with what went wrong, or None."""
@@ -56,6 +55,8 @@ class AllocationWrites:
         self._in_flight = in_flight
         self._gate = gate
         self._requests = AllocationRequests(writers, finalizer=cluster.finalizer, gate=gate)
+        self.last = float("-inf")
+        """The monotonic time at which the last allocation was begun to be written."""
         self._unknown: dict[str, AllocationWrite] = {}
         self._lifted: set[str] = set()
 
@@ -112,6 +113,7 @@ class AllocationWrites:
     def _send(self, pod: Pod, writes: list[AllocationWrite], done: Done, *, lifting: bool) -> None:
         for write in writes:
             self._cluster.begin_write(write.claim.ref, write.allocation(self._cluster.driver))
+            self.last = self._now()
 
         def answered(answer: WriteAnswer) -> None:
             self._take(pod, writes, answer)

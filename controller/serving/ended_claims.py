@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from controller.lifecycle.claim_labels import ClaimLabels
 from controller.lifecycle.cleanup import Ender
 from controller.lifecycle.failures.failed_prepare import FailedPrepares
-from controller.lifecycle.scheduled_claims import ScheduledClaims
 from controller.serving.agenda import Agenda
 from controller.writing.in_flight import InFlight
 from dra.common.resources import ObjectKey
@@ -20,20 +20,22 @@ class EndedClaims:
         *,
         ender: Ender,
         failed_prepares: FailedPrepares,
-        scheduled: ScheduledClaims,
+        labels: ClaimLabels,
     ) -> None:
         self._agenda = agenda
         self._in_flight = in_flight
         self._ender = ender
         self._failed_prepares = failed_prepares
-        self._scheduled = scheduled
+        self._labels = labels
 
     def look_at(self, key: ObjectKey) -> bool:
         """See whether a claim has ended, or is to be labelled; True when a write is under way."""
         if self._in_flight.is_about([key]):
             self._agenda.hold_up_claim(key)
-        elif not (self._failed_prepares.look_at(key) or self._scheduled.look_at(key)):
-            again = self._ender.look_at(key)
-            if again is not None:
+        elif not self._failed_prepares.look_at(key):
+            times = [self._labels.look_at(key)]
+            if not self._in_flight.is_about([key]):
+                times.append(self._ender.look_at(key))
+            for again in filter(None, times):
                 self._agenda.add_claim(key, at=again)
         return self._in_flight.is_about([key])

@@ -10,7 +10,9 @@ each watch that a burst ends them; then the rate is the median of several bursts
 In the row "controller" the API server puts the finalizer on claims, by the policy of the chart.
 In "own finalizer" the controller does that, as on Kubernetes before 1.36. The row "allocated
 before" is what the control plane itself can do: the claims are allocated before their pods are
-made, so nobody who allocates them can be faster.
+made, so nobody who allocates them can be faster. "One write a claim" are those allocations alone,
+without pods: what the control plane works for the one write that nobody who allocates can do
+without. Its rate is that of four threads.
 
 A rate says little where the machine does other work besides. Each row also has the effort of its
 bursts for each pod: CPU time of every process, how often kube-scheduler tried to place it, and
@@ -45,6 +47,10 @@ ENOUGH_SECONDS = 30.0
 """No further burst begins after bursts of this length together: they tell the rate well enough."""
 PER_POD = ("CPU ms", "writes", "attempts")
 """For each pod of a burst; CPU time of all processes, this one included."""
+HEADER = ("nodes", "qps", "bound", "pods/s", "x slowest", "p50 ms", "p90 ms", "cores", *PER_POD)
+CONTROLLER, GATED, OWN = "controller", "controller, gated", "own finalizer"
+BEFORE, WRITE, SCHEDULER = "allocated before", "one write a claim", "kube-scheduler"
+ROWS = (CONTROLLER, GATED, OWN, BEFORE, WRITE, SCHEDULER)
 LEAST = 0.05
 """Figures below are left out of the details."""
 WARM_UP_PODS = 100
@@ -111,6 +117,7 @@ class Row:
 @click.option("--bursts", default=3, show_default=True, help="The rate is that of the median.")
 @click.option("--single", default=20, show_default=True, help="Pods one at a time, per burst.")
 @click.option("--only-controller", is_flag=True, help="Leave kube-scheduler's devices out.")
+@click.option("--only", multiple=True, type=click.Choice(ROWS), help="A row; repeatable.")
 @click.option("--templates", is_flag=True, help="Claims made from templates, when pods are made.")
 @click.option(
     "--scheduler-qps",
@@ -128,6 +135,7 @@ def main(  # noqa: PLR0913 - one parameter per option
     bursts: int,
     single: int,
     only_controller: bool,
+    only: tuple[str, ...],
     templates: bool,
     limits: tuple[int, ...],
     product: str,
@@ -139,36 +147,53 @@ def main(  # noqa: PLR0913 - one parameter per option
         return
     shape = geometry(product)
     mix = dict(zip(sizes(shape), MIXES["uniform"], strict=True))
-    header = ("nodes", "qps", "bound", "pods/s", "x slowest", "p50 ms", "p90 ms", "cores", *PER_POD)
-    click.echo(f"{'allocated by':<18}" + "".join(f"{h:>10}" for h in header))
+    header = f"{'allocated by':<18}" + "".join(f"{name:>10}" for name in HEADER)
     for nodes, qps in itertools.product(sizes_ or (30, 100, 300), limits):
         load = Load(nodes, qps, pods, bursts, single, mix, templates)
         with running(binaries, shape, nodes=nodes, scheduler_qps=qps) as site:
-            rows = [*_controller(site, load)]
-            rows += [] if templates else [*_before(site, load)]
-            rows += [] if only_controller else [*_scheduler(site, load)]
-        slowest = min(row.rate for row in rows)
+            rows = []
+            wanted = _wanted(only, templates=templates, only_controller=only_controller)
+            for row in _rows(site, load, wanted):
+                click.echo(details(row))
+                rows.append(row)
+        click.echo(header)
         for row in rows:
-            click.echo(_text(row, load, slowest))
-        for row in rows:
-            click.echo(details(row))
+            click.echo(_text(row, load, min(row.rate for row in rows)))
 
 
-def _controller(site: Site, load: Load) -> Iterator[Row]:
-    with site.installed():
-        yield _measured("controller", site, load)
-        yield _measured("controller, gated", site, load, gated=True)
-    with site.controller():
-        yield _measured("own finalizer", site, load)
+def _wanted(only: tuple[str, ...], *, templates: bool, only_controller: bool) -> set[str]:
+    """Names of the rows."""
+    wanted = {*ROWS} & {*(only or ROWS)}
+    wanted -= {BEFORE, WRITE} if templates else set()
+    return wanted - ({SCHEDULER} if only_controller else set())
 
 
-def _before(site: Site, load: Load) -> Iterator[Row]:
-    yield _measured("allocated before", site, load, made=site.allocate)
+def _rows(site: Site, load: Load, wanted: set[str]) -> Iterator[Row]:
+    if wanted & {CONTROLLER, GATED}:
+        with site.installed():
+            if CONTROLLER in wanted:
+                yield _measured(CONTROLLER, site, load)
+            if GATED in wanted:
+                yield _measured(GATED, site, load, gated=True)
+    if OWN in wanted:
+        with site.controller():
+            yield _measured(OWN, site, load)
+    if BEFORE in wanted:
+        yield _measured(BEFORE, site, load, made=site.allocate)
+    if WRITE in wanted:
+        yield _written(site, load)
+    if SCHEDULER in wanted:
+        with site.scheduler():
+            yield _measured(SCHEDULER, site, load)
 
 
-def _scheduler(site: Site, load: Load) -> Iterator[Row]:
-    with site.scheduler():
-        yield _measured("kube-scheduler", site, load)
+def _written(site: Site, load: Load) -> Row:
+    with Bindings(
+        site.api, load.mix, templates=False, seed=load.nodes, effort=site.effort
+    ) as bindings:
+        bindings.writes(WARM_UP_PODS, site.allocate)
+        bindings.clear()
+        return Row(WRITE, [bindings.writes(load.pods, site.allocate)], [])
 
 
 def _measured(

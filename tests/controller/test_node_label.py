@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from controller.lifecycle.allocation_writes import LABEL_PAUSE_SECONDS, LABELS_AT_ONCE
+from controller.lifecycle.claim_labels import LATE_AT_ONCE, LATE_PAUSE_SECONDS, QUIET_SECONDS
 from dra.claims.node_label import label_of, node_label
-from dra.common.resources import RESOURCE_CLAIMS
+from dra.common.resources import PODS, RESOURCE_CLAIMS
 from dra.kube.errors import KubeError, UnavailableError
 from tests.controller.bench import Bench
 from tests.controller.objects import DRIVER, FINALIZER, claim, pod
@@ -57,6 +58,31 @@ def test_in_a_burst_few_get_one_as_the_write_would_keep_others_waiting() -> None
     bench.run(seconds=3.5 * LABEL_PAUSE_SECONDS)
     with_finalizers(bench, *(f"later-{number}" for number in range(10)))
     assert bench.api.writes.count(CLAIM) == LABELS_AT_ONCE + 3
+
+
+def test_the_others_get_theirs_once_the_burst_is_over_as_long_as_their_pods_wait() -> None:
+    bench = Bench(*(f"node-{n}" for n in range(4)), finalizer_at_creation=True)
+    names = [f"c{number:03}" for number in range(20)]
+    with_finalizers(bench, *names)
+    bench.run(seconds=QUIET_SECONDS - 0.1)
+    with_finalizers(bench, "one-more")
+    bench.run(seconds=0.2)
+    assert bench.api.writes.count(CLAIM) == LABELS_AT_ONCE + 1
+    running = bench.api.get(PODS, f"p-{names[-1]}")
+    spec = {**running["spec"], "nodeName": bench.node_of(names[-1])}
+    bench.pod({**running, "spec": spec, "status": {"phase": "Running"}})
+    bench.run(seconds=QUIET_SECONDS)
+    assert LATE_AT_ONCE < len(labelled(bench, *names)) < len(names)
+    for _ in range(5):
+        bench.run(seconds=LATE_PAUSE_SECONDS)
+    assert labelled(bench, *names) == names[:-1]
+
+
+def labelled(bench: Bench, *names: str) -> list[str]:
+    """The claims that name the node which they are allocated to."""
+    bodies = {name: bench.api.get(RESOURCE_CLAIMS, name) for name in names}
+    named = {n: b["metadata"].get("labels", {}).get(LABEL) for n, b in bodies.items()}
+    return [name for name in names if named[name] == bench.node_of(name)]
 
 
 def test_the_gate_is_lifted_before_it_is_written() -> None:

@@ -109,6 +109,14 @@ class Bindings:
         last = max(bound) if len(bound) == count else time.monotonic()
         return Burst(count, len(bound), last - started, self._effort() - before)
 
+    def writes(self, count: int, write: Callable[[str], object]) -> Burst:
+        """Do ``write`` to each of ``count`` claims that no pod has; they count as bound."""
+        named = self._draw_names(count)
+        self._each(lambda n: self._api.create(RESOURCE_CLAIMS, objects.claim(*n)), named)
+        before, started = self._effort(), time.monotonic()
+        self._each(lambda n: write(n[0]), named)
+        return Burst(count, count, time.monotonic() - started, self._effort() - before)
+
     def singly(self, count: int, *, gated: bool, limit_seconds: float) -> list[float]:
         """Seconds from the creation of a pod to its binding, one pod after the other."""
         times = []
@@ -139,9 +147,7 @@ class Bindings:
 
     def _prepare(self, count: int, *, gated: bool) -> list[Obj]:
         """Pods to create; their claims exist, or their templates do."""
-        weights = [*self._profiles.values()]
-        drawn = self._draw.choices([*self._profiles], weights, k=count)
-        named = [(f"bench-{next(self._numbers)}", profile) for profile in drawn]
+        named = self._draw_names(count)
         if self._templates:
             return [
                 objects.pod(name, gated=gated, resourceClaimTemplateName=_template(profile))
@@ -149,6 +155,12 @@ class Bindings:
             ]
         self._each(lambda n: self._make(*n), named)
         return [objects.pod(name, gated=gated, resourceClaimName=name) for name, _ in named]
+
+    def _draw_names(self, count: int) -> list[tuple[str, str]]:
+        """Names of claims to be made, each with its profile."""
+        weights = [*self._profiles.values()]
+        drawn = self._draw.choices([*self._profiles], weights, k=count)
+        return [(f"bench-{next(self._numbers)}", profile) for profile in drawn]
 
     def _make(self, name: str, profile: str) -> None:
         self._api.create(RESOURCE_CLAIMS, objects.claim(name, profile))
