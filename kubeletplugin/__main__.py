@@ -187,6 +187,13 @@ class _Program(click.Group):
     " memory; 1 gives such GPUs whole.",
 )
 @click.option(
+    "--slice-shares",
+    type=click.IntRange(min=1),
+    default=1,
+    help="How many claims of shares may have one slice at a time, each with a part of its memory;"
+    " 1 offers no shares of slices.",
+)
+@click.option(
     "--ignore-xids",
     default="",
     metavar="LIST|all",
@@ -257,6 +264,7 @@ def main(  # noqa: PLR0913 - the flags
     device_overhead: str,
     idle_seconds: float,
     gpu_shares: int,
+    slice_shares: int,
     ignore_xids: str,
     fatal_xids: str,
     mps_image: str,
@@ -315,6 +323,7 @@ def main(  # noqa: PLR0913 - the flags
         device_overhead=overhead,
         idle_seconds=idle_seconds,
         gpu_shares=gpu_shares,
+        slice_shares=slice_shares,
         xids=xids,
         library_directories=library_directories,
         cdi_hook=cdi_hook,

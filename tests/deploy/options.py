@@ -98,6 +98,7 @@ BY_VALUE: dict[str, dict[str, Given]] = {
         "--device-overhead": ("deviceOverhead", {"memory": "512Mi"}, "memory=512Mi"),
         "--idle-seconds": ("kubeletPlugin.idleSeconds", 60, 60.0),
         "--gpu-shares": ("kubeletPlugin.gpuShares", 4, 4),
+        "--slice-shares": ("kubeletPlugin.sliceShares", 4, 4),
         "--ignore-xids": ("kubeletPlugin.ignoreXids", [31, 94], "31,94"),
         "--fatal-xids": ("kubeletPlugin.fatalXids", [63], "63"),
         "--metrics-address": ("metrics.port", 9400, ":9400"),

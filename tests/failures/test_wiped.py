@@ -98,6 +98,22 @@ def test_what_a_gpu_lost_as_a_whole_is_made_again_with_a_new_spec(
     assert len(plant.site.machine.mutations()) == mutations
 
 
+def test_a_shared_slice_is_made_again_once_for_those_who_still_use_it(plant: Plant) -> None:
+    share = f"{DEVICE}-share"
+    refs = [plant.site.claim(f"claim-{number}", [share]) for number in range(3)]
+    assert not any(plant.prepare(ref).error for ref in refs)
+    plant.site.unreserve(refs[2])
+    made = len(plant.site.machine.mutations())
+    plant = reload(plant)
+    plant.tend()
+    assert [e.state for e in entries(plant.site)] == [State.PREPARED, State.PREPARED, State.LOST]
+    assert len(plant.site.machine.mutations()) == made + 2
+    for ref, left in zip(refs, (1, 0, 0), strict=True):
+        assert not plant.unprepare(ref).error
+        assert len(plant.site.machine.gpu(0).gpu_instances) == left
+    check_settled(plant.site, {})
+
+
 def test_what_somebody_destroyed_while_the_plugin_was_away_is_not_made_again(plant: Plant) -> None:
     ref, other = held(plant), held(plant, BESIDE)
     [gi] = [g for g in plant.site.machine.gpu(0).gpu_instances if g.start == 4]

@@ -156,8 +156,10 @@ def test_amounts_are_for_shares_of_slices_alone(sharing: Rig, case: str) -> None
 
 
 def test_a_node_that_shares_no_slices_says_so(sharing: Rig) -> None:
+    assert sharing.mignode()["status"]["gpus"][0]["sliceSharing"] == {"shares": 4}
     sharing.slice_shares = 1
     sharing.restart()
+    assert "sliceSharing" not in sharing.mignode()["status"]["gpus"][0]
     told = sharing.refused(share(sharing))
     assert "are not shared, and the claim was given a part of one" in told
     assert sharing.clean()
@@ -176,6 +178,8 @@ def test_hami_core_holds_a_share_of_a_slice_and_nothing_beside_it(
     for name in ("libvgpu.so", "ld.so.preload"):
         (rig.machine.host_root / "vgpu" / name).write_text("")
     rig.start()
+    offer = {"shares": 4, "enforcer": "hami-core"}
+    wait_for("offer", lambda: rig.mignode()["status"]["gpus"][0].get("sliceSharing") == offer)
     ref = share(rig, "4Gi")
     rig.prepared(ref)
     env = rig.spec(ref)["devices"][0]["containerEdits"]["env"]

@@ -68,6 +68,7 @@ def describe(
         unavailable=problem,
         reason=reason,
         sharing=_sharing(known, entries),
+        slice_sharing=known.slice_sharing if card.mig_enabled else None,
     )
 
 

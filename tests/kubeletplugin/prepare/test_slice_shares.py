@@ -10,10 +10,12 @@ from typing import Any
 import pytest
 
 import sim.nvml
+from dra.gpu.geometry import Occupant
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.shares import ANY_TENANT, Share, ShareOffer
 from kubeletplugin.claims.prepare.ready_entries import ready_entry
 from kubeletplugin.errors import BusyError
+from kubeletplugin.gpus.known_gpu import DeclaredLayout
 from kubeletplugin.gpus.ownership.belonging import Continuity
 from kubeletplugin.journal.entries import ARRIVING, HELD, LEAVING, Entry, State
 from kubeletplugin.nvml.errors import InUseError, NvmlError
@@ -252,6 +254,20 @@ def test_the_rest_of_a_shared_slice_is_used_again_in_its_namespace_alone(
     again = 1 if tenant == "default" else 2
     assert bench.calls().count(CREATE_GI) == again
     assert len(bench.journal.entries()) == 1
+
+
+def test_a_ready_slice_is_shared_and_ready_again_after_the_last(bench: Bench) -> None:
+    bench.unit.declare(DeclaredLayout("pairs", (Occupant(PLACE, 19),)))
+    made = bench.made("nobody", State.CI_DESTROYED, ci_id=None, mig_uuid="")
+    bench.destroy_compute_instances(made)
+    bench.journal.exchange(made, ready_entry(replace(made, layout=True)))
+    first, second = bench.sharing("a", "b")
+    assert (first.layout, second.layout, bench.slices_now()) == (True, True, [(4, 1)])
+    for entry in (first, second):
+        bench.removal.remove(entry, keep=True)
+    [ready] = bench.journal.entries()
+    assert (ready.ready, ready.device, bench.slices_now()) == (True, NAME, [(4, 0)])
+    assert CREATE_GI not in bench.calls()
 
 
 def test_a_ready_slice_is_nobodys_share(bench: Bench) -> None:
