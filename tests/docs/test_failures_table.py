@@ -26,7 +26,7 @@ CATALOGUE = [
     *numbered("C", 22),
     *numbered("D", 15),
     *numbered("E", 11),
-    *numbered("F", 17, "F1b", "F1c"),
+    *numbered("F", 23, "F1b", "F1c"),
     *numbered("G", 12),
     *numbered("H", 12, "H5b", "H5c", "H7b", "H7c", "H7d", "H7e", "H7f", "H7g"),
     *numbered("I-", 6),
