@@ -50,6 +50,7 @@ class Faults:
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / "faults.json"
+        self._name = str(self._path)
         self._counts = directory / "fault-counts.json"
         self._lock = directory / "faults.lock"
         self._mutex = Lock()
@@ -60,7 +61,7 @@ class Faults:
         """The rules that are in force."""
         with self._mutex:
             try:
-                stat = self._path.stat()
+                stat = os.stat(self._name)  # noqa: PTH116 - at each call of NVML; a Path takes longer
             except FileNotFoundError:
                 self._seen, self._rules = None, []
                 return self._rules

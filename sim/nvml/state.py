@@ -181,6 +181,7 @@ class Store:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self._path = directory / "state.json"
+        self._name = str(self._path)
         self._mutex = Lock()
         self._seen: tuple[int, int] | None = None
         self._state: MachineState | None = None
@@ -207,7 +208,7 @@ class Store:
             FileNotFoundError: the directory holds no machine.
         """
         with self._mutex:
-            stat = self._path.stat()
+            stat = os.stat(self._name)  # noqa: PTH116 - at each call of NVML; a Path takes longer
             mark = (stat.st_ino, stat.st_mtime_ns)
             if self._state is None or mark != self._seen:
                 self._state = msgspec.json.decode(self._path.read_bytes(), type=MachineState)

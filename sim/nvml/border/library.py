@@ -13,7 +13,7 @@ from sim.nvml.border.latencies import latency
 from sim.nvml.border.session import Session
 from sim.nvml.codes import ERROR_STRINGS, RefusedError, Return
 from sim.nvml.faults import crash, suffer
-from sim.nvml.state import Store
+from sim.nvml.state import MachineState
 
 Body = Callable[..., int | None]
 
@@ -58,13 +58,16 @@ class CFunction:
     def __call__(self, *arguments: Any) -> int:
         """Call, with the faults that are due, and return the nvmlReturn_t."""
         session, export = self._session, self._export
-        gpu = self._gpu(arguments)
+        state = session.store.read()
+        gpu = self._gpu(arguments, state)
         due = session.faults.due(export.name, gpu)
-        if seconds := latency(session.store.read().latencies, export.name):
+        if seconds := latency(state.latencies, export.name):
             time.sleep(seconds)
         try:
             done = suffer(session.faults, due)
-            code = int(Return.SUCCESS) if done else self._run(arguments, gpu)
+            if due or seconds:
+                state = session.store.read()
+            code = int(Return.SUCCESS) if done else self._run(arguments, state, gpu)
         except RefusedError as refused:
             code = refused.code
         session.log.record(
@@ -72,36 +75,29 @@ class CFunction:
             gpu=gpu[0] if gpu else "",
             code=code,
             mutation=export.mutation,
-            wanted=session.store.read().record_calls,
+            wanted=state.record_calls,
         )
         if any(rule.action == "crash-after" for rule in due):
             crash()
         return code
 
-    def _run(self, arguments: tuple[Any, ...], gpu: tuple[str, int] | None) -> int:
+    def _run(
+        self, arguments: tuple[Any, ...], state: MachineState, gpu: tuple[str, int] | None
+    ) -> int:
         if self._export.needs_init and self._session.references == 0:
             raise RefusedError(Return.UNINITIALIZED)
-        if gpu is not None:
-            state = self._session.store.read()
-            if self._session.is_lost(state, state.gpus[gpu[1]]):
-                raise RefusedError(Return.GPU_IS_LOST)
+        if gpu is not None and self._session.is_lost(state, state.gpus[gpu[1]]):
+            raise RefusedError(Return.GPU_IS_LOST)
         return self._export.body(self._session, *arguments) or int(Return.SUCCESS)
 
-    def _gpu(self, arguments: tuple[Any, ...]) -> tuple[str, int] | None:
+    def _gpu(self, arguments: tuple[Any, ...], state: MachineState) -> tuple[str, int] | None:
         if not self._export.on_handle or not arguments:
             return None
         try:
             uuid = self._session.target(arguments[0]).gpu
         except RefusedError:
             return None
-        return _uuid_and_index(self._session.store, uuid)
-
-
-def _uuid_and_index(store: Store, uuid: str) -> tuple[str, int] | None:
-    for index, gpu in enumerate(store.read().gpus):
-        if gpu.uuid == uuid:
-            return uuid, index
-    return None
+        return next(((uuid, at) for at, gpu in enumerate(state.gpus) if gpu.uuid == uuid), None)
 
 
 class SimulatedLibrary:
