@@ -1,10 +1,12 @@
 """What holds for all tests."""
 
+import functools
 import gc
 import os
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -68,3 +70,13 @@ def pytest_collection_finish() -> None:
     """Leave them out of each collection from now on: it would go through all of them."""
     gc.enable()
     gc.freeze()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def tables() -> Iterator[None]:
+    """The table of a geometry, the dear part of a cluster, is made once: it says what is so."""
+    from dra.allocator.scoring import geometry_index, moves
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(geometry_index, "MoveTable", functools.cache(moves.MoveTable))
+        yield

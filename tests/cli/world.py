@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -61,15 +62,17 @@ def _labels(component: str) -> dict[str, str]:
     return {"app.kubernetes.io/name": name, "app.kubernetes.io/component": component}
 
 
+_definition = functools.cache(mignode_definition)
+
+
 class World:
     """What a test puts into the cluster. Everything is gone after :meth:`close`."""
 
     def __init__(self, kubeconfig: Path) -> None:
         self.kubeconfig = kubeconfig
         self.api = KubeApi.connect(str(kubeconfig), user_agent="test")
-        crd = mignode_definition()
         for resource, body in (
-            (CUSTOM_RESOURCE_DEFINITIONS, crd),
+            (CUSTOM_RESOURCE_DEFINITIONS, _definition()),
             (NAMESPACES, {"metadata": {"name": NAMESPACE}}),
         ):
             try:
