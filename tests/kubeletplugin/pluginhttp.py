@@ -8,7 +8,7 @@ from typing import Any
 
 from dra.common.resources import Obj
 from dra.kube.client.http import HttpClient, Page
-from dra.kube.connect.configured import open_connection
+from dra.kube.connect.plain import open_plain
 from dra.kube.errors import KubeError, UnavailableError
 
 
@@ -19,7 +19,8 @@ class PluginHttp(HttpClient):
     """
 
     def __init__(self, kubeconfig: Path) -> None:
-        connection = open_connection(str(kubeconfig), pool_size=8)
+        connection = open_plain(str(kubeconfig), {}, pool_size=8)
+        assert connection is not None, "a server's kubeconfig without credentials is plain"
         super().__init__(connection, user_agent="tests/plugin", timeout_seconds=30.0)
         self.writes: list[tuple[str, str]] = []
         self.down = False
