@@ -119,11 +119,9 @@ def _room(view: GpuView) -> tuple[str, str]:
 
 def _segments(view: GpuView, width: int) -> Iterable[Segment]:
     slices = view.gpu.geometry.memory_slices if view.gpu.geometry else 1
-    drawn = set()
     for slot in (*view.slots, *view.ready):
-        if slot.placement is None or slot.placement in drawn:
+        if slot.placement is None:
             continue
-        drawn.add(slot.placement)
         room = slot.placement.size * (width // slices) - 1
         yield Segment(
             slot.placement,

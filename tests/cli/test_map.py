@@ -104,6 +104,7 @@ def test_a_shared_slice_is_drawn_once_and_names_its_sharers(world: World, mig: M
     world.hold("two", "node-a", "gpu-0-mig-1g10gb-15-4-share")
     world.hold("new", "node-a", "gpu-0-mig-1g10gb-15-4-share")
     world.hold("alone", "node-a", "gpu-0-mig-1g5gb-19-0")
+    world.hold("apart", "node-a", "gpu-0-mig-1g5gb-19-1-share")
     slices = tuple(_held(instance("1g.10gb", 4), ref(world, name)) for name in ("one", "two"))
     world.add_node("node-a", gpu(0, "node-a", instances=slices, slice_sharing=ShareOffer(4)))
     lines = mig("map").out.splitlines()
@@ -117,8 +118,9 @@ def test_a_shared_slice_is_drawn_once_and_names_its_sharers(world: World, mig: M
     ]
     (found,) = mig("map", "-o", "json").json["nodes"][0]["gpus"]
     assert found["sliceSharing"] == {"shares": 4, "limitsEnforcedBy": "none"}
-    assert found["freeMemoryMiB"] == 40960 * 5 // 8
-    assert [s.get("share", {}).get("memoryMiB") for s in found["slots"]] == [None, *[2464] * 3]
+    assert found["freeMemoryMiB"] == 40960 * 4 // 8
+    parts = [s.get("share", {}).get("memoryMiB") for s in found["slots"]]
+    assert parts == [None, 1216, 2464, 2464, 2464]
     told = mig("explain", "resourceclaim/one").out
     assert "a share of 1g.10gb at 4:2 of gpu-0 on node-a" in told
     assert "beside default/new, default/two" in told

@@ -10,15 +10,20 @@ import pytest
 from dra.allocator.allocate import Allocator
 from dra.common.resources import Obj
 from dra.gpu.geometry import Placement
+from dra.gpu.holdings import find_blocker
+from dra.gpu.mignode import to_mignode
+from dra.gpu.reservations import CAPABILITY
 from dra.gpu.shares import ShareOffer
 from tests.controller.bench import Bench
 from tests.controller.deciding import decide, devices, plan, problem, why
 from tests.controller.objects import (
     allocated,
     claim,
+    cluster,
     device_class,
     gpu,
     instance,
+    inventory,
     mignode,
     request,
     versioned,
@@ -172,12 +177,63 @@ def test_a_slice_is_shared_or_had_alone_never_both() -> None:
     assert devices(decide(known, claim("q", asking()))) == [last]
 
 
+def given(known: Any, name: str, device: str, node: str = "node-a") -> None:
+    known.set_claim(versioned(allocated(claim(name), node, device)))
+
+
 def test_selectors_that_do_not_look_at_the_type_are_given_no_part() -> None:
     known = with_gpus(shared())
     body = device_class("five", "device.attributes['mig.dra.dev'].profile == '1g.5gb'")
     known.set_class(versioned(body))
-    (found,) = devices(decide(known, claim("a", request("r", "five"))))
-    assert not found.endswith("-share")
+    given(known, "part", PART)
+    for start in range(1, 6):
+        given(known, f"s{start}", f"gpu-0-mig-1g5gb-19-{start}")
+    asked = claim("a", request("r", "five"))
+    assert devices(decide(known, asked)) == ["gpu-0-mig-1g5gb-19-6"]
+    given(known, "last", "gpu-0-mig-1g5gb-19-6")
+    assert "no room for 1g.5gb" in why(known, asked).message
+
+
+def test_a_place_that_one_claim_has_and_another_waits_for_is_not_joined() -> None:
+    known = with_gpus(shared())
+    given(known, "alone", PART.removesuffix("-share"))
+    given(known, "waits", PART)
+    (found,) = devices(decide(known, claim("a", asking())))
+    assert found != PART
+
+
+def test_nodes_that_differ_by_their_shares_alone_are_told_apart() -> None:
+    known = cluster("node-a", "node-b")
+    for name in ("node-a", "node-b"):
+        known.set_mignode(mignode(name, gpu(0, name, slice_sharing=ShareOffer(2))))
+        given(known, f"first-{name}", PART, name)
+    given(known, "second", PART, "node-a")
+    decision = decide(known, claim("a", asking()))
+    assert decision is not None
+    assert (decision.node, devices(decision)) == ("node-b", [PART])
+
+
+def test_shares_are_allocated_at_once_where_slices_would_be_made_first() -> None:
+    on = Bench("node-a")
+    told = replace(inventory("node-a", shared()), capabilities=(CAPABILITY,))
+    on.cluster.set_mignode(versioned(to_mignode(told)))
+    config = configured(preparation={"bindWhen": "made"})
+    assert place(on, "s", request(), config=config) == {}, "its slice is reserved"
+    assert place(on, "a", asking(), config=config)["device"].endswith("-share")
+
+
+@pytest.mark.parametrize(
+    ("device", "blocked"),
+    [
+        (PART, False),
+        (PART.removesuffix("-share"), True),
+        ("gpu-0-mig-2g10gb-14-0-share", True),
+        ("gpu-0-mig-1g5gb-19-1-share", False),
+    ],
+)
+def test_who_has_a_share_of_the_same_slice_is_not_in_the_way(device: str, *, blocked: bool) -> None:
+    node = inventory("node-a", shared(instances=(instance("1g.5gb", 0, uid="other"),)))
+    assert bool(find_blocker(device, "uid", node)) is blocked
 
 
 def test_where_slices_are_not_shared_there_is_no_share_to_have() -> None:
@@ -262,6 +318,17 @@ def test_who_waits_for_a_share_is_held_back_a_slice_that_somebody_has() -> None:
     (pick,) = planned.decision.picks
     assert (pick.placement, planned.blocked) == (Placement(6, 1), 1)
     assert pick.device.endswith("-share")
+
+
+def test_a_slice_for_a_share_is_held_back_where_the_fewest_have_to_end() -> None:
+    known = with_gpus(shared(0, 2))
+    for device in ("3g20gb-9-4", "1g5gb-19-0", "1g5gb-19-1"):
+        given(known, device, f"gpu-0-mig-{device}")
+    found = problem(known, claim("a", asking("15Gi")))
+    planned = plan(found, Allocator(known.fleet, known.hosts))
+    assert planned is not None
+    assert planned.blocked == 2
+    assert [p.device for p in planned.decision.picks] == ["gpu-0-mig-3g20gb-9-0-share"]
 
 
 def test_the_next_leader_counts_the_same_with_and_without_consumed_capacity() -> None:

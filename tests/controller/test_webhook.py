@@ -109,6 +109,8 @@ def test_a_file_of_node_classes_is_refused_with_the_words_of_the_node(tmp_path: 
         ({**GOOD, "placements": {}}, "config[0].opaque.parameters.placements: unknown field"),
         ({**GOOD, "kind": "VfioConfig"}, "not 'mig.dra.dev/v1alpha1' and 'VfioConfig'"),
         (TENANTS, "config[0].opaque.parameters.share.tenants: only a DeviceClass may say it"),
+        ({**GOOD, "share": {"tenants": "any"}}, "share.tenants: only a DeviceClass may say it"),
+        ({**GOOD, "share": {"memoryMiB": 0}}, "share.memoryMiB: Expected 'int' >= 1"),
     ],
 )
 def test_what_is_wrong_is_named(parameters: object, named: str) -> None:

@@ -147,7 +147,7 @@ class Candidates:
             for kind in kinds:
                 for offer in self._kinds.match_kind(expressions, kind).offers:
                     profile = offer.profile
-                    if profile is not None and not offer.shared:
+                    if profile is not None:
                         profile_offers = _ProfileOffers(
                             index, profile, offer.size, kind.offers.index(offer)
                         )

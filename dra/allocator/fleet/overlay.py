@@ -164,7 +164,7 @@ class _OverlaidCandidates:
                 continue
             situation = Situation(state.usage, state.instances, weights(index), state.idle)
             for offer in self._kinds.match_kind(expressions, kind).offers:
-                if offer.profile is None or offer.shared:
+                if offer.profile is None:
                     continue
                 rank = kind.offers.index(offer)
                 for move in index.table.moves(state.usage, offer.profile):
