@@ -1,0 +1,1 @@
+"""Kueue, the real one, beside the driver."""
