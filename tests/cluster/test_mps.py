@@ -56,9 +56,9 @@ def example() -> Obj:
     return claim
 
 
-def output(kubelet: KubeletNode, running: Obj) -> list[str] | None:
+def output(kubelet: KubeletNode, running: Obj, container: str = "main") -> list[str] | None:
     """Lines that SHOW printed, once all of them are there."""
-    lines = kubelet.log(running, "main").splitlines()
+    lines = kubelet.log(running, container).splitlines()
     return lines if lines and lines[-1] == "end" else None
 
 
@@ -129,6 +129,39 @@ def test_two_pods_are_clients_of_one_daemon_which_goes_before_their_slice(
     wait_for("the end of the daemon", lambda: daemons(api) == [], timeout=60)
     wait_for("the end of the slice", lambda: agreement.settle(context=driver.tails) == {})
     assert not pipe.exists()
+
+
+@pytest.mark.timeout(240)
+def test_of_a_claim_with_two_devices_the_container_of_one_is_the_client(
+    *,
+    agreement: Agreement,
+    api: Api,
+    kubelet: KubeletNode,
+    driver: Driver,
+    plugin: Process,
+    workload: Workload,
+    where: dict[str, Any],
+) -> None:
+    """As NVIDIA's sample gpu-test5: each container names a request of the claim."""
+    body = example()
+    devices = body["spec"]["devices"]
+    shared = devices["requests"][0]["name"]
+    assert devices["config"][0]["requests"] == [shared]
+    devices["requests"].append({"name": "own", "exactly": {"deviceClassName": "mig-1g.5gb"}})
+    made = workload.create(body)
+    commands = {name: ["sh", "-c", f"NAME={name}; {SHOW}"] for name in (shared, "own")}
+    claims = {"both": {"resourceClaimName": made["metadata"]["name"]}}
+    user = pod("user", commands, claims=claims, **where)
+    for container in user["spec"]["containers"]:
+        container["resources"]["claims"] = [{"name": "both", "request": container["name"]}]
+    workload.create(user)
+    running = workload.wait_for_phase("user", "Running", timeout=90)
+    lines = {n: wait_for(n, partial(output, kubelet, running, n)) for n in (shared, "own")}
+    assert {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=50", "control"} <= {*lines[shared]}
+    assert not {line for line in lines["own"] if "CUDA_MPS" in line or line == "control"}
+    api.delete("Pod", "user", grace=1)
+    wait_for("the end of the daemon", lambda: daemons(api) == [], timeout=60)
+    wait_for("the end of the slices", lambda: agreement.settle(context=driver.tails) == {})
 
 
 @pytest.mark.timeout(240)
