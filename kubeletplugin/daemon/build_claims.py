@@ -15,6 +15,7 @@ from kubeletplugin.claims.eager.claim_watch import ClaimWatch
 from kubeletplugin.claims.eager.eager_creation import EagerCreation
 from kubeletplugin.claims.eager.overdue import OverdueSlices
 from kubeletplugin.claims.eager.reservations import Reservations
+from kubeletplugin.claims.eager.watched_claims import WatchedClaims
 from kubeletplugin.claims.ending.claim_fate import ClaimFate, claim_fate
 from kubeletplugin.claims.ending.janitor import Janitor
 from kubeletplugin.claims.ending.release import Release
@@ -96,6 +97,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         driver, pool, seen = options.driver_name, options.pool, observer.claim_seen
         return reservations.fate(ref) or claim_fate(api, ref, driver=driver, pool=pool, seen=seen)
 
+    watched = WatchedClaims(SystemClock())
     reservations = Reservations(
         hardware,
         journal,
@@ -105,7 +107,12 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         on_change=common.changed,
     )
     prepare = _build_prepare(
-        common, gpus, reservations=reservations, know=statuses.know, doubt=doubt
+        common,
+        gpus,
+        reservations=reservations,
+        watched=watched,
+        know=statuses.know,
+        doubt=doubt,
     )
     tasks = ClaimTasks()
     failed = FailedClaims(on_change=common.changed)
@@ -234,7 +241,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         on_change=common.changed,
         on_other_files=janitor.check_soon,
     )
-    watch = _build_watch(common, reservations, awaited, eager)
+    watch = _build_watch(common, reservations, awaited, eager, watched)
     layouts = _build_layouts(common, gpus, prepare.removal)
     return ClaimParts(
         node, failed, tasks, eager, reservations, watch, recovery, rebuild, janitor, needs, layouts
@@ -260,7 +267,11 @@ def _build_layouts(common: Common, gpus: GpuParts, removal: Removal) -> Layouts:
 
 
 def _build_watch(
-    common: Common, reservations: Reservations, awaited: AwaitedClaims, eager: EagerCreation
+    common: Common,
+    reservations: Reservations,
+    awaited: AwaitedClaims,
+    eager: EagerCreation,
+    watched: WatchedClaims,
 ) -> ClaimWatch | None:
     """The watch of this node's claims, which the controller labels, where somebody listens."""
     options = common.options
@@ -273,14 +284,16 @@ def _build_watch(
         expect=reservations.heed,
         awaited=awaited,
         untold=partial(eager.expect, again=True),
+        told=watched.note,
     )
 
 
-def _build_prepare(
+def _build_prepare(  # noqa: PLR0913 - what it works with
     common: Common,
     gpus: GpuParts,
     *,
     reservations: Reservations,
+    watched: WatchedClaims,
     know: Callable[[Obj], None],
     doubt: Callable[[ClaimRef], None],
 ) -> _PrepareParts:
@@ -321,6 +334,7 @@ def _build_prepare(
         driver=options.driver_name,
         pool=options.pool,
         seen=common.telemetry.metrics.claim_seen,
+        watched=watched.take,
     )
     containers = ContainerCheck(
         common.api, journal, driver=options.driver_name, node=options.node_name

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from dra.claims.binding import awaited_devices, told_devices
-from dra.claims.claims import read_claim
+from dra.claims.claims import Claim, read_claim
 from dra.claims.node_label import label_of, node_label
 from dra.common.resources import RESOURCE_CLAIMS, Obj
 from dra.gpu.inventory import ClaimRef
@@ -24,8 +24,8 @@ class ClaimWatch:
     """Tells of each claim which devices of ``pool`` it is expected to use, and of none when none.
 
     ``awaited`` hears, before that, whether kube-scheduler waits for them, and ``untold``, after it,
-    that the claim's status does not say of them what that waits for. All are called in the thread
-    of the watch, and must not block.
+    that the claim's status does not say of them what that waits for. ``told`` hears of the claim
+    itself, first of all. All are called in the thread of the watch, and must not block.
     """
 
     def __init__(  # noqa: PLR0913 - which claims, and whom it tells
@@ -37,12 +37,14 @@ class ClaimWatch:
         expect: Callable[[ClaimRef, tuple[str, ...]], None],
         awaited: AwaitedClaims,
         untold: Callable[[ClaimRef, tuple[str, ...]], None],
+        told: Callable[[Claim], None] = lambda _: None,
     ) -> None:
         self._driver = driver
         self._pool = pool
         self._expect = expect
         self._awaited = awaited
         self._untold = untold
+        self._told = told
         self._reflector = Reflector(
             api,
             RESOURCE_CLAIMS,
@@ -64,6 +66,8 @@ class ClaimWatch:
         if obj is None:
             return
         claim = read_claim(obj)
+        if change.new is not None:
+            self._told(claim)
         devices = expected_devices(claim, driver=self._driver, pool=self._pool)
         names = tuple(d.device for d in devices) if change.new is not None else ()
         places = {"driver": self._driver, "pool": self._pool}

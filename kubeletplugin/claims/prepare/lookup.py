@@ -62,6 +62,17 @@ def read_devices(  # noqa: PLR0913 - what is read, and who else has use for it
     claim = read_claim(found)
     seen(claim)
     know(found)
+    devices = _given(claim, ref, driver=driver, pool=pool)
+    check(claim, devices)
+    return devices
+
+
+def _given(claim: Claim, ref: ClaimRef, *, driver: str, pool: str) -> tuple[AllocatedDevice, ...]:
+    """The devices that a claim was given for which ``ref`` was asked.
+
+    Raises:
+        ClaimError: as ``read_devices``.
+    """
     if claim.ref.uid != ref.uid:
         raise ClaimError(
             f"the claim was replaced by another of the same name (UID {claim.ref.uid}); "
@@ -70,9 +81,7 @@ def read_devices(  # noqa: PLR0913 - what is read, and who else has use for it
     if claim.allocation is None:
         raise ClaimError("the claim is not allocated; it was taken back, the pod is to wait")
     devices = _ours(claim.allocation, driver=driver, pool=pool)
-    devices = _with_sharing(claim.allocation, devices, driver)
-    check(claim, devices)
-    return devices
+    return _with_sharing(claim.allocation, devices, driver)
 
 
 def expected_devices(claim: Claim, *, driver: str, pool: str) -> tuple[AllocatedDevice, ...]:
@@ -82,22 +91,25 @@ def expected_devices(claim: Claim, *, driver: str, pool: str) -> tuple[Allocated
     return tuple(d for d in claim.allocation.of_driver(driver) if d.pool == pool)
 
 
-def read_expected_devices(
+def read_expected_devices(  # noqa: PLR0913 - what is read, and who else has it
     api: KubeApi,
     ref: ClaimRef,
     *,
     driver: str,
     pool: str,
     seen: Callable[[Claim], None] = lambda _: None,
+    watched: Callable[[ClaimRef], Claim | None] = lambda _: None,
 ) -> tuple[AllocatedDevice, ...]:
     """The same, of a claim for which kubelet has not asked yet.
+
+    ``watched`` gives a claim as it was a moment ago, or None; what it gives is not read.
 
     Raises:
         ClaimUnreadableError, ClaimError: as above; also if it will not ask.
     """
-    read: list[Claim] = []
-    devices = read_devices(api, ref, driver=driver, pool=pool, seen=read.append)
-    [claim] = read
+    _check_names(ref)
+    claim = watched(ref) or read_claim(_get(api, ref))
+    devices = _given(claim, ref, driver=driver, pool=pool)
     seen(claim)
     if not expected_devices(claim, driver=driver, pool=pool):
         raise ClaimError("no pod has reserved the claim, or it is being deleted")
