@@ -4,7 +4,8 @@ A real control plane, one kubelet with its container runtime, our controller, an
 over a compiled ``libnvidia-ml.so.1`` without hardware. Measured is the time from the request that
 creates a pod to its running, by a watch; pods with and without a claim take turns, so that both see
 the same machine. Claims are made from a template, as most are, the API server puts our finalizer on
-them, and kubelet reads them by the chart's role, as the chart has it from Kubernetes 1.36 on.
+them, and kubelet reads them by the chart's role, as the chart has it from Kubernetes 1.36 on. CDI
+specs are in memory, as below /run on nodes.
 Everything shares the machine's cores: the difference within one run counts.
 """
 
@@ -51,21 +52,16 @@ from sim.nvml.machine import GpuSpec, Machine
 _PRODUCT, _PROFILE, _GPUS, _EACH = "H100-80GB-HBM3", "1g.10gb", 4, 7
 BURSTS = (0, 200, 1000)
 """Milliseconds that making a GPU instance takes."""
+_MEMORY = "/dev/shm"  # noqa: S108 - as nodes have /var/run/cdi
 _MOST = {0: 1200.0, 200: 2000.0, 1000: 6000.0}
 _RIVAL = {0: "1,400 ms", 200: "5,000 ms", 1000: "102,000 ms"}
 
 
-def rows(  # noqa: PLR0913 - what is started, where, and how often
-    pods: PodStarts,
-    api: KubeApi,
-    place: Place,
-    *,
-    allocator: AllocatorKind,
-    count: int,
-    rounds: int,
+def rows(
+    pods: PodStarts, api: KubeApi, place: Place, *flags: str, count: int, rounds: int
 ) -> Iterator[Row]:
-    """The time that a claim adds to a pod, and to a burst of pods."""
-    flags = ("--driver-root", str(place.host_root), "--allocator", allocator.value)
+    """The time that a claim adds to a pod, and to a burst of pods; ``flags`` are the plugin's."""
+    flags = ("--driver-root", str(place.host_root), *flags)
     with pods.watched():
         for create_ms in BURSTS:
             now = replace(place, create_ms=create_ms)
@@ -147,8 +143,11 @@ def main(
         (root / name).mkdir()
     users = (credentials.node_user(NODE_NAME),)
     with (
+        tempfile.TemporaryDirectory(dir=_MEMORY) as memory,
         ControlPlane(binaries, root / "cp", users=users) as plane,
-        KubeletNode(binaries, plane, name=NODE_NAME, root=root / "n", shown=root / "s") as node,
+        KubeletNode(
+            binaries, plane, name=NODE_NAME, root=root / "n", shown=root / "s", cdi=Path(memory)
+        ) as node,
     ):
         kubeconfig = plane.kubeconfig(credentials.ADMIN)
         api = KubeApi.connect(str(kubeconfig), user_agent="bench", timeout_seconds=60)
@@ -171,7 +170,8 @@ def main(
             api.create(RESOURCE_CLAIM_TEMPLATES, _template())
             kind = AllocatorKind(allocator)
             pods = PodStarts(api, has_pods=node.has_pods)
-            found = [*rows(pods, api, place, allocator=kind, count=count, rounds=rounds)]
+            starts = ("--allocator", kind.value, "--cdi-root", str(node.cdi_root))
+            found = [*rows(pods, api, place, *starts, count=count, rounds=rounds)]
         api.close()
     shutil.rmtree(root)
     click.echo(rendered(found))

@@ -47,9 +47,10 @@ class KubeletNode:
             path names the node's cgroup too.
         shown: an existing directory; the node's processes and containers see `root` there, so
             that one DaemonSet fits all nodes.
+        cdi: directory of the CDI specs, below `root` unless given.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it runs, and where
         self,
         binaries: Binaries,
         control_plane: ControlPlane,
@@ -57,10 +58,11 @@ class KubeletNode:
         name: str,
         root: Path,
         shown: Path,
+        cdi: Path | None = None,
     ) -> None:
         self.name = name
         self.kubelet_root = root / "k"
-        self.cdi_root = root / "cdi"
+        self.cdi_root = cdi or root / "cdi"
         self.pod_logs = root / "pod-logs"
         self._root = root
         self._api = control_plane.api

@@ -9,7 +9,7 @@ from dra.gpu.inventory import ClaimRef
 from dra.kube.timing import Clock
 
 FRESH_SECONDS = 1.0
-"""What changes meanwhile the watch tells as well, and what was made for nothing is given back."""
+"""A change in that time is told by the watch too, and slices made for nothing are given back."""
 
 
 class WatchedClaims:
