@@ -33,15 +33,20 @@ class DeviceHealth:
 
 
 def device_health(entries: Iterable[Entry], gpus: Iterable[Gpu]) -> tuple[DeviceHealth, ...]:
-    """The health of every device that kubelet was told of, from what was last seen of its GPU."""
+    """The health of every device that kubelet was told of, from what was last seen of its GPU.
+
+    Kubelet knows devices by pool and name: one that several claims have is told of once, and is ill
+    if it is for any of them.
+    """
     by_uuid = {g.uuid: g for g in gpus}
-    found: list[DeviceHealth] = []
+    found: dict[tuple[str, str], str] = {}
     for entry in entries:
         if entry.state in HELD:
             problem = device_problem(entry, by_uuid.get(entry.gpu))
             message = problem.message if problem else ""
-            found.append(DeviceHealth(entry.pool, entry.device, message))
-    return tuple(found)
+            name = (entry.pool, entry.device)
+            found[name] = found.get(name) or message
+    return tuple(DeviceHealth(pool, device, problem) for (pool, device), problem in found.items())
 
 
 def device_problem(entry: Entry, gpu: Gpu | None) -> DeviceProblem | None:
