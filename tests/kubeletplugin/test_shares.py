@@ -134,7 +134,9 @@ def test_a_gpu_that_is_shared_no_more_keeps_its_claims_and_takes_no_others(shari
     sharing.prepared(share(sharing))
 
 
-def test_a_lost_journal_is_rebuilt_with_all_that_share(sharing: Rig) -> None:
+@pytest.mark.parametrize("gpu_shares", [4, 1])
+def test_a_lost_journal_is_rebuilt_with_all_that_share(sharing: Rig, gpu_shares: int) -> None:
+    """Also where the node offers no more shares since."""
     refs = [share(sharing, memory) for memory in ("1Gi", "2Gi")]
     for ref in refs:
         sharing.prepared(ref)
@@ -145,6 +147,7 @@ def test_a_lost_journal_is_rebuilt_with_all_that_share(sharing: Rig) -> None:
     for path in sharing.roots.state.glob("*"):
         if path.name.startswith("journal"):
             path.unlink()
+    sharing.gpu_shares = gpu_shares
     sharing.start()
     for ref in refs:
         sharing.prepared(ref)

@@ -91,7 +91,9 @@ def test_those_who_come_at_once_make_the_slice_once(sharing: Rig) -> None:
     assert sharing.clean()
 
 
-def test_a_lost_journal_is_rebuilt_with_all_that_share(sharing: Rig) -> None:
+@pytest.mark.parametrize("slice_shares", [4, 1])
+def test_a_lost_journal_is_rebuilt_with_all_that_share(sharing: Rig, slice_shares: int) -> None:
+    """Also where the node offers no more shares since."""
     refs = [share(sharing, memory) for memory in ("1Gi", "2Gi")]
     for ref in refs:
         sharing.prepared(ref)
@@ -99,6 +101,7 @@ def test_a_lost_journal_is_rebuilt_with_all_that_share(sharing: Rig) -> None:
     before = {e.key: (e.share, e.gi_id, e.mig_uuid) for e in sharing.journal()}
     sharing.stop()
     lose_journal(sharing)
+    sharing.slice_shares = slice_shares
     sharing.start()
     wait_for("the journal", lambda: len(sharing.journal()) == 2)
     for ref in refs:

@@ -15,12 +15,15 @@ from dra.gpu.names import (
     parse_device,
     profile_label,
 )
-from dra.gpu.shares import Share, share_of
+from dra.gpu.shares import Share, ShareOffer, share_of
 from kubeletplugin.claims.prepare.gpu_checks import check_mig
 from kubeletplugin.errors import DeviceError
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.journal.entries import Entry, MpsLimits, State
+
+_ONCE_OFFERED = ShareOffer(1)
+"""An offer that is no more: a share that does not say how large it is counts as all of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +71,12 @@ class Wanted:
         return replace(self.share, tenant=claim.namespace)
 
 
-def resolve(device: AllocatedDevice, hardware: Hardware) -> tuple[GpuUnit, Wanted]:
+def resolve(
+    device: AllocatedDevice, hardware: Hardware, *, is_there: bool = False
+) -> tuple[GpuUnit, Wanted]:
     """The GPU, profile and placement that an allocated device's name stands for.
+
+    What ``is_there`` already may be a share where the node offers none any more.
 
     Raises:
         DeviceError: the name does not parse, or this node has or offers no such thing.
@@ -93,7 +100,7 @@ def resolve(device: AllocatedDevice, hardware: Hardware) -> tuple[GpuUnit, Wante
         if gpu.unhealthy:
             raise DeviceError(f"{gpu} is not healthy: {gpu.unhealthy}")
         interval = device.sharing.interval
-        share = _share(device, unit)
+        share = _share(device, unit, is_there=is_there)
         return unit, Wanted(
             device.device,
             device.pool,
@@ -104,15 +111,16 @@ def resolve(device: AllocatedDevice, hardware: Hardware) -> tuple[GpuUnit, Wante
             share_id=device.share_id,
             mps=mps_limits(device, share),
         )
-    return unit, _slice(device, parsed, unit)
+    return unit, _slice(device, parsed, unit, is_there=is_there)
 
 
-def _share(device: AllocatedDevice, unit: GpuUnit) -> Share | None:
+def _share(device: AllocatedDevice, unit: GpuUnit, *, is_there: bool) -> Share | None:
     """Share of a GPU that several claims may have, still without its namespace."""
-    gpu = unit.known
-    if gpu.sharing is not None:
-        return share_of(device.ask, gpu.sharing, gpu.card.memory_mib, namespace="")
-    if device.share_id or device.ask.stated:
+    gpu, is_part = unit.known, bool(device.share_id) or device.ask.stated
+    offer = gpu.sharing or (_ONCE_OFFERED if is_there and is_part else None)
+    if offer is not None:
+        return share_of(device.ask, offer, gpu.card.memory_mib, namespace="")
+    if is_part:
         raise DeviceError(
             f"{gpu} is not shared, and the claim was given a part of it; have the node share its "
             "GPUs again, or delete the pod"
@@ -120,7 +128,7 @@ def _share(device: AllocatedDevice, unit: GpuUnit) -> Share | None:
     return None
 
 
-def _slice(device: AllocatedDevice, parsed: MigDevice, unit: GpuUnit) -> Wanted:
+def _slice(device: AllocatedDevice, parsed: MigDevice, unit: GpuUnit, *, is_there: bool) -> Wanted:
     gpu = unit.known
     check_mig(gpu)
     profiles = gpu.geometry.profiles if gpu.geometry else ()
@@ -140,7 +148,9 @@ def _slice(device: AllocatedDevice, parsed: MigDevice, unit: GpuUnit) -> Wanted:
             f"{profile.name} on {unit.name} cannot start at memory slice {parsed.start}; "
             f"it can at: {starts}{why}"
         )
-    share = _share_of_slice(device, unit, profile) if parsed.shared else None
+    share = None
+    if parsed.shared:
+        share = _share_of_slice(device, unit, profile, is_there=is_there)
     return Wanted(
         device.device,
         device.pool,
@@ -155,9 +165,11 @@ def _slice(device: AllocatedDevice, parsed: MigDevice, unit: GpuUnit) -> Wanted:
     )
 
 
-def _share_of_slice(device: AllocatedDevice, unit: GpuUnit, profile: Profile) -> Share:
+def _share_of_slice(
+    device: AllocatedDevice, unit: GpuUnit, profile: Profile, *, is_there: bool
+) -> Share:
     """Share of a slice that several claims may have, still without its namespace."""
-    offer = unit.known.slice_sharing
+    offer = unit.known.slice_sharing or (_ONCE_OFFERED if is_there else None)
     if offer is None:
         raise DeviceError(
             f"slices of {unit.known} are not shared, and the claim was given a part of one; have "

@@ -137,7 +137,7 @@ class Rebuild:
             HostError: the journal cannot be written.
         """
         try:
-            unit, wanted = resolve(given.device, self._hardware)
+            unit, wanted = resolve(given.device, self._hardware, is_there=True)
         except ModeError:
             return  # without MIG mode there are no instances
         intent = wanted.entry(given.claim, boot_id=self._hardware.boot_id, total=given.total)
