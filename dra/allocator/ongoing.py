@@ -24,9 +24,9 @@ from dra.allocator.scoring.score import Cost
 from dra.allocator.search.budget import Budget
 from dra.allocator.search.rooms import Rooms
 from dra.allocator.search.search import Search
-from dra.allocator.search.wanted import single_request
+from dra.allocator.search.wanted import selects_shares, single_request
 from dra.claims.requests.alternatives import choices
-from dra.claims.requests.wants import ClaimWants
+from dra.claims.requests.wants import ClaimWants, Want
 
 MANY = 64
 """After this many misfits, only the nodes where the pod fits are searched."""
@@ -89,7 +89,7 @@ class OngoingDecision:
                 return Outcome(None, GivenUp(budget.used, budget.too_hard, untried=True))
             budget.used += 1
             request = single_request(claims, self._places.fleet.kinds)
-            if request is not None and self._goes_by_candidates(request, claims):
+            if request is not None and self._goes_by_candidates(request.want):
                 decision = yield from self._decide_single(request, claims)
             elif claims is problem.claims:
                 decision = yield from self._decide_jointly(self._search_for(claims))
@@ -107,12 +107,12 @@ class OngoingDecision:
             return Outcome(None, GivenUp(budget.used, budget.too_hard, untried=untried))
         return Outcome(None)
 
-    def _goes_by_candidates(self, request: OpenRequest, claims: Sequence[ClaimWants]) -> bool:
+    def _goes_by_candidates(self, want: Want) -> bool:
         """True if the first candidate is the best: on any node, and not shared."""
-        if request.want.nodes.policy != "none":
+        if want.nodes.policy != "none":
             return False
-        shared = self._places.fleet.candidates.shared
-        return not shared or not self._search_for(claims).wants_shares()
+        fleet = self._places.fleet
+        return not fleet.candidates.shared or not selects_shares(want.expressions, fleet.kinds)
 
     def _search_for(self, claims: Sequence[ClaimWants]) -> Search:
         fleet = self._places.fleet

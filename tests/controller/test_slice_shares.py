@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from dra.allocator.allocate import Allocator
 from dra.common.resources import Obj
@@ -31,6 +33,7 @@ from tests.controller.objects import (
 )
 from tests.controller.test_shares import place
 
+EXAMPLE = Path(__file__).parents[2] / "docs/examples/slice-shares.yaml"
 SHARE = "mig-share.dra.dev"
 PART = "gpu-0-mig-1g5gb-19-0-share"
 
@@ -105,6 +108,23 @@ def test_a_share_joins_where_amounts_suffice_else_begins_the_smallest_that_does(
     found = place(on, "c", asking(*asked))["device"]
     assert found.startswith(f"gpu-0-mig-{profile}-")
     assert (found in before) is joins
+
+
+def test_the_pods_of_the_example_share_a_slice() -> None:
+    on = bench()
+    asked = {
+        body["metadata"]["name"]: body["spec"]["spec"]["devices"]["requests"][0]
+        for body in yaml.safe_load_all(EXAMPLE.read_text())
+        if body["kind"] == "ResourceClaimTemplate"
+    }
+    found = [place(on, name, body) for name, body in sorted(asked.items())]
+    (device,) = {each["device"] for each in found}
+    assert device.startswith("gpu-0-mig-1g10gb-")
+    consumed = [each["consumedCapacity"] for each in found]
+    assert [(c["memory"], c["cores"]) for c in consumed] == [
+        ("6000Mi", "60"),
+        (f"{9856 // 4}Mi", "0"),
+    ]
 
 
 def test_what_has_no_room_is_told_by_slice_and_limit() -> None:

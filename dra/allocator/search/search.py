@@ -91,10 +91,6 @@ class Search:
     def _everything(self) -> bool:
         return any(kind.everything for kind in self.types)
 
-    def wants_shares(self) -> bool:
-        """True if a device is wanted that several claims may have."""
-        return self.fleet.candidates.shared > 0 and any(kind.uid for kind in self.types)
-
     @cached_property
     def _gpu_options(self) -> GpuOptions:
         idle, namespace = self.fleet.candidates.has_idle, self.namespace

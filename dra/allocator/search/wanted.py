@@ -44,6 +44,11 @@ def single_request(claims: Sequence[ClaimWants], kinds: Kinds) -> OpenRequest | 
     return OpenRequest(claim.claim.ref, want)
 
 
+def selects_shares(expressions: tuple[str, ...], kinds: Kinds) -> bool:
+    """True if they, which tell no GPUs of a kind apart, select what several claims may have."""
+    return _of_shares(kinds.selected(expressions))
+
+
 def _of_shares(selected: Hashable) -> bool:
     """True if ``selected``, the offers of each kind, has a device that several claims may have."""
     kinds = selected if isinstance(selected, Iterable) else ()
