@@ -119,23 +119,28 @@ def _room(view: GpuView) -> tuple[str, str]:
 
 def _segments(view: GpuView, width: int) -> Iterable[Segment]:
     slices = view.gpu.geometry.memory_slices if view.gpu.geometry else 1
+    drawn = set()
     for slot in (*view.slots, *view.ready):
-        if slot.placement is None:
+        if slot.placement is None or slot.placement in drawn:
             continue
+        drawn.add(slot.placement)
         room = slot.placement.size * (width // slices) - 1
         yield Segment(
             slot.placement,
             _label(slot, room),
-            _sharers(view, slot.placement) or _fitting(slot, room),
+            _sharers(view, slot.placement, room) or _fitting(slot, room),
             color_of(slot.state, compute_slices(view.gpu, slot.profile_id)),
         )
 
 
-def _sharers(view: GpuView, placement: Placement) -> str:
+def _sharers(view: GpuView, placement: Placement, room: int) -> str:
     """``2 of 4 shares`` of a slice that several claims may have; empty of any other."""
     count = sum(s.placement == placement and s.share is not None for s in view.slots)
     sharing = view.gpu.slice_sharing
-    return f"{count} of {sharing.shares} shares" if count and sharing is not None else ""
+    if not count or sharing is None:
+        return ""
+    told = f"{count} of {sharing.shares}"
+    return f"{told} shares" if len(f"{told} shares") <= room else told
 
 
 def _label(slot: Slot, room: int) -> str:
