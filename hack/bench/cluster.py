@@ -4,8 +4,9 @@ Our controller, as a process, against kube-scheduler with partitionable devices,
 same nodes: pods made in one burst until all are bound, and one at a time. The nodes have eight
 simulated A100 each and no kubelet. Everything shares the machine, so compare the rows of one run.
 
-Each row is warmed up by a burst that is not counted, because a new API server keeps so little of
-each watch that a burst ends them; then the rate is the median of several bursts.
+Each burst follows one that is not counted, because a new API server keeps so little of each watch
+that a burst ends them, and a new controller knows no selector yet. Rows take turns, as the machine
+may do other work at times; the rate is the median of several rounds.
 
 In the row "controller" the API server puts the finalizer on claims, by the policy of the chart.
 In "own finalizer" the controller does that, as on Kubernetes before 1.36. The row "allocated
@@ -43,8 +44,6 @@ from hack.cluster.binaries import CONTROL_PLANE, find_binaries
 
 SECONDS = 60.0
 """Bound on a burst, and duration of the steady part; seconds."""
-ENOUGH_SECONDS = 30.0
-"""No further burst begins after bursts of this length together: they tell the rate well enough."""
 PER_POD = ("CPU ms", "writes", "attempts")
 """For each pod of a burst; CPU time of all processes, this one included."""
 HEADER = ("nodes", "qps", "bound", "pods/s", "x slowest", "p50 ms", "p90 ms", "cores", *PER_POD)
@@ -114,7 +113,7 @@ class Row:
 @click.command()
 @click.option("--nodes", "sizes_", multiple=True, type=int, help="Nodes of eight GPUs; repeatable.")
 @click.option("--pods", default=300, show_default=True, help="Pods in a burst.")
-@click.option("--bursts", default=3, show_default=True, help="The rate is that of the median.")
+@click.option("--bursts", default=3, show_default=True, help="Rounds: the rate is the median's.")
 @click.option("--single", default=20, show_default=True, help="Pods one at a time, per burst.")
 @click.option("--only-controller", is_flag=True, help="Leave kube-scheduler's devices out.")
 @click.option("--only", multiple=True, type=click.Choice(ROWS), help="A row; repeatable.")
@@ -151,11 +150,10 @@ def main(  # noqa: PLR0913 - one parameter per option
     for nodes, qps in itertools.product(sizes_ or (30, 100, 300), limits):
         load = Load(nodes, qps, pods, bursts, single, mix, templates)
         with running(binaries, shape, nodes=nodes, scheduler_qps=qps) as site:
-            rows = []
             wanted = _wanted(only, templates=templates, only_controller=only_controller)
-            for row in _rows(site, load, wanted):
-                click.echo(details(row))
-                rows.append(row)
+            rows = _rounds(site, load, wanted)
+        for row in rows:
+            click.echo(details(row))
         click.echo(header)
         for row in rows:
             click.echo(_text(row, load, min(row.rate for row in rows)))
@@ -166,6 +164,18 @@ def _wanted(only: tuple[str, ...], *, templates: bool, only_controller: bool) ->
     wanted = {*ROWS} & {*(only or ROWS)}
     wanted -= {BEFORE, WRITE} if templates else set()
     return wanted - ({SCHEDULER} if only_controller else set())
+
+
+def _rounds(site: Site, load: Load, wanted: set[str]) -> list[Row]:
+    """Rows with a burst of each round."""
+    rows: dict[str, Row] = {}
+    for number in range(load.bursts):
+        for row in _rows(site, load, wanted):
+            known = rows.setdefault(row.who, Row(row.who, [], []))
+            known.bursts.extend(row.bursts)
+            known.times.extend(row.times)
+            click.echo(f"round {number + 1}, {row.who}: {row.rate:.1f} pods/s", err=True)
+    return [*rows.values()]
 
 
 def _rows(site: Site, load: Load, wanted: set[str]) -> Iterator[Row]:
@@ -214,14 +224,10 @@ def _measured(
     ) as bindings:
         bindings.burst(WARM_UP_PODS, gated=gated, limit_seconds=WARM_UP_SECONDS)
         bindings.clear()
-        bursts: list[Burst] = []
-        times: list[float] = []
-        while len(bursts) < load.bursts and sum(b.seconds for b in bursts) < ENOUGH_SECONDS:
-            times += bindings.singly(load.single, gated=gated, limit_seconds=SECONDS)
-            bindings.clear()
-            bursts.append(bindings.burst(load.pods, gated=gated, limit_seconds=SECONDS))
-            bindings.clear()
-    return Row(who, bursts, times)
+        times = bindings.singly(load.single, gated=gated, limit_seconds=SECONDS)
+        bindings.clear()
+        burst = bindings.burst(load.pods, gated=gated, limit_seconds=SECONDS)
+    return Row(who, [burst], times)
 
 
 def _text(row: Row, load: Load, slowest: float) -> str:
@@ -234,7 +240,7 @@ def _text(row: Row, load: Load, slowest: float) -> str:
 
 
 def details(row: Row) -> str:
-    """CPU time by process, attempts by result and writes by what was written, for each pod."""
+    """Moments of bursts; CPU time by process, attempts and writes by what they were, for a pod."""
     cpu, writes, attempts = (
         ", ".join(
             f"{name} {scale * figure / row.pods:.2f}"
@@ -243,7 +249,18 @@ def details(row: Row) -> str:
         )
         for figures, scale in zip(_figures(row.effort), (1000, 1, 1), strict=True)
     )
-    return f"{row.who}, a pod: CPU ms {cpu}; writes {writes}; attempts {attempts}"
+    bound = "; ".join(_moments(burst) for burst in row.bursts if burst.moments)
+    return (
+        f"{row.who}: bound {bound}\n"
+        f"{row.who}, a pod: CPU ms {cpu}; writes {writes}; attempts {attempts}"
+    )
+
+
+def _moments(burst: Burst) -> str:
+    """Seconds after which half, nine tenths, all but one in fifty and all were bound."""
+    found = burst.moments
+    shares = (found[int(share * (len(found) - 1))] for share in (0.5, 0.9, 0.98, 1.0))
+    return "after " + " / ".join(f"{seconds:.2f}" for seconds in shares) + " s"
 
 
 def _figures(effort: Effort) -> tuple[Figures, Figures, Figures]:

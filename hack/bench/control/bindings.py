@@ -25,13 +25,14 @@ CREATORS = 4
 class Burst:
     """``bound`` of ``pods`` were bound within ``seconds`` from the first creation to the last.
 
-    ``effort`` is what was done until then.
+    ``effort`` is what was done until then, ``moments`` when each was bound, in seconds.
     """
 
     pods: int
     bound: int
     seconds: float
     effort: Effort
+    moments: tuple[float, ...] = ()
 
     @property
     def rate(self) -> float:
@@ -107,7 +108,8 @@ class Bindings:
             bound = [self._bound[name] for name in names if name in self._bound]
         # Of an unfinished burst the whole time counts, that of the pods still waiting included.
         last = max(bound) if len(bound) == count else time.monotonic()
-        return Burst(count, len(bound), last - started, self._effort() - before)
+        moments = tuple(sorted(moment - started for moment in bound))
+        return Burst(count, len(bound), last - started, self._effort() - before, moments)
 
     def writes(self, count: int, write: Callable[[str], object]) -> Burst:
         """Do ``write`` to each of ``count`` claims that no pod has; they count as bound."""
