@@ -63,8 +63,7 @@ class Backoff:
         self._first = first
         self._limit = limit
         self._jitter = jitter
-        # A generator weighs 2.5 KB, too much for each of many exact delays.
-        self._rng = rng or (random.Random() if jitter else None)  # noqa: S311 - no secret
+        self._rng = rng
         self.failures = 0
 
     def reset(self) -> None:
@@ -76,7 +75,10 @@ class Backoff:
         # The exponent is bounded, so that years of failures do not overflow.
         delay = min(self._limit, self._first * 2.0 ** min(self.failures, 32))
         self.failures += 1
-        if self._rng is not None:
+        if self._jitter:
+            if self._rng is None:
+                # Only now: one weighs 2.5 KB and is seeded, and most users never fail.
+                self._rng = random.Random()  # noqa: S311 - no secret
             delay = self._rng.uniform(delay * (1 - self._jitter), delay)
         return max(at_least or 0.0, delay)
 

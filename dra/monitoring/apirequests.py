@@ -28,12 +28,19 @@ class ApiRequests:
             registry=registry,
             buckets=_SECONDS,
         )
+        self._found: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
 
     def __call__(self, exchange: Exchange) -> None:
         """One request has ended."""
-        code = str(exchange.status) if exchange.status else "none"
-        self._count.labels(exchange.method, resource_of(exchange.path), code).inc()
-        self._seconds.labels(exchange.method).observe(exchange.seconds)
+        method, resource = exchange.method, resource_of(exchange.path)
+        found = self._found.get((method, resource, exchange.status))
+        if found is None:
+            code = str(exchange.status) if exchange.status else "none"
+            found = self._count.labels(method, resource, code), self._seconds.labels(method)
+            self._found[method, resource, exchange.status] = found
+        count, seconds = found
+        count.inc()
+        seconds.observe(exchange.seconds)
 
 
 def resource_of(path: str) -> str:

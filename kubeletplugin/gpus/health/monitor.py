@@ -151,7 +151,7 @@ class HealthMonitor:
                 self._reports.report_node(NodeReason.RECOVERED, f"healthy again: {problem.message}")
             marked = self._mark_gpus()
             self._health_reports.tell_gpus(seen)
-            told = self._health_reports.tell_devices(self.gpus())
+            told = self._health_reports.tell_devices(map(self._gpu_problems.shown, seen))
             if healed or told or marked:
                 self._on_change()
 
@@ -174,9 +174,10 @@ class HealthMonitor:
     def _follow(self) -> None:
         """A watch for each GPU of the node."""
         units = self._hardware.units()
-        for uuid in {u.uuid for u in units if u.known.let_go} & self._watches.keys():
+        let_go = {u.uuid for u in units if u.known.let_go}
+        for uuid in let_go & self._watches.keys():
             self._watches.pop(uuid).stop()
-        present = {u.uuid for u in units if not u.known.let_go} if self._ready() else set()
+        present = {u.uuid for u in units} - let_go if self._ready() else set()
         for uuid in present - self._watches.keys():
             self._watches[uuid] = XidWatch(
                 self._hardware.session,
