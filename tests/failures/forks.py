@@ -111,11 +111,20 @@ if __name__ == "__main__":
     import importlib
     import logging
 
+    import msgspec
+
+    from api.mignode import MigNodeSpec, MigNodeStatus
+    from sim.nvml.products import Product
+    from sim.nvml.state import MachineState
+
     # Loaded once, not in every child: the last two are what grpc loads once there is a server.
     for module in ("tests.failures.scenarios", "grpc._server", "grpc._interceptor"):
         importlib.import_module(module)
+    for kind in (MigNodeSpec, MigNodeStatus, MachineState, Product):
+        msgspec.json.Decoder(kind)  # the first for a kind looks through all that it is made of
     logging.disable(logging.CRITICAL)
-    # Else the first collection in each child copies all pages of what is loaded here.
+    # A collection in a child copies the pages of what is loaded here, and no child lives long.
     gc.collect()
     gc.freeze()
+    gc.disable()
     serve(sys.stdin.buffer, sys.stdout.buffer)
