@@ -11,9 +11,9 @@ may do other work at times; the rate is the median of several rounds.
 In the row "controller" the API server puts the finalizer on claims, by the policy of the chart.
 In "own finalizer" the controller does that, as on Kubernetes before 1.36. The row "allocated
 before" is what the control plane itself can do: the claims are allocated before their pods are
-made, so nobody who allocates them can be faster. "One write a claim" are those allocations alone,
-without pods: what the control plane works for the one write that nobody who allocates can do
-without. Its rate is that of four threads.
+made, and kube-scheduler reserves them, which the controller does with the allocation. "One write a
+claim" are those allocations alone, without pods: what the control plane works for the one write
+that nobody who allocates can do without. Its rate is that of four threads.
 
 A rate says little where the machine does other work besides. Each row also has the effort of its
 bursts for each pod: CPU time of every process, how often kube-scheduler tried to place it, and
