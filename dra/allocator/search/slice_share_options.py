@@ -129,6 +129,7 @@ class _Sets:
             share = self._state.share(kind.ask, self._wants.namespace, offer.profile)
             if offer.profile is None or not offer.shared or share is None:
                 continue
+            self._budget.spend(1)
             uid = kind.uid if kind.uid in self._several else ""
             wanted = _Wanted(index, share, offer, offer.profile, uid)
             yield from self._joining(wanted, room, option)
@@ -145,10 +146,11 @@ class _Sets:
         if values is None:
             return
         for part in room.parts:
-            full = self._state.why_slice_full(wanted.share, wanted.profile, part.held)
-            if part.profile_id != wanted.profile.id or full or wanted.uid in part.uids:
+            if part.profile_id != wanted.profile.id or wanted.uid in part.uids:
                 continue
             self._budget.spend(1)
+            if self._state.why_slice_full(wanted.share, wanted.profile, part.held):
+                continue
             device = ChosenDevice(wanted.index, wanted.offer, part.placement)
             take = tuple(n + (i == wanted.index) for i, n in enumerate(option.take))
             cost = add(option.cost, (self._price(wanted, part.held),))
