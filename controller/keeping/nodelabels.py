@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from controller.cluster.cluster import Cluster
 from controller.cluster.effects import Effects
+from controller.keeping.gpu_labels import DISCOVERED, node_labels, state_labels
 from controller.writing.object_writer import ObjectWriter
-from dra.gpu.node_labels import DISCOVERED, node_labels, state_labels
 from dra.kube.errors import ConflictError, KubeError
 from dra.kube.timing import Backoff
 

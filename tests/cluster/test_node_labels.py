@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from controller.cluster.cluster import Cluster
+from controller.keeping.gpu_labels import DISCOVERED
 from controller.keeping.nodelabels import NodeLabels
 from controller.writing.writers import make_writers
 from dra.cel.kinds.kinds import Kinds
 from dra.common.resources import Obj
-from dra.gpu.node_labels import DISCOVERED
 from dra.kube.client.transport import KubeApi
 from hack.cluster.api import Api, ApiError
 from hack.cluster.binaries import Binaries

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from controller.keeping.gpu_labels import node_labels, state_labels
 from dra.gpu.inventory import AllocatorKind, Gpu, GpuLayout, NodeMode
 from dra.gpu.layouts.placing import place
-from dra.gpu.node_labels import node_labels, state_labels
 from dra.resourceslices.partitions import offered
 from tests.controller.bench import Bench
 from tests.controller.objects import claim, gpu, inventory, mignode, pod, request

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from dra.gpu.node_labels import node_labels
+from controller.keeping.gpu_labels import node_labels
 from tests.controller.objects import gpu, inventory
 
 VALUE = re.compile(r"([A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?)?")
