@@ -23,6 +23,7 @@ from dra.resourceslices.partitions import offered
 from dra.resourceslices.resourceslices import Features, SliceLayout
 from tests.controller.objects import DRIVER, gpu, inventory
 from tests.dra.counters import FirstFit
+from tests.dra.gpus import node_of, product_geometry, sliced_gpu
 from tests.dra.nvidiasamples import SAMPLES
 
 OF_A_GPU = {
@@ -36,6 +37,17 @@ CAPACITIES = {
     *("encoders", "jpegEngines", "ofaEngines"),
 }
 OWN = "device.attributes['gpu.nvidia.com']"
+H100 = {
+    "1g10gb-19": ("9984Mi", "16", "1", "1", "1", "0", [0, 1, 2, 3, 4, 5, 6]),
+    "1g10gb-me-20": ("9984Mi", "16", "1", "1", "1", "1", [0, 1, 2, 3, 4, 5, 6]),
+    "1g20gb-15": ("20096Mi", "26", "1", "1", "1", "0", [0, 2, 4, 6]),
+    "2g20gb-14": ("20096Mi", "32", "2", "2", "2", "0", [0, 2, 4]),
+    "3g40gb-9": ("40448Mi", "60", "3", "3", "3", "0", [0, 4]),
+    "4g40gb-5": ("40448Mi", "64", "4", "4", "4", "0", [0]),
+    "7g80gb-0": ("81152Mi", "132", "8", "7", "7", "1", [0]),
+}
+"""Devices of NVIDIA's driver 0.5.0 on an H100-80GB, as karpenter-provider-aws has captured them
+(``pkg/providers/nvidiadra``): memory, multiprocessors, engines, and where they begin."""
 
 
 def layout(driver: str = NVIDIA_DRIVER) -> SliceLayout:
@@ -77,6 +89,24 @@ def test_attributes_and_capacities_are_called_as_nvidias() -> None:
         of_texts = forms.keys() - {*versions, *numbers}
         assert {forms[n] for n in of_texts} == {"string"}
         assert {forms[n] for n in forms.keys() & numbers} == {"int"}
+
+
+def test_an_h100_is_described_as_by_nvidias_driver() -> None:
+    card = sliced_gpu(0, product_geometry("H100-80GB-HBM3"))
+    made = SliceLayout(
+        offered(replace(node_of(card), driver=NVIDIA_DRIVER), {}, taints=True), Features()
+    )
+    seen: dict[str, set[int]] = {}
+    for each in (made.spec(index, generation=1) for index in range(len(made))):
+        for device in each.get("devices", ()):
+            name, _, start = device["name"].removeprefix("gpu-0-mig-").rpartition("-")
+            seen.setdefault(name, set()).add(int(start))
+            of_name = ("memory", "multiprocessors", "copyEngines", "decoders", "jpegEngines")
+            values = [device["capacity"][n]["value"] for n in (*of_name, "ofaEngines")]
+            assert values == [*H100[name][:-1]], name
+    assert {name: sorted(starts) for name, starts in seen.items()} == {
+        name: row[-1] for name, row in H100.items()
+    }
 
 
 def test_an_index_is_published_under_its_name_only() -> None:
