@@ -200,7 +200,8 @@ def _class_of_others() -> Obj:
 
 
 def _claim_of_others(name: str) -> Obj:
-    parameters: dict[str, Any] = {"k": [[] for _ in range(_LISTS)]}  # much larger once decoded
+    # Much larger once decoded, and like no other's: what is equal may be kept once.
+    parameters: dict[str, Any] = {"k": [[] for _ in range(_LISTS)], "of": name}
     entries = [{"opaque": {"driver": _OTHERS_DRIVER, "parameters": parameters}} for _ in range(32)]
     body = objects.claim(name, SMALL)
     request = {"name": "r", "exactly": {"deviceClassName": _OTHERS_CLASS}}
