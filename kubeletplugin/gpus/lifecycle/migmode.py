@@ -25,13 +25,13 @@ _log = logging.getLogger(__name__)
 
 
 class MigMode:
-    """Turns MIG mode on or off, at most once per GPU until it has been seen so."""
+    """Turns MIG mode on or off, once per GPU until it has been seen so, or is wanted otherwise."""
 
     def __init__(self, hardware: Hardware, journal: Journal, *, reports: Reports) -> None:
         self._hardware = hardware
         self._journal = journal
         self._reports = reports
-        self._tried: set[str] = set()
+        self._tried: dict[str, bool] = {}
         self._unseen: set[str] = set()
 
     def settle(self, wanted: Callable[[GpuUnit], bool | None]) -> None:
@@ -47,8 +47,10 @@ class MigMode:
         for unit in self._hardware.units():
             mode = wanted(unit)
             if mode is None or unit.known.card.mig_enabled == mode:
-                self._tried.discard(unit.uuid)
-            elif not unit.known.let_go and unit.uuid not in self._tried and unit.lock.try_enter():
+                self._tried.pop(unit.uuid, None)
+            elif unit.known.let_go or self._tried.get(unit.uuid) == mode:
+                continue
+            elif unit.lock.try_enter():
                 try:
                     changed = self._gpu(unit, enable=mode) or changed
                 except NvmlError as error:
@@ -65,7 +67,7 @@ class MigMode:
         now = mig_mode(session, device, gpu=gpu)
         if now != (not enable, not enable) or not self._is_permitted(unit, enable=enable):
             return False
-        self._tried.add(gpu)
+        self._tried[gpu] = enable
         word = "on" if enable else "off"
         _log.info("turning %s MIG mode of %s (%s)", word, unit.name, gpu)
         mode = pynvml.NVML_DEVICE_MIG_ENABLE if enable else pynvml.NVML_DEVICE_MIG_DISABLE

@@ -137,6 +137,18 @@ def test_a_node_is_switched_between_whole_and_cut_when_idle(declare: Callable[..
     assert rig.machine.state().gpus[0].mig
 
 
+def test_a_mode_that_is_wanted_back_at_once_is_given_back(declare: Callable[..., Rig]) -> None:
+    rig = declare(H100, mode="on-demand")
+
+    def is_on() -> bool:
+        return rig.machine.state().gpus[0].mig
+
+    label(rig, mode="whole")
+    wait_for("off", lambda: not is_on())
+    label(rig, mode="on-demand")
+    wait_for("on", is_on)
+
+
 def test_before_hopper_the_mode_is_left_and_the_remedy_said(declare: Callable[..., Rig]) -> None:
     rig = declare(config="all-disabled")
     wait_state(rig, "pending", "MIG mode of gpu-0 is on", "nvidia-smi -i", "-mig 0")
