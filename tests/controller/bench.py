@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -24,7 +23,7 @@ from dra.claims.requests.reader import Reader
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj
 from dra.gpu.layouts.choosing import Classes
 from tests.controller.fakeapi import FakeApi
-from tests.controller.objects import DRIVER, FINALIZER, mignode, node
+from tests.controller.objects import DRIVER, FINALIZER, copied, mignode, node
 
 
 class Inline:
@@ -166,13 +165,13 @@ class Bench:
 
     def delete_claim(self, name: str) -> None:
         """Somebody deletes a claim, which its finalizers keep."""
-        obj = copy.deepcopy(self.api.get(RESOURCE_CLAIMS, name))
+        obj = copied(self.api.get(RESOURCE_CLAIMS, name))
         obj["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
         self.claim(obj)
 
     def change_claim(self, name: str, **status: Any) -> None:
         """Somebody else changes a claim's status; None removes a field."""
-        obj = copy.deepcopy(self.api.get(RESOURCE_CLAIMS, name))
+        obj = copied(self.api.get(RESOURCE_CLAIMS, name))
         merged = {**obj.get("status", {}), **status}
         obj["status"] = {k: v for k, v in merged.items() if v is not None}
         self.claim(obj)

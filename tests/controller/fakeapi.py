@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable
 from typing import Any
 
 from dra.common.resources import PODS, RESOURCE_CLAIMS, Obj, Resource
 from dra.kube.client.patch import PatchContent
 from dra.kube.errors import ConflictError, InvalidError, KubeError, ObjectNotFoundError
-from tests.controller.objects import versioned
+from tests.controller.objects import copied, versioned
 
 
 class FakeApi:
@@ -43,7 +42,7 @@ class FakeApi:
             if plural == RESOURCE_CLAIMS.plural and left != reserved:
                 status = {k: v for k, v in obj["status"].items() if k != "reservedFor"}
                 status |= {"reservedFor": left} if left else {}
-                found.append({**copy.deepcopy(obj), "status": status})
+                found.append({**copied(obj), "status": status})
         return found
 
     def patch(
@@ -63,7 +62,7 @@ class FakeApi:
         found = self.objects.get((resource.plural, name))
         if found is None:
             raise ObjectNotFoundError(f"{name} not found", status=404)
-        obj = copy.deepcopy(found)
+        obj = copied(found)
         if content == "json":
             _take_steps(obj, body)
         elif content == "strategic":

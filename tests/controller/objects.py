@@ -5,6 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+import msgspec
+
 from controller.cluster.cluster import Cluster
 from dra.cel.cel import Selectors
 from dra.cel.kinds.kinds import Kinds
@@ -178,6 +180,12 @@ def versioned(obj: Obj) -> Obj:
         "resourceVersion": str(next(_versions)),
     }
     return {**obj, "metadata": metadata}
+
+
+def copied(obj: Obj) -> Obj:
+    """Another object of the same content, as whoever asks an API server gets it."""
+    found: Obj = msgspec.json.decode(msgspec.json.encode(obj))
+    return found
 
 
 def allocated(obj: Obj, node: str, *devices: str, finalizer: bool = True) -> Obj:

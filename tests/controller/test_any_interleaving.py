@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import random
 from collections.abc import Callable
 from functools import partial
@@ -17,7 +16,7 @@ from dra.gpu.names import MigDevice, parse_device
 from dra.kube.errors import ConflictError, InvalidError, KubeError, UnavailableError
 from tests.controller.bench import Bench
 from tests.controller.desk import Desk
-from tests.controller.objects import claim, mignode, node, pod, request
+from tests.controller.objects import claim, copied, mignode, node, pod, request
 from tests.dra.gpus import A100
 
 PROFILES = ("1g.5gb", "2g.10gb", "3g.20gb", "7g.40gb")
@@ -48,7 +47,7 @@ class Story:
         def put(resource: object, obj: dict[str, object]) -> dict[str, object]:
             told = stored(resource, obj)  # type: ignore[arg-type]
             if resource is RESOURCE_CLAIMS:
-                self.seen.append(lambda: self.bench.cluster.set_claim(copy.deepcopy(told)))
+                self.seen.append(lambda: self.bench.cluster.set_claim(copied(told)))
             return told
 
         self.bench.api.put = put  # type: ignore[method-assign]
@@ -138,7 +137,7 @@ class Story:
         """The scheduler takes an allocation back."""
         held = [n for n in self._present() if self.bench.devices(n)]
         if held:
-            obj = copy.deepcopy(self.bench.api.get(RESOURCE_CLAIMS, self.draw.choice(held)))
+            obj = copied(self.bench.api.get(RESOURCE_CLAIMS, self.draw.choice(held)))
             obj["status"].pop("reservedFor", None)
             del obj["status"]["allocation"]
             self.bench.api.put(RESOURCE_CLAIMS, obj)

@@ -9,7 +9,6 @@ claims.
 
 from __future__ import annotations
 
-import copy
 import itertools
 import random
 from collections.abc import Callable
@@ -32,6 +31,7 @@ from tests.controller.desk import Desk
 from tests.controller.objects import (
     FINALIZER,
     claim,
+    copied,
     pod,
     request,
 )
@@ -152,13 +152,13 @@ class World:
         told, name = self._stored(resource, obj), obj["metadata"]["name"]
         cluster = self.bench.cluster
         if resource is PODS:
-            self.told["pods"].append(lambda: cluster.set_pod(copy.deepcopy(told)))
+            self.told["pods"].append(lambda: cluster.set_pod(copied(told)))
         elif resource is RESOURCE_CLAIMS:
             if "deletionTimestamp" in told["metadata"] and not told["metadata"].get("finalizers"):
                 del self.api.objects[resource.plural, name]
                 self.told["claims"].append(lambda: cluster.remove_claim(("default", name)))
             else:
-                self.told["claims"].append(lambda: cluster.set_claim(copy.deepcopy(told)))
+                self.told["claims"].append(lambda: cluster.set_claim(copied(told)))
         return told
 
     def _trouble(self, *kinds: KubeError) -> KubeError | None:
@@ -348,7 +348,7 @@ class World:
 
     def _change(self, resource: Resource, obj: Obj, **parts: Obj) -> None:
         """Change fields of parts of an object; None removes one."""
-        changed = copy.deepcopy(obj)
+        changed = copied(obj)
         for part, fields in parts.items():
             merged = {**changed.get(part, {}), **fields}
             changed[part] = {k: v for k, v in merged.items() if v is not None}
