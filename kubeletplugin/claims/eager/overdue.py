@@ -18,7 +18,7 @@ OVERDUE_SECONDS = 0.5
 """Time from when a claim's slices are there, many times what it takes where nothing is busy. A pod
 that waits for other things takes longer, and its kubelet is told once for nothing."""
 
-LONGEST_SECONDS = 3.0
+LONGEST_SECONDS = 10.0
 """The same while kubelet goes on asking for other claims, and may still come to this one."""
 
 
