@@ -1,0 +1,160 @@
+"""Cluster autoscaler, the real one, over nodes whose slices are all given out.
+
+Its program ``cluster-autoscaler`` is taken from the folder of the Kubernetes binaries, if it is
+there, and has to know the provider ``kwok``, whose new nodes are Node objects alone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from hack.cluster.api import Api
+from hack.cluster.binaries import Binaries
+from hack.cluster.driver.installation import apply
+from hack.cluster.machine.processes import Process, free_ports
+from hack.cluster.nodes import add_fake_node, pod
+from hack.cluster.plane.credentials import ADMIN
+from tests.cluster.harness.workload import SLEEPING
+from tests.cluster.test_scheduler_mode import A100, Site, node, site, template
+
+PROGRAM = "cluster-autoscaler"
+GROUP = "nodegroup"
+SLICES = 7
+MORE_THAN_HALF = "5"
+NOT_ITS_POOL = "from a pool that isn't node-local on ours - can't be sanitized"
+"""Why no group is scaled: devices of a pod's own claim are in no ResourceSlice of its node."""
+
+
+@pytest.fixture(scope="module")
+def with_autoscaler(binaries: Binaries) -> Binaries:
+    if reason := binaries.missing((PROGRAM,)):
+        pytest.skip(reason)
+    return binaries
+
+
+def mark(api: Api, name: str) -> None:
+    """Make a node the first of a group of nodes, called as it is."""
+    marks = {"kwok.x-k8s.io/node": "fake", "cluster-autoscaler.kwok.nodegroup/name": name}
+    body = {"metadata": {"labels": {GROUP: name}, "annotations": marks}}
+    api.patch("Node", name, body | {"spec": {"providerID": f"kwok:{name}"}})
+
+
+@contextmanager
+def scaling(site: Site, binaries: Binaries, home: Path) -> Iterator[Process]:
+    """The autoscaler, for which each node that is marked is the pattern of its group."""
+    api = site.api
+    config = {
+        "apiVersion": "v1alpha1",
+        "readNodesFrom": "cluster",
+        "nodegroups": {"fromNodeLabelKey": GROUP},
+        "nodes": {"skipTaint": True},
+    }
+    data = {"config": json.dumps(config)}
+    name = {"name": "kwok-provider-config", "namespace": "default"}
+    apply(api, {"apiVersion": "v1", "kind": "ConfigMap", "metadata": name, "data": data})
+    kubeconfig = str(site.driver.control_plane.kubeconfig(ADMIN))
+    (port,) = free_ports(1)
+    program = Process(
+        PROGRAM,
+        [
+            binaries.path(PROGRAM),
+            *("--cloud-provider=kwok", f"--kubeconfig={kubeconfig}", "--namespace=default"),
+            *("--enable-dynamic-resource-allocation", "--scale-down-enabled=false"),
+            *("--leader-elect=false", "--scan-interval=1s", f"--address=127.0.0.1:{port}"),
+        ],
+        logs=home,
+        environment={
+            **os.environ,
+            "KUBECONFIG": kubeconfig,
+            "KWOK_PROVIDER_MODE": "local",
+            "POD_NAMESPACE": "default",
+        },
+    )
+    program.start()
+    try:
+        yield program
+    except BaseException:
+        print(program.tail(lines=60))  # noqa: T201 - the reason of a failure
+        raise
+    finally:
+        program.stop()
+
+
+def start(api: Api, name: str) -> str:
+    claims = {"slice": {"resourceClaimTemplateName": "mig-1g.5gb"}}
+    api.create(pod(name, SLEEPING, claims=claims))
+    return name
+
+
+def fill(made: Site, group: str) -> None:
+    """Give out all slices of the one GPU of the node that is there."""
+    template(made.api, "mig-1g.5gb")
+    pods = [start(made.api, f"filling-{number}") for number in range(SLICES)]
+    made.wait("a full GPU", lambda: all(node(made.api, each) == group for each in pods))
+
+
+def reasons(api: Api, name: str) -> set[str]:
+    """Reasons of the events of a pod."""
+    events = api.list("Event", fieldSelector=f"involvedObject.name={name}")
+    return {each["reason"] for each in events}
+
+
+def test_a_node_is_made_for_a_slice_where_kube_scheduler_allocates(
+    with_autoscaler: Binaries, root: Path
+) -> None:
+    """Two pods more than there is room for: one new node has room for both."""
+    home = root / "ca"
+    with site(with_autoscaler, home, {"theirs": ("scheduler", 1)}, {}) as made:
+        api, driver = made.api, made.driver
+        made.wait("slices", lambda: made.published("theirs"))
+        fill(made, "theirs")
+        more = [start(api, f"more-{number}") for number in range(2)]
+        mark(api, "theirs")
+        with scaling(made, with_autoscaler, home):
+            made.wait("a node", lambda: len(api.list("Node")) > 1, timeout=120)
+            made.wait("its events", lambda: "TriggeredScaleUp" in reasons(api, more[0]))
+            (new,) = {each["metadata"]["name"] for each in api.list("Node")} - {"theirs"}
+            driver.add_node(
+                new,
+                *("--allocator", "scheduler"),
+                gpus=(A100,),
+                kubelet_root=home / "new-k",
+                cdi_root=home / "new-cdi",
+            )
+            plugin = driver.plugins[new]
+            plugin.start()
+            try:
+                made.wait("pods", lambda: all(node(api, each) == new for each in more))
+                made.assert_disjoint()
+                assert len(api.list("Node")) == 2
+            finally:
+                plugin.stop()
+
+
+def test_nodes_of_the_controller_are_to_be_kept_out_of_its_groups(
+    with_autoscaler: Binaries, root: Path
+) -> None:
+    """It makes none for their claims; and in a group they stop it, for all groups."""
+    home = root / "cn"
+    with site(with_autoscaler, home, {"ours": ("controller", 1)}, {}) as made:
+        api = made.api
+        fill(made, "ours")
+        add_fake_node(api, "plain")
+        mark(api, "plain")
+        start(api, "more")
+        for name in ("large-0", "large-1"):
+            selector = {GROUP: "plain"}
+            api.create(pod(name, SLEEPING, cpu=MORE_THAN_HALF, nodeSelector=selector))
+        with scaling(made, with_autoscaler, home):
+            made.wait("a node", lambda: len(api.list("Node")) == 3, timeout=120)
+            made.wait("no room", lambda: "NotTriggerScaleUp" in reasons(api, "more"))
+            assert len(api.list("Node")) == 3
+        mark(api, "ours")
+        with scaling(made, with_autoscaler, home) as program:
+            made.wait("its end of each loop", lambda: NOT_ITS_POOL in program.tail(), timeout=120)
