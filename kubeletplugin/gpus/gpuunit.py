@@ -52,6 +52,11 @@ class GpuUnit:
             offered = _only(offered, layout.slices)
         return known if offered is known.geometry else replace(known, geometry=offered)
 
+    @property
+    def seen(self) -> Gpu | None:
+        """What is published of the GPU: ``known.seen``, without what it takes to know the rest."""
+        return self._known.seen
+
     def set_card(self, card: Card) -> None:
         """Take NVML's new description. ``Hardware.discover`` alone."""
         self._change(card=card, geometry=card.geometry)

@@ -94,7 +94,7 @@ class Hardware:
 
     def gpus(self) -> tuple[Gpu, ...]:
         """Last observation of every GPU."""
-        return tuple(seen for u in self.units() if (seen := u.known.seen) is not None)
+        return tuple(seen for u in self.units() if (seen := u.seen) is not None)
 
     def discover(self) -> None:
         """Look for GPUs, name them, and look at each; none that is let go of is touched.

@@ -45,6 +45,12 @@ class _Call:
     error: BaseException | None = None
 
 
+class _Mine(threading.local):
+    """The call or operation that one thread runs."""
+
+    call: _Call | None = None
+
+
 class CallPool:
     """Runs calls with a deadline of ``seconds`` times the factor. Thread-safe."""
 
@@ -55,7 +61,7 @@ class CallPool:
         self._running: set[_Call] = set()
         self._abandoned: dict[str, _Call] = {}
         self._idle: list[queue.SimpleQueue[_Call]] = []
-        self._mine = threading.local()
+        self._mine = _Mine()
 
     def run(self, name: str, work: Callable[[], T], *, gpu: str, factor: float = 1.0) -> T:
         """The result of ``work``, which is one call.
@@ -65,7 +71,7 @@ class CallPool:
             AbandonedError: within an operation for which nobody waits any more.
             Exception: whatever the work raised.
         """
-        operation: _Call | None = getattr(self._mine, "call", None)
+        operation = self._mine.call
         if operation is None:
             return self._elsewhere(name, work, gpu=gpu, factor=factor)
         began = self._clock()
@@ -78,12 +84,10 @@ class CallPool:
         if early:
             operation.wake.put(None)
         try:
-            result = work()
-        except Exception:
-            self._check(operation)
-            raise
-        self._check(operation)
-        return result
+            return work()
+        finally:
+            if operation.abandoned:
+                raise AbandonedError(operation.name) from None
 
     def together(self, work: Callable[[], T], *, gpu: str) -> T:
         """The result of ``work``, whose calls of ``run`` for that GPU are one operation.
@@ -102,7 +106,7 @@ class CallPool:
     @property
     def in_operation(self) -> bool:
         """True in a thread that runs an operation, or one call."""
-        return getattr(self._mine, "call", None) is not None
+        return self._mine.call is not None
 
     def hangs(self, gpu: str) -> str:
         """The call for a GPU that is overdue, in words; also one that is still waited for."""
@@ -158,10 +162,6 @@ class CallPool:
                 return call.result
             finally:
                 del call  # an error keeps this frame
-
-    def _check(self, operation: _Call) -> None:
-        if operation.abandoned:
-            raise AbandonedError(operation.name) from None
 
     def _work(self, mine: queue.SimpleQueue[_Call]) -> None:
         while True:

@@ -64,7 +64,9 @@ class Session(Library):
             with self.together():
                 return self.call(function, *arguments, gpu=gpu)
         generation = self._generation
-        fresh = self._fresh(arguments)
+        fresh = arguments
+        if not self._handles.are_current(arguments, generation):
+            fresh = self._fresh(arguments)
         try:
             return self._run(function, *fresh, gpu=gpu)
         except pynvml.NVMLError as error:
@@ -173,8 +175,6 @@ class Session(Library):
 
     def _fresh(self, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
         """Arguments with the current handles of those GPUs whose earlier ones are among them."""
-        if self._handles.are_current(arguments, self._generation):
-            return arguments
         return tuple(map(self._renewed, arguments))
 
     def _renewed(self, argument: Any) -> Any:

@@ -13,6 +13,12 @@ from contextlib import contextmanager
 _LOOK_SECONDS = 0.01
 
 
+class _Mine(threading.local):
+    """Uses of one thread, each within the other."""
+
+    depth = 0
+
+
 class UseLock:
     """``busy`` tells of calls that nobody waits for any more and that are inside all the same."""
 
@@ -21,7 +27,7 @@ class UseLock:
         self._changed = threading.Condition()
         self._users = 0
         self._wanted = False
-        self._mine = threading.local()
+        self._mine = _Mine()
 
     @property
     def wanted(self) -> bool:
@@ -31,7 +37,7 @@ class UseLock:
     @property
     def inside(self) -> bool:
         """True if this thread uses it, or has it alone."""
-        return bool(getattr(self._mine, "depth", 0))
+        return self._mine.depth > 0
 
     @contextmanager
     def shared(self, seconds: float) -> Iterator[bool]:
@@ -39,7 +45,7 @@ class UseLock:
 
         A thread that uses it already, or has it alone, goes in at once.
         """
-        depth: int = getattr(self._mine, "depth", 0)
+        depth = self._mine.depth
         if depth == 0:
             with self._changed:
                 entered = not self._wanted or self._changed.wait_for(
@@ -63,7 +69,7 @@ class UseLock:
     @contextmanager
     def adopted(self) -> Iterator[None]:
         """This thread works for one that uses it, and waits for this one."""
-        before: int = getattr(self._mine, "depth", 0)
+        before = self._mine.depth
         self._mine.depth = before + 1
         try:
             yield
