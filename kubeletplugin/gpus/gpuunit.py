@@ -54,7 +54,7 @@ class GpuUnit:
 
     @property
     def seen(self) -> Gpu | None:
-        """What is published of the GPU: ``known.seen``, without what it takes to know the rest."""
+        """Published state of the GPU: ``known.seen``, without what it takes to know the rest."""
         return self._known.seen
 
     def set_card(self, card: Card) -> None:
