@@ -10,6 +10,7 @@ import pynvml
 from dra.gpu.geometry import Placement, Profile
 from kubeletplugin.nvml.errors import (
     InstanceNotFoundError,
+    InsufficientResourcesError,
     InUseError,
     NotSupportedError,
     NvmlError,
@@ -33,6 +34,7 @@ def create_gpu_instance(
 
     Raises:
         UndeliverableError: nothing was made; the driver does not support the profile.
+        InsufficientResourcesError: nothing was made; the place or an engine is taken.
         NvmlError: nothing was made, or nothing that could be read back; look by placement.
         ReadBackError: it landed elsewhere and was destroyed again.
     """
@@ -48,7 +50,12 @@ def create_gpu_instance(
         raise UndeliverableError(
             error.operation, error.code, gpu=gpu, profile=profile.name, detail=detail
         ) from error
-    made = read_gpu_instance(session, handle, gpu=gpu)
+    try:
+        made = read_gpu_instance(session, handle, gpu=gpu)
+    except InsufficientResourcesError as error:
+        # As it is, it would say that nothing was made.
+        detail = "what was just made could not be read back"
+        raise NvmlError(error.operation, error.code, gpu=gpu, detail=detail) from error
     if (made.profile_id, made.placement) != (profile.id, placement):
         session.call(pynvml.nvmlGpuInstanceDestroy, handle, gpu=gpu)
         raise ReadBackError(

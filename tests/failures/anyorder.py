@@ -104,12 +104,14 @@ class AnyOrder(Mishaps):
                 place = Placement(gi.start, gi.size)
                 here = [i for i in shown.instances if i.placement == place]
                 idle = [i for i in shown.idle if i.placement == place]
-                once = len(here) + len(idle) == 1
+                # One that was lost is told of beside what somebody has put in its place.
+                present = [i for i in here if i.state is not InstanceState.LOST]
+                once = len(present) + len(idle) == 1
                 shared = not idle and {e.claim for e in self._sharing(gpu.uuid, place)}
-                assert once or shared == {i.claim for i in here}, (
+                assert once or shared == {i.claim for i in present}, (
                     f"{gi} is published as {here} and {idle}"
                 )
-                is_foreign = bool(here) and here[0].state is InstanceState.FOREIGN
+                is_foreign = any(i.state is InstanceState.FOREIGN for i in present)
                 assert is_foreign == (gi.key in self.foreign), f"{gi} is published as {here}"
 
     def _sharing(self, gpu: str, place: Placement) -> list[Entry]:

@@ -237,6 +237,18 @@ def test_after_any_other_failure_the_record_says_how_far_it_came(
     bench.made_well(bench.ensure(bench.entry("a")))
 
 
+@pytest.mark.parametrize("code", [UNKNOWN, INSUFFICIENT_RESOURCES])
+def test_a_slice_that_could_not_be_read_back_is_not_taken_for_refused(
+    bench: Bench, code: int
+) -> None:
+    bench.keep("nvmlGpuInstanceGetInfo", code)
+    with pytest.raises(NvmlError):
+        bench.ensure(bench.entry("a"))
+    assert bench.states() == [State.INTENT]
+    bench.machine.clear_faults()
+    bench.made_well(bench.ensure(bench.entry("a")))
+
+
 def test_ids_of_a_slice_that_is_gone_are_recorded_no_more(bench: Bench) -> None:
     recorded = bench.made("a", State.PREPARED)
     bench.machine.destroy_slice(0, recorded.gi_id or 0)
