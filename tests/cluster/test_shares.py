@@ -14,6 +14,7 @@ from hack.cluster.nodes import pod
 from hack.cluster.waiting import wait_for
 from tests.cluster.harness.workload import SLEEPING, Workload
 from tests.cluster.test_examples import example
+from tests.cluster.test_slice_pod import SHOW, shown
 
 SHAPE = Shape({"one": ("H100-80GB-HBM3",)})
 CLASS = {"mode": "whole", "migMode": "switch", "shares": 4, "sliceShares": 4}
@@ -122,3 +123,45 @@ def test_kube_scheduler_counts_shares_of_a_slice_whose_counters_it_takes_once(
     workload.wait_for_phase("last", "Running", timeout=90)
     found = result(workload.claim_of("last") or {})["device"]
     assert found == shared.removesuffix("-share")
+
+
+def test_pods_that_share_a_slice_have_one_instance_until_the_last_has_ended(
+    cluster: Cluster, workload: Workload
+) -> None:
+    api, node = cluster.control_plane.api, cluster.nodes["one"]
+    api.patch("Node", "one", {"metadata": {"labels": {MODE: "on-demand"}}})
+    wait_for("shares", lambda: published(cluster, "mig-share"), context=cluster.tails, timeout=60)
+    template = next(b for b in example("slice-shares") if b["kind"] == "ResourceClaimTemplate")
+    template["spec"]["spec"]["devices"]["requests"][0]["exactly"].pop("capacity")
+    workload.create(template)
+    claims = {"slice": {"resourceClaimTemplateName": template["metadata"]["name"]}}
+    nodes = []
+    for name in ("first", "second"):
+        workload.create(pod(name, {"main": ["sh", "-c", SHOW]}, claims=claims))
+        running = workload.wait_for_phase(name, "Running")
+        nodes.append(shown(node, running, "main"))
+    assert nodes[0] == nodes[1], "they see the same device nodes"
+    held = [workload.claim_of(name) or {} for name in ("first", "second")]
+    assert result(held[0])["device"] == result(held[1])["device"]
+
+    def instances() -> list[tuple[str, str, int]]:
+        """Every instance of the node: UID of its claim, UUID and id."""
+        (gpu,) = api.get("MigNode", "one")["status"]["gpus"]
+        found = gpu.get("instances", [])
+        return sorted((i["claim"]["uid"], i["uuid"], i["gpuInstanceID"]) for i in found)
+
+    wait_for("both", lambda: len(instances()) == 2, context=cluster.tails)
+    assert {uid for uid, *_ in instances()} == {claim["metadata"]["uid"] for claim in held}
+    ((uuid, gi_id),) = {(uuid, gi_id) for _, uuid, gi_id in instances()}
+
+    def told() -> set[str]:
+        found = [workload.claim_of(name) or {} for name in ("first", "second")]
+        shown = [d for claim in found for d in claim["status"].get("devices", [])]
+        return {d["data"]["migUUID"] for d in shown} if len(shown) == 2 else set()
+
+    assert wait_for("status.devices", told, context=cluster.tails) == {uuid}
+    api.delete("Pod", "first", grace=0)
+    alone = [(held[1]["metadata"]["uid"], uuid, gi_id)]
+    wait_for("one", lambda: instances() == alone, context=cluster.tails, timeout=60)
+    api.delete("Pod", "second", grace=0)
+    wait_for("none", lambda: not instances(), context=cluster.tails, timeout=60)
