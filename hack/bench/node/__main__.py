@@ -37,6 +37,7 @@ from sim.nvml.machine import GpuSpec, Machine
 
 _PRODUCT, _GPUS = "H100-80GB-HBM3", 8
 _MIB = 1024
+PARTS = ("calls", "bursts", "ahead")
 _AHEAD = 20
 """Claims of each row on slices that are there already."""
 
@@ -68,6 +69,7 @@ def api_server(root: Path) -> Iterator[Path]:
 @click.option("--pause", default=0.1, show_default=True, help="Seconds between paced calls.")
 @click.option("--rest", "seconds", default=30.0, show_default=True, help="Seconds of rest.")
 @click.option("--directory", type=click.Path(path_type=Path), help="Where journal and specs go.")
+@click.option("--only", "parts", type=click.Choice(PARTS), multiple=True, help="Rows to print.")
 @click.option("--check", type=click.Path(path_type=Path), help="A page with a table to compare.")
 def main(  # noqa: PLR0913 - the flags
     nvml: Path | None,
@@ -78,6 +80,7 @@ def main(  # noqa: PLR0913 - the flags
     pause: float,
     seconds: float,
     directory: Path | None,
+    parts: tuple[str, ...],
     check: Path | None,
 ) -> None:
     """Print the table, or with --check what has become worse."""
@@ -91,10 +94,15 @@ def main(  # noqa: PLR0913 - the flags
             api.create(CUSTOM_RESOURCE_DEFINITIONS, mignode_definition())
             wait_for("the CRD", lambda: _created_node(api))
             place = Place(root, machine.host_root, kubeconfig, chosen, machine.directory)
-            rows = _calls(place, machine, api, count=count, more=more, pause=pause, seconds=seconds)
-            for create_ms, gpus in BURSTS:
+            rows: list[Row] = []
+            parts = parts or PARTS
+            if "calls" in parts:
+                rows += _calls(
+                    place, machine, api, count=count, more=more, pause=pause, seconds=seconds
+                )
+            for create_ms, gpus in BURSTS if "bursts" in parts else ():
                 rows += _burst(replace(place, create_ms=create_ms), machine, api, gpus)
-            if chosen is not None:
+            if chosen is not None and "ahead" in parts:
                 rows += ahead.rows(place, machine, api, count=min(count, _AHEAD))
             api.close()
     table = rendered(rows)
