@@ -49,7 +49,7 @@ def to_mignode(inventory: Inventory, *, transition_time: str = "") -> dict[str, 
             for a in inventory.answers
         ],
         geometries=[encode_geometry(name, geometry) for geometry, name in names.items()],
-        gpus=[encode_gpu(g, names) for g in inventory.gpus],
+        gpus=[encode_gpu(g, names[g.geometry] if g.geometry else "") for g in inventory.gpus],
         summary=_summary(inventory),
         conditions=_conditions_out(inventory, transition_time),
     )

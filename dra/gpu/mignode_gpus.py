@@ -38,8 +38,9 @@ def _profile_out(profile: Profile) -> wire.ProfileField:
     )
 
 
-def encode_gpu(gpu: Gpu, names: dict[Geometry, str]) -> wire.GpuField:
-    """A GPU; ``names`` has what its geometry is called in this MigNode."""
+@lru_cache(maxsize=64)
+def encode_gpu(gpu: Gpu, geometry: str) -> wire.GpuField:
+    """A GPU, whose geometry has that name in this MigNode; of most GPUs nothing has changed."""
     return wire.GpuField(
         name=gpu.name,
         uuid=gpu.uuid,
@@ -52,7 +53,7 @@ def encode_gpu(gpu: Gpu, names: dict[Geometry, str]) -> wire.GpuField:
         pcie_root=gpu.pcie_root,
         memory_mib=gpu.memory_mib,
         multiprocessors=gpu.multiprocessors,
-        geometry=names[gpu.geometry] if gpu.geometry is not None else "",
+        geometry=geometry,
         instances=[_instance_out(i) for i in gpu.instances],
         reason=gpu.reason,
         message=gpu.unavailable,
