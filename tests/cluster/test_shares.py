@@ -144,15 +144,15 @@ def test_pods_that_share_a_slice_have_one_instance_until_the_last_has_ended(
     held = [workload.claim_of(name) or {} for name in ("first", "second")]
     assert result(held[0])["device"] == result(held[1])["device"]
 
-    def instances() -> list[tuple[str, str, int]]:
-        """Every instance of the node: UID of its claim, UUID and id."""
+    def instances() -> list[tuple[str, str, int, str]]:
+        """Every instance of the node: UID of its claim, UUID, id and state."""
         (gpu,) = api.get("MigNode", "one")["status"]["gpus"]
-        found = gpu.get("instances", [])
-        return sorted((i["claim"]["uid"], i["uuid"], i["gpuInstanceID"]) for i in found)
+        names = ("uuid", "gpuInstanceID", "state")
+        return [(i["claim"]["uid"], *(i[n] for n in names)) for i in gpu.get("instances", [])]
 
     wait_for("both", lambda: len(instances()) == 2, context=cluster.tails)
     assert {uid for uid, *_ in instances()} == {claim["metadata"]["uid"] for claim in held}
-    ((uuid, gi_id),) = {(uuid, gi_id) for _, uuid, gi_id in instances()}
+    ((uuid, gi_id),) = {(uuid, gi_id) for _, uuid, gi_id, _ in instances()}
 
     def told() -> set[str]:
         found = [workload.claim_of(name) or {} for name in ("first", "second")]
@@ -161,7 +161,7 @@ def test_pods_that_share_a_slice_have_one_instance_until_the_last_has_ended(
 
     assert wait_for("status.devices", told, context=cluster.tails) == {uuid}
     api.delete("Pod", "first", grace=0)
-    alone = [(held[1]["metadata"]["uid"], uuid, gi_id)]
+    alone = [(held[1]["metadata"]["uid"], uuid, gi_id, "prepared")]
     wait_for("one", lambda: instances() == alone, context=cluster.tails, timeout=60)
     api.delete("Pod", "second", grace=0)
     wait_for("none", lambda: not instances(), context=cluster.tails, timeout=60)
