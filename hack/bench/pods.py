@@ -4,8 +4,7 @@ A real control plane, one kubelet with its container runtime, our controller, an
 over a compiled ``libnvidia-ml.so.1`` without hardware. Measured is the time from the request that
 creates a pod to its running, by a watch; pods with and without a claim take turns, so that both see
 the same machine. Claims are made from a template, as most are, the API server puts our finalizer on
-them, and kubelet reads them by the chart's role, as the chart has it from Kubernetes 1.36 on. CDI
-specs are in memory, as below /run on nodes.
+them, as the chart has it from Kubernetes 1.36 on. CDI specs are in memory, as below /run on nodes.
 Everything shares the machine's cores: the difference within one run counts.
 """
 
@@ -129,10 +128,8 @@ def _pair(
     help="Who allocates.",
 )
 @click.option("--own-finalizer", is_flag=True, help="The controller puts it on, as before 1.36.")
-@click.option("--without-role", is_flag=True, help="Kubelet reads claims by the node authorizer.")
-def main(
-    *, count: int, rounds: int, allocator: str, own_finalizer: bool, without_role: bool
-) -> None:
+@click.option("--role", is_flag=True, help="Kubelets read claims by the chart's role.")
+def main(*, count: int, rounds: int, allocator: str, own_finalizer: bool, role: bool) -> None:
     """Print a table: what a claim adds to the start of pods."""
     binaries = find_binaries(os.environ, home=Path.home())
     if reason := binaries.missing((*CONTROL_PLANE, *NODE)):
@@ -165,8 +162,8 @@ def main(
         )
         policy = nullcontext() if own_finalizer else finalizers_at_creation(plane.api)
         flags = () if own_finalizer else (FLAG,)
-        role = nullcontext() if without_role else kubelets_read_claims(plane.api)
-        with policy, role, _controller(kubeconfig, root / "logs", *flags):
+        reading = kubelets_read_claims(plane.api) if role else nullcontext()
+        with policy, reading, _controller(kubeconfig, root / "logs", *flags):
             api.create(RESOURCE_CLAIM_TEMPLATES, _template())
             kind = AllocatorKind(allocator)
             pods = PodStarts(api, has_pods=node.has_pods)

@@ -62,10 +62,10 @@ def test_the_controller_may_evict_pods_only_where_the_administrator_allows_it(
 
 
 @pytest.mark.parametrize("allowed", [True, False])
-def test_kubelets_may_get_claims_besides_only_where_the_administrator_leaves_it_on(
+def test_kubelets_may_get_claims_besides_only_where_the_administrator_enables_it(
     *, allowed: bool
 ) -> None:
-    objects = render({"kubeletClaims": {"enabled": allowed}})
+    objects = render({"kubeletClaims": {"enabled": True}} if allowed else {})
     granted = [rule for each in _for_kubelets(objects) for rule in each.get("rules", ())]
     named = [who["name"] for each in _for_kubelets(objects) for who in each.get("subjects", ())]
     only = {"apiGroups": ["resource.k8s.io"], "resources": ["resourceclaims"], "verbs": ["get"]}

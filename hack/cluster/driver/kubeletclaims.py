@@ -16,7 +16,11 @@ from hack.cluster.waiting import wait_for
 @contextlib.contextmanager
 def kubelets_read_claims(api: Api) -> Iterator[None]:
     """The kubelet of any node may read any claim inside the block."""
-    objects = [each for each in render() if each["metadata"]["name"].endswith("-kubelet")]
+    objects = [
+        each
+        for each in render({"kubeletClaims": {"enabled": True}})
+        if each["metadata"]["name"].endswith("-kubelet")
+    ]
     for each in objects:
         apply(api, each)
     wait_for("role of kubelets", lambda: may(api, "any", "get"))

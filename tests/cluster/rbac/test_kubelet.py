@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
 from hack.cluster.api import Api
-from hack.cluster.driver.kubeletclaims import may
-from hack.cluster.waiting import wait_for
+from hack.cluster.driver.kubeletclaims import kubelets_read_claims, may
+
+
+@pytest.fixture(scope="module", autouse=True)
+def role(admin: Api) -> Iterator[None]:
+    assert not may(admin, "plain", "get"), "the chart allows it without being asked"
+    with kubelets_read_claims(admin):
+        yield
 
 
 def test_a_kubelet_gets_a_claim_of_which_the_node_authorizer_has_not_heard(admin: Api) -> None:
-    wait_for("role of kubelets", lambda: may(admin, "plain", "get"))
+    assert may(admin, "plain", "get")
 
 
 @pytest.mark.parametrize(
