@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from controller.cluster.known_gangs import Gang
 from controller.queue.overtaking.fairness import WaitingLine
@@ -29,7 +29,8 @@ class Refusal:
 
     ``failed`` is the pod that found no room, up to the version ``room``; one look tells of all
     gangs of a ``group``. ``lacking`` are the pods of which ``need`` are to have room, in their
-    order. ``hindered`` are pods that could not be served whatever is free.
+    order. ``hindered`` are pods that could not be served whatever is free and have not been looked
+    at since; None where that was not why.
     """
 
     obstacle: Obstacle
@@ -38,7 +39,7 @@ class Refusal:
     group: Hashable | None = None
     lacking: tuple[Problem, ...] = ()
     need: int = 0
-    hindered: set[ObjectKey] = field(default_factory=set)
+    hindered: set[ObjectKey] | None = None
 
 
 @dataclass(slots=True)
@@ -94,7 +95,7 @@ class Refusals:
         refusal = kept.refusal
         if kept.version != gang.version:
             return self._rest(pod, kept) if now < kept.until else None
-        if refusal.hindered:
+        if refusal.hindered is not None:
             refusal.hindered.discard(pod.key)
             if gang.present - len(refusal.hindered) >= minimum:
                 return None
