@@ -66,6 +66,8 @@ class Slices:
             DeviceError: the GPU does not offer it now.
             HardwareError: the driver says that the placement or an engine is taken.
         """
+        if self._journal.get(entry) is None:
+            _shape(unit, entry)  # a GPU that is let go of is refused before NVML is asked
         return self._session.as_one(lambda: self._ensured(unit, entry), gpu=unit.uuid)
 
     def _ensured(self, unit: GpuUnit, entry: Entry) -> Entry:
