@@ -11,7 +11,7 @@ from typing import Any
 
 import yaml
 
-from dra.common.resources import PODS, RESOURCE_CLAIM_TEMPLATES, Obj, Resource
+from dra.common.resources import PODS, RESOURCE_CLAIM_TEMPLATES, Obj, Resource, at
 from dra.gpu.names import DEFAULT_DRIVER
 from dra.gpu.placement_map import draw
 from dra.kube.errors import ObjectNotFoundError
@@ -59,7 +59,12 @@ class Tour:
         )
         self._say.line()
         self._apply("1-templates.yaml")
-        names = [pod["metadata"]["name"] for pod in self._apply("2-pods.yaml")]
+        names = []
+        for pod in _manifest("2-pods.yaml"):
+            # In this order there is room for all of them; pods that come at once are served in any.
+            names.append(pod["metadata"]["name"])
+            self._create(pod)
+            self._wait(f"{names[-1]} has a place", lambda: self._is_placed(names[-1]))
         self._wait(f"all of {', '.join(names)} run", lambda: self._all_run(names))
         self._map()
 
@@ -174,6 +179,10 @@ class Tour:
 
     def _device_data(self) -> str:
         return device_data(self._observer.claim_of(SHARER) or {})
+
+    def _is_placed(self, pod: str) -> bool:
+        claim = self._observer.claim_of(pod) or {}
+        return bool(at(claim, "status", "allocation"))
 
     def _all_run(self, names: list[str]) -> bool:
         phases = self._observer.phases()
