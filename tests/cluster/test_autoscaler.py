@@ -28,7 +28,7 @@ GROUP = "nodegroup"
 SLICES = 7
 MORE_THAN_HALF = "5"
 NOT_ITS_POOL = "from a pool that isn't node-local on ours - can't be sanitized"
-"""Why no group is scaled: devices of a pod's own claim are in no ResourceSlice of its node."""
+"""Words by which the autoscaler gives up: a claim's devices are in no slice of the node."""
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,7 @@ _CLIENTS: Obj = {
 }
 
 Container = tuple[tuple[str, str], ...]
-"""What it uses: pod claim, and request of it or an empty string."""
+"""Uses of claims by a container: each the pod's name of one, and a request or an empty string."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ TWO_GPUS = ("gpu-0-mig-2g10gb-14-2", "gpu-1-mig-1g5gb-19-0")
 IN_THE_WAY = ("gpu-0-mig-1g5gb-19-3", "gpu-1-mig-2g10gb-14-0")
 NEIGHBOUR = ("gpu-0-mig-1g5gb-19-0",)
 SHARED = ("gpu-0-mig-1g5gb-19-0-share",)
-"""What the neighbour has too, where the target has it."""
+"""Device that the neighbour shares with the target, where that has it."""
 SHARE = ("gpu-0-mig-1g5gb-19-4-share",)
 WHOLE = ("gpu-1",)
 LONG = 3

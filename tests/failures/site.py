@@ -71,7 +71,7 @@ class Site:
 
     @property
     def roots(self) -> Roots:
-        """Where the program finds everything."""
+        """The folders in which the program finds everything."""
         return Roots(
             host=self.root / "hw/host",
             driver=Path("/"),
@@ -162,7 +162,7 @@ class Site:
         api.patch(RESOURCE_CLAIMS, ref.name, body, namespace=ref.namespace, subresource="status")
 
     def has_claim(self, ref: ClaimRef) -> bool:
-        """Whether the claim itself is in the API."""
+        """True if the claim itself is in the API."""
         try:
             found = self.api().get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)
         except ObjectNotFoundError:

@@ -49,7 +49,7 @@ def missing(binaries: Binaries) -> str:
 
 
 def mapping(site: Site, *arguments: str) -> Obj:
-    """What ``kubectl mig kueue`` prints for this cluster."""
+    """The output of ``kubectl mig kueue`` for this cluster."""
     kubeconfig = str(site.driver.control_plane.kubeconfig(ADMIN))
     command = [sys.executable, "-m", "cli", "kueue", *arguments, "--kubeconfig", kubeconfig]
     run = subprocess.run(command, capture_output=True, text=True, check=True, cwd=REPOSITORY)

@@ -50,7 +50,7 @@ class Bench(GpuBench):
         return found
 
     def calls(self) -> list[str]:
-        """What was changed on the hardware, in its order."""
+        """Changes of the hardware, in their order."""
         return [m.function for m in self.machine.mutations()]
 
 

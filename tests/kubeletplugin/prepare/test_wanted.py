@@ -155,7 +155,7 @@ def test_without_mig_mode_no_slice_is_found() -> None:
 
 
 def test_what_is_withheld_is_found_all_the_same() -> None:
-    """Whether it may be made is asked under the GPU's lock; what is prepared stays prepared."""
+    """A device that is prepared stays so; others are judged later, under the GPU's lock."""
     node = Node(CARD)
     node.found[0].withhold(Conflict(NodeReason.PAUSED, "paused"))
     assert resolve(given(GOOD), node)[1].device == GOOD
