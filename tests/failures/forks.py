@@ -118,7 +118,7 @@ if __name__ == "__main__":
     from sim.nvml.state import MachineState
 
     # Loaded once, not in every child: the last two are what grpc loads once there is a server.
-    for module in ("tests.failures.scenarios", "grpc._server", "grpc._interceptor"):
+    for module in ("tests.failures.interrupted.scenarios", "grpc._server", "grpc._interceptor"):
         importlib.import_module(module)
     for kind in (MigNodeSpec, MigNodeStatus, MachineState, Product):
         msgspec.json.Decoder(kind)  # the first for a kind looks through all that it is made of

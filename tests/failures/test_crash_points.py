@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from sim.nvml.variants import OTHERS
-from tests.failures import scenarios
 from tests.failures.disk import disk
 from tests.failures.forks import Forks
+from tests.failures.interrupted import scenarios
 from tests.failures.steps import Step
 
 EVERY_STEP = bool(os.environ.get("MIG_SOAK"))
