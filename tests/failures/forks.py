@@ -117,8 +117,9 @@ if __name__ == "__main__":
     from sim.nvml.products import Product
     from sim.nvml.state import MachineState
 
-    # Loaded once, not in every child: the last two are what grpc loads once there is a server.
-    for module in ("tests.failures.interrupted.scenarios", "grpc._server", "grpc._interceptor"):
+    # Loaded once, not in every child: grpc's are those that it loads once there is a server.
+    operations = ("tests.failures.interrupted.running", "tests.failures.interrupted.recovery")
+    for module in (*operations, "grpc._server", "grpc._interceptor"):
         importlib.import_module(module)
     for kind in (MigNodeSpec, MigNodeStatus, MachineState, Product):
         msgspec.json.Decoder(kind)  # the first for a kind looks through all that it is made of

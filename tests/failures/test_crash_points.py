@@ -15,7 +15,8 @@ import pytest
 from sim.nvml.variants import OTHERS
 from tests.failures.disk import disk
 from tests.failures.forks import Forks
-from tests.failures.interrupted import scenarios
+from tests.failures.interrupted import recovery, running, scene
+from tests.failures.interrupted.scenarios import SCENARIOS
 from tests.failures.steps import Step
 
 EVERY_STEP = bool(os.environ.get("MIG_SOAK"))
@@ -107,7 +108,7 @@ KINDS |= {
         ("api", "PATCH"),
     },
 }
-LEAST_STEPS: dict[tuple[str, ...], int] = {scenarios.WHOLE: 10, scenarios.SHARED: 25}
+LEAST_STEPS: dict[tuple[str, ...], int] = {scene.WHOLE: 10, scene.SHARED: 25}
 """40 of all others: what is not cut has fewer."""
 CONTAINED = (
     "prepare one slice",
@@ -131,7 +132,7 @@ BRIEFLY = {
     "unprepare a GPU with time slices": 2,
 }
 """At most so many steps are killed after, spread over those that change more than files, if any."""
-OPERATIONS = [name for name in scenarios.SCENARIOS if EVERY_STEP or name not in CONTAINED]
+OPERATIONS = [name for name in SCENARIOS if EVERY_STEP or name not in CONTAINED]
 CORE = (
     "prepare two slices on two GPUs",
     "unprepare two slices on two GPUs",
@@ -157,15 +158,15 @@ def test_killed_after_any_step_a_new_process_makes_everything_agree(
     taken, killed = kill_after_steps(forks, folder, name)
     kinds = {(t.step.kind, t.step.name) for t in taken}
     assert kinds >= KINDS.get(name, KINDS[name.split(maxsplit=1)[0]])
-    assert not scenarios.SCENARIOS[name].awaited or ("api", "PATCH") in kinds
-    assert len(taken) >= LEAST_STEPS.get(scenarios.SCENARIOS[name].devices, 40)
+    assert not SCENARIOS[name].awaited or ("api", "PATCH") in kinds
+    assert len(taken) >= LEAST_STEPS.get(SCENARIOS[name].devices, 40)
     assert killed == len(taken) or not EVERY_STEP
 
 
 @pytest.mark.timeout(3600 if EVERY_STEP else 600)
 @pytest.mark.parametrize(
     ("name", "variant"),
-    [*(product(scenarios.SCENARIOS, OTHERS) if EVERY_STEP else zip(cycle(CORE), OTHERS))],
+    [*(product(SCENARIOS, OTHERS) if EVERY_STEP else zip(cycle(CORE), OTHERS))],
 )
 def test_killed_where_the_hardware_changes_everything_agrees_whatever_the_driver_does(
     forks: Forks, name: str, variant: str, folder: Path
@@ -178,19 +179,19 @@ def test_killed_where_the_hardware_changes_everything_agrees_whatever_the_driver
 
 def kill_after_steps(
     forks: Forks, folder: Path, name: str, *, variant: str = ""
-) -> tuple[list[scenarios.Taken], int]:
+) -> tuple[list[running.Taken], int]:
     """Kill after steps of the operation, and recover each time.
 
     Returns the operation's steps, and how many of them a process was killed after.
     """
     root, before, kept = (folder / n for n in ("node", "before", "kept"))
-    scene = forks.run(scenarios.set_scene, str(root), name, variant)
+    scene = forks.run(running.set_scene, str(root), name, variant)
     scene.site.save(before)
-    taken = forks.run(scenarios.record, scene, name)
+    taken = forks.run(running.record, scene, name)
     recovered, killed = set[str](), 0
     for k in points(taken, variant, most=BRIEFLY.get(name, 0)):
         scene.site.restore(before)
-        assert forks.kill(scenarios.act, scene, name, k) == signal.SIGKILL
+        assert forks.kill(running.act, scene, name, k) == signal.SIGKILL
         killed += 1
         left = disk(str(root))
         if left in recovered:
@@ -198,7 +199,7 @@ def kill_after_steps(
         recovered.add(left)
         try:
             way = None if EVERY_STEP else len(recovered)
-            forks.run(scenarios.recover, scene, name, str(kept), way=way)
+            forks.run(recovery.recover, scene, name, str(kept), way=way)
         except AssertionError as error:
             error.add_note(f"killed after step {k} of {len(taken)}: {taken[k - 1].step}")
             raise
@@ -208,7 +209,7 @@ def kill_after_steps(
     return taken, killed
 
 
-def points(taken: list[scenarios.Taken], variant: str, *, most: int = 0) -> list[int]:
+def points(taken: list[running.Taken], variant: str, *, most: int = 0) -> list[int]:
     """The numbers of the steps to be killed after, no more than ``most`` where that is given.
 
     All but those that changed nothing, as most of NVML's or a sync of a file: to a new process all

@@ -1,0 +1,98 @@
+"""The node before an operation: what was prepared, made ahead, or left half done."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+
+from dra.gpu.inventory import ClaimRef
+from tests.failures.interrupted.operations import make_ahead, make_reserved
+from tests.failures.interrupted.scene import FOREIGN, Scene, running_plant
+from tests.failures.plant import Plant
+from tests.failures.site import Site
+from tests.failures.steps import KilledError, Step, StepRecorder
+
+CREATE_CI = "nvmlGpuInstanceCreateComputeInstance"
+
+
+def _prepared(scene: Scene, *refs: ClaimRef) -> None:
+    with running_plant(scene, StepRecorder()) as plant:
+        plant.start()
+        for ref in refs:
+            outcome = plant.prepare(ref)
+            assert not outcome.error, outcome.error
+        plant.publish()
+
+
+def only_neighbour(scene: Scene) -> None:
+    _prepared(scene, scene.neighbour)
+
+
+def both(scene: Scene) -> None:
+    _prepared(scene, scene.neighbour, scene.target)
+
+
+def rebooted(scene: Scene) -> None:
+    """Instances are gone, minors renumbered, and so is what was on a tmpfs."""
+    both(scene)
+    scene.site.machine.reboot(minors=[1, 0])
+    shutil.rmtree(scene.site.roots.cdi)
+    make_foreign(scene.site)
+
+
+def half_made(scene: Scene) -> None:
+    """The process ended right after a compute instance was made."""
+    only_neighbour(scene)
+    _end_half_way(scene, lambda scene, plant: plant.prepare(scene.target))
+
+
+def _end_half_way(scene: Scene, act: Callable[[Scene, Plant], object]) -> None:
+    recorder = StepRecorder(in_process=True)
+    with running_plant(scene, recorder) as plant:
+        plant.start()
+
+        def refuse(step: Step) -> OSError | None:
+            if any(s.name == CREATE_CI for s in recorder.taken):
+                recorder.die()
+            return None
+
+        recorder.refuse = refuse
+        recorder.arm()
+        try:
+            act(scene, plant)
+        except KilledError:
+            return
+        raise AssertionError("it was not killed")
+
+
+def ahead(scene: Scene) -> None:
+    """The target's slices are there, and kubelet has not asked for them."""
+    only_neighbour(scene)
+    with running_plant(scene, StepRecorder()) as plant:
+        plant.start()
+        make_ahead(scene, plant)
+
+
+def half_ahead(scene: Scene) -> None:
+    """The process ended right after a compute instance was made, before kubelet asked for it."""
+    only_neighbour(scene)
+    _end_half_way(scene, make_ahead)
+
+
+def unallocated(scene: Scene) -> None:
+    """The target has no devices; they are reserved in the MigNode."""
+    only_neighbour(scene)
+    scene.site.deallocate(scene.target)
+    scene.site.reserve(scene.target, scene.devices)
+
+
+def reserved(scene: Scene) -> None:
+    """They are made, and neither is the claim allocated nor kubelet told of it."""
+    unallocated(scene)
+    with running_plant(scene, StepRecorder()) as plant:
+        plant.start()
+        make_reserved(scene, plant)
+
+
+def make_foreign(site: Site) -> None:
+    site.machine.create_slice(0, FOREIGN[0], start=FOREIGN[1])
