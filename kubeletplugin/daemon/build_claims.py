@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from dra.common.resources import Obj
 from dra.gpu.inventory import AnswerState, ClaimRef
 from dra.kube.timing import SystemClock
 from kubeletplugin.claims.claim_tasks import ClaimTasks
@@ -23,13 +21,7 @@ from kubeletplugin.claims.failed_claims import FailedClaims
 from kubeletplugin.claims.node import Node
 from kubeletplugin.claims.nodeneeds import NodeNeeds
 from kubeletplugin.claims.prepare.idle_slices import IdleSlices
-from kubeletplugin.claims.prepare.lookup import read_devices, read_expected_devices
-from kubeletplugin.claims.prepare.occupancy import Occupancy
-from kubeletplugin.claims.prepare.prepare import Preparer
 from kubeletplugin.claims.prepare.removal import Removal
-from kubeletplugin.claims.prepare.rollback import Rollback
-from kubeletplugin.claims.prepare.slices import Slices
-from kubeletplugin.claims.prepare.specs import Specs
 from kubeletplugin.claims.recovery.allocated_elsewhere import AllocatedElsewhere
 from kubeletplugin.claims.recovery.given_devices import claims_of
 from kubeletplugin.claims.recovery.layouts import Layouts
@@ -38,16 +30,12 @@ from kubeletplugin.claims.recovery.ready_slices import ReadySlices
 from kubeletplugin.claims.recovery.rebuild import Rebuild
 from kubeletplugin.claims.recovery.recovery import Recovery
 from kubeletplugin.claims.settling import Settling
-from kubeletplugin.claims.sharing.containers import ContainerCheck
-from kubeletplugin.claims.sharing.sharing import DeviceSharing
 from kubeletplugin.claims.upkeep import Upkeep
 from kubeletplugin.daemon.build_gpus import GpuParts
+from kubeletplugin.daemon.build_prepare import build_prepare
 from kubeletplugin.daemon.build_publishing import PublishingParts
-from kubeletplugin.daemon.build_sharing import build_sharing
 from kubeletplugin.daemon.common import Common
 from kubeletplugin.errors import PluginError
-from kubeletplugin.host.driversearch import DriverSearch
-from kubeletplugin.host.openers import openers
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +56,6 @@ class ClaimParts:
     janitor: Janitor
     needs: NodeNeeds
     layouts: Layouts
-
-
-@dataclass(frozen=True, slots=True)
-class _PrepareParts:
-    """The transaction of Prepare, and its rollback."""
-
-    removal: Removal
-    specs: Specs
-    rollback: Rollback
-    preparer: Preparer
-    sharing: DeviceSharing
 
 
 def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) -> ClaimParts:
@@ -106,7 +83,7 @@ def build_claims(common: Common, gpus: GpuParts, publishing: PublishingParts) ->
         expect=expect,
         on_change=common.changed,
     )
-    prepare = _build_prepare(
+    prepare = build_prepare(
         common,
         gpus,
         reservations=reservations,
@@ -286,76 +263,3 @@ def _build_watch(
         untold=partial(eager.expect, again=True),
         told=watched.note,
     )
-
-
-def _build_prepare(  # noqa: PLR0913 - what it works with
-    common: Common,
-    gpus: GpuParts,
-    *,
-    reservations: Reservations,
-    watched: WatchedClaims,
-    know: Callable[[Obj], None],
-    doubt: Callable[[ClaimRef], None],
-) -> _PrepareParts:
-    options, journal, hardware = common.options, common.journal, gpus.hardware
-    session, identity = hardware.session, hardware.identity
-    removal = Removal(session, journal, identity)
-    occupancy = Occupancy(session, journal, removal, identity, doubt=doubt)
-    slices = Slices(session, journal, occupancy, removal, identity, boot_id=hardware.boot_id)
-    search = DriverSearch(
-        options.roots, directories=options.library_directories, hook=options.cdi_hook
-    )
-    sharing, daemons = build_sharing(common, hardware, lambda: search.find(hardware.driver_version))
-    specs = Specs(
-        options.driver_name,
-        hardware,
-        roots=options.roots,
-        search=search,
-        of_client=daemons.edits,
-    )
-
-    def gpu_openers(uuid: str) -> tuple[str, ...]:
-        unit = hardware.unit(uuid)
-        return () if unit is None else openers(options.roots, unit.known.card.minor)
-
-    rollback = Rollback(
-        hardware,
-        journal,
-        removal,
-        specs,
-        sharing=sharing,
-        look=gpus.looks.ask,
-        reports=common.reports,
-        openers=gpu_openers,
-    )
-    read_allocated = partial(
-        read_expected_devices,
-        common.api,
-        driver=options.driver_name,
-        pool=options.pool,
-        seen=common.telemetry.metrics.claim_seen,
-        watched=watched.take,
-    )
-    containers = ContainerCheck(
-        common.api, journal, driver=options.driver_name, node=options.node_name
-    )
-    preparer = Preparer(
-        hardware,
-        journal,
-        slices,
-        specs,
-        rollback,
-        sharing=sharing,
-        look=gpus.looks.ask,
-        read_devices=partial(
-            read_devices,
-            common.api,
-            driver=options.driver_name,
-            pool=options.pool,
-            seen=common.telemetry.metrics.claim_seen,
-            know=know,
-            check=containers.check,
-        ),
-        read_expected=lambda ref: reservations.devices(ref) or read_allocated(ref),
-    )
-    return _PrepareParts(removal, specs, rollback, preparer, sharing)
