@@ -52,6 +52,9 @@ LEAVING = frozenset(
 )
 """To be removed; the placement is withheld until it is."""
 
+GONE = "the slice is gone from the hardware"
+"""Note of an entry that is lost."""
+
 
 class MpsLimits(NamedTuple):
     """Limits of each client of a claim's MPS daemon: a percentage, and MiB; None is no limit."""
@@ -73,6 +76,8 @@ class Entry:
     has alone; ``share_id`` tells several shares of one claim apart. Of a slice that is shared each
     claim has an entry, with the same ids and UUID.
     ``mps`` are the limits of the clients of its MPS daemon, None without a daemon.
+    ``told``: it was prepared before, and is made again or was to be: what undoes that leaves it
+    lost, until kubelet takes it back.
     ``ahead``: made before kubelet asked for it, which has not asked yet.
     ``idle``: its GPU instance alone is left, kept for another claim of the namespace. ``layout``:
     it is a slice of a declared layout, whose GPU instance stays when its claim goes. ``wiped``:
@@ -103,6 +108,7 @@ class Entry:
     share: Share | None = None
     share_id: str = ""
     mps: MpsLimits | None = None
+    told: bool = False
     ahead: bool = False
     idle: bool = False
     layout: bool = False
@@ -122,12 +128,21 @@ class Entry:
 
     def at(self, state: State, *, note: str = "", **changes: Any) -> Entry:
         """This entry in another state; what was quarantined is understood from now on."""
+        told = state not in HELD and (self.told or (state in ARRIVING and self.state in HELD))
         kept = {
-            "wiped": False,
+            "told": told,
+            "wiped": self.wiped and told,
             "ahead": self.ahead and state in ARRIVING,
             "idle": self.idle and state is State.CI_DESTROYED,
         }
         return replace(self, state=state, note=note, quarantined="", **kept | changes)
+
+    def gone(self) -> Entry | None:
+        """This entry once nothing of its slice is left; None if it is to be forgotten."""
+        if not self.told:
+            return None
+        nothing = {"gi_id": None, "ci_id": None, "mig_uuid": ""}
+        return self.at(State.LOST, note=GONE, wiped=self.wiped, **nothing)
 
     def holder(self) -> str:
         """Holder of the placement, in words for an error."""

@@ -18,7 +18,7 @@ import msgspec
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.shares import Share
-from kubeletplugin.journal.entries import ARRIVING, Entry, MpsLimits, State
+from kubeletplugin.journal.entries import ARRIVING, HELD, Entry, MpsLimits, State
 from kubeletplugin.journal.recordchecks import inconsistent, unusable
 
 VERSION = 2
@@ -76,6 +76,7 @@ class _Fields(msgspec.Struct, rename="camel"):
     share_id: str = msgspec.field(default="", name="shareID")
     share: _Share | None = None
     mps: tuple[int | None, int | None] | None = None
+    told: bool | msgspec.UnsetType = msgspec.UNSET
     ahead: bool = False
     idle: bool = False
     layout: bool = False
@@ -230,6 +231,7 @@ def _entry(fields: _Fields, raw: Record) -> Entry:
         if (share := fields.share) is None
         else Share(share.memory_mib, share.cores, share.tenant),
         mps=None if fields.mps is None else MpsLimits(*fields.mps),
+        told=fields.told is True and _STATES[fields.state] not in HELD,
         ahead=fields.ahead and _STATES[fields.state] in ARRIVING,
         idle=fields.idle and _STATES[fields.state] is State.CI_DESTROYED,
         layout=fields.layout,
@@ -280,6 +282,7 @@ def _fields(entry: Entry) -> _Fields:
         if (share := entry.share) is None
         else _Share(memory_mib=share.memory_mib, cores=share.cores, tenant=share.tenant),
         mps=entry.mps,
+        told=entry.told or msgspec.UNSET,
         ahead=entry.ahead,
         idle=entry.idle,
         layout=entry.layout,

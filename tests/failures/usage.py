@@ -217,8 +217,6 @@ class Usage(Story):
         claim.tried = True
         if outcome.error:
             note(outcome.error)
-            if len(claim.keys) < len(claim.devices):
-                claim.told = False  # now it was told otherwise
             return
         assert {d.device for d in outcome.devices} == set(claim.devices)
         with self.recorder.outside():
@@ -290,8 +288,6 @@ class Usage(Story):
         claim.tried = True
         if outcome is not None:
             self._answered(claim, outcome)
-        elif len(claim.keys) < len(claim.devices):
-            claim.told = False  # kubelet goes on asking for what was lost since
         self.restart()
 
     @rule(claim=claims, point=kill_points)

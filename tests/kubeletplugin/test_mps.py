@@ -258,7 +258,7 @@ def test_killed_after_a_step_the_daemon_is_there_or_nothing_is(
     sharing.prepared(ref)
     sharing.stop()
     journal = Journal(sharing.roots.state / "journal.json")
-    journal.put(*(e.at(State.CI_CREATED) for e in journal.entries()))
+    journal.put(*(e.at(State.CI_CREATED, told=False) for e in journal.entries()))
     folder = sharing.roots.state / "mps" / ref.uid
     if step != "it was ready":
         pods.runs = False

@@ -88,7 +88,7 @@ def change_entry(rig: Rig, **changes: object) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"state": State.GI_CREATED, "ci_id": None, "mig_uuid": ""},
+        {"state": State.GI_CREATED, "ci_id": None, "mig_uuid": "", "told": False},
         {"state": State.LEFTOVER},
     ],
     ids=lambda c: c["state"].value,

@@ -59,7 +59,7 @@ class Occupancy:
         for other in self._journal.of_gpu(unit.uuid):
             if other.key == entry.key or not _overlaps(other, placement):
                 continue
-            if other.state not in LEAVING or other.quarantined:
+            if other.state not in LEAVING or other.quarantined or other.told:
                 if self._has_nothing_yet(other, entry):
                     continue
                 if other.ahead:

@@ -117,7 +117,7 @@ class Preparer:
             self._specs.check_writable()
             return all(self._ahead_on_gpu(unit, group) for unit, group in entries)
         except (PluginError, NvmlError) as error:
-            raise self._undone(ref, error, held=()) from error
+            raise self._undone(ref, error) from error
         finally:
             self._look_again(entries)
 
@@ -147,8 +147,7 @@ class Preparer:
                 done = [e if e.state is State.PREPARED else e.at(State.PREPARED) for e in done]
                 self._journal.put(*done)
         except (PluginError, NvmlError) as error:
-            held = [e for _, group in entries for e in group if e.state in HELD]
-            raise self._undone(ref, error, held=held) from error
+            raise self._undone(ref, error) from error
         finally:
             self._look_again(entries)
         return tuple(
@@ -156,13 +155,9 @@ class Preparer:
             for e in done
         )
 
-    def _undone(
-        self, ref: ClaimRef, error: PluginError | NvmlError, *, held: Iterable[Entry]
-    ) -> PluginError:
+    def _undone(self, ref: ClaimRef, error: PluginError | NvmlError) -> PluginError:
         """Undo what is half made; the error to raise."""
-        left = str(
-            self._rollback.remove_unfinished(ref.uid, held=held, patience=_ROLLBACK_PATIENCE)
-        )
+        left = str(self._rollback.remove_unfinished(ref.uid, patience=_ROLLBACK_PATIENCE))
         text = f"{error}; undoing it failed too: {left}" if left else str(error)
         kind = type(error) if isinstance(error, PluginError) else HardwareError
         return kind(text, passing=error.passing)
@@ -178,7 +173,7 @@ class Preparer:
             return self._by_gpu((self._unit(e), e) for e in known)
         names = {(d.device, d.share_id) for d in devices}
         if {(e.device, e.share_id) for e in known} - names:
-            if any(e.state in HELD for e in known):
+            if any(e.state in HELD or e.told for e in known):
                 raise ClaimError(
                     f"the claim is prepared with {_names(e.device for e in known)} but was given "
                     f"{_names(d.device for d in devices)} since; end the pods that use it first"

@@ -29,10 +29,10 @@ class Removal:
         self._sharers = SliceSharers(journal, identity)
         self._without_compute_instance: set[tuple[str, str]] = set()
 
-    def remove(self, entry: Entry, before: Entry | None = None, *, keep: bool = False) -> str:
+    def remove(self, entry: Entry, *, keep: bool = False) -> str:
         """Destroy what is left of an entry's slice and forget the entry; the GPU's lock is held.
 
-        The entry becomes again what it was ``before``, if that is given. With ``keep`` the GPU
+        One that kubelet was told of is lost instead (``Entry.gone``). With ``keep`` the GPU
         instance stays, and the entry says that it is idle; that of a layout is a claim's no more.
         A slice that other claims have too stays as it is. Nothing left is fine, and so is what may
         be another's in its place: it is left alone, and the answer says in words what it is.
@@ -44,7 +44,7 @@ class Removal:
         if keep and entry.idle:
             return ""
         if self._sharers.stays(entry):
-            self._forget(entry, before)
+            self.forget(entry)
             return ""
         has_no_compute_instance = entry.key in self._without_compute_instance
         seen = self._identity.find_own_instance(
@@ -70,7 +70,7 @@ class Removal:
                 bare = entry.at(State.CI_DESTROYED, gi_id=gi_id, ci_id=None, mig_uuid="")
                 self._note(bare)
             destroy_gpu_instance(self._session, entry.gpu, gi_id)
-        self._forget(entry, before)
+        self.forget(entry)
         if not seen.other:
             return ""
         return f"{seen.other}; it may be another's and is left alone: if it is not, {seen.remedy}"
@@ -102,11 +102,17 @@ class Removal:
         except InstanceNotFoundError:
             return False
 
-    def _forget(self, entry: Entry, before: Entry | None) -> None:
-        if before is None:
+    def forget(self, entry: Entry) -> None:
+        """Forget an entry of which nothing is left, or record that it is lost.
+
+        Raises:
+            HostError: the journal cannot be written; the entry stays.
+        """
+        gone = entry.gone()
+        if gone is None:
             self._journal.remove(entry)
         else:
-            self._journal.put(before)
+            self._journal.put(gone)
         self._without_compute_instance.discard(entry.key)
 
     def _mark(self, entry: Entry, marked: Entry) -> None:

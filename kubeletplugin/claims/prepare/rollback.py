@@ -7,8 +7,8 @@ its answer, and the pod can end.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 
 from dra.claims.reasons import NodeReason
 from dra.gpu.inventory import ClaimRef
@@ -23,7 +23,6 @@ from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.journal.entries import HELD, LEAVING, Entry, State
 from kubeletplugin.journal.journal import Journal
-from kubeletplugin.journal.journalfile import EntryKey
 from kubeletplugin.nvml.errors import GpuLostError, InUseError, NvmlError
 from kubeletplugin.telemetry.logfields import device
 from kubeletplugin.telemetry.reports import Reports
@@ -100,27 +99,29 @@ class Rollback:
             # First, so that no container gets what is about to go.
             self._specs.remove(uid)
             self._journal.forget_unread(uid)
+            self._take_back(uid)
         except PluginError as error:
             left.failed.append(str(error))
         self._entries(self._journal.of_claim(uid), left, patience, otherwise, keep=keep)
         return left
 
-    def remove_unfinished(
-        self, uid: str, *, held: Iterable[Entry] = (), patience: float = 0.0
-    ) -> Remainder:
+    def remove_unfinished(self, uid: str, *, patience: float = 0.0) -> Remainder:
         """Remove the devices of a claim that kubelet was not told of; the spec goes if all do.
 
-        ``held`` are entries as they were before their slices were to be made again: they are put
-        back, so that their places are kept.
+        What it was told of before it was to be made again is lost then, and its place is kept.
         """
-        before = {e.key: e for e in held}
         entries = self._journal.of_claim(uid)
-        if not before and not any(e.state in HELD for e in entries):
+        if not any(e.state in HELD or e.told for e in entries):
             return self.remove_all(uid, patience=patience, otherwise=State.ORPHAN)
         left = Remainder()
         rest = [e for e in entries if e.state not in HELD]
-        self._entries(rest, left, patience, State.ORPHAN, before)
+        self._entries(rest, left, patience, State.ORPHAN)
         return left
+
+    def _take_back(self, uid: str) -> None:
+        """Record of what is made again for a claim that nobody waits for it any more."""
+        if told := [e for e in self._journal.of_claim(uid) if e.told]:
+            self._journal.put(*(replace(e, told=False, wiped=False) for e in told))
 
     def retry_removal(self, uid: str, *, patience: float = 0.0) -> Remainder:
         """Try again to remove what is on its way out: once, or for ``patience`` seconds."""
@@ -141,24 +142,23 @@ class Rollback:
                     _log.debug("processes of %s: %s", entry.device, error)
         return tuple(sorted(found))
 
-    def _entries(  # noqa: PLR0913 - what becomes of them
+    def _entries(
         self,
         entries: Iterable[Entry],
         left: Remainder,
         patience: float,
         otherwise: State,
-        before: Mapping[EntryKey, Entry] | None = None,
         *,
         keep: _Keep = lambda _: False,
     ) -> None:
         end = self._clock.monotonic() + max(patience, _LEAST_PATIENCE)
         for entry in entries:
             try:
-                self._entry(entry, end, (before or {}).get(entry.key), keep)
+                self._entry(entry, end, keep)
             except (PluginError, NvmlError) as error:
                 self._keep(entry, error, left, otherwise)
 
-    def _entry(self, entry: Entry, end: float, before: Entry | None, keep: _Keep) -> None:
+    def _entry(self, entry: Entry, end: float, keep: _Keep) -> None:
         if entry.mps is not None:
             patiently(
                 lambda: self._sharing.stop(entry),
@@ -168,22 +168,20 @@ class Rollback:
             )
         is_whole = entry.placement is None and not entry.interval
         if is_whole or entry.boot_id != self._hardware.boot_id:
-            self._journal.remove(entry)  # there is nothing on the hardware
+            self._removal.forget(entry)  # there is nothing on the hardware
             return
         unit = self._hardware.unit(entry.gpu)
         if unit is None:
             why = "; ".join(self._hardware.problems)
             raise _AbsentError(f"GPU {entry.gpu} is not in this node now{': ' if why else ''}{why}")
         patiently(
-            lambda: self._remove(unit, entry, end, before=before, keep=keep),
+            lambda: self._remove(unit, entry, end, keep=keep),
             end=end,
             longest=_LONGEST_DELAY,
             clock=self._clock,
         )
 
-    def _remove(
-        self, unit: GpuUnit, entry: Entry, end: float, *, before: Entry | None, keep: _Keep
-    ) -> None:
+    def _remove(self, unit: GpuUnit, entry: Entry, end: float, *, keep: _Keep) -> None:
         if not unit.lock.enter(max(_LEAST_PATIENCE, end - self._clock.monotonic())):
             raise HardwareError(
                 f"{unit.name} is busy with another claim; "
@@ -202,9 +200,10 @@ class Rollback:
             if current.placement is None:
                 self._journal.remove(current)
                 return
-            stays = keep(current) or (current.layout and is_declared(unit, current))
+            declared = current.layout and is_declared(unit, current)
+            stays = not current.told and (keep(current) or declared)
             other = self._hardware.session.as_one(
-                lambda: self._removal.remove(current, before, keep=stays), gpu=unit.uuid
+                lambda: self._removal.remove(current, keep=stays), gpu=unit.uuid
             )
             if other:
                 _log.warning("%s", other)

@@ -17,7 +17,7 @@ from kubeletplugin.claims.sharing.slice_sharers import SliceSharers, check_share
 from kubeletplugin.errors import BusyError, DeviceError, HardwareError
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.ownership.identity import Identity
-from kubeletplugin.journal.entries import LEAVING, Entry, State
+from kubeletplugin.journal.entries import HELD, LEAVING, Entry, State
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.changes import create_gpu_instance
 from kubeletplugin.nvml.compute import create_compute_instance
@@ -84,7 +84,7 @@ class Slices:
         if found is not None:
             if self._removal.is_bare(recorded):
                 return self._compute(unit, self._bare(entry, found.id), profile)
-            self._removal.remove(recorded)
+            self._removal.remove(replace(recorded, told=recorded.told or recorded.state in HELD))
         return self._make(unit, entry)
 
     def _shared(self, unit: GpuUnit, entry: Entry, *, is_new: bool) -> Entry | None:

@@ -11,7 +11,7 @@ from kubeletplugin.claims.ending.claim_fate import ClaimFate
 from kubeletplugin.claims.prepare.specs import Specs
 from kubeletplugin.errors import IncompleteError, PluginError
 from kubeletplugin.gpus.hardware import Hardware
-from kubeletplugin.journal.entries import HELD, Entry, State, complete
+from kubeletplugin.journal.entries import GONE, HELD, Entry, State, complete
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.telemetry.logfields import about, device
@@ -20,7 +20,6 @@ from kubeletplugin.telemetry.reports import Reports
 
 _log = logging.getLogger(__name__)
 _LOCK_SECONDS = 2.0
-_GONE = "the slice is gone from the hardware"
 
 
 class LostSlices:
@@ -93,7 +92,7 @@ class LostSlices:
 
     def _say_why(self, lost: Iterable[Entry], why: str) -> None:
         for entry in lost:
-            note = f"{_GONE}, and cannot be made again: {why}"
+            note = f"{GONE}, and cannot be made again: {why}"
             current = self._journal.get(entry)
             if current is None or current.state is not State.LOST or current.note == note:
                 continue
@@ -123,7 +122,7 @@ class LostSlices:
             unit.lock.leave()
 
     def _turn(self, entry: Entry, state: State) -> bool:
-        note = "" if state is State.PREPARED else _GONE
+        note = "" if state is State.PREPARED else GONE
         unit = self._hardware.unit(entry.gpu)
         wiped = state is State.LOST and unit is not None and entry.key in unit.known.wiped
         try:

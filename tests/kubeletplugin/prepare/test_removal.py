@@ -10,7 +10,7 @@ import pytest
 
 import sim.nvml
 from kubeletplugin.errors import HostError
-from kubeletplugin.journal.entries import ARRIVING, LEAVING, Entry, State
+from kubeletplugin.journal.entries import ARRIVING, HELD, LEAVING, Entry, State
 from kubeletplugin.nvml.errors import InUseError, NvmlError
 from sim.nvml.faults import Fault
 from tests.kubeletplugin.gpubench import (
@@ -43,11 +43,14 @@ def test_a_slice_goes_with_its_record_whatever_step_it_had_reached(
     assert (bench.places(), bench.journal.entries()) == ([], ())
 
 
-def test_what_it_was_before_is_put_back_in_place_of_the_record(bench: GpuBench) -> None:
-    entry = bench.made("old", State.CI_CREATED)
-    before = bench.entry("old", state=State.LOST)
-    assert bench.removal.remove(entry, before) == ""
-    assert (bench.places(), bench.journal.entries()) == ([], (before,))
+@pytest.mark.parametrize("state", [s for s in State if s not in HELD])
+def test_what_kubelet_was_told_of_before_is_lost(bench: GpuBench, state: State) -> None:
+    entry = bench.made("old", state, told=True)
+    if state is State.CI_DESTROYED:
+        bench.destroy_compute_instances(entry)
+    assert bench.removal.remove(entry) == ""
+    [lost] = bench.journal.entries()
+    assert (bench.places(), lost.state, lost.told) == ([], State.LOST, False)
 
 
 def test_nothing_left_is_fine(bench: GpuBench) -> None:

@@ -96,7 +96,7 @@ def test_a_slice_stays_until_the_last_has_gone(bench: Bench, state: State) -> No
     bench.sharing("a", "b")
     bench.forget()
     first, second = bench.journal.entries()
-    bench.journal.put(second.at(state))
+    bench.journal.put(second.at(state, told=False))
     assert bench.removal.remove(first) == ""
     assert (bench.slices_now(), bench.calls()) == ([(4, 1)], MADE)
     [left] = bench.journal.entries()
@@ -147,8 +147,11 @@ def test_what_one_makes_again_and_fails_to_is_removed_whatever_others_have_on_re
     half = bench.journal.get(first)
     assert half is not None
     assert (half.state, half.gi_id) == (State.GI_CREATED, second.gi_id)
-    bench.removal.remove(half, first)
-    assert (bench.places(), bench.journal.entries()) == ([], (first, second))
+    bench.removal.remove(half)
+    lost = bench.journal.get(first)
+    assert lost is not None
+    assert (bench.places(), lost.state) == ([], State.LOST)
+    assert bench.journal.entries() == (lost, second)
 
 
 @pytest.mark.parametrize("state", [State.INTENT, State.GI_CREATED])

@@ -58,14 +58,29 @@ def test_what_kubelet_was_told_of_stays_with_the_spec(bench: NodeBench, state: S
     assert bench.specs.files == {UID: ["x"]}
 
 
-def test_what_was_held_before_it_was_made_again_is_put_back(bench: NodeBench) -> None:
-    bench.made("a", State.CI_CREATED)
-    before = bench.entry("a", state=State.LOST, note="gone")
+@pytest.mark.parametrize("wiped", [True, False])
+def test_what_was_held_before_it_was_made_again_is_lost(
+    bench: NodeBench,
+    wiped: bool,  # noqa: FBT001 - a parameter of the test
+) -> None:
+    bench.made("a", State.CI_CREATED, told=True, wiped=wiped)
     bench.made("a", State.CI_CREATED, ELSEWHERE)
     bench.specs.files = {UID: ["x"]}
-    assert nothing(bench.rollback.remove_unfinished(UID, held=[before]))
-    assert (bench.places(), bench.journal.entries()) == ([], (before,))
+    assert nothing(bench.rollback.remove_unfinished(UID))
+    [lost] = bench.journal.entries()
+    assert (bench.places(), lost.state, lost.wiped, lost.gi_id) == ([], State.LOST, wiped, None)
     assert bench.specs.files == {UID: ["x"]}
+
+
+def test_of_an_earlier_boot_it_is_lost_as_well_and_forgotten_once_kubelet_takes_it_back(
+    bench: NodeBench,
+) -> None:
+    bench.journal.put(bench.entry("a", state=State.INTENT, told=True, boot_id="before"))
+    assert nothing(bench.rollback.remove_unfinished(UID))
+    assert bench.states() == [State.LOST]
+    bench.journal.put(bench.entry("a", state=State.DESTROYING, told=True, boot_id="before"))
+    assert nothing(bench.rollback.remove_all(UID))
+    assert bench.journal.entries() == ()
 
 
 def test_patience_is_the_same_there(bench: NodeBench) -> None:
