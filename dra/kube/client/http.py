@@ -15,6 +15,7 @@ import urllib3
 
 from dra.common.resources import Obj
 from dra.kube.client.kept import Answer, Connections
+from dra.kube.client.streamed import Streamed
 from dra.kube.connect.connection import Connection
 from dra.kube.errors import KubeError, UnavailableError, error_from_status
 from dra.kube.timing import Clock, SystemClock
@@ -33,7 +34,8 @@ takes less than 2 MiB of the 8 MiB that a thread's stack has.
 
 
 T = TypeVar("T")
-R = TypeVar("R", Answer, urllib3.BaseHTTPResponse)
+Stream = Streamed | urllib3.BaseHTTPResponse
+R = TypeVar("R", Answer, Stream)
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +153,14 @@ class HttpClient:
             if self._clock.wait(self._closed, error.retry_after):
                 raise error
 
-    def stream(
-        self, path: str, *, query: Mapping[str, str], silence_seconds: float
-    ) -> urllib3.BaseHTTPResponse:
+    def stream(self, path: str, *, query: Mapping[str, str], silence_seconds: float) -> Stream:
         """GET an answer whose body is still to be read; the caller closes it.
 
         The headers have to come within the budget of a call; reading the body fails after
         ``silence_seconds`` without data.
         """
         target, headers = _target(path, query), self._headers()
-        response = self._observed("GET", path, lambda: self._opened("GET", target, headers))
+        response = self._observed("GET", path, lambda: self._begun(target, headers))
         if response.status in _OK:
             _allow_silence(response, silence_seconds)
             return response
@@ -168,6 +168,8 @@ class HttpClient:
             refusal = _refusal(response, f"GET {path}")
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise UnavailableError(f"GET {path}: {error}") from error
+        finally:
+            response.close()
         raise refusal
 
     def _headers(self) -> dict[str, str]:
@@ -198,16 +200,30 @@ class HttpClient:
         self, method: str, target: str, headers: Mapping[str, str], body: bytes | None
     ) -> Answer:
         """The whole answer to one request."""
-        manager, host = self._connection.pool, urlsplit(self._connection.host)
-        if type(manager) is urllib3.PoolManager:
-            kept = self._kept
-            if kept is None:
-                server = manager.connection_from_url(self._connection.host)
-                name = host.netloc.rpartition("@")[2]
-                kept = self._kept = Connections(server, host=name, seconds=self._budget)
-            return kept.ask(method, host.path + target, headers, body)
+        if kept := self._direct():
+            return kept.ask(method, self._below + target, headers, body)
         response = self._opened(method, target, headers, body=body, preload_content=True)
         return Answer(response.status, response.headers, response.data)
+
+    def _begun(self, target: str, headers: Mapping[str, str]) -> Stream:
+        """The answer to a GET once its headers have come."""
+        if kept := self._direct():
+            return kept.stream(self._below + target, headers)
+        return self._opened("GET", target, headers)
+
+    def _direct(self) -> Connections | None:
+        """Connections to the server; None where a proxy is between."""
+        kept, manager = self._kept, self._connection.pool
+        if kept is None and type(manager) is urllib3.PoolManager:
+            server = manager.connection_from_url(self._connection.host)
+            name = urlsplit(self._connection.host).netloc.rpartition("@")[2]
+            kept = self._kept = Connections(server, host=name, seconds=self._budget)
+        return kept
+
+    @property
+    def _below(self) -> str:
+        """The path below which the server has its API."""
+        return urlsplit(self._connection.host).path
 
     def _opened(
         self,
@@ -242,12 +258,15 @@ def _encoded(query: tuple[tuple[str, str], ...]) -> str:
     return urlencode(query)
 
 
-def _allow_silence(response: urllib3.BaseHTTPResponse, seconds: float) -> None:
+def _allow_silence(response: Stream, seconds: float) -> None:
     """Give the rest of the body more time than the headers had.
 
     urllib3 has one read timeout for both. With "Connection: close" the connection has let go of
     its socket already, and only the response's shutdown method still knows it.
     """
+    if isinstance(response, Streamed):
+        response.allow_silence(seconds)
+        return
     shutdown = getattr(response, "_sock_shutdown", None)
     sock = getattr(response.connection, "sock", None) or getattr(shutdown, "__self__", None)
     if isinstance(sock, socket.socket):
@@ -263,7 +282,7 @@ def _decode(response: Answer, what: str, kind: type[T]) -> T:
         ) from error
 
 
-def _refusal(response: Answer | urllib3.BaseHTTPResponse, what: str) -> KubeError:
+def _refusal(response: Answer | Stream, what: str) -> KubeError:
     waits = response.headers.get("retry-after", "")
     retry_after = float(waits) if re.fullmatch(r"\d{1,6}", waits) else None
     try:

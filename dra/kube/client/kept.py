@@ -2,8 +2,8 @@
 
 urllib3 makes the connections, with all that TLS needs, and llhttp (by httptools) reads the answers.
 Requests of urllib3 itself, over http.client, take three times the CPU: headers become an e-mail
-message, and a body passes four layers. Watches, whose answers do not end, and proxies are left to
-it.
+message, and a body passes four layers. Proxies are left to it. Answers that do not end have a
+connection each (``dra.kube.client.streamed``).
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from urllib3 import HTTPConnectionPool
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import ProtocolError
+
+from dra.kube.client.streamed import Streamed
 
 _MOST_KEPT = 16
 _AT_ONCE = 65_536
@@ -77,6 +79,15 @@ class Connections:
         else:
             kept.close()
         return answer
+
+    def stream(self, target: str, headers: Mapping[str, str]) -> Streamed:
+        """GET an answer whose body is still to be read; the caller closes it. Raises as ``ask``."""
+        kept = _Kept(self._pool, self._seconds)
+        try:
+            return kept.stream(self._encoded("GET", target, headers, None))
+        except BaseException:
+            kept.close()
+            raise
 
     def _encoded(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes | None
@@ -174,6 +185,14 @@ class _Kept:
         except ConnectionError as error:
             raise ProtocolError(f"the connection broke: {error}") from error
         raise ProtocolError("the server closed the connection before its answer was whole")
+
+    def stream(self, request: bytes) -> Streamed:
+        """The answer once its headers have come; it has the connection for itself."""
+        try:
+            self._socket.sendall(request)
+        except ConnectionError as error:
+            raise ProtocolError(f"the connection broke: {error}") from error
+        return Streamed(self._connection)
 
 
 def _close_all(idle: deque[_Kept]) -> None:

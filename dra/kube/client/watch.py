@@ -10,6 +10,7 @@ import msgspec
 import urllib3
 
 from dra.common.resources import Obj
+from dra.kube.client.streamed import Streamed
 from dra.kube.errors import UnavailableError, error_from_status
 
 _READ_SIZE = 1 << 16
@@ -38,7 +39,7 @@ class WatchStream(Iterator[WatchEvent]):
     the connection breaks or stays silent beyond its read timeout.
     """
 
-    def __init__(self, response: urllib3.BaseHTTPResponse, *, what: str) -> None:
+    def __init__(self, response: Streamed | urllib3.BaseHTTPResponse, *, what: str) -> None:
         self._response = response
         self._what = what
         self._closed = threading.Event()
@@ -70,7 +71,7 @@ class WatchStream(Iterator[WatchEvent]):
             self._response.close()
 
     def _lines(self) -> Iterator[bytes]:
-        pending = bytearray()
+        pending = b""
         while not self._closed.is_set():
             try:
                 chunk = self._response.read1(_READ_SIZE)
@@ -80,14 +81,12 @@ class WatchStream(Iterator[WatchEvent]):
                 raise UnavailableError(f"watch of {self._what} broke: {error}") from error
             if not chunk:
                 return
-            pending += chunk
-            *lines, rest = pending.split(b"\n")
-            pending = rest
+            *lines, pending = (pending + chunk).split(b"\n")
             for line in lines:
                 if self._closed.is_set():
                     return
                 if line.strip():
-                    yield bytes(line)
+                    yield line
 
     def _decode(self, line: bytes) -> WatchEvent:
         try:
