@@ -76,6 +76,7 @@ class Entry:
     has alone; ``share_id`` tells several shares of one claim apart. Of a slice that is shared each
     claim has an entry, with the same ids and UUID.
     ``mps`` are the limits of the clients of its MPS daemon, None without a daemon.
+    ``marked``: the directories of its instances in /proc were marked (``EntryWatch``).
     ``told``: it was prepared before, and is made again or was to be: what undoes that leaves it
     lost, until kubelet takes it back.
     ``ahead``: made before kubelet asked for it, which has not asked yet.
@@ -108,6 +109,7 @@ class Entry:
     share: Share | None = None
     share_id: str = ""
     mps: MpsLimits | None = None
+    marked: bool = False
     told: bool = False
     ahead: bool = False
     idle: bool = False
@@ -130,6 +132,7 @@ class Entry:
         """This entry in another state; what was quarantined is understood from now on."""
         told = state not in HELD and (self.told or (state in ARRIVING and self.state in HELD))
         kept = {
+            "marked": self.marked and state is not State.INTENT,
             "told": told,
             "wiped": self.wiped and told,
             "ahead": self.ahead and state in ARRIVING,
@@ -141,7 +144,7 @@ class Entry:
         """This entry once nothing of its slice is left; None if it is to be forgotten."""
         if not self.told:
             return None
-        nothing = {"gi_id": None, "ci_id": None, "mig_uuid": ""}
+        nothing = {"gi_id": None, "ci_id": None, "mig_uuid": "", "marked": False}
         return self.at(State.LOST, note=GONE, wiped=self.wiped, **nothing)
 
     def holder(self) -> str:

@@ -282,6 +282,16 @@ def test_a_held_claims_slice_that_is_exchanged_under_a_new_process_stays(plant: 
     check_stays(again, ref, replaced(plant.site, compute=True))
 
 
+def test_a_held_claims_slice_that_is_exchanged_while_the_plugin_is_away_stays(plant: Plant) -> None:
+    ref = plant.site.claim("held", [DEVICE])
+    assert not plant.prepare(ref).error
+    plant.look()
+    again = restarted(plant)
+    keys = replaced(plant.site, compute=True)
+    again.start()
+    check_stays(again, ref, keys)
+
+
 def entries_remade(site: Site) -> None:
     """The driver shows its instances anew, as one might for a GPU that nobody had open."""
     root = site.machine.host_root

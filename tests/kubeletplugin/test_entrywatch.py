@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from dra.gpu.geometry import Placement
+from dra.gpu.inventory import ClaimRef
 from kubeletplugin.gpus.ownership.belonging import Continuity
 from kubeletplugin.gpus.ownership.entrywatch import EntryWatch, still_there
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.journal import Entry, State
+from sim.nvml.files import host
 from sim.nvml.machine import GpuSpec, Machine
 from tests.kubeletplugin.conftest import A100
 from tests.kubeletplugin.test_journal import entry
@@ -77,6 +79,32 @@ def test_a_mark_tells_a_new_process(machine: Machine) -> None:
     assert watch(machine).tell(mine) == (UNKNOWN, UNKNOWN), "it may not have been allowed"
     watch(machine).begin(mine)
     assert watch(machine).tell(mine) == (SAME, SAME)
+
+
+def test_that_a_mark_is_gone_tells_where_the_gpus_own_is_there(machine: Machine) -> None:
+    mine = replace(made(machine), marked=True)
+    eyes = watch(machine)
+    assert eyes.begin(mine)
+    eyes.mark_gpu(mine.gpu, [mine])
+    assert watch(machine).tell(mine) == (SAME, SAME)
+    exchange(machine, mine)
+    assert watch(machine).tell(mine) == (OTHER, OTHER)
+    assert watch(machine).tell(replace(mine, marked=False)) == (UNKNOWN, UNKNOWN)
+    half = replace(mine, ci_id=None)
+    assert watch(machine).tell(half) == (OTHER, UNKNOWN), "it may be one that nobody has marked yet"
+    shutil.rmtree(machine.host_root / "proc/driver/nvidia/capabilities")
+    host.sync_capabilities(machine.host_root, machine.state())
+    assert watch(machine).tell(mine) == (UNKNOWN, UNKNOWN), "a driver shows all of them anew"
+
+
+def test_the_gpu_is_marked_once_all_of_its_instances_are(machine: Machine) -> None:
+    mine = replace(made(machine), marked=True)
+    gone = replace(mine, gi_id=13, claim=ClaimRef("default", "gone", "uid-gone"))
+    for entries, told in (([mine, gone], UNKNOWN), ([mine], OTHER)):
+        watch(machine).begin(mine)
+        watch(machine).mark_gpu(mine.gpu, entries)
+        exchange(machine, mine)
+        assert watch(machine).tell(mine) == (told, told)
 
 
 def test_what_was_held_while_nobody_may_have_had_the_gpu_open_tells_nothing(

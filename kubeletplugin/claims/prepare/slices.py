@@ -114,7 +114,7 @@ class Slices:
             mig_uuid=whole.mig_uuid,
             layout=whole.layout,
         )
-        self._identity.note_made(entry)
+        entry = self._identity.note_made(entry)
         self._journal.note(entry)
         return entry
 
@@ -177,7 +177,7 @@ class Slices:
             self._require_mode(unit, error)
             raise
         entry = entry.at(State.CI_CREATED, ci_id=ci.id, mig_uuid=ci.uuid)
-        self._identity.note_made(entry)
+        entry = self._identity.note_made(entry)
         self._journal.note(entry)
         return entry
 
@@ -185,8 +185,7 @@ class Slices:
         bare = entry.at(
             State.GI_CREATED, boot_id=self._boot_id, gi_id=gi_id, ci_id=None, mig_uuid=""
         )
-        self._identity.note_made(bare)
-        return bare
+        return self._identity.note_made(bare)
 
     def _put_back(self, entry: Entry, before: Entry | None) -> None:
         """Undo the record of a slice that was not made: an instance at its place is another's."""

@@ -74,8 +74,7 @@ class ReadySlices:
         """Take instances of which a lost journal has no record for ready slices."""
         for gi in instances:
             intended = self._intended(unit, Occupant(gi.placement, gi.profile_id))
-            ready = ready_entry(intended, gi_id=gi.id)
-            self._hardware.identity.note_made(ready)
+            ready = self._hardware.identity.note_made(ready_entry(intended, gi_id=gi.id))
             self._journal.put(ready)
             _log.warning("ready slice found on the hardware", extra=device(ready))
 
@@ -129,7 +128,6 @@ class ReadySlices:
         except (UndeliverableError, InsufficientResourcesError):
             self._journal.remove(intended)  # an instance at its place is another's
             raise
-        ready = ready_entry(intended, gi_id=gi.id)
-        hardware.identity.note_made(ready)
+        ready = hardware.identity.note_made(ready_entry(intended, gi_id=gi.id))
         self._journal.put(ready)
         _log.info("ready slice made", extra=device(ready))

@@ -148,8 +148,7 @@ class Rebuild:
                 return
             entry = self._seen(unit, wanted, intent.at(State.PREPARED, adopted=True))
             if entry is not None:
-                self._hardware.identity.note_made(entry)
-                self._journal.put(entry)
+                self._journal.put(self._hardware.identity.note_made(entry))
         finally:
             unit.lock.leave()
         if entry is not None:

@@ -4,9 +4,10 @@ Each GPU instance and compute instance has a directory under /proc/driver/nvidia
 long as it exists; when it is destroyed the directory goes, and the next instance gets another one
 of the same name. An open descriptor stays with the old one, in which nothing is found any more. A
 mark on the directory (its sticky bit, which means nothing there) goes with it: where it is found,
-even by a new process, the directory is the one that was marked. That it is not found says nothing:
-it may not have been allowed, and a driver might make directories anew for a GPU that nobody had
-open.
+even by a new process, the directory is the one that was marked. That it is not found says something
+only where the entry records that it was there, and the directory of the GPU, in which those of its
+instances are, still has a mark: it may not have been allowed, and a driver might make directories
+anew for a GPU that nobody had open, but then not those of instances alone.
 
 The directories are the kernel's own: to hold one open takes no part of NVIDIA's driver in use, as
 opening the ``access`` file in it would.
@@ -18,7 +19,7 @@ import logging
 import os
 import stat
 import threading
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 
 from kubeletplugin.gpus.ownership.belonging import Continuity
@@ -52,11 +53,11 @@ class EntryWatch:
         self._lock = threading.Lock()
         self._held: dict[EntryKey, dict[str, int]] = {}
 
-    def begin(self, entry: Entry) -> None:
-        """Hold and mark the directories of instances that were just made."""
+    def begin(self, entry: Entry) -> bool:
+        """Hold and mark the directories of instances that were just made; True if all have it."""
         self.end(entry.key)
         self.hold(entry)
-        self.mark(entry)
+        return self.mark(entry)
 
     def hold(self, entry: Entry) -> bool:
         """Hold the directories of an entry's instances, unless that is done; True if it was not."""
@@ -74,15 +75,16 @@ class EntryWatch:
                     _log.debug("%s is not watched: %s", path, error)
         return opened
 
-    def mark(self, entry: Entry) -> None:
-        """Mark the directories of an entry's instances."""
-        for _, path in self._places(entry):
-            try:
-                mode = stat.S_IMODE(os.stat(path).st_mode)  # noqa: PTH116
-                if not mode & stat.S_ISVTX:
-                    Path(path).chmod(mode | stat.S_ISVTX)
-            except OSError as error:
-                _log.debug("%s cannot be marked: %s", path, error)
+    def mark(self, entry: Entry) -> bool:
+        """Mark the directories of an entry's instances; True if all of them have the mark."""
+        marked = [_mark(path) for _, path in self._places(entry)]
+        return bool(marked) and all(marked)
+
+    def mark_gpu(self, gpu: str, entries: Iterable[Entry]) -> None:
+        """Mark the directory of a GPU, of which ``entries`` are all that have instances there."""
+        folder = self._folder(gpu)
+        if folder is not None and not _is_marked(folder) and all(map(self.mark, entries)):
+            _mark(folder)
 
     def tell(self, entry: Entry) -> tuple[Continuity, Continuity]:
         """Evidence of the directories of an entry's GPU instance and compute instance."""
@@ -113,25 +115,55 @@ class EntryWatch:
 
     def _places(self, entry: Entry) -> Iterator[tuple[str, str]]:
         """Directories of an entry's instances, by name; as text, as all are looked at often."""
-        minor = None if entry.gi_id is None else self._minor_of(entry.gpu)
-        if minor is None:
+        parent = None if entry.gi_id is None else self._folder(entry.gpu)
+        if parent is None:
             return
         name = f"gi{entry.gi_id}"
-        folder = f"{self._roots.host}{_CAPABILITIES}/gpu{minor}/mig/{name}"
+        folder = f"{parent}/{name}"
         yield name, folder
         if (compute := _compute_name(entry, folder)) is not None:
             yield f"{name}/{compute}", f"{folder}/{compute}"
+
+    def _folder(self, gpu: str) -> str | None:
+        """Directory in which those of a GPU's instances are."""
+        minor = self._minor_of(gpu)
+        return None if minor is None else f"{self._roots.host}{_CAPABILITIES}/gpu{minor}/mig"
 
     def _tell(self, entry: Entry, name: str, path: str) -> Continuity:
         with self._lock:
             descriptor = self._held.get(entry.key, {}).get(name)
             if descriptor is not None:
                 return still_there(descriptor)
-        try:
-            mode = os.stat(path).st_mode  # noqa: PTH116
-        except OSError:
+        marked = _is_marked(path)
+        if marked:
+            return Continuity.SAME
+        # The mark of a compute instance is on record with its id.
+        was_marked = entry.marked and (name == f"gi{entry.gi_id}" or entry.ci_id is not None)
+        if marked is None or not was_marked:
             return Continuity.UNKNOWN
-        return Continuity.SAME if mode & stat.S_ISVTX else Continuity.UNKNOWN
+        parent = self._folder(entry.gpu)
+        return Continuity.OTHER if parent and _is_marked(parent) else Continuity.UNKNOWN
+
+
+def _is_marked(path: str) -> bool | None:
+    """True if a directory has the mark; None if that cannot be told."""
+    try:
+        return bool(os.stat(path).st_mode & stat.S_ISVTX)  # noqa: PTH116
+    except OSError:
+        return None
+
+
+def _mark(path: str) -> bool:
+    """Mark a directory; True if it has the mark."""
+    try:
+        mode = stat.S_IMODE(os.stat(path).st_mode)  # noqa: PTH116
+        if not mode & stat.S_ISVTX:
+            Path(path).chmod(mode | stat.S_ISVTX)
+            return bool(_is_marked(path))
+    except OSError as error:
+        _log.debug("%s cannot be marked: %s", path, error)
+        return False
+    return True
 
 
 def _compute_name(entry: Entry, folder: str) -> str | None:

@@ -7,7 +7,7 @@ the rules of ``belonging``; whatever may be another's is left alone.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dra.gpu.geometry import Geometry, Profile
 from kubeletplugin.gpus.ownership.belonging import Doubt, Evidence, Inside, doubt, is_unique
@@ -48,9 +48,9 @@ class Identity:
         self._watch = watch
         self._boot_id = boot_id
 
-    def note_made(self, entry: Entry) -> None:
-        """The instances of an entry were just made, or found to be its own."""
-        self._watch.begin(entry)
+    def note_made(self, entry: Entry) -> Entry:
+        """The entry, whose instances were just made or found to be its own, as it is to be kept."""
+        return replace(entry, marked=self._watch.begin(entry))
 
     def own_instance(self, entry: Entry) -> GpuInstance | None:
         """The GPU instance that this entry made, if it is there and known to be no other's."""
@@ -101,13 +101,18 @@ class Identity:
     def owners(
         self, present: Iterable[GpuInstance], entries: Collection[Entry]
     ) -> dict[int, Entry]:
-        """The entries of instances on one GPU, by the instance's id; another's have none."""
+        """The entries of instances on one GPU, by the instance's id; another's have none.
+
+        ``entries`` are all that the journal has of it.
+        """
         found: dict[int, Entry] = {}
         for gi in present:
             for entry in entries:
                 if belongs(gi, entry, self._boot_id) and not self._is_doubtful(entry, gi):
                     found[gi.id] = entry
                     break
+        for gpu in {e.gpu for e in found.values()}:
+            self._watch.mark_gpu(gpu, found.values())
         return found
 
     def _candidate(self, entry: Entry) -> GpuInstance | None:
