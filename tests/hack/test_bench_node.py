@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import ctypes
+import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import cast
 
+import pynvml
 import pytest
 
+import sim.nvml
+from api.kubelet.dra.v1 import api_pb2 as v1
+from dra.kube.client.transport import KubeApi
 from hack.bench.node import library
 from hack.bench.node.figures import Row, percentile, ratios, rendered, worse
-from hack.bench.node.measures import smallest_slices
+from hack.bench.node.floor import Floor, of_pace
+from hack.bench.node.least.driver import Least
+from hack.bench.node.measures import Cycles, smallest_slices
+from hack.bench.node.rows import call_rows, floor_rows
 from sim.nvml.machine import GpuSpec, Machine
 
 ROWS = [
@@ -38,6 +47,87 @@ def test_there_is_no_percentile_of_nothing() -> None:
 def test_a_table_that_was_stored_is_read_again() -> None:
     page = f"# Heading\n\n| other | table |\n|---|---|\n| a | b |\n\n{rendered(ROWS)}\n\nText."
     assert ratios(page) == {"floor": 1.0, "prepare": 2.5}
+
+
+def test_ratios_are_read_from_the_stored_page_and_not_from_its_other_tables() -> None:
+    page = (Path(__file__).parents[2] / "docs/performance.md").read_text()
+    stored = ratios(page)
+    assert {"floor", "prepare", "cpu", "burst-4-200"} <= stored.keys()
+    assert "row" not in stored
+    assert stored["floor"] == 1.0
+
+
+PARTS = {"get": 0.5, "nvml": 0.1, "writes": 0.2}
+SLOW = Floor(prepare=2.0, unprepare=1.0, cpu=4.0, parts=PARTS)
+TIGHT = Floor(prepare=1.0, unprepare=0.5, cpu=2.0, parts=PARTS)
+
+
+def test_calls_are_compared_with_the_floor_of_their_own_pace() -> None:
+    paced = Cycles(prepare=[4.0] * 99 + [20.0] * 2, unprepare=[3.0], cpu=12.0)
+    back = Cycles(prepare=[3.0], unprepare=[99.0], cpu=5.0)
+    assert {r.key: r.ratio for r in call_rows([paced, back], [SLOW, TIGHT])} == {
+        "prepare": 2.0,
+        "prepare-99": 10.0,
+        "prepare-back": 3.0,
+        "unprepare": 3.0,
+        "cpu": 3.0,
+        "cpu-back": 2.5,
+    }
+
+
+def test_both_floors_are_rows_with_what_they_are_made_of() -> None:
+    rows = {r.key: (r.value, r.ratio) for r in floor_rows([SLOW, TIGHT], [0.6, 0.3])}
+    assert len(rows) == len(floor_rows([SLOW, TIGHT], [0.6, 0.3]))
+    assert rows["floor"] == (2.0, 1.0)
+    assert rows["floor-back"] == (1.0, 1.0)
+    assert rows["floor-un-back"] == (0.5, 1.0)
+    assert rows["floor-cpu"] == (4.0, 1.0)
+    assert rows["empty-back"] == (0.3, None)
+    assert rows["get"] == (0.5, None)
+
+
+def test_the_parts_of_a_pace_are_those_of_its_own_calls() -> None:
+    loading, slow, tight = [9.0] * 5, [2.0, 3.0], [0.1, 0.2]
+    taken = [*loading, *slow, *tight]
+    assert of_pace(taken, 0, 2) == slow
+    assert of_pace(taken, 1, 2) == tight
+
+
+class _Api:
+    """An API server that has one claim, on the second GPU."""
+
+    def get(self, _resource: object, name: str, *, namespace: str) -> dict[str, object]:
+        assert (name, namespace) == ("c", "n")
+        result = {"request": "r", "pool": "p", "device": "gpu-1-mig-1g10gb-19-3"}
+        return {"status": {"allocation": {"devices": {"results": [result]}}}}
+
+
+def test_the_least_driver_makes_a_slice_its_spec_and_its_record_and_removes_them(
+    tmp_path: Path,
+) -> None:
+    machine = Machine.create(tmp_path / "hw", [GpuSpec("H100-80GB-HBM3")] * 2)
+    sim.nvml.install(machine.directory)
+    pynvml.nvmlInit()
+    try:
+        api = cast("KubeApi", _Api())
+        least = Least(api, host=machine.host_root, directory=tmp_path, telling=None)
+        claims = [v1.Claim(namespace="n", name="c", uid="u")]
+        answer = least.NodePrepareResources(v1.NodePrepareResourcesRequest(claims=claims), None)
+        [device] = answer.claims["u"].devices
+        assert device.cdi_device_ids == ["k8s.mig.dra.dev/claim=u-gpu-1-mig-1g10gb-19-3"]
+        [made] = machine.gpu(1).gpu_instances
+        nodes = json.loads((tmp_path / "spec-u.json").read_text())["devices"][0]["containerEdits"]
+        access = machine.host_root / f"proc/driver/nvidia/capabilities/gpu1/mig/gi{made.id}/access"
+        assert f"DeviceFileMinor: {nodes['deviceNodes'][1]['minor']}\n" in access.read_text()
+        assert json.loads((tmp_path / "record.json").read_text())["u"]["gi"] == made.id
+        assert {part: len(taken) for part, taken in least.parts.items()} == dict.fromkeys(PARTS, 1)
+
+        least.NodeUnprepareResources(v1.NodeUnprepareResourcesRequest(claims=claims), None)
+        assert not machine.gpu(1).gpu_instances
+        assert not (tmp_path / "spec-u.json").exists()
+        assert json.loads((tmp_path / "record.json").read_text()) == {}
+    finally:
+        sim.nvml.uninstall()
 
 
 def test_what_is_worse_is_named_with_both_ratios() -> None:

@@ -2,8 +2,9 @@
 
 Kubelet's calls are played over the plugin's socket. The plugin runs in a process of its own, over a
 compiled ``libnvidia-ml.so.1`` without hardware or any other; the API server in another: the
-simulated one, or with KUBEBUILDER_ASSETS a real one. Everything is compared with a floor of the
-same run. Nothing else should run on the machine; where something does, trust ratios and CPU time.
+simulated one, or with KUBEBUILDER_ASSETS a real one. Everything is compared with a driver that does
+the least, in the same run and at the same pace. Nothing else should run on the machine; where
+something does, trust ratios and CPU time.
 """
 
 from __future__ import annotations
@@ -25,9 +26,17 @@ from dra.common.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES
 from dra.kube.client.transport import KubeApi
 from hack.bench.node import ahead, library
 from hack.bench.node.figures import Row, percentile, ratios, rendered, worse
-from hack.bench.node.floor import Floor, measure
-from hack.bench.node.measures import Cycles, burst, cycles, rest, settle, smallest_slices
+from hack.bench.node.floor import measure
+from hack.bench.node.measures import (
+    burst,
+    cycles,
+    empty,
+    rest,
+    settle,
+    smallest_slices,
+)
 from hack.bench.node.node import Claims, Kubelet, Place, Plugin, node_object
+from hack.bench.node.rows import MOST, RIVAL, call_rows, floor_rows
 from hack.cluster.binaries import ASSETS_VARIABLE, find_binaries
 from hack.cluster.machine.processes import Process
 from hack.cluster.plane import credentials
@@ -40,6 +49,8 @@ _MIB = 1024
 PARTS = ("calls", "bursts", "ahead")
 _AHEAD = 20
 """Claims of each row on slices that are there already."""
+_FLOOR = 50
+"""Claims of each floor."""
 
 
 @contextmanager
@@ -116,31 +127,6 @@ def main(  # noqa: PLR0913 - the flags
 BURSTS = ((200, 8), (0, 4), (200, 4), (1000, 4))
 """Milliseconds of creation, and GPUs: eight get one claim each, four get seven each."""
 
-_MOST = {
-    "prepare": 5.0,
-    "prepare-99": 15.0,
-    "prepare-back": 6.0,
-    "unprepare": 4.0,
-    "cpu": 12.0,
-    "cpu-back": 12.0,
-    "burst-8-200": 260.0,
-    "burst-4-0": 300.0,
-    "burst-4-200": 1700.0,
-    "burst-4-1000": 7300.0,
-}
-_RIVAL = {
-    "prepare": "5.8 ms",
-    "prepare-99": "9.4 ms",
-    "prepare-back": "198 ms; 3.6-4.4 without its client's limit",
-    "unprepare": "1.6 ms",
-    "cpu": "",
-    "cpu-back": "",
-    "burst-8-200": "2,314 ms",
-    "burst-4-0": "3,630 ms",
-    "burst-4-200": "8,332 ms",
-    "burst-4-1000": "15 of 28 fail",
-}
-
 
 def _calls(  # noqa: PLR0913 - what is measured with
     place: Place,
@@ -159,11 +145,12 @@ def _calls(  # noqa: PLR0913 - what is measured with
         rss, threads = plugin.status("VmRSS"), plugin.status("Threads")
         at_rest = rest(plugin, seconds)
         refs = claims.make([devices[i % len(devices)] for i in range(count)])
-        floor = measure(place, kubelet, api, refs[0])
+        paces = (pause, 0.0)
+        floors = measure(place, api, claims, refs[:_FLOOR], pauses=paces)
         cycles(plugin, kubelet, claims, refs[:5], pause=pause)  # what is loaded on first use
-        paced = cycles(plugin, kubelet, claims, refs, pause=pause)
-        back = cycles(plugin, kubelet, claims, refs, pause=0.0)
-        rows = _rows(floor, paced, back)
+        calls = [percentile(empty(kubelet, len(refs[:_FLOOR]), pause=p), 0.5) for p in paces]
+        found = [cycles(plugin, kubelet, claims, refs, pause=p) for p in paces]
+        rows = [*floor_rows(floors, calls), *call_rows(found, floors)]
         for _ in range(0, more, count):
             cycles(plugin, kubelet, claims, refs, pause=0.0)
         later, most = plugin.status("VmRSS"), plugin.status("Threads")
@@ -188,29 +175,6 @@ def _calls(  # noqa: PLR0913 - what is measured with
     ]
 
 
-def _rows(floor: Floor, paced: Cycles, back: Cycles) -> list[Row]:
-    prepare, unprepare = floor.prepare, floor.unprepare
-    found = [
-        ("prepare", "Prepare, paced, p50", percentile(paced.prepare, 0.5), prepare),
-        ("prepare-99", "the same, p99", percentile(paced.prepare, 0.99), prepare),
-        ("prepare-back", "Prepare, back to back, p50", percentile(back.prepare, 0.5), prepare),
-        ("unprepare", "Unprepare, paced, p50", percentile(paced.unprepare, 0.5), unprepare),
-        ("cpu", "CPU of both, statuses written", paced.cpu, prepare),
-        ("cpu-back", "the same, back to back", back.cpu, prepare),
-    ]
-    return [
-        Row("empty", "empty call", floor.empty, "ms"),
-        Row("write", "durable write", floor.write, "ms"),
-        Row("nvml", "NVML call", floor.nvml, "ms"),
-        Row("get", "GET of a claim", floor.get, "ms"),
-        Row("floor", "floor of a Prepare", prepare, "ms", ratio=1.0),
-        *(
-            Row(key, what, value, "ms", ratio=value / under, most=_MOST[key], rival=_RIVAL[key])
-            for key, what, value, under in found
-        ),
-    ]
-
-
 def _burst(place: Place, machine: Machine, api: KubeApi, gpus: int) -> list[Row]:
     if place.library is None and place.create_ms:
         return []
@@ -230,7 +194,7 @@ def _burst(place: Place, machine: Machine, api: KubeApi, gpus: int) -> list[Row]
     key = f"burst-{gpus}-{place.create_ms}"
     least = each * place.create_ms
     ratio = taken / least if least else None
-    return [Row(key, what, taken, "ms", ratio=ratio, most=_MOST[key], rival=_RIVAL[key])]
+    return [Row(key, what, taken, "ms", ratio=ratio, most=MOST[key], rival=RIVAL[key])]
 
 
 def _created_node(api: KubeApi) -> bool:

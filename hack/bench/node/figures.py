@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+_HEADING = "| key | what | figure | floors | wanted | NVIDIA's driver |"
 SLACK = 1.5
 """A ratio may be this much larger than the stored one: shared machines vary that much."""
 
@@ -40,10 +41,7 @@ class Row:
 
 def rendered(rows: Sequence[Row]) -> str:
     """The table as Markdown, so that it is stored as it is printed."""
-    lines = [
-        "| key | what | figure | floors | wanted | NVIDIA's driver |",
-        "|---|---|---|---|---|---|",
-    ]
+    lines = [_HEADING, "|---|---|---|---|---|---|"]
     for row in rows:
         ratio = "" if row.ratio is None else f"{row.ratio:.2f}"
         most = "" if row.most is None else f"≤ {row.most:g} {row.unit}"
@@ -53,17 +51,20 @@ def rendered(rows: Sequence[Row]) -> str:
 
 
 def ratios(table: str) -> dict[str, float]:
-    """The ratios of a rendered table by key; other lines are passed over.
+    """The ratios of the rendered tables of a page by key; its other tables are passed over.
 
     Raises:
-        ValueError: a ratio in it is no number.
+        ValueError: a ratio in one is no number.
     """
     found: dict[str, float] = {}
+    inside = False
     for line in table.splitlines():
-        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
-        if not line.startswith("| ") or len(cells) != 6 or cells[0] == "key" or not cells[3]:  # noqa: PLR2004 - the table's columns
+        inside = line == _HEADING or (inside and line.startswith("|"))
+        if not inside or not line.startswith("| ") or line == _HEADING:
             continue
-        found[cells[0]] = float(cells[3])
+        key, _, _, ratio, *_ = (cell.strip() for cell in line.strip("|").split("|"))
+        if ratio:
+            found[key] = float(ratio)
     return found
 
 

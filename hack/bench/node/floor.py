@@ -1,84 +1,133 @@
-"""Floor of a run: what every driver needs for a claim on this machine, measured one by one."""
+"""Floors of a run: the driver that does the least, called just as the plugin is."""
 
 from __future__ import annotations
 
-import ctypes
 import os
-import time
-from collections.abc import Callable
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
-import pynvml
+import msgspec
 
-import sim.nvml
-from cdi.files import write_durably
-from dra.common.resources import RESOURCE_CLAIMS
+from dra.common.resources import MIG_NODES
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client.transport import KubeApi
 from hack.bench.node.figures import percentile
-from hack.bench.node.node import Kubelet, Place
+from hack.bench.node.least.__main__ import PARTS
+from hack.bench.node.least.telling import MIG_NODE
+from hack.bench.node.measures import Cycles, cycles
+from hack.bench.node.node import NODE, Claims, Kubelet, Place, cpu_ms
+from hack.cluster.machine.processes import Process
+from hack.cluster.waiting import wait_for
 
-PREPARE_WRITES = 3
-"""Durable writes of a Prepare: begun, CDI spec, prepared. NVIDIA's driver makes the same three."""
-UNPREPARE_WRITES = 1
-NVML_CALLS = 30
-"""NVML calls for one slice, made or removed, and read back."""
-_ROUNDS = 50
-_RECORD = b"x" * 4000
+_FIRST = 5
+"""Claims that load what is loaded on first use."""
 
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """Medians in milliseconds: an empty call, a durable write, an NVML call, a GET of a claim."""
+    """Medians in milliseconds at one pace; ``parts`` of a Prepare: ``get``, ``nvml``, ``writes``.
 
-    empty: float
-    write: float
-    nvml: float
-    get: float
+    ``cpu`` is that of both calls, with the claim's status and the MigNode written after each.
+    """
 
-    @property
-    def prepare(self) -> float:
-        """Floor of NodePrepareResources."""
-        return self.empty + PREPARE_WRITES * self.write + NVML_CALLS * self.nvml + self.get
-
-    @property
-    def unprepare(self) -> float:
-        """Floor of NodeUnprepareResources, which needs no API server."""
-        return self.empty + UNPREPARE_WRITES * self.write + NVML_CALLS * self.nvml
+    prepare: float
+    unprepare: float
+    cpu: float
+    parts: Mapping[str, float]
 
 
-def measure(place: Place, kubelet: Kubelet, api: KubeApi, ref: ClaimRef) -> Floor:
-    """Measure it, while the plugin rests; ``ref`` is a claim to read."""
-    folder = place.root / "floor"
-    folder.mkdir(exist_ok=True)
-    return Floor(
-        empty=percentile((kubelet.empty() for _ in range(_ROUNDS)), 0.5),
-        write=_median(lambda: write_durably(folder / "record", _RECORD)),
-        nvml=_nvml(place),
-        get=_median(lambda: api.get(RESOURCE_CLAIMS, ref.name, namespace=ref.namespace)),
-    )
+class LeastDriver:
+    """The least driver as a process of its own; enter ``running`` to start it."""
+
+    def __init__(self, place: Place, *, tells: bool) -> None:
+        self._directory = place.root / ("telling" if tells else "least")
+        self.socket = self._directory / "s"
+        environment = dict(os.environ)
+        flags = ["--tells"] if tells else []
+        if place.library is None:
+            flags += ["--simulator", str(place.machine)]
+        else:
+            environment |= place.environment
+        self._process = Process(
+            self._directory.name,
+            [
+                *(sys.executable, "-m", "hack.bench.node.least", "--socket", str(self.socket)),
+                *("--kubeconfig", str(place.kubeconfig), "--host-root", str(place.host_root)),
+                *("--directory", str(self._directory), *flags),
+            ],
+            logs=place.root,
+            environment=environment,
+        )
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Run it; entered once it serves."""
+        self._directory.mkdir()
+        self._process.start()
+        try:
+            wait_for("the least driver", self._serves)
+            yield
+        finally:
+            self._process.stop()
+
+    def cpu_ms(self) -> float:
+        """CPU time that it has used so far."""
+        return cpu_ms(self._process.pid)
+
+    def parts(self) -> dict[str, list[float]]:
+        """Milliseconds of each Prepare's parts, once it has ended."""
+        return msgspec.json.decode((self._directory / PARTS).read_bytes())  # type: ignore[no-any-return]
+
+    def _serves(self) -> bool:
+        self._process.assert_running()
+        return self.socket.exists()
 
 
-def _nvml(place: Place) -> float:
-    if place.library is None:
-        sim.nvml.install(place.machine)
-    else:
-        os.environ["NVML_MACHINE"] = str(Path(place.machine / "nvml.txt"))
-        pynvml.nvmlLib = ctypes.CDLL(str(place.library))
-    pynvml.nvmlInit()
-    try:
-        device = pynvml.nvmlDeviceGetHandleByIndex(0)
-        return _median(lambda: pynvml.nvmlDeviceGetMigMode(device))
-    finally:
-        pynvml.nvmlShutdown()
-        sim.nvml.end()
+def measure(
+    place: Place, api: KubeApi, claims: Claims, refs: Sequence[ClaimRef], *, pauses: Sequence[float]
+) -> list[Floor]:
+    """The floors with each of these pauses after a call, in seconds, while the plugin rests."""
+    least, telling = LeastDriver(place, tells=False), LeastDriver(place, tells=True)
+    quick = _run(least, claims, refs, pauses)
+    parts = least.parts()
+    _copy_mignode(api)
+    told = _run(telling, claims, refs, pauses)
+    api.delete(MIG_NODES, MIG_NODE)
+    return [
+        Floor(
+            prepare=percentile(run.prepare, 0.5),
+            unprepare=percentile(run.unprepare, 0.5),
+            cpu=with_statuses.cpu,
+            parts={
+                part: percentile(of_pace(taken, index, len(refs)), 0.5)
+                for part, taken in parts.items()
+            },
+        )
+        for index, (run, with_statuses) in enumerate(zip(quick, told, strict=True))
+    ]
 
 
-def _median(work: Callable[[], object]) -> float:
-    taken: list[float] = []
-    for _ in range(_ROUNDS):
-        began = time.perf_counter()
-        work()
-        taken.append(1e3 * (time.perf_counter() - began))
-    return percentile(taken, 0.5)
+def _run(
+    driver: LeastDriver, claims: Claims, refs: Sequence[ClaimRef], pauses: Sequence[float]
+) -> list[Cycles]:
+    with driver.running():
+        kubelet = Kubelet(driver.socket)
+        cycles(driver, kubelet, claims, refs[:_FIRST], pause=0.0)
+        found = [cycles(driver, kubelet, claims, refs, pause=pause) for pause in pauses]
+        kubelet.close()
+    return found
+
+
+def of_pace(values: Sequence[float], index: int, count: int) -> Sequence[float]:
+    """Values of the ``count`` Prepares of the pace with this index, after those that load it."""
+    begin = _FIRST + index * count
+    return values[begin : begin + count]
+
+
+def _copy_mignode(api: KubeApi) -> None:
+    """Make the MigNode of the least driver, as large as the plugin's."""
+    found = api.get(MIG_NODES, NODE)
+    made = api.create(MIG_NODES, {"metadata": {"name": MIG_NODE}, "spec": found["spec"]})
+    api.replace(MIG_NODES, made | {"status": found["status"]}, subresource="status")

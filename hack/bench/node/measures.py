@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from threading import Barrier
+from typing import Protocol
 
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import mig_device
@@ -24,6 +25,14 @@ class Cycles:
     cpu: float
 
 
+class Driver(Protocol):
+    """A driver in a process of its own."""
+
+    def cpu_ms(self) -> float:
+        """CPU time that it has used so far."""
+        ...
+
+
 def smallest_slices(machine: Machine) -> list[str]:
     """Devices of the smallest profile on all GPUs, by turns of GPUs."""
     product = machine.product(0)
@@ -35,11 +44,20 @@ def smallest_slices(machine: Machine) -> list[str]:
     ]
 
 
+def empty(kubelet: Kubelet, count: int, *, pause: float) -> list[float]:
+    """Milliseconds of calls without a claim, with ``pause`` seconds after each."""
+    taken: list[float] = []
+    for _ in range(count):
+        taken.append(kubelet.empty())
+        time.sleep(pause)
+    return taken
+
+
 def cycles(
-    plugin: Plugin, kubelet: Kubelet, claims: Claims, refs: Sequence[ClaimRef], *, pause: float
+    driver: Driver, kubelet: Kubelet, claims: Claims, refs: Sequence[ClaimRef], *, pause: float
 ) -> Cycles:
     """Prepare and unprepare claims one after the other, with ``pause`` seconds after each call."""
-    before = plugin.cpu_ms()
+    before = driver.cpu_ms()
     prepare: list[float] = []
     unprepare: list[float] = []
     for ref in refs:
@@ -48,7 +66,7 @@ def cycles(
         unprepare.append(kubelet.unprepare(ref))
         time.sleep(pause)
     settle(claims, refs)
-    return Cycles(prepare, unprepare, (plugin.cpu_ms() - before) / len(refs))
+    return Cycles(prepare, unprepare, (driver.cpu_ms() - before) / len(refs))
 
 
 def burst(kubelet: Kubelet, refs: Sequence[ClaimRef]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import time
@@ -27,7 +28,7 @@ from hack.cluster.machine.processes import Process
 from hack.cluster.waiting import wait_for
 
 NODE = "bench"
-_TICKS = os.sysconf("SC_CLK_TCK")
+_LIBC = ctypes.CDLL(None, use_errno=True)
 _CALL_SECONDS = 60
 _POLL_SECONDS = 0.01
 
@@ -58,6 +59,17 @@ class Place:
         """Socket on which the plugin tells kubelet of itself."""
         return self.root / self.kubelet / "plugins_registry" / f"{DEFAULT_DRIVER}-reg.sock"
 
+    @property
+    def environment(self) -> dict[str, str]:
+        """Variables by which a program finds the library, and the library the machine."""
+        if self.library is None:
+            return {}
+        return {
+            "LD_LIBRARY_PATH": str(self.library.parent),
+            "NVML_MACHINE": str(self.machine / "nvml.txt"),
+            "NVML_CREATE_MS": str(self.create_ms),
+        }
+
 
 class Plugin:
     """The node program as a process of its own, with further ``flags``; enter to start it.
@@ -74,11 +86,7 @@ class Plugin:
         if place.library is None:
             start = ["-m", "sim", "plugin", "--hardware", str(place.machine), "--"]
         else:
-            environment |= {
-                "LD_LIBRARY_PATH": str(place.library.parent),
-                "NVML_MACHINE": str(place.machine / "nvml.txt"),
-                "NVML_CREATE_MS": str(place.create_ms),
-            }
+            environment |= place.environment
         self._process = Process(
             "plugin",
             [
@@ -111,9 +119,8 @@ class Plugin:
             self._process.stop()
 
     def cpu_ms(self) -> float:
-        """CPU time that it has used so far; the kernel counts in steps of 10 ms."""
-        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) * 1000 / _TICKS
+        """CPU time that it has used so far."""
+        return cpu_ms(self._process.pid)
 
     def status(self, field: str) -> int:
         """A number of its /proc/<pid>/status: ``VmRSS`` in KiB, ``Threads``."""
@@ -254,6 +261,14 @@ class Kubelet:
         began = time.perf_counter()
         call()  # type: ignore[operator]
         return 1e3 * (time.perf_counter() - began)
+
+
+def cpu_ms(pid: int) -> float:
+    """CPU time that a process has used so far, by its clock: /proc counts in steps of 10 ms."""
+    clock = ctypes.c_int()
+    if error := _LIBC.clock_getcpuclockid(pid, ctypes.byref(clock)):
+        raise ProcessLookupError(error, os.strerror(error))
+    return 1e3 * time.clock_gettime(clock.value)
 
 
 def node_object() -> Obj:

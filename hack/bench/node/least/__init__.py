@@ -1,0 +1,1 @@
+"""Floor of the node program's benchmark: a driver that does the least for a claim."""
