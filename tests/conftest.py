@@ -7,10 +7,12 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.compiling import compile_programs, import_tests
 from tests.folders import MEMORY
 
 # Without bytecode each of some hundred processes compiles anew what it imports, and each worker
@@ -61,9 +63,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
-def pytest_collection() -> None:
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    compile_programs(config.rootpath)
+
+
+def pytest_collection(session: pytest.Session) -> None:
     """Collect no garbage while thousands of tests are made, which stay."""
     gc.disable()
+    worker: dict[str, Any] = getattr(session.config, "workerinput", {})
+    root = session.config.rootpath
+    if worker and [root / arg for arg in session.config.args] == [root / "tests"]:
+        number, workers = int(worker["workerid"].removeprefix("gw")), worker["workercount"]
+        import_tests(root, worker=number, workers=workers)
 
 
 def pytest_collection_finish() -> None:
