@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from dra.common.resources import at
@@ -26,22 +26,23 @@ def matches_selector(
 
 
 def _matches_term(term: Mapping[str, Any], labels: Mapping[str, str], name: str) -> bool:
-    expressions = at(term, "matchExpressions")
-    fields = at(term, "matchFields")
+    expressions = term.get("matchExpressions") or ()
+    for each in expressions:  # a loop: this is asked of each node
+        if not holds(each, labels.get(each["key"])):
+            return False
+    fields = term.get("matchFields") or ()
     if not expressions and not fields:
         return False
-    return all(holds(e, labels.get(e["key"])) for e in expressions) and all(
-        f["key"] == _FIELDS and holds(f, name) for f in fields
-    )
+    return all(f["key"] == _FIELDS and holds(f, name) for f in fields)
 
 
 def holds(requirement: Mapping[str, Any], value: str | None) -> bool:
     """True if ``value`` (None: there is none) is as a requirement with operator and values says."""
     check = _OPERATORS.get(requirement["operator"])
-    return check is not None and check(value, at(requirement, "values"))
+    return check is not None and check(value, requirement.get("values") or ())
 
 
-def _compares(value: str | None, bounds: list[str], sign: int) -> bool:
+def _compares(value: str | None, bounds: Sequence[str], sign: int) -> bool:
     if value is None or len(bounds) != 1:
         return False
     try:
@@ -50,7 +51,7 @@ def _compares(value: str | None, bounds: list[str], sign: int) -> bool:
         return False
 
 
-_OPERATORS: Mapping[str, Callable[[str | None, list[str]], bool]] = {
+_OPERATORS: Mapping[str, Callable[[str | None, Sequence[str]], bool]] = {
     "In": lambda value, among: value is not None and value in among,
     "NotIn": lambda value, among: value is None or value not in among,
     "Exists": lambda value, _: value is not None,

@@ -29,17 +29,17 @@ class Affinity:
         self._is_first = False
         if self._terms:
             self._seek()
-        self._avoided = {
+        self._avoided = _by_key(
             domain
             for term in pod.needs.company.anti_affinity
             for group in residents.meant(term, owner=pod.key)
             for domain in self._domains(term, group.nodes)
-        }
-        self._closed = {
+        )
+        self._closed = _by_key(
             domain
             for _, term, others in residents.shunning(pod)
             for domain in self._domains(term, others)
-        }
+        )
 
     def find_misfit(self, node: NodeFacts) -> Misfit | None:
         """Misfit by other pods that keep the pod from ``node``; None when they do not."""
@@ -57,12 +57,12 @@ class Affinity:
         return None
 
     def _find_unwanted(self, node: NodeFacts) -> Misfit | None:
-        for key, value in self._avoided:
-            if node.labels.get(key) == value:
+        for key, values in self._avoided.items():
+            if node.labels.get(key) in values:
                 text = f"pod anti-affinity: such a pod is in its {key}"
                 return Misfit(MisfitReason.POD_ANTI_AFFINITY, text)
-        for key, value in self._closed:
-            if node.labels.get(key) == value:
+        for key, values in self._closed.items():
+            if node.labels.get(key) in values:
                 text = f"anti-affinity of a pod in its {key}"
                 return Misfit(MisfitReason.SHUNNED, text)
         return None
@@ -95,3 +95,11 @@ class Affinity:
             value = None if facts is None else facts.labels.get(term.topology)
             if value is not None:
                 yield term.topology, value
+
+
+def _by_key(domains: Iterable[_Domain]) -> dict[str, set[str]]:
+    """The values of each label: there may be as many domains as nodes, and labels are few."""
+    found: dict[str, set[str]] = {}
+    for key, value in domains:
+        found.setdefault(key, set()).add(value)
+    return found
