@@ -58,7 +58,10 @@ def read_pod(obj: Obj, needs: Callable[[Obj], PodNeeds] = read_needs) -> Pod:
     """The pod in ``obj``; ``needs`` reads what its spec asks of a node."""
     metadata, spec = obj["metadata"], at(obj, "spec", default={})
     claims, namespace = claim_names(obj), metadata["namespace"]
-    owners = (o["uid"] for o in at(metadata, "ownerReferences") if o.get("controller"))
+    # A user writes the reference, and may name the owner of another namespace's pods.
+    owners = (
+        f"{namespace}/{o['uid']}" for o in at(metadata, "ownerReferences") if o.get("controller")
+    )
     return Pod(
         key=(namespace, metadata["name"]),
         uid=metadata["uid"],

@@ -75,7 +75,20 @@ def test_those_of_an_owner_are_alike_whatever_they_ask(bench: Bench) -> None:
         owner = {"kind": "ReplicaSet", "uid": "set", "controller": True}
         body["metadata"]["ownerReferences"] = [owner]
 
-    assert template(bench, "a", owned) == template(bench, "b", owned, count=2) == "set"
+    assert template(bench, "a", owned) == template(bench, "b", owned, count=2)
+
+
+def test_a_pod_that_names_the_owner_of_another_namespaces_pods_is_not_like_these(
+    bench: Bench,
+) -> None:
+    found = set()
+    for namespace in ("default", "other"):
+        body = pod("p")
+        owner = {"kind": "ReplicaSet", "uid": "set", "controller": True}
+        body["metadata"] |= {"namespace": namespace, "ownerReferences": [owner]}
+        bench.cluster.set_pod(versioned(body))
+        found.add(bench.cluster.template_of(bench.cluster.pods[namespace, "p"]))
+    assert len(found) == 2
 
 
 def test_it_is_known_once_all_claims_are(bench: Bench) -> None:
