@@ -10,6 +10,7 @@ from dra.allocator.fleet.gpustate import GpuState
 from dra.cel.kinds.offers import Offer
 from dra.claims.allocation import AllocatedDevice, Allocation, share_id
 from dra.claims.reading import Fault, ReadClaims
+from dra.claims.reasons import Obstacle, Reason
 from dra.claims.requests.wants import ClaimWants, Want
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef
@@ -40,11 +41,20 @@ class Problem:
 
 def pose_problem(pod: Pod, claims: ReadClaims, hosts: Hosts) -> Problem | Fault:
     """The problem of allocating ``claims``, of which something is wanted, for ``pod``."""
-    obstacle = None if pod.node else find_obstacle(pod, hosts.volumes)
+    obstacle = _too_large(pod.unread) if pod.unread else None
+    if obstacle is None and not pod.node:
+        obstacle = find_obstacle(pod, hosts.volumes)
     if obstacle is not None:
         return Fault(claims.wants[0].claim.ref, obstacle)
     rules = find_rules(pod, hosts)
     return claims.mixture or Problem(pod, claims.wants, claims.pins, rules=rules)
+
+
+def _too_large(why: str) -> Obstacle:
+    message = (
+        f"the pod is too large: {why}; state fewer labels, terms, tolerations, volumes or resources"
+    )
+    return Obstacle(Reason.UNSUPPORTED, message)
 
 
 class Pick(NamedTuple):

@@ -78,3 +78,8 @@ class BoundedCache(Generic[K, V]):
 def json_weight(key: bytes, _value: object) -> int:
     """Bytes that a result takes which was made from the JSON that it is known by, roughly."""
     return 500 + _UNPACKED * len(key)
+
+
+def decoded_weight(text: bytes) -> int:
+    """Bytes that JSON takes as Python objects, roughly: small ones take many times their text."""
+    return len(text) + 60 * text.count(b",") + 200 * (text.count(b"{") + text.count(b"["))

@@ -10,6 +10,9 @@ from dra.claims.claims import claim_names
 from dra.common.resources import Obj, ObjectKey, at
 from dra.pods.podneeds import PodNeeds, read_needs
 
+UNREAD = "unread"
+"""Field of the spec of a pod that is too large to be read: the reason, in words."""
+
 _ENDED = ("Succeeded", "Failed")
 
 
@@ -20,7 +23,8 @@ class Pod:
     ``claim_keys`` are the ResourceClaims that exist, as far as its status tells, each once: a pod
     may have the same claim under several names. ``volume_claims`` are its PersistentVolumeClaims,
     and True for those that belong to the pod. ``nominated`` is the node that kube-scheduler makes
-    room on for it. ``template`` is equal for pods of one owner.
+    room on for it. ``template`` is equal for pods of one owner. ``unread`` says why the pod is not
+    served; empty of most.
     """
 
     key: ObjectKey
@@ -39,6 +43,7 @@ class Pod:
     volume_claims: tuple[tuple[str, bool], ...] = ()
     nominated: str = ""
     template: str = ""
+    unread: str = ""
 
     @property
     def live(self) -> bool:
@@ -81,6 +86,7 @@ def read_pod(obj: Obj, needs: Callable[[Obj], PodNeeds] = read_needs) -> Pod:
         volume_claims=tuple(_volume_claims(metadata["name"], spec)),
         template=next(owners, metadata["uid"]),
         nominated=at(obj, "status", "nominatedNodeName", default=""),
+        unread=spec.get(UNREAD) or "",
     )
 
 

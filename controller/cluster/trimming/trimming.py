@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from controller.cluster.trimming.pod_size import bounded
 from controller.cluster.trimming.slice_trimming import trim_slice
 from controller.cluster.trimming.volume_trimming import TRIMMERS
 from dra.claims.claims import (
@@ -26,12 +27,13 @@ from dra.claims.claims import (
 )
 from dra.claims.conditions import MADE, PREPARED
 from dra.claims.node_label import node_label
-from dra.common.cache import BoundedCache, json_weight
+from dra.common.cache import BoundedCache, decoded_weight, json_weight
 from dra.common.resources import (
     DEVICE_CLASSES,
     MIG_NODES,
     NODES,
     PODS,
+    RESOURCE_CLAIM_TEMPLATES,
     RESOURCE_CLAIMS,
     RESOURCE_SLICES,
     Obj,
@@ -83,6 +85,9 @@ _NAME_LENGTH = 254
 REQUEST_BYTES = 64 * 2**10
 """The requests and constraints of a claim that is read; usual ones have some hundred bytes."""
 
+DECODED_BYTES = 256 * 2**10
+"""The same in memory, roughly: thousands of short selectors take many times their text."""
+
 CONFIG_BYTES = 8 * 2**10
 """The parameters for this driver, likewise."""
 
@@ -110,6 +115,7 @@ class Trimmer:
             RESOURCE_CLAIMS: self._claim,
             DEVICE_CLASSES: self._class,
             RESOURCE_SLICES: trim_slice,
+            RESOURCE_CLAIM_TEMPLATES: identity,
             **TRIMMERS,
             **_POD_GROUPS,
         }.get(resource, lambda obj: obj)
@@ -131,10 +137,9 @@ class Trimmer:
             slim = _picked(spec, _POD_SPEC)
             if affinity := _shunning(slim.pop("affinity", None) or {}):
                 slim["affinity"] = affinity
-        slim = {key: self._shared(value) for key, value in slim.items()}
         for field in ("containers", "initContainers"):
             if field in spec:
-                slim[field] = self._shared([_container(c) for c in spec[field]])
+                slim[field] = [_container(c) for c in spec[field]]
         said = _picked(status, ("phase", "resourceClaimStatuses", "nominatedNodeName"))
         # What Kubernetes says of a pod is nothing to us, unlike what we said ourselves.
         if own := [c for c in status.get("conditions") or () if "/" in c["type"]]:
@@ -144,12 +149,18 @@ class Trimmer:
         if notes := _picked(obj["metadata"].get("annotations") or {}, read):
             cut = {key: text[:_NAME_LENGTH] for key, text in notes.items()}
             metadata["annotations"] = self._shared(cut)
-        if labels := metadata.pop("labels", None):
+        if owners := metadata.pop("ownerReferences", None):
+            kept = [_cut(_picked(o, _OWNER)) for o in owners if o.get("controller")]
+            metadata["ownerReferences"] = self._shared(kept)
+        return self._kept(bounded({"metadata": metadata, "spec": slim, "status": said}))
+
+    def _kept(self, pod: Obj) -> Obj:
+        """``pod`` with what others have too kept once."""
+        metadata, spec = pod["metadata"], pod["spec"]
+        if labels := metadata.get("labels"):
             known = msgspec.json.encode(labels)
             metadata["labels"] = self._labels.get(known, lambda: _interned(labels))
-        if owners := metadata.get("ownerReferences"):
-            metadata["ownerReferences"] = self._shared([_picked(o, _OWNER) for o in owners])
-        return {"metadata": metadata, "spec": slim, "status": said}
+        return {**pod, "spec": {key: self._shared(value) for key, value in spec.items()}}
 
     def _claim(self, obj: Obj) -> Obj:
         metadata = self._claim_metadata(obj)
@@ -179,7 +190,7 @@ class Trimmer:
             metadata["annotations"] = self._shared({POD_CLAIM: made.entry[:_NAME_LENGTH]})
         if owners := [o for o in metadata.get("ownerReferences") or () if o.get("controller")]:
             kept = _OWNER if made is None else (*_OWNER, "name")
-            metadata["ownerReferences"] = [_picked(o, kept) for o in owners]
+            metadata["ownerReferences"] = [_cut(_picked(o, kept)) for o in owners]
         else:
             metadata.pop("ownerReferences", None)
         if node := (obj["metadata"].get("labels") or {}).get(node_label(self._driver)):
@@ -193,7 +204,8 @@ class Trimmer:
         devices = spec.get("devices") or {}
         config = msgspec.json.encode(devices.get("config") or ())
         rest = msgspec.json.encode({k: v for k, v in devices.items() if k != "config"})
-        if len(config) <= CONFIG_BYTES and len(rest) <= REQUEST_BYTES:
+        is_usual = len(config) <= CONFIG_BYTES and len(rest) <= REQUEST_BYTES
+        if is_usual and decoded_weight(rest) <= DECODED_BYTES:
             return spec
         size = len(config) + len(rest)
         return {"devices": {"requests": [_stub(r, size) for r in devices.get("requests") or ()]}}
@@ -225,7 +237,7 @@ class Trimmer:
 
 def remembering(resource: Resource) -> Callable[[Obj], Obj]:
     """Part that the mirror holds, to know what has changed: others are in the index already."""
-    by_name = (NODES, MIG_NODES, *TRIMMERS, *_POD_GROUPS)
+    by_name = (NODES, MIG_NODES, RESOURCE_CLAIM_TEMPLATES, *TRIMMERS, *_POD_GROUPS)
     return identity if resource in by_name else lambda obj: obj
 
 
@@ -234,6 +246,11 @@ def _container(container: Obj) -> Obj:
     if ports := [_picked(p, _PORT) for p in container.get("ports") or () if p.get("hostPort")]:
         slim["ports"] = ports
     return slim
+
+
+def _cut(texts: Obj) -> Obj:
+    """Reference to an owner whose texts are no longer than what names something."""
+    return {k: v[:_NAME_LENGTH] if isinstance(v, str) else v for k, v in texts.items()}
 
 
 def _volume(volume: Obj) -> Obj | None:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
+import msgspec
+
+from dra.common.cache import decoded_weight
 from dra.common.resources import (
     NAMESPACES,
     PERSISTENT_VOLUME_CLAIMS,
@@ -19,6 +22,10 @@ _ANNOTATIONS = (BOUND, CLASS, SELECTED_NODE)
 _BOTH = ("accessModes", "storageClassName", "volumeMode", "volumeAttributesClassName")
 _CLAIM = (*_BOTH, "resources", "selector", "volumeName")
 _VOLUME = (*_BOTH, "capacity", "nodeAffinity")
+CLAIM_BYTES = 32 * 2**10
+"""Memory for what is kept of the spec of a PersistentVolumeClaim, roughly; of most 1 KiB."""
+
+_SELECTS_NOTHING = {"matchExpressions": [{"key": "too-large", "operator": "In", "values": []}]}
 _STORAGE_CLASS = ("provisioner", "volumeBindingMode", "allowedTopologies")
 
 
@@ -27,7 +34,11 @@ def _volume_claim(obj: Obj) -> Obj:
     owners = obj["metadata"].get("ownerReferences") or ()
     if controllers := [_picked(o, ("uid", "controller")) for o in owners if o.get("controller")]:
         metadata["ownerReferences"] = controllers
-    return {"metadata": metadata, "spec": _picked(obj["spec"], _CLAIM), "status": _phase(obj)}
+    spec = _picked(obj["spec"], _CLAIM)
+    spec["accessModes"] = sorted({*spec.get("accessModes", ())})
+    if decoded_weight(msgspec.json.encode(spec)) > CLAIM_BYTES:
+        spec = _picked(spec, (*_BOTH, "volumeName")) | {"selector": _SELECTS_NOTHING}
+    return {"metadata": metadata, "spec": spec, "status": _phase(obj)}
 
 
 def _volume(obj: Obj) -> Obj:

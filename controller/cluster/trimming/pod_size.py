@@ -1,0 +1,112 @@
+"""Size of a mirrored pod: bounded, whatever its user has written into it.
+
+The API server takes a megabyte and more of labels, affinity, tolerations or resources. That is a
+dozen times as much once decoded, and takes seconds to be compared with a thousand nodes. Usual pods
+have a few kilobytes and a few terms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from dra.common.cache import decoded_weight
+from dra.common.resources import Obj, at
+from dra.pods.podneeds import CPU, effective_request
+from dra.pods.pods import UNREAD
+
+POD_BYTES = 192 * 2**10
+"""Memory for what is kept of one pod, roughly."""
+
+MOST_TERMS = 200
+"""Terms, their parts and tolerations: JSON objects that are compared with nodes and with pods."""
+
+MOST_RESOURCES = 64
+"""Different resources that a pod asks for."""
+
+MOST_CLAIMS = 64
+"""Claims that are kept of a pod that is not read."""
+
+_LABELS_BYTES = 16 * 2**10
+_COMPARED = ("affinity", "topologySpreadConstraints", "tolerations")
+_KEPT = (
+    *("nodeName", "priority", "preemptionPolicy", "schedulingGates"),
+    *("schedulingGroup", "workloadRef"),
+)
+_NATIVE = (CPU, "memory", "ephemeral-storage")
+_USUAL_BYTES = 2**10
+"""What has less text has too little to be looked at."""
+
+
+def bounded(pod: Obj) -> Obj:
+    """``pod``, or of one that is too large what others have to know of it.
+
+    It is not served then, and its spec says why in the field ``UNREAD``.
+    """
+    text = msgspec.json.encode(pod)
+    if len(text) <= _USUAL_BYTES:
+        return pod
+    spec: Obj = pod["spec"]
+    why = _excess(text, spec)
+    return _stub(pod, spec, why) if why else pod
+
+
+def _excess(text: bytes, spec: Mapping[str, Any]) -> str:
+    """Excess of a pod over what is read of it, in words; empty where there is none."""
+    weight = decoded_weight(text)
+    if weight > POD_BYTES:
+        return f"labels and spec take {weight // 1024} KiB, and {POD_BYTES // 1024} are read"
+    if text.count(b"{") > MOST_TERMS:
+        compared = msgspec.json.encode([spec.get(field) for field in _COMPARED])
+        if (terms := compared.count(b"{")) > MOST_TERMS:
+            return f"affinity, spread and tolerations have {terms} parts, and {MOST_TERMS} are read"
+    resources = len({name for holder in _holders(spec) for name in holder})
+    if resources > MOST_RESOURCES:
+        return f"it asks for {resources} resources, and {MOST_RESOURCES} are read"
+    return ""
+
+
+def _holders(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The requests and limits of a pod and of its containers."""
+    yield at(spec, "overhead", default={})
+    for body in (spec, *at(spec, "containers"), *at(spec, "initContainers")):
+        yield at(body, "resources", "requests", default={})
+        yield at(body, "resources", "limits", default={})
+
+
+def _stub(pod: Obj, spec: Obj, why: str) -> Obj:
+    """What it takes of its node, what it belongs to and which claims it has."""
+    metadata, status = dict(pod["metadata"]), dict(pod.get("status") or {})
+    if decoded_weight(msgspec.json.encode(metadata.get("labels"))) > _LABELS_BYTES:
+        del metadata["labels"]
+    if made := at(status, "resourceClaimStatuses"):
+        status["resourceClaimStatuses"] = made[:MOST_CLAIMS]
+    kept: Obj = {field: spec[field] for field in _KEPT if field in spec}
+    for field in ("schedulingGates", "resourceClaims"):
+        if found := at(spec, field):
+            kept[field] = found[:MOST_CLAIMS]
+    kept["containers"] = [{"name": "", "resources": {"requests": _takes(spec)}}]
+    kept[UNREAD] = why
+    return {"metadata": metadata, "spec": kept, "status": status}
+
+
+def _takes(spec: Obj) -> dict[str, str]:
+    """What the pod takes of a node's own resources."""
+    fields = ("containers", "initContainers")
+    slim = {field: [_native(c) for c in at(spec, field)] for field in fields}
+    overhead = _picked(at(spec, "overhead", default={}))
+    takes = effective_request({**_native(spec), **slim, "overhead": overhead})
+    return {n: f"{takes[n]}m" if n == CPU else str(takes[n]) for n in _NATIVE if n in takes}
+
+
+def _native(body: Obj) -> Obj:
+    """A container, or a pod, that asks for nothing but a node's own resources."""
+    asked: Obj = at(body, "resources", default={})
+    kept: Obj = {key: _picked(at(asked, key, default={})) for key in ("requests", "limits")}
+    return {"resources": kept, "restartPolicy": body.get("restartPolicy")}
+
+
+def _picked(amounts: Obj) -> Obj:
+    return {name: amounts[name] for name in _NATIVE if name in amounts}
