@@ -37,7 +37,7 @@ _KEPT = (
 )
 _NATIVE = (CPU, "memory", "ephemeral-storage")
 _USUAL_BYTES = 2**10
-"""What has less text has too little to be looked at."""
+"""Text of a pod that is not looked at further."""
 
 
 def bounded(pod: Obj) -> Obj:
@@ -77,7 +77,7 @@ def _holders(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _stub(pod: Obj, spec: Obj, why: str) -> Obj:
-    """What it takes of its node, what it belongs to and which claims it has."""
+    """The resources of a node that it takes, its gang and its claims."""
     metadata, status = dict(pod["metadata"]), dict(pod.get("status") or {})
     if decoded_weight(msgspec.json.encode(metadata.get("labels"))) > _LABELS_BYTES:
         del metadata["labels"]
@@ -93,7 +93,7 @@ def _stub(pod: Obj, spec: Obj, why: str) -> Obj:
 
 
 def _takes(spec: Obj) -> dict[str, str]:
-    """What the pod takes of a node's own resources."""
+    """The resources of a node itself that the pod takes."""
     fields = ("containers", "initContainers")
     slim = {field: [_native(c) for c in at(spec, field)] for field in fields}
     overhead = _picked(at(spec, "overhead", default={}))
