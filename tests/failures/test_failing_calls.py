@@ -48,8 +48,11 @@ class Failing:
             return
         if self._seen == self._number:
             with self._plant.recorder.outside():
-                self._plant.site.machine.inject(self._fault)
+                self._fail()
         self._seen += 1
+
+    def _fail(self) -> None:
+        self._plant.site.machine.inject(self._fault)
 
 
 @contextmanager
@@ -113,3 +116,61 @@ def test_whichever_call_of_an_unprepare_fails_the_rest_is_done_in_the_background
             break
     assert LEAST_CALLS < number < MOST_CALLS
     assert withheld > 5
+
+
+class Losing(Failing):
+    """From the call of that number on the first GPU is lost."""
+
+    def _fail(self) -> None:
+        self._plant.site.machine.lose(0)
+
+
+@contextmanager
+def losing(plant: Plant, number: int) -> Iterator[Losing]:
+    losing = Losing(plant, number, 0)
+    plant.recorder.refuse = losing
+    try:
+        yield losing
+    finally:
+        plant.recorder.refuse = lambda step: None
+
+
+def back(plant: Plant) -> None:
+    """The GPU comes back, reset."""
+    plant.look()
+    plant.site.machine.recover(0)
+    plant.recorder.skipped += 3600.0
+    for _ in range(2):
+        plant.look()
+        plant.tend()
+
+
+def test_from_whichever_call_of_a_prepare_on_the_gpu_is_lost(plant: Plant) -> None:
+    failed = 0
+    for number in itertools.count(step=4):
+        ref = plant.site.claim(f"claim-{number}", TWO_SLICES)
+        with losing(plant, number) as fault:
+            error = plant.prepare(ref).error
+        failed += bool(error)
+        if fault.reached:
+            back(plant)
+        check_settled(plant.site, {} if error else {ref: TWO_SLICES})
+        assert not plant.unprepare(ref).error
+        check_settled(plant.site, {})
+        if not fault.reached:
+            break
+    assert LEAST_CALLS < number < MOST_CALLS
+    assert failed > 3
+
+
+def test_from_whichever_call_of_an_unprepare_on_the_gpu_is_lost(plant: Plant) -> None:
+    for number in itertools.count(step=4):
+        ref = plant.site.claim(f"claim-{number}", TWO_SLICES)
+        assert not plant.prepare(ref).error
+        with losing(plant, number) as fault:
+            assert not plant.unprepare(ref).error
+        if not fault.reached:
+            break
+        back(plant)
+        check_settled(plant.site, {})
+    assert LEAST_CALLS < number < MOST_CALLS
