@@ -134,6 +134,19 @@ def test_a_failure_that_passes_by_itself_is_one_and_pauses_grow() -> None:
     assert marks(bench) == 3
 
 
+def test_a_node_whose_clock_was_set_back_is_heard_all_the_same() -> None:
+    bench = bound()
+    tells(bench, failed=SECOND, passing=True)
+    assert (marks(bench), mark(bench)) == (1, SECOND)
+    tells(bench, failed=FIRST, passing=True)
+    bench.run(seconds=GAP_SECONDS)
+    assert (marks(bench), mark(bench)) == (2, FIRST)
+    for failed in (FIRST, SECOND):
+        tells(bench, failed=failed, passing=True)
+        bench.run(seconds=600)
+    assert marks(bench) == 2, "once for each failure"
+
+
 def test_what_a_killed_plugin_left_is_asked_for_when_it_is_back() -> None:
     bench = bound()
     tells(bench, resumed=FIRST)

@@ -35,15 +35,23 @@ GAP_SECONDS = 5.0
 
 LONGEST_GAP_SECONDS = 80.0
 
+_MOST = 32
+"""Remembered occasions of one pod."""
+
 _SECOND = len("2026-01-01T00:00:00")
 """An allocation's time is told in whole seconds."""
 
 
 @dataclass(slots=True)
 class _Told:
-    """The last occasion that a pod was marked for, and when the next may be."""
+    """Occasions that a pod was marked for, and when the next may be.
 
-    occasion: str
+    ``read`` is the mark that it had when it was seen first: what is not later counts as told.
+    Otherwise times are only told apart, as a node's clock may be set back.
+    """
+
+    read: str
+    occasions: tuple[str, ...] = ()
     not_before: float = float("-inf")
     backoff: Backoff = field(
         default_factory=lambda: Backoff(first=GAP_SECONDS, limit=LONGEST_GAP_SECONDS, jitter=0)
@@ -73,17 +81,18 @@ class PrepareRetries:
 
         Returns the monotonic time to look again, None if there is no reason to.
         """
-        occasion = self._occasion(pod) if pod.node and pod.pending else ""
-        if not occasion:
+        found = self._occasions(pod) if pod.node and pod.pending else frozenset()
+        if not found:
             return None
         told = self._told.get(pod.uid) or self._read(pod)
-        if occasion <= told.occasion:
+        new = sorted(o for o in found.difference(told.occasions) if o > told.read)
+        if not new:
             return None
         if self._now() < told.not_before:
             return told.not_before
         told.not_before = self._now() + told.backoff.next_delay()
-        before, told.occasion = told.occasion, occasion
-        self._mark(pod, told, before)
+        before, told.occasions = told.occasions, (*told.occasions, *new)[-_MOST:]
+        self._mark(pod, told, new[-1], before)
         return told.not_before
 
     def forget(self, pod_uid: str) -> None:
@@ -103,28 +112,28 @@ class PrepareRetries:
             told.not_before = self._now() + GAP_SECONDS
         return told
 
-    def _mark(self, pod: Pod, told: _Told, before: str) -> None:
+    def _mark(self, pod: Pod, told: _Told, occasion: str, before: tuple[str, ...]) -> None:
         def job() -> Iterator[Obj]:
-            yield self._writer.request_prepare(pod, told.occasion)
+            yield self._writer.request_prepare(pod, occasion)
 
         def done(answer: WriteAnswer) -> None:
             fields = {"pod": str(pod), "node": pod.node}
             if answer.error is None:
                 _log.info("kubelet is to prepare the claims again", extra=fields)
                 return
-            told.occasion = before  # tried again when it is looked at again
+            told.occasions = before  # tried again when it is looked at again
             fields["error"] = str(answer.error)
             _log.info("kubelet could not be told to prepare the claims again", extra=fields)
 
         self._in_flight.start((), job, done)
 
-    def _occasion(self, pod: Pod) -> str:
-        """The time of the last thing that makes another try worth while; empty if nothing does."""
+    def _occasions(self, pod: Pod) -> frozenset[str]:
+        """Times of what makes another try worth while; none if something is in the way."""
         inventory = self._cluster.inventory(pod.node)
         if inventory is None:
-            return ""
+            return frozenset()
         failed = {f.claim.uid: f for f in inventory.failed_claims}
-        found = [""]
+        found: list[str] = []
         for key in pod.claim_keys:
             known = self._cluster.claims.get(key)
             allocation = known.claim.allocation if known is not None else None
@@ -140,10 +149,10 @@ class PrepareRetries:
                     found.append(inventory.resumed)
                 found.append(unasked_since(known.obj, driver=self._cluster.driver))
             elif self._is_blocked(failed[uid], devices, inventory):
-                return ""
+                return frozenset()
             elif failed[uid].passing or self._blocked.get(uid) == failed[uid].time:
                 found.append(failed[uid].time)
-        return max(found)
+        return frozenset(filter(None, found))
 
     def _is_blocked(self, failed: FailedClaim, devices: list[str], inventory: Inventory) -> bool:
         """True if something is in the way that others see too; that is remembered."""
