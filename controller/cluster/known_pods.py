@@ -8,7 +8,7 @@ from controller.cluster.known_gangs import KnownGangs
 from controller.cluster.trimming.spec_cache import Sharing
 from controller.cluster.watchers import Watchers
 from dra.claims.claims import made_for
-from dra.common.resources import Obj, ObjectKey
+from dra.common.resources import Obj, ObjectKey, at
 from dra.pods.hosts import Hosts
 from dra.pods.pods import Pod, read_pod, with_claim
 
@@ -67,11 +67,25 @@ class KnownPods:
         self._watchers.change(before, pod)
         self.gangs.change(pod.key, pod)
         self._charge(pod, was=before)
-        self._effects.pods.add(pod.key)
+        if before is None or not self._is_on_its_way(before, pod):
+            self._effects.pods.add(pod.key)
         if pod.node and (before is None or not before.node):
             self._effects.bound.add(pod.key)
         if before is not None and before.live and not pod.live:
             self._effects.claims.update(pod.claim_keys)
+
+    def _is_on_its_way(self, before: Pod, pod: Pod) -> bool:
+        """True if all that is new is that kube-scheduler is about to bind ``pod`` as we allocated.
+
+        It says so of each pod with claims before it binds it (``NominatedNodeNameForExpectation``).
+        """
+        claims = [self._claims.by_key.get(key) for key in pod.claim_keys]
+        return (
+            bool(pod.nominated)
+            and all(known is not None and known.claim.allocation is not None for known in claims)
+            and pod.nominated == self._claims.node_of(pod.claim_keys)
+            and _beside_nomination(before) == _beside_nomination(pod)
+        )
 
     def remove(self, key: ObjectKey) -> None:
         """A pod is gone."""
@@ -129,3 +143,11 @@ class KnownPods:
                     del self._of_claim[claim]
         for claim in after:
             self._of_claim.setdefault(claim, set()).add(pod)
+
+
+def _beside_nomination(pod: Pod) -> tuple[Obj, ...]:
+    """All that is known of a pod, but for the node that it is nominated for."""
+    status = {
+        k: v for k, v in at(pod.obj, "status", default={}).items() if k != "nominatedNodeName"
+    }
+    return pod.obj["metadata"], at(pod.obj, "spec", default={}), status

@@ -86,8 +86,11 @@ class PodQueue:
         return min((t for t in times if t is not None), default=None)
 
     def _swept(self) -> Look | None:
-        changed, swept = self.changed.peek(), self._sweeps.peek()
-        if changed is not None and swept is not None and priority(changed) > priority(swept):
+        swept = self._sweeps.peek()
+        if swept is None:
+            return None
+        changed = self.changed.peek()
+        if changed is not None and priority(changed) > priority(swept):
             return self._from(self.changed)()
         found = self._sweeps.pop()
         return None if found is None else Look(*found)

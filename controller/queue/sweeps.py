@@ -83,8 +83,10 @@ class Sweeps:
         return None
 
     def _begin_if_due(self) -> None:
+        if self._left or not self._wanted:
+            return
         now = self._now()
-        if self._left or not self._wanted or now < self._began + SWEEP_SECONDS:
+        if now < self._began + SWEEP_SECONDS:
             return
         self._wanted, self._began = False, now
         for group, members in self._groups.items():

@@ -62,6 +62,8 @@ class WorkList(Generic[K]):
 
     def peek(self) -> Any | None:
         """The ``order`` of the next key that is due, None when none is."""
+        if not self._order:
+            return None
         for key in self._later.take(self._now()):
             self._ready.put(key, self._order[key])
         while (found := self._ready.first()) is not None:

@@ -67,8 +67,9 @@ def unasked_since(claim: Mapping[str, Any], *, driver: str) -> str:
 
 def _readiness(claim: Mapping[str, Any], driver: str) -> Iterator[Mapping[str, Any]]:
     """The Ready conditions of the devices of ``driver`` that are allocated to a claim now."""
-    results = at(claim, "status", "allocation", "devices", "results")
+    devices = at(claim, "status", "devices")
+    results = at(claim, "status", "allocation", "devices", "results") if devices else ()
     held = {(r["driver"], r["pool"], r["device"]) for r in results}
-    for device in at(claim, "status", "devices"):
+    for device in devices:
         if device["driver"] == driver and (driver, device["pool"], device["device"]) in held:
             yield from (c for c in at(device, "conditions") if c["type"] == READY)

@@ -286,13 +286,11 @@ def _is_prepared(device: Obj) -> bool:
 
 
 def _interned(value: Any) -> Any:
-    """``value`` with each of its strings kept once, whatever else has it."""
-    if isinstance(value, str):
-        return sys.intern(value)
+    """``value``, no string itself, with each of its strings kept once, whatever else has it."""
     if isinstance(value, list):
-        return [_interned(v) for v in value]
+        return [sys.intern(v) if type(v) is str else _interned(v) for v in value]
     if isinstance(value, dict):
-        return {key: _interned(v) for key, v in value.items()}
+        return {key: sys.intern(v) if type(v) is str else _interned(v) for key, v in value.items()}
     return value
 
 
