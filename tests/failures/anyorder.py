@@ -14,6 +14,7 @@ from hypothesis.stateful import (
 from dra.gpu.geometry import Placement
 from dra.gpu.inventory import ClaimRef, InstanceState
 from kubeletplugin.journal.entries import Entry
+from sim.nvml.state import GpuInstance
 from tests.failures.agreement import (
     check_foreign,
     check_settled,
@@ -107,17 +108,20 @@ class AnyOrder(Mishaps):
                 # One that was lost is told of beside what somebody has put in its place.
                 present = [i for i in here if i.state is not InstanceState.LOST]
                 once = len(present) + len(idle) == 1
-                shared = not idle and {e.claim for e in self._sharing(gpu.uuid, place)}
+                shared = not idle and {e.claim for e in self._sharing(gpu.uuid, gi)}
                 assert once or shared == {i.claim for i in present}, (
                     f"{gi} is published as {here} and {idle}"
                 )
                 is_foreign = any(i.state is InstanceState.FOREIGN for i in present)
                 assert is_foreign == (gi.key in self.foreign), f"{gi} is published as {here}"
 
-    def _sharing(self, gpu: str, place: Placement) -> list[Entry]:
+    def _sharing(self, gpu: str, gi: GpuInstance) -> list[Entry]:
+        """Entries of shares of a slice, but not of one that was lost and made again for others."""
+        uuids = {ci.uuid for ci in gi.compute_instances} or {""}
         with self.recorder.outside():
-            held = [e for e in entries(self.site) if (e.gpu, e.placement) == (gpu, place)]
-        return [e for e in held if e.share is not None]
+            known = [e for e in entries(self.site) if e.share is not None and e.gpu == gpu]
+        place = Placement(gi.start, gi.size)
+        return [e for e in known if e.placement == place and e.mig_uuid in uuids]
 
     # -- when the faults stop
 
