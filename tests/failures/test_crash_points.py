@@ -111,6 +111,7 @@ KINDS |= {
 LEAST_STEPS: dict[tuple[str, ...], int] = {scene.WHOLE: 10, scene.SHARED: 25}
 """40 of all others: what is not cut has fewer."""
 CONTAINED = (
+    "make again two slices that were lost",
     "prepare one slice",
     "unprepare one slice",
     "give back a slice that was reserved",
@@ -120,7 +121,7 @@ CONTAINED = (
     "take a slice of a layout",
     "leave a slice of a layout",
 )
-"""The same is done for the first of two slices, for one that was made ahead, or that is kept."""
+"""The same is done after a reboot, for the first of two slices, for one made ahead or kept."""
 BRIEFLY = {
     "make a slice that is reserved": 2,
     "share a slice that another claim has": 2,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dra.gpu.inventory import ClaimRef
-from kubeletplugin.journal.entries import ARRIVING
+from kubeletplugin.journal.entries import ARRIVING, HELD
 from tests.failures.agreement import (
     check_claim,
     check_foreign,
@@ -56,8 +56,11 @@ def _go_on(scene: Scene, scenario: Scenario, way: Callable[[Scene, Plant], None]
     check_running_daemons(scene.site)
     with running_plant(scene, StepRecorder()) as plant:
         before = None if scenario.neighbour_waits else _neighbour(scene)
-        half_made = any(e.state in ARRIVING for e in entries(scene.site))
+        known = entries(scene.site)
+        half_made = any(e.state in ARRIVING for e in known)
         plant.start()
+        told = {e.key for e in known if e.state in HELD or e.told}
+        assert told <= {e.key for e in entries(scene.site)}, "forgotten, and kubelet was told of it"
         if scenario.wanted and not scenario.reserves:
             _check_resumed(plant, half_made=half_made)
         _check_others(scene, before)

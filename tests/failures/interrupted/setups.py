@@ -6,6 +6,8 @@ import shutil
 from collections.abc import Callable
 
 from dra.gpu.inventory import ClaimRef
+from kubeletplugin.journal.entries import State
+from tests.failures.agreement import entries, instance_of
 from tests.failures.interrupted.operations import make_ahead, make_reserved
 from tests.failures.interrupted.scene import FOREIGN, Scene, running_plant
 from tests.failures.plant import Plant
@@ -38,6 +40,19 @@ def rebooted(scene: Scene) -> None:
     scene.site.machine.reboot(minors=[1, 0])
     shutil.rmtree(scene.site.roots.cdi)
     make_foreign(scene.site)
+
+
+def lost(scene: Scene) -> None:
+    """Somebody destroyed the target's slices."""
+    both(scene)
+    for device in scene.devices:
+        found = instance_of(scene.site, device)
+        assert found is not None
+        scene.site.machine.destroy_slice(found[0].uuid, found[1].id)
+    with running_plant(scene, StepRecorder()) as plant:
+        plant.start()
+    states = {e.state for e in entries(scene.site) if e.claim == scene.target}
+    assert states == {State.LOST}
 
 
 def half_made(scene: Scene) -> None:
