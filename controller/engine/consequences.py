@@ -22,6 +22,8 @@ from controller.serving.placing import Placing
 from dra.allocator.allocate import Allocator
 from dra.claims.reasons import Obstacle, Reason
 from dra.common.resources import ObjectKey
+from dra.pods.pods import Pod
+from dra.pods.preemption import find_victims
 
 
 class Consequences:
@@ -151,11 +153,31 @@ class Consequences:
         for pod in self._cluster.pods_of(taken.claim):
             if pod.pending and not pod.node and known is not None:
                 self._unproven.refute(pod.uid)
-                seconds = self._exclusions.refuse(self._cluster.template_of(pod), taken.node)
+                template = self._cluster.template_of(pod)
+                if self._is_crowded(pod, taken.node) and self._exclusions.spare(
+                    template, taken.node
+                ):
+                    then = "tried once more, as others may be ending there for the pod"
+                else:
+                    then = f"left out for {self._exclusions.refuse(template, taken.node):.0f} s"
                 message = (
                     f"the allocation on node {taken.node} was taken back (kube-scheduler does that "
-                    f"when pod {pod} does not fit there): {taken.node} is left out for "
-                    f"{seconds:.0f} s"
+                    f"when pod {pod} does not fit there): {taken.node} is {then}"
                 )
                 obstacle = Obstacle(Reason.TAKEN_BACK, message)
                 self._reporter.on_claim(known.obj, obstacle, warning=False)
+
+    def _is_crowded(self, pod: Pod, node: str) -> bool:
+        """True if others have to end for ``pod`` on ``node``.
+
+        kube-scheduler takes an allocation back when the pod would fit on another node but for its
+        claim, and has others end where that was in the same breath (``RunPostFilterPlugins``, with
+        the claim as it was before).
+        """
+        facts = self._cluster.hosts.facts.get(node)
+        delegated = self._allocator.delegated
+        return (
+            facts is not None
+            and pod.needs.preempts
+            and bool(find_victims(pod, facts, self._cluster.hosts, delegated=delegated))
+        )

@@ -66,6 +66,16 @@ class Exclusions:
         self._now = now
         self._refusals: dict[str, dict[str, _Refusal]] = {}
         self._taken: dict[str, set[str]] = {}
+        self._spared: dict[str, dict[str, float]] = {}
+
+    def spare(self, template: str, node: str) -> bool:
+        """Let a refusal of ``node`` pass: once for a template, False for any further one."""
+        self._forget_old()
+        spared = self._spared.setdefault(template, {})
+        if node in spared:
+            return False
+        spared[node] = self._now()
+        return True
 
     def refuse(self, template: str, node: str) -> float:
         """Leave ``node`` out for a template; returns for how many seconds.
@@ -161,15 +171,19 @@ class Exclusions:
                 self._refusals[template] = left
             elif nodes:
                 self.forget(template)
+        for template, spared in [*self._spared.items()]:
+            if all(at + LONGEST_SECONDS <= now for at in spared.values()):
+                del self._spared[template]
 
     def _size(self) -> int:
-        remembered = (*self._refusals.values(), *self._taken.values())
+        remembered = (*self._refusals.values(), *self._taken.values(), *self._spared.values())
         return len(self._refusals) + sum(map(len, remembered))
 
     def forget(self, template: str) -> None:
         """The pod that alone is the template is gone."""
         self._refusals.pop(template, None)
         self._taken.pop(template, None)
+        self._spared.pop(template, None)
 
 
 def _places(node: NodeFacts) -> Iterator[tuple[str, str]]:

@@ -7,8 +7,10 @@ import pytest
 from tests.controller.bench import Bench
 from tests.controller.objects import (
     claim,
+    mignode,
     node,
     pod,
+    versioned,
 )
 
 STATUS = "resourceclaims/status"
@@ -94,3 +96,27 @@ def test_a_claim_that_somebody_uses_does_not_move() -> None:
     bench.run()
     assert bench.node_of("two") == "node-a"
     assert bench.devices("one") == []
+
+
+def test_where_others_have_to_end_for_a_pod_it_is_tried_once_more() -> None:
+    """kube-scheduler has them end when it takes the allocation back, as the claim was before."""
+    bench = Bench()
+    for name in ("a", "b"):
+        bench.cluster.set_node(node(name, cpu="4"))
+        bench.cluster.set_mignode(mignode(name))
+        bench.cluster.set_pod(versioned(pod(f"on-{name}", cpu="4", nodeName=name)))
+    bench.claim(claim("c"))
+    bench.pod(pod("p", "c", cpu="3", priority=100))
+    nodes = []
+    for _ in range(3):
+        bench.run()
+        nodes.append(bench.node_of("c"))
+        bench.change_claim("c", allocation=None)
+    assert nodes == ["a", "a", "b"]
+    messages = [m for _, _, reason, m in bench.recorder.events if reason == "AllocationTakenBack"]
+    assert "a is tried once more" in messages[0]
+    bench.run()
+    assert bench.node_of("c") == "b"
+    bench.change_claim("c", allocation=None)
+    bench.run()
+    assert bench.devices("c") == [], "it is let pass once on each node"
