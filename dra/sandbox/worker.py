@@ -28,6 +28,7 @@ from dra.sandbox.messages import Call, EndError, Reply, receive, send
 
 _IN, _OUT = 0, 1
 _END, _LEAVE, _NO_MEMORY = 0, 3, 4
+_BAD_ALLOC = "std::bad_alloc"
 _NUMBER = struct.Struct("q")
 _PAGE = resource.getpagesize()
 
@@ -86,9 +87,12 @@ def _work(selectors: Selectors, current: mmap.mmap) -> int:
 
 def _answer(selectors: Selectors, request: Call) -> Answer:
     try:
-        return selectors.answer(request.job)
+        answer = selectors.answer(request.job)
     except SelectorError as error:
-        return Answer(error=str(error))
+        answer = Answer(error=str(error))
+    if _BAD_ALLOC in answer.error:  # survived by the runtime, which calls it a fault of the text
+        raise MemoryError
+    return answer
 
 
 def _confine() -> None:

@@ -35,6 +35,7 @@ TOO_MUCH = {
         f"'{'a,' * 2000}'.split(',').map(x, '{'b,' * 1000}'.split(',')).flatten().size() > 0"
     ),
     "loops": busy(),
+    "nested optionals": "optional.of(device)" + ".optMap(d, d)" * 300 + ".hasValue()",
     "many copies of the device": "lists.range(9000).map(x, device).size() > 0",
 }
 """Over a limit, of time or of memory."""
