@@ -42,8 +42,15 @@ def running(request: pytest.FixtureRequest, binaries: Binaries, root: Path) -> I
 
 @pytest.fixture(scope="module")
 def knowing(binaries: Binaries, root: Path) -> Iterator[Ground]:
-    """A cluster whose kube-scheduler knows gangs."""
-    with ground(binaries, root / "highgang", NODES, setup=Setup(gates=GATES, apis=APIS)) as made:
+    """A cluster whose kube-scheduler knows gangs.
+
+    1.36.2 may try a part of a gang first, as its pods lose their gates, or their claims are
+    allocated, one after the other. Then it ends others for these and forgets why: it tries them
+    again when they have waited for so long (``flushUnschedulablePodsLeftover``), every 30 s.
+    """
+    waits = {"pod-max-in-unschedulable-pods-duration": "5s"}
+    setup = Setup(gates=GATES, apis=APIS, scheduler_flags=waits)
+    with ground(binaries, root / "highgang", NODES, setup=setup) as made:
         yield made
 
 
@@ -94,6 +101,11 @@ def test_a_gang_of_high_priority_gets_slices_where_others_fill_the_cpu(
 
 @either
 def test_so_does_one_that_kube_scheduler_knows(knowing_site: Site, gates: list[Obj]) -> None:
+    """It may take back allocations: while a pod is not in the queue, what was freed for it is free.
+
+    Another pod could go there then but for its claim, and so that loses its allocation
+    (``PostFilter`` of the dynamicresources plugin, which comes before that of DefaultPreemption).
+    """
     group: Obj = {
         "apiVersion": APIS[0],
         "kind": "PodGroup",
@@ -104,5 +116,5 @@ def test_so_does_one_that_kube_scheduler_knows(knowing_site: Site, gates: list[O
     spec: dict[str, Any] = {"priorityClassName": URGENT, "schedulingGates": gates}
     spec["schedulingGroup"] = {"podGroupName": "urgent"}
     knowing_site.start(3, "urgent", cpu="3", **spec)
-    assert len({*knowing_site.nodes(timeout=60)}) == 3
-    knowing_site.check_writes()
+    assert len({*knowing_site.nodes(timeout=90)}) == 3
+    knowing_site.check_own_writes()

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dra.common.resources import at
 from hack.cluster.driver.chart import NAMESPACE
+from hack.cluster.plane.credentials import SCHEDULER
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -19,22 +20,35 @@ POLICY: dict[str, Any] = {
     "kind": "Policy",
     "omitStages": ["RequestReceived", "ResponseStarted"],
     "rules": [
+        {
+            "level": "Request",
+            "users": [SCHEDULER.name],
+            "verbs": ["update"],
+            "resources": [{"group": "resource.k8s.io", "resources": ["resourceclaims/status"]}],
+        },
         {"level": "Metadata", "verbs": sorted(WRITES)},
         {"level": "Metadata", "userGroups": [f"system:serviceaccounts:{NAMESPACE}"]},
     ],
 }
-"""Every write, and everything that our accounts ask for, once, when it is answered."""
+"""Every write, and everything that our accounts ask for, once, when it is answered.
+
+Of kube-scheduler's updates of claims also what it wrote.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request that the API server answered; `status` is the one of HTTP."""
+    """One request that the API server answered; `status` is the one of HTTP.
+
+    `takes_back`: kube-scheduler took the allocation of a claim back.
+    """
 
     user: str
     verb: str
     resource: str
     name: str
     status: int
+    takes_back: bool = False
 
 
 class AuditLog:
@@ -71,4 +85,7 @@ def _request(event: dict[str, Any]) -> Request:
         resource=f"{resource}/{subresource}" if subresource else resource,
         name=target.get("name", ""),
         status=at(event, "responseStatus", "code", default=0),
+        takes_back=event["verb"] == "update"
+        and "requestObject" in event
+        and not at(event, "requestObject", "status", "allocation"),
     )

@@ -14,7 +14,7 @@ from hack.cluster.api import Api
 from hack.cluster.binaries import Binaries
 from hack.cluster.nodes import add_fake_node, pod
 from hack.cluster.plane.controlplane import USUAL, ControlPlane, Setup
-from hack.cluster.plane.credentials import MIG_CONTROLLER
+from hack.cluster.plane.credentials import MIG_CONTROLLER, SCHEDULER
 from hack.cluster.waiting import wait_for
 from tests.cluster.conftest import USERS
 from tests.cluster.harness.ground import make_namespace, serve_mignodes
@@ -67,6 +67,14 @@ class Site:
         made = self.writes()
         print(f"{made} allocations for {len(self.pods)} pods")  # noqa: T201 - the figure
         assert made <= 1.2 * len(self.pods)
+
+    def check_own_writes(self) -> None:
+        """One allocation a pod, and one for each that kube-scheduler took back."""
+        made = self.writes()
+        others = self.control_plane.audit.writes(since=self.mark, user=SCHEDULER.name)
+        taken = sum(w.takes_back and w.status == 200 for w in others)
+        print(f"{made} allocations for {len(self.pods)} pods, {taken} taken back")  # noqa: T201
+        assert made <= len(self.pods) + taken
 
 
 Ground = tuple[ControlPlane, Replicas]
