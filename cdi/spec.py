@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 T = TypeVar("T")
 CLAIM_CLASS = "claim"
+DRIVER_CLASS = "driver"
 _READ_ONLY = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
 _WRITABLE = ["rw", "nosuid", "nodev", "noexec", "rbind", "rprivate"]
 CREATE_CONTAINER = "createContainer"
@@ -131,6 +132,11 @@ def vendor(driver: str) -> str:
 def claim_kind(driver: str) -> str:
     """The CDI kind of a driver's claims: ``k8s.<driver>/claim``."""
     return f"{vendor(driver)}/{CLAIM_CLASS}"
+
+
+def driver_kind(driver: str) -> str:
+    """The CDI kind of what all claims of a node have in common: ``k8s.<driver>/driver``."""
+    return f"{vendor(driver)}/{DRIVER_CLASS}"
 
 
 def device_id(claim_uid: str, device: str) -> str:

@@ -1,4 +1,4 @@
-"""The directory from which container runtimes read CDI specs: one file of ours per claim."""
+"""Directory from which container runtimes read CDI specs: one file a claim, one for them all."""
 
 from __future__ import annotations
 
@@ -12,27 +12,32 @@ from pathlib import Path
 from cdi.errors import SpecError, StoreError
 from cdi.files import TEMPORARY_SUFFIX, sync_directory, write_whole
 from cdi.rendering import Renderer
-from cdi.spec import CLAIM_CLASS, Spec, claim_kind, vendor
+from cdi.spec import CLAIM_CLASS, DRIVER_CLASS, Spec, claim_kind, driver_kind, vendor
 
 _UID = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,126}[A-Za-z0-9])?")
 _SUFFIX = ".yaml"
 
 
 class SpecStore:
-    """The claim specs of one driver below ``root`` (``/var/run/cdi``). Touches no other files.
+    """The specs of one driver below ``root`` (``/var/run/cdi``). Touches no other files.
 
     ``root`` is in memory on most nodes: after a reboot specs are written again, and those that
     came back are swept. A spec is whole or not there, and no name of one is waited for.
 
     Methods raise StoreError for what the file system refuses and SpecError for a claim UID that is
-    no file name. Calls for different claims may run at the same time.
+    no file name. Calls for different claims may run at the same time, with one for the spec that
+    claims have in common.
     """
 
     def __init__(self, root: Path, driver: str) -> None:
         self._root = root
         self._kind = claim_kind(driver)
+        self._common_kind = driver_kind(driver)
         self._renderer = Renderer()
         self._prefix = f"{vendor(driver)}-{CLAIM_CLASS}_"
+        self._common: tuple[Spec, bytes] | None = None
+        self.common_path = root / f"{vendor(driver)}-{DRIVER_CLASS}{_SUFFIX}"
+        """File of what claims have in common: ``<root>/k8s.<driver>-driver.yaml``."""
 
     def path(self, claim_uid: str) -> Path:
         """The file of a claim: ``<root>/k8s.<driver>-claim_<uid>.yaml``."""
@@ -53,9 +58,33 @@ class SpecStore:
     def write(self, claim_uid: str, spec: Spec) -> None:
         """Check ``spec`` and put it there whole; a file that already says so is left alone."""
         path = self.path(claim_uid)
-        if spec.kind != self._kind:
-            raise SpecError(f"CDI spec: kind {spec.kind!r} is not this driver's {self._kind!r}")
-        data = self._renderer.render(spec)
+        _check_kind(spec, self._kind)
+        self._put(path, self._renderer.render(spec))
+
+    def has_common(self, spec: Spec) -> bool:
+        """True if the file of what claims have in common says ``spec``."""
+        try:
+            return _read(self.common_path) == self._rendered(spec)
+        except OSError:
+            return False
+
+    def write_common(self, spec: Spec) -> None:
+        """As ``write``, for what claims have in common."""
+        self._put(self.common_path, self._rendered(spec))
+
+    def remove_common(self) -> None:
+        """Remove the file of what claims have in common; that there is none is fine."""
+        _remove(self.common_path)
+
+    def _rendered(self, spec: Spec) -> bytes:
+        """The content of the file of what claims have in common; made once for the same object."""
+        kept = self._common
+        if kept is None or kept[0] is not spec:
+            _check_kind(spec, self._common_kind)
+            kept = self._common = (spec, Renderer().render(spec))
+        return kept[1]
+
+    def _put(self, path: Path, data: bytes) -> None:
         try:
             if _read(path) == data:
                 return
@@ -69,13 +98,7 @@ class SpecStore:
 
     def remove(self, claim_uid: str) -> None:
         """Remove a claim's spec; that there is none is fine."""
-        path = self.path(claim_uid)
-        try:
-            path.unlink()
-        except FileNotFoundError:
-            return
-        except OSError as error:
-            raise StoreError(f"cannot remove CDI spec {path}: {error.strerror or error}") from error
+        _remove(self.path(claim_uid))
 
     def claims(self) -> frozenset[str]:
         """UIDs of the claims that have a file."""
@@ -92,6 +115,9 @@ class SpecStore:
         """
         removed: list[Path] = []
         try:
+            for path in sorted(self._root.glob(f"{self.common_path.name}.*{TEMPORARY_SUFFIX}")):
+                path.unlink(missing_ok=True)
+                removed.append(path)
             for path in sorted(self._root.glob(f"{self._prefix}*")):
                 uid = path.name.removeprefix(self._prefix).removesuffix(_SUFFIX)
                 temporary = path.name.endswith(TEMPORARY_SUFFIX)
@@ -103,6 +129,20 @@ class SpecStore:
         except OSError as error:
             raise StoreError(f"cannot sweep {self._root}: {error.strerror or error}") from error
         return removed
+
+
+def _check_kind(spec: Spec, kind: str) -> None:
+    if spec.kind != kind:
+        raise SpecError(f"CDI spec: kind {spec.kind!r} is not this driver's {kind!r}")
+
+
+def _remove(path: Path) -> None:
+    try:
+        path.unlink()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreError(f"cannot remove CDI spec {path}: {error.strerror or error}") from error
 
 
 def _read(path: Path) -> bytes | None:

@@ -138,6 +138,7 @@ class Daemon:
         self.claims.janitor.stop()
         self.claims.janitor.give_up_idle()
         self.claims.tasks.stop()
+        self.claims.recovery.leave()
         self.gpus.node_watch.stop()
         self.gpus.monitor.stop()
         self.gpus.loop.stop()

@@ -82,7 +82,9 @@ class Entry:
     ``ahead``: made before kubelet asked for it, which has not asked yet.
     ``idle``: its GPU instance alone is left, kept for another claim of the namespace. ``layout``:
     it is a slice of a declared layout, whose GPU instance stays when its claim goes. ``wiped``:
-    lost to a GPU reset or driver reload, together with everything else on the GPU. ``quarantined``
+    lost to a GPU reset or driver reload, together with everything else on the GPU. ``files``: what
+    of the CDI spec that all claims have in common kubelet was told with it, by name; kubelet keeps
+    that, and a record without was told nothing but the claim's own. ``quarantined``
     says why the record could not be understood, and is empty for all others. ``extra`` holds the
     fields that a newer version wrote besides; for a quarantined entry, the whole record.
     """
@@ -114,6 +116,7 @@ class Entry:
     ahead: bool = False
     idle: bool = False
     layout: bool = False
+    files: tuple[str, ...] = ()
     quarantined: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict, compare=False)
 

@@ -81,6 +81,7 @@ class _Fields(msgspec.Struct, rename="camel"):
     ahead: bool = False
     idle: bool = False
     layout: bool = False
+    files: tuple[str, ...] | msgspec.UnsetType = msgspec.UNSET
 
 
 _KNOWN = frozenset(f.encode_name for f in msgspec.structs.fields(_Fields))
@@ -237,6 +238,7 @@ def _entry(fields: _Fields, raw: Record) -> Entry:
         ahead=fields.ahead and _STATES[fields.state] in ARRIVING,
         idle=fields.idle and _STATES[fields.state] is State.CI_DESTROYED,
         layout=fields.layout,
+        files=fields.files or (),
         extra=dict(raw),
     )
 
@@ -289,6 +291,7 @@ def _fields(entry: Entry) -> _Fields:
         ahead=entry.ahead,
         idle=entry.idle,
         layout=entry.layout,
+        files=entry.files or msgspec.UNSET,
     )
 
 

@@ -77,11 +77,14 @@ class Tour:
         self._say.say("The claim's status, written by the plugin:")
         self._wait("the claim's status names its devices", lambda: self._device_data() != "")
         self._say.block(self._device_data(), indent="    ")
-        paths = [path for path in self._cdi_files() if uid in path.name]
+        paths = [path for path in self._claim_specs() if uid in path.name]
         if len(paths) != 1:
             raise ClusterError(f"claim {uid} should have one CDI spec, has {len(paths)}")
-        self._say.say("Its CDI spec, which a container runtime reads (excerpt):")
+        self._say.say("Its CDI spec, which a container runtime reads:")
         self._say.block(cdi_excerpt(yaml.safe_load(paths[0].read_text())), indent="    ")
+        self._say.say("That of the driver's files, which all claims of the node get (excerpt):")
+        for path in paths[0].parent.glob("*-driver.yaml"):
+            self._say.block(cdi_excerpt(yaml.safe_load(path.read_text())), indent="    ")
         self._say.say("What a runtime makes of it; the pod's two containers share the slice:")
         views = self._container_views(SHARER)
         for view in views[:1]:
@@ -124,7 +127,7 @@ class Tour:
             "no pod": lambda: not self._observer.phases(),
             "no claim": lambda: not self._observer.claims(),
             "no slice on the simulated GPUs": lambda: not self._hardware_slices(),
-            "no CDI spec": lambda: not self._cdi_files(),
+            "no CDI spec of a claim": lambda: not self._claim_specs(),
             "no slice in the MigNode objects": lambda: not self._published_slices(),
         }
         for what, holds in checks.items():
@@ -168,8 +171,9 @@ class Tour:
         machines = [place.machine for place in self._cluster.places]
         return sum(len(gpu.gpu_instances) for m in machines for gpu in m.state().gpus)
 
-    def _cdi_files(self) -> list[Path]:
-        return [path for place in self._cluster.places for path in sorted(place.cdi.glob("*"))]
+    def _claim_specs(self) -> list[Path]:
+        specs = (place.cdi.glob("*-claim_*") for place in self._cluster.places)
+        return [path for found in specs for path in sorted(found)]
 
     def _container_views(self, pod_name: str) -> list[dict[str, Any]]:
         pod = self._observer.pod(pod_name) or {"metadata": {"uid": "-"}}

@@ -17,8 +17,8 @@ def cdi_excerpt(spec: Mapping[str, Any]) -> str:
     for device in spec["devices"]:
         lines.append(f"device {device['name']}")
         lines += _edits(device.get("containerEdits", {}))
-    lines.append("every device of this spec")
-    lines += _edits(spec.get("containerEdits", {}))
+    if common := [*_edits(spec.get("containerEdits", {}))]:
+        lines += ["every device of this spec", *common]
     return "\n".join(lines)
 
 

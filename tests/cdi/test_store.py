@@ -88,9 +88,11 @@ def test_the_sweep_removes_leftovers_of_ours_and_nothing_else(store: SpecStore, 
         "nvidia.yaml",
         "k8s.mig.dra.dev-other_x.yaml",
         "k8s.mig.dra.dev-claim_x.json",
+        "k8s.mig.dra.dev-driver.yaml",
         "k8s.mig.dra.dev2-claim_x.yaml",
     ]
     ours = ["k8s.mig.dra.dev-claim_gone.yaml", f"k8s.mig.dra.dev-claim_{UID}.yaml.k2x.tmp"]
+    ours.append("k8s.mig.dra.dev-driver.yaml.17.tmp")
     for name in [*others, *ours]:
         (root / name).write_text("")
     assert sorted(p.name for p in store.sweep({UID})) == sorted(ours)

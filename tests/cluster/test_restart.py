@@ -102,7 +102,7 @@ def test_a_slice_outlives_the_crash_of_both_daemons_and_is_removed_with_its_pod(
 
     wait_for(
         "removal of claim and CDI spec",
-        lambda: not api.list("ResourceClaim") and not list(kubelet.cdi_root.iterdir()),
+        lambda: not api.list("ResourceClaim") and not list(kubelet.cdi_root.glob("*claim*")),
         timeout=60,
         context=workload.describe,
     )

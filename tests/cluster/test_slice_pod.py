@@ -48,12 +48,14 @@ def cap_nodes(driver: Driver, node: str, instance: dict[str, Any]) -> set[str]:
     }
 
 
-def shown(kubelet: KubeletNode, running: Obj, container: str) -> list[str]:
-    """What SHOW printed: the environment and the two nodes."""
-    return wait_for(
-        f"output of {container}",
-        lambda: lines if len(lines := kubelet.log(running, container).splitlines()) > 2 else None,
-    )
+def shown(kubelet: KubeletNode, running: Obj, container: str, *, least: int = 3) -> list[str]:
+    """What SHOW printed: the environment and the nodes, in at ``least`` so many lines."""
+
+    def lines() -> list[str] | None:
+        found = kubelet.log(running, container).splitlines()
+        return found if len(found) >= least else None
+
+    return wait_for(f"output of {container}", lines)
 
 
 def real_node(kubelet: KubeletNode) -> dict[str, Any]:
@@ -114,6 +116,29 @@ def test_two_containers_of_a_pod_share_a_claim(
     left, right = (shown(kubelet, running, name) for name in ("left", "right"))
     assert left == right
     assert set(left[1:]) == cap_nodes(driver, kubelet.name, instance)
+
+
+def test_a_container_with_two_claims_gets_what_they_have_in_common_once(
+    api: Api, driver: Driver, kubelet: KubeletNode, workload: Workload
+) -> None:
+    claims = {
+        "small": workload.template("small", device_class="mig-1g.5gb"),
+        "large": workload.template("large", device_class="mig-2g.10gb"),
+    }
+    commands = {"main": ["sh", "-c", f"grep /usr/lib64/libcuda.so.1 /proc/self/mountinfo; {SHOW}"]}
+    workload.create(pod("both", commands, claims=claims, **real_node(kubelet)))
+    running = workload.wait_for_phase("both", "Running")
+
+    held = [
+        instance
+        for claim in api.list("ResourceClaim")
+        for instance in instances_of(api, kubelet.name, claim)
+    ]
+    assert len(held) == 2
+    mount, first, *nodes = shown(kubelet, running, "main", least=6)
+    assert " /usr/lib64/libcuda.so.1 ro," in mount
+    assert first == "devices=void"
+    assert set(nodes) == {n for each in held for n in cap_nodes(driver, kubelet.name, each)}
 
 
 def test_a_deleted_pod_leaves_no_slice_no_spec_and_no_claim(

@@ -25,7 +25,7 @@ CATALOGUE = [
     *numbered("B", 11),
     *numbered("C", 22),
     *numbered("D", 15),
-    *numbered("E", 11),
+    *numbered("E", 11, "E9b", "E9c"),
     *numbered("F", 23, "F1b", "F1c"),
     *numbered("G", 12),
     *numbered("H", 12, "H5b", "H5c", "H7b", "H7c", "H7d", "H7e", "H7f", "H7g"),

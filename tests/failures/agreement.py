@@ -9,7 +9,7 @@ from functools import lru_cache
 import yaml
 
 from dra.claims.binding import SLICE_MADE
-from dra.common.resources import PODS
+from dra.common.resources import PODS, Obj
 from dra.gpu.inventory import ClaimRef
 from dra.gpu.names import GpuDevice, parse_device
 from kubeletplugin.claims.sharing.mps.daemonpod import pod_name
@@ -20,6 +20,10 @@ from sim.nvml.files.nvidia_smi import time_slice
 from sim.nvml.state import Gpu, GpuInstance
 from tests.failures.daemonpods import NAMESPACE
 from tests.failures.site import DRIVER, Site
+
+COMMON_SPEC = f"k8s.{DRIVER}-driver.yaml"
+CONTROL_NODES = {"/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools"}
+LIBCUDA = "/usr/lib64/libcuda.so.1"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +82,41 @@ def nodes_of(gpu: Gpu, gi: GpuInstance) -> set[str]:
 
 
 @lru_cache
-def _spec_nodes(content: bytes) -> dict[str, set[str]]:
+def _spec(content: bytes) -> dict[str, tuple[Obj, Obj]]:
+    """For each device of a spec, by its CDI name, the edits of the whole spec and its own."""
     spec = yaml.load(content, Loader=yaml.CSafeLoader)
-    return {
-        d["name"]: {n["path"] for n in d["containerEdits"]["deviceNodes"]} for d in spec["devices"]
-    }
+    common = spec.get("containerEdits", {})
+    return {f"{spec['kind']}={d['name']}": (common, d["containerEdits"]) for d in spec["devices"]}
+
+
+def _nodes(*all_edits: Obj) -> set[str]:
+    return {node["path"] for edits in all_edits for node in edits.get("deviceNodes", ())}
+
+
+def _mounts(*all_edits: Obj) -> set[str]:
+    return {mount["containerPath"] for edits in all_edits for mount in edits.get("mounts", ())}
+
+
+def check_common(site: Site) -> None:
+    """The spec that claims have in common has libraries, and no node of any GPU or slice."""
+    for edits in _spec((site.roots.cdi / COMMON_SPEC).read_bytes()).values():
+        assert _nodes(*edits) == CONTROL_NODES
+        assert LIBCUDA in _mounts(*edits)
+
+
+def check_told(site: Site, ref: ClaimRef) -> None:
+    """Each answer that kubelet got, by which it starts containers, gives them the driver's files.
+
+    And what they need besides of nodes: those of the answer's own device, and of no other.
+    """
+    found: dict[str, tuple[Obj, Obj]] = {}
+    for path in site.roots.cdi.glob("*.yaml"):
+        found |= _spec(path.read_bytes())
+    for names in site.told(ref):
+        assert found.keys() >= set(names), f"{ref} was told of {names}, there is {sorted(found)}"
+        edits = [each for name in names for each in found[name]]
+        assert LIBCUDA in _mounts(*edits), f"{ref} was told of {names}, which have no libraries"
+        assert _nodes(*edits) == CONTROL_NODES | _nodes(found[names[-1]][1])
 
 
 def check_claim(site: Site, ref: ClaimRef, devices: Sequence[str]) -> None:
@@ -91,7 +125,10 @@ def check_claim(site: Site, ref: ClaimRef, devices: Sequence[str]) -> None:
     assert known.keys() == set(devices), f"journal of {ref}: {sorted(known)}"
     path = site.roots.cdi / f"k8s.{DRIVER}-claim_{ref.uid}.yaml"
     assert path.is_file(), f"no CDI spec of {ref}"
-    nodes = _spec_nodes(path.read_bytes())
+    check_common(site)
+    check_told(site, ref)
+    spec = _spec(path.read_bytes())
+    nodes = {name.partition("=")[2]: _nodes(own) for name, (_, own) in spec.items()}
     assert nodes.keys() == {f"{ref.uid}-{d}" for d in devices}
     for device in devices:
         entry, found = known[device], instance_of(site, device)
@@ -150,6 +187,7 @@ def check_settled(
     specs = {f"k8s.{DRIVER}-claim_{ref.uid}.yaml" for ref in claims}
     cdi = site.roots.cdi
     present = {p.name for p in cdi.iterdir()} if cdi.is_dir() else set()
+    present -= {COMMON_SPEC}  # no claim's: it may stay
     assert present == specs, f"CDI specs: {present ^ specs}"
     left = [p.name for p in site.roots.state.glob("*.tmp*")]
     assert not left, f"half-written files are left: {left}"

@@ -136,12 +136,19 @@ class Plant:
     def prepare(self, ref: ClaimRef, *, within: float = WITHIN_SECONDS) -> ClaimAnswer:
         """What kubelet asks for one claim."""
         node = self.daemon.claims.node
-        return self.run(lambda: node.prepare(ref, deadline=node._clock() + within))
+        answer = self.run(lambda: node.prepare(ref, deadline=node._clock() + within))
+        with self.recorder.outside():
+            self.site.tell(ref, [device.cdi_ids for device in answer.devices])
+        return answer
 
     def unprepare(self, ref: ClaimRef, *, within: float = WITHIN_SECONDS) -> ClaimAnswer:
         """What kubelet asks when the last pod of a claim is gone."""
         node = self.daemon.claims.node
-        return self.run(lambda: node.unprepare(ref, deadline=node._clock() + within))
+        answer = self.run(lambda: node.unprepare(ref, deadline=node._clock() + within))
+        if not answer.error:
+            with self.recorder.outside():
+                self.site.forget(ref)
+        return answer
 
     def make_ahead(
         self, ref: ClaimRef, devices: Sequence[str], *, hung: Collection[str] = ()

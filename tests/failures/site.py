@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from uuid import uuid4
@@ -84,6 +84,25 @@ class Site:
     def daemons(self) -> Path:
         """The folder of the files that MPS daemons of claims have."""
         return self.roots.state / "mps"
+
+    def tell(self, ref: ClaimRef, answer: Iterable[tuple[str, ...]]) -> None:
+        """Kubelet is told the CDI names of each device; it adds them to what it knows."""
+        known = set(self.told(ref))
+        if new := [names for names in dict.fromkeys(answer) if names not in known]:
+            with (self.root / f"told-{ref.uid}").open("a") as file:
+                file.writelines(f"{' '.join(names)}\n" for names in new)
+
+    def told(self, ref: ClaimRef) -> list[tuple[str, ...]]:
+        """All that kubelet was told of a claim, by which it starts containers without asking."""
+        try:
+            lines = (self.root / f"told-{ref.uid}").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [tuple(line.split()) for line in lines]
+
+    def forget(self, ref: ClaimRef) -> None:
+        """Kubelet has taken a claim back, and forgets what it was told."""
+        (self.root / f"told-{ref.uid}").unlink(missing_ok=True)
 
     def api(self, reach: Callable[[str, str], None] | None = None) -> KubeApi:
         """The API server's clients."""

@@ -8,13 +8,14 @@ from pathlib import Path
 from dra.common.resources import Obj
 from dra.kube.client.transport import KubeApi
 from kubeletplugin.claims.prepare.rollback import Rollback
-from kubeletplugin.claims.prepare.specs import Needs, Specs
+from kubeletplugin.claims.prepare.specs import Specs
 from kubeletplugin.claims.sharing.mps.daemons import MpsDaemons
 from kubeletplugin.claims.sharing.sharing import DeviceSharing
 from kubeletplugin.claims.sharing.timeslices import TimeSlices
 from kubeletplugin.errors import HostError
 from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
+from kubeletplugin.host.driver.driverspec import Needs
 from kubeletplugin.journal.entries import Entry
 from kubeletplugin.telemetry.observer import Action, NodeObserver
 from kubeletplugin.telemetry.reports import Reports
@@ -42,10 +43,14 @@ class NodeHardware(Hardware):
 
 
 class MemorySpecs(Specs):
-    """CDI specs by claim, as the devices in them; ``failure`` is raised by each method."""
+    """CDI specs by claim, as the devices in them, and that which claims have in common.
+
+    ``failure`` is raised by each method.
+    """
 
     def __init__(self) -> None:
         self.files: dict[str, list[str]] = {}
+        self.has_common = True
         self.failure: HostError | None = None
 
     def write(self, entries: Sequence[Entry], needs: Needs | None = None) -> None:
@@ -55,6 +60,10 @@ class MemorySpecs(Specs):
     def remove(self, claim_uid: str) -> None:
         self._fail()
         self.files.pop(claim_uid, None)
+
+    def remove_common(self) -> None:
+        self._fail()
+        self.has_common = False
 
     def claims(self) -> frozenset[str]:
         self._fail()

@@ -239,6 +239,10 @@ class Rig:
         wait_for("the look at the GPU", self.has_looked)
         return [name for d in answer.devices for name in d.cdi_device_ids]
 
+    def own(self, ref: ClaimRef) -> list[str]:
+        """Prepare, which has to succeed; the CDI devices that are the claim's own."""
+        return [name for name in self.prepared(ref) if "/claim=" in name]
+
     def refused(self, ref: ClaimRef) -> str:
         """Prepare, which has to fail; the error."""
         answer = self.prepare(ref)
@@ -272,8 +276,19 @@ class Rig:
         return [c.function for c in self.machine.mutations()]
 
     def specs(self) -> list[str]:
+        """CDI specs but for that which claims have in common."""
         cdi = self.roots.cdi
-        return sorted(p.name for p in cdi.iterdir()) if cdi.is_dir() else []
+        names = (p.name for p in cdi.iterdir()) if cdi.is_dir() else ()
+        return sorted(name for name in names if name != self.common_path.name)
+
+    @property
+    def common_path(self) -> Path:
+        return self.roots.cdi / f"k8s.{DRIVER}-driver.yaml"
+
+    def common(self) -> Obj:
+        """The CDI spec that claims have in common."""
+        spec: Obj = yaml.load(self.common_path.read_bytes(), Loader=yaml.CSafeLoader)
+        return spec
 
     def spec(self, ref: ClaimRef) -> Obj:
         path = self.roots.cdi / f"k8s.{DRIVER}-claim_{ref.uid}.yaml"

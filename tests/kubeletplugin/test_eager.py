@@ -40,7 +40,7 @@ from tests.waiting import PATIENCE, wait_for
 def test_prepare_of_a_claim_whose_slice_was_made_ahead_makes_nothing(rig: Rig) -> None:
     ref = ahead(rig, DEVICE, ELSEWHERE)
     before = rig.mutations()
-    assert len(rig.prepared(ref)) == 2
+    assert len(rig.own(ref)) == 2
     assert rig.mutations() == before
     assert {e.state for e in rig.journal()} == {State.PREPARED}
     assert not any(e.ahead for e in rig.journal())

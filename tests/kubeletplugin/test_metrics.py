@@ -219,7 +219,7 @@ def test_a_rebuilt_journal_and_a_swept_spec_are_actions(rig: Rig) -> None:
     prepared(rig)
     rig.stop()
     lose_journal(rig)
-    [spec] = rig.roots.cdi.iterdir()
+    [spec] = (rig.roots.cdi / name for name in rig.specs())
     spec.with_name(spec.name.replace("_", "_00000000-")).write_bytes(spec.read_bytes())
     rig.start()
     assert actions(rig) == {"rebuilt": 1, "swept": 1}

@@ -155,6 +155,7 @@ def test_of_a_claim_with_several_devices_the_clients_of_one_get_its_daemon(
     }
     assert is_client == {"gpu-1": False, SLICE: True}
     assert "CUDA_MPS" not in str(sharing.spec(ref).get("containerEdits"))
+    assert "CUDA_MPS" not in str(sharing.common())
     sharing.restart()
     sharing.prepared(ref)
     assert [p["metadata"]["uid"] for p in pods.pods()] == [daemon["metadata"]["uid"]]

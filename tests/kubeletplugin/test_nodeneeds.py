@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from dra.gpu.inventory import ClaimRef
 from kubeletplugin.claims.ending import janitor
 from kubeletplugin.host.driver.hooks import HOOK_NAMES
 from sim.nvml.machine import GpuSpec
@@ -74,12 +73,12 @@ def test_files_that_went_since_the_last_look_are_noticed_by_prepare_itself(rig: 
 def test_a_claim_that_was_prepared_is_left_alone_and_can_be_unprepared(rig: Rig) -> None:
     ref = rig.claim(SLICE)
     rig.prepared(ref)
-    spec = rig.spec(ref)
+    specs = rig.spec(ref), rig.common()
     rig.machine.take_away("libraries")
     wait_for("the GPUs' reason", lambda: gpu_reasons(rig) == {"DriverIncomplete"})
     assert "libcuda" in rig.refused(ref)
     assert verdict(rig, ref) == "", "its place is kept"
-    assert rig.spec(ref) == spec
+    assert (rig.spec(ref), rig.common()) == specs
     assert rig.unprepare(ref) == ""
     assert rig.clean()
 
@@ -92,7 +91,7 @@ def test_specs_are_right_again_when_the_libraries_have_moved(rig: Rig) -> None:
     rig.machine.take_away("libraries")
     wait_for("the GPUs' reason", lambda: gpu_reasons(rig) == {"DriverIncomplete"})
     rig.daemon.claims.janitor.tend(everything=True)
-    old = rig.spec(ref)
+    old = rig.common()
     rig.machine.bring_back()
     wait_for("the GPUs", lambda: gpu_reasons(rig) == {""})
     folder = rig.machine.host_root / "usr/lib/x86_64-linux-gnu"
@@ -100,8 +99,8 @@ def test_specs_are_right_again_when_the_libraries_have_moved(rig: Rig) -> None:
     folder.rename(moved)
     rig.daemon.claims.janitor.tend(everything=True)
     library = f"/usr/lib64/libcuda.so.{rig.machine.state().driver_version}"
-    assert library in sources(rig, ref)
-    assert rig.spec(ref) != old
+    assert library in sources(rig)
+    assert rig.common() != old
 
 
 @pytest.fixture
@@ -127,37 +126,39 @@ def test_a_driver_container_s_restart_brings_the_specs_up_to_date_by_itself(
     (container / "gone/lib/x86_64-linux-gnu").rename(container / "gone/lib64")
     (container / "gone").rename(container / "usr")
     library = f"/run/nvidia/driver/usr/lib64/libcuda.so.{rig.machine.state().driver_version}"
-    wait_for("the spec", lambda: library in sources(rig, ref))
+    wait_for("the spec", lambda: library in sources(rig))
     wait_for("the GPUs", lambda: gpu_reasons(rig) == {""})
 
 
-def sources(rig: Rig, ref: ClaimRef) -> set[str]:
-    return {mount["hostPath"] for mount in rig.spec(ref)["containerEdits"]["mounts"]}
+def sources(rig: Rig) -> set[str]:
+    return {mount["hostPath"] for mount in rig.common()["containerEdits"]["mounts"]}
 
 
 @pytest.mark.usefixtures("frequent_looks", "short_patience", "seldom_checks")
 def test_a_hook_that_the_node_gets_is_used_and_shown(rig: Rig) -> None:
     ref = rig.claim(SLICE)
     rig.prepared(ref)
-    assert "hooks" not in rig.spec(ref)["containerEdits"]
+    assert "hooks" not in rig.common()["containerEdits"]
     assert "cdiHook" not in rig.mignode()["status"]
     program(rig.machine.host_root / "sbin/ldconfig")
     hook_program(rig.machine.host_root / "usr/bin/nvidia-cdi-hook", *HOOK_NAMES)
     wait_for(
         "MigNode", lambda: rig.mignode()["status"].get("cdiHook") == "/usr/bin/nvidia-cdi-hook"
     )
-    wait_for("the spec", lambda: len(rig.spec(ref)["containerEdits"].get("hooks", ())) == 3)
-    hold(rig.spec(ref))
+    wait_for("the spec", lambda: len(rig.common()["containerEdits"].get("hooks", ())) == 3)
+    hold(rig.common())
 
 
 def container_paths(rig: Rig, device: str) -> set[str]:
     """What a container with this device gets beyond what every one gets."""
     ref = rig.claim(device)
-    rig.prepared(ref)
+    told = {name.partition("=")[2] for name in rig.prepared(ref)}
     [found] = rig.spec(ref)["devices"]
-    edits = found["containerEdits"]
-    nodes = {node["path"] for node in edits["deviceNodes"]}
-    return nodes | {mount["containerPath"] for mount in edits.get("mounts", ())}
+    shared = [d for d in rig.common()["devices"] if d["name"] in told]
+    all_edits = [device["containerEdits"] for device in (found, *shared)]
+    nodes = {node["path"] for edits in all_edits for node in edits.get("deviceNodes", ())}
+    mounts = {m["containerPath"] for edits in all_edits for m in edits.get("mounts", ())}
+    return nodes | mounts
 
 
 def test_a_slice_gets_the_files_of_what_it_can_do(make_rig: Callable[..., Rig]) -> None:

@@ -66,7 +66,7 @@ def test_a_lost_journal_is_rebuilt_from_the_hardware_and_the_reserved_claims(rig
     rig.start()
     [found] = rig.journal()
     assert found.adopted
-    assert found == before.at(State.PREPARED, adopted=True)
+    assert found == before.at(State.PREPARED, adopted=True, files=())
     assert rig.machine.snapshot() == hardware
     assert rig.published_slices() == [
         ("gpu-0", "1g.5gb", 4, "prepared"),

@@ -67,7 +67,7 @@ def test_what_is_reserved_is_made_and_kept_for_the_claim_once_it_is_allocated(ri
     give(rig, ref, DEVICE, ELSEWHERE)
     reserve(rig)
     answered(rig)
-    assert len(rig.prepared(ref)) == 2
+    assert len(rig.own(ref)) == 2
     assert rig.mutations() == made
     assert {e.requests for e in rig.journal()} == {("r0",), ("r1",)}
     assert {e.state for e in rig.journal()} == {State.PREPARED}

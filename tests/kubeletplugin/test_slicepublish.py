@@ -97,7 +97,7 @@ def test_a_claim_that_the_scheduler_allocated_is_prepared(scheduled: Rig) -> Non
         "gpu-1-mig-3g20gb-9-4",
         config=[{"source": "FromClass", "requests": ["r0"], "opaque": opaque}],
     )
-    assert len(scheduled.prepared(ref)) == 1
+    assert len(scheduled.own(ref)) == 1
     assert scheduled.slices() == [(1, "3g.20gb", 4, True)]
 
 

@@ -33,7 +33,7 @@ def nodes(rig: Rig, ref: ClaimRef) -> list[list[str]]:
 
 def test_a_view_shows_the_gpu_and_what_sees_all_slices_and_makes_nothing(rig: Rig) -> None:
     ref = view(rig, "gpu-0", "gpu-1")
-    assert len(rig.prepared(ref)) == 2
+    assert len(rig.own(ref)) == 2
     assert nodes(rig, ref) == [["/dev/nvidia0", MONITOR], ["/dev/nvidia1", MONITOR]]
     assert rig.mutations() == []
 

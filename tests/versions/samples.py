@@ -34,6 +34,7 @@ def entries() -> tuple[Entry, ...]:
     found.append(replace(_slice(25, State.CI_CREATED), marked=True))
     found.append(replace(_slice(21, State.CI_DESTROYED), idle=True, layout=True))
     found.append(replace(_slice(22, State.PREPARED), mps=MpsLimits(50, 4096), adopted=True))
+    found.append(replace(_slice(26, State.PREPARED), files=("compute", "video")))
     found.append(replace(_slice(23, State.LOST), wiped=True, note="GPU reset"))
     whole = replace(
         _slice(30, State.PREPARED),

@@ -136,24 +136,39 @@ class Preparer:
 
     def _attempt(self, ref: ClaimRef) -> tuple[Prepared, ...]:
         entries = self._entries(ref, self._read_devices)
+        untold = {e.key for _, group in entries for e in group if self._is_untold(e)}
         try:
             needs = self._specs.check()
             self._specs.check_writable()
             done = [entry for unit, group in entries for entry in self._on_gpu(unit, group)]
             for entry in done:
                 self._sharing.serve(entry)
+            is_new = any(e.state is not State.PREPARED for e in done)
+            done = [self._prepared(e, is_untold=e.key in untold) for e in done]
             self._specs.write(done, needs)
-            if any(e.state is not State.PREPARED for e in done):
-                done = [e if e.state is State.PREPARED else e.at(State.PREPARED) for e in done]
+            if is_new:
                 self._journal.put(*done)
         except (PluginError, NvmlError) as error:
             raise self._undone(ref, error) from error
         finally:
             self._look_again(entries)
         return tuple(
-            Prepared(e.requests, e.pool, e.device, (self._specs.qualified(e),), e.share_id)
+            Prepared(e.requests, e.pool, e.device, self._specs.qualified(e), e.share_id)
             for e in done
         )
+
+    def _is_untold(self, entry: Entry) -> bool:
+        """True if kubelet was never told of an entry.
+
+        Of one that was left half made it may have been: before the slice was lost, and made again.
+        """
+        return entry.ahead or self._journal.get(entry) is None
+
+    def _prepared(self, entry: Entry, *, is_untold: bool) -> Entry:
+        if entry.state is State.PREPARED:
+            return entry
+        files = self._specs.shared_files(entry) if is_untold else entry.files
+        return entry.at(State.PREPARED, files=files)
 
     def _undone(self, ref: ClaimRef, error: PluginError | NvmlError) -> PluginError:
         """Undo what is half made; the error to raise."""

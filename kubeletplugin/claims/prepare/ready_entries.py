@@ -56,6 +56,7 @@ def ready_entry(entry: Entry, *, gi_id: int | None = None) -> Entry:
         share=None,
         share_id="",
         mps=None,
+        files=(),
     )
 
 

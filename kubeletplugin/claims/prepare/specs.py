@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from cdi.errors import CdiError
 from cdi.spec import Device, DeviceNode, Edits, Spec, claim_kind, device_id, joined
@@ -26,6 +25,7 @@ from kubeletplugin.host.driver.devicenodes import (
     node_edits,
 )
 from kubeletplugin.host.driver.driverfiles import DriverFiles
+from kubeletplugin.host.driver.driverspec import COMPUTE, VIDEO, DriverSpec, Needs
 from kubeletplugin.host.driver.graphics import drm_nodes
 from kubeletplugin.host.driversearch import DriverSearch, check_files
 from kubeletplugin.host.roots import Roots
@@ -35,17 +35,14 @@ _GRAPHICS = "gfx"
 """The attribute in the name of a profile whose slices can do graphics: ``1g.24gb+gfx``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """The driver's files and its control nodes, of which every container needs some."""
-
-    files: DriverFiles
-    control: Edits
+_NOTHING = Edits()
 
 
 class Specs:
     """Writes and removes claims' specs. Raises HostError, naming the file.
 
+    A claim's spec has what the spec of all claims has too, but for that part of it of which kubelet
+    was told with the claim (``Entry.files``): kubelet keeps the names that it was told.
     ``of_client`` has what containers get besides whose device an MPS daemon shares.
     """
 
@@ -65,17 +62,27 @@ class Specs:
         self._of_client = of_client
         self._store = SpecStore(roots.cdi, driver)
         self._hami_core = HamiCore(roots)
-        self._shared: tuple[Edits, DriverFiles, Edits] | None = None
+        self._driver_spec = DriverSpec(driver, self._store, self._needs)
 
-    def qualified(self, entry: Entry) -> str:
-        """The CDI name that kubelet hands to the runtime."""
-        return f"{self._kind}={_device_id(entry)}"
+    def qualified(self, entry: Entry) -> tuple[str, ...]:
+        """The CDI names that kubelet hands to the runtime, in this order."""
+        return (*self._driver_spec.qualified(entry.files), f"{self._kind}={_device_id(entry)}")
+
+    def shared_files(self, entry: Entry) -> tuple[str, ...]:
+        """Devices of the common spec to tell kubelet of with an entry that it knows nothing of."""
+        unit = self._hardware.unit(entry.gpu)
+        has_video = unit is not None and has_engines(entry, unit.known)
+        return (COMPUTE, VIDEO) if has_video else (COMPUTE,)
 
     def write(self, entries: Sequence[Entry], needs: Needs | None = None) -> None:
         """Write the spec of one claim, of which these are all the entries; no-op if it is there.
 
-        ``needs`` is what ``check`` has found, unless that is to be looked for anew.
+        The spec that claims have in common is there before: also for one that does without, as
+        kubelet may know more than a journal that was lost. ``needs`` is what ``check`` has found,
+        unless that is to be looked for anew.
         """
+        needs = needs or self._needs()
+        self._driver_spec.ensure(needs)
         try:
             self._store.write(entries[0].claim.uid, self.build(entries, needs))
         except CdiError as error:
@@ -88,6 +95,10 @@ class Specs:
         except CdiError as error:
             raise HostError(str(error)) from error
         self._hami_core.remove(claim_uid)
+
+    def remove_common(self) -> None:
+        """Remove the spec that claims have in common, which none may need any more."""
+        self._driver_spec.remove()
 
     def claims(self) -> frozenset[str]:
         """UIDs of the claims that have a spec."""
@@ -147,20 +158,17 @@ class Specs:
         return Spec(
             kind=self._kind,
             devices=tuple(Device(_device_id(e), self._of_device(e, needs.files)) for e in entries),
-            common=self._common(needs),
+            common=self._common(entries, needs),
         )
 
     def _offer(self, entry: Entry) -> ShareOffer | None:
         unit = self._hardware.unit(entry.gpu)
         return _offer(entry, unit.known) if unit is not None else None
 
-    def _common(self, needs: Needs) -> Edits:
-        """Edits of every container; the same object as long as they are the same."""
-        shared = self._shared
-        if shared is None or shared[0] != needs.control or shared[1] is not needs.files:
-            edits = joined(needs.control, needs.files.common)
-            shared = self._shared = (needs.control, needs.files, edits)
-        return shared[2]
+    def _common(self, entries: Sequence[Entry], needs: Needs) -> Edits:
+        if all(COMPUTE in e.files for e in entries):
+            return _NOTHING
+        return self._driver_spec.common(needs)
 
     def _needs(self) -> Needs:
         """The needs of every container on this node now.
@@ -185,7 +193,7 @@ class Specs:
             edits.append(self._hami_core.edits(entry, _offer(entry, gpu)))
         if entry.mps is not None:
             edits.append(self._of_client(entry))
-        if has_engines(entry, gpu):
+        if has_engines(entry, gpu) and VIDEO not in entry.files:
             edits.append(files.video)
         if has_graphics(entry, gpu):
             modeset = modeset_node(self._roots)

@@ -75,6 +75,19 @@ class Recovery:
                 for _ in range(removed):
                     self._observer.acted(Action.SWEPT)
 
+    def leave(self) -> None:
+        """Remove the spec that claims have in common if there is no claim, at the end of this run.
+
+        Never raises. The next claim gets it again.
+        """
+        journal = self._journal
+        if journal.rebuild or journal.unread() or any(not e.ready for e in journal.entries()):
+            return
+        try:
+            self._specs.remove_common()
+        except PluginError as error:
+            _log.error("%s", error)
+
     def strays(self) -> frozenset[str]:
         """Claims with a CDI spec and no record, if ``run`` could not tell; once. Never raises."""
         if not self._unswept or self._journal.rebuild:

@@ -19,8 +19,8 @@ from kubeletplugin.host.driver.libraries.librarymounts import (
 from kubeletplugin.host.driver.libraries.libraryroles import Role
 
 OPENCL = "OpenCL/vendors/nvidia.icd"
-# Keeps the NVIDIA runtime, where it is the default one, from adding devices of its own.
-_ENV = ("NVIDIA_VISIBLE_DEVICES=void",)
+ENV = ("NVIDIA_VISIBLE_DEVICES=void",)
+"""Keeps the NVIDIA runtime, where it is the default one, from adding devices of its own."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class DriverFiles:
         if self.hook is not None:
             folders = container_directories(self.architecture)
             hooks += self.hook.common(driver_version=self.version, folders=folders)
-        return Edits(env=_ENV, mounts=(*base.mounts, *programs, *opencl), hooks=hooks)
+        return Edits(env=ENV, mounts=(*base.mounts, *programs, *opencl), hooks=hooks)
 
     @cached_property
     def video(self) -> Edits:

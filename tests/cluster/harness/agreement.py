@@ -164,8 +164,12 @@ class Agreement:
             except FileNotFoundError:  # removed since it was listed
                 return {path.name: set()}
             for device in (yaml.safe_load(text) or {}).get("devices", []):
-                nodes = {each["path"] for each in device["containerEdits"]["deviceNodes"]}
-                specs[device["name"]] = {each for each in nodes if "nvidia-caps" in each}
+                found = device["containerEdits"].get("deviceNodes", ())
+                nodes = {each["path"] for each in found if "nvidia-caps" in each["path"]}
+                if "-driver." in path.name:
+                    assert not nodes, f"{path.name} opens slices: {nodes}"
+                else:
+                    specs[device["name"]] = nodes
         return specs
 
     def _nodes(self, each: Slice) -> set[str]:

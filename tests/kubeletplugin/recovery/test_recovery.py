@@ -90,6 +90,30 @@ def test_a_prepared_slice_that_is_gone_is_lost(bench: Bench) -> None:
     assert (bench.states(), bench.acts.seen) == ([State.LOST], [Action.LOST])
 
 
+# -- the spec that claims have in common
+
+
+@pytest.mark.parametrize("state", State)
+def test_it_stays_at_the_end_of_a_run_while_there_is_a_claim(bench: Bench, state: State) -> None:
+    bench.settled()
+    entry = bench.entry("a", state=state)
+    bench.journal.put(entry)
+    bench.recovery.leave()
+    assert bench.specs.has_common
+    bench.journal.remove(entry)
+    bench.recovery.leave()
+    assert not bench.specs.has_common
+
+
+def test_it_stays_while_something_may_be_missing_from_the_journal(bench: Bench) -> None:
+    bench.recovery.leave()
+    assert bench.specs.has_common
+    bench.settled()
+    bench.specs.failure = HostError("cannot remove")
+    bench.recovery.leave()
+    assert bench.specs.has_common
+
+
 # -- specs that belong to no claim
 
 
@@ -110,7 +134,9 @@ def test_the_spec_of_a_claim_whose_record_cannot_be_read_is_kept(tmp_path: Path)
         bench = Bench(tmp_path)
         bench.specs.files = {UID: ["x"], "gone": ["y"]}
         bench.recovery.run()
+        bench.recovery.leave()
         assert bench.specs.files == {UID: ["x"]}
+        assert bench.specs.has_common
     finally:
         sim.nvml.uninstall()
 

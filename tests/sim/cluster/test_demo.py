@@ -42,7 +42,7 @@ def test_the_demo_shows_the_whole_way_of_a_slice_and_leaves_nothing(
         "solver-c waits",
         "no room for 7g.40gb",
         "ok  no slice on the simulated GPUs",
-        "ok  no CDI spec",
+        "ok  no CDI spec of a claim",
         "10 slices were made and removed",
     ):
         assert text in output
