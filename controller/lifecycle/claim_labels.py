@@ -18,14 +18,12 @@ from controller.writing.claim_writer import ClaimWriter
 from dra.claims.claims import Claim
 from dra.claims.reading import KnownClaim
 from dra.common.resources import Obj, ObjectKey, at
-from dra.kube.events.eventlimits import Allowance
 
 QUIET_SECONDS = 1.0
 """Time without an allocation after which a burst counts as over."""
 
-LATE_AT_ONCE = 8
 LATE_PAUSE_SECONDS = 0.02
-"""Pace of the writes after a burst."""
+"""Pace of the writes after a burst. Each claim has a time of its own, and is looked at then."""
 
 
 class ClaimLabels:
@@ -48,7 +46,8 @@ class ClaimLabels:
         self._writes = writes
         self._last = last
         self._now = now
-        self._pace = Allowance(burst=LATE_AT_ONCE, refill_seconds=LATE_PAUSE_SECONDS)
+        self._times: dict[ObjectKey, float] = {}
+        self._latest = float("-inf")
 
     def look_at(self, key: ObjectKey) -> float | None:
         """Begin to label a claim that a pod waits for on a node of ours, if it is time.
@@ -57,21 +56,27 @@ class ClaimLabels:
         """
         known = self._cluster.claims.get(key)
         node = self._unnamed_node(known) if known is not None else ""
-        if known is None or not node:
-            return None
-        if known.claim.by_others(self._cluster.driver):
-            if self._is_of_a_node(known.claim, node):
+        again: float | None = None
+        if known is not None and node:
+            if not known.claim.by_others(self._cluster.driver):
+                again = self._time(key) if self._may_be_asked_for(key, known) else None
+                is_due = again is not None and again <= self._now()
+            else:
+                is_due = self._is_of_a_node(known.claim, node)
+            if is_due:
+                again = None
                 self._label(known, node)
-            return None
-        if not self._may_be_asked_for(key, known):
-            return None
-        now, quiet = self._now(), self._last() + QUIET_SECONDS
-        if now < quiet:
-            return quiet
-        if not self._pace.take("", now):
-            return now + LATE_PAUSE_SECONDS
-        self._label(known, node)
-        return None
+        if again is None:
+            self._times.pop(key, None)
+        return again
+
+    def _time(self, key: ObjectKey) -> float:
+        """The monotonic time of a claim's label, as far as is known before the burst is over."""
+        now, quiet, found = self._now(), self._last() + QUIET_SECONDS, self._times.get(key)
+        if found is None or found <= now < quiet:
+            found = max(now, quiet, self._latest + LATE_PAUSE_SECONDS)
+            self._times[key] = self._latest = found
+        return found
 
     def _may_be_asked_for(self, key: ObjectKey, known: KnownClaim) -> bool:
         """True if kubelet has not prepared the claim for a pod, nor tried, as far as is known."""

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+import pytest
+
 from controller.lifecycle.allocation_writes import LABEL_PAUSE_SECONDS, LABELS_AT_ONCE
-from controller.lifecycle.claim_labels import LATE_AT_ONCE, LATE_PAUSE_SECONDS, QUIET_SECONDS
+from controller.lifecycle.claim_labels import LATE_PAUSE_SECONDS, QUIET_SECONDS, ClaimLabels
 from dra.claims.node_label import label_of, node_label
-from dra.common.resources import PODS, RESOURCE_CLAIMS
+from dra.common.resources import PODS, RESOURCE_CLAIMS, ObjectKey
 from dra.kube.errors import KubeError, UnavailableError
 from tests.controller.bench import Bench
 from tests.controller.objects import DRIVER, FINALIZER, claim, pod
@@ -72,10 +76,29 @@ def test_the_others_get_theirs_once_the_burst_is_over_as_long_as_their_pods_wait
     spec = {**running["spec"], "nodeName": bench.node_of(names[-1])}
     bench.pod({**running, "spec": spec, "status": {"phase": "Running"}})
     bench.run(seconds=QUIET_SECONDS)
-    assert LATE_AT_ONCE < len(labelled(bench, *names)) < len(names)
+    assert LABELS_AT_ONCE < len(labelled(bench, *names)) < len(names)
     for _ in range(5):
         bench.run(seconds=LATE_PAUSE_SECONDS)
     assert labelled(bench, *names) == names[:-1]
+
+
+def test_each_is_looked_at_for_it_once_or_twice_however_many_wait(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bench = Bench(*(f"node-{n}" for n in range(10)), finalizer_at_creation=True)
+    names = [f"c{number:03}" for number in range(60)]
+    with_finalizers(bench, *names)
+    looks: Counter[ObjectKey] = Counter()
+    look_at = ClaimLabels.look_at
+
+    def counted(labels: ClaimLabels, key: ObjectKey) -> float | None:
+        looks[key] += 1
+        return look_at(labels, key)
+
+    monkeypatch.setattr(ClaimLabels, "look_at", counted)
+    bench.run(seconds=QUIET_SECONDS + len(names) * LATE_PAUSE_SECONDS)
+    assert labelled(bench, *names) == names
+    assert max(looks.values()) <= 2, "at its time, and once it is labelled"
 
 
 def labelled(bench: Bench, *names: str) -> list[str]:
