@@ -8,6 +8,7 @@ from controller.cluster.known_gangs import KnownGangs
 from controller.cluster.trimming.spec_cache import Sharing
 from controller.cluster.watchers import Watchers
 from dra.claims.claims import made_for
+from dra.common.index import Index
 from dra.common.resources import Obj, ObjectKey, at
 from dra.pods.hosts import Hosts
 from dra.pods.pods import Pod, read_pod, with_claim
@@ -30,7 +31,7 @@ class KnownPods:
         self._claims = claims
         self._effects = effects
         self._sharing = sharing
-        self._of_claim: dict[ObjectKey, set[ObjectKey]] = {}
+        self._of_claim: Index[ObjectKey, ObjectKey] = Index()
         self.gangs = KnownGangs(self.by_key, claims.finalizer, effects)
 
     def set(self, obj: Obj) -> None:
@@ -101,16 +102,16 @@ class KnownPods:
 
     def of_claim(self, claim: ObjectKey) -> list[Pod]:
         """The pods that refer to a claim."""
-        return [self.by_key[key] for key in self._of_claim.get(claim, ())]
+        return [self.by_key[key] for key in self._of_claim.of(claim)]
 
     def touch(self, claim: ObjectKey) -> None:
         """Have the pods of a claim looked at: the claim has changed."""
         self.recharge(claim)
-        self._effects.pods.update(self._of_claim.get(claim, ()))
+        self._effects.pods.update(self._of_claim.of(claim))
 
     def recharge(self, claim: ObjectKey) -> None:
         """Charge the pods of a claim to where its allocation sends them now."""
-        for key in self._of_claim.get(claim, ()):
+        for key in self._of_claim.of(claim):
             self._charge(self.by_key[key])
 
     def _charge(self, pod: Pod, *, was: Pod | None = None) -> None:
@@ -138,11 +139,9 @@ class KnownPods:
     ) -> None:
         for claim in before:
             if claim not in after:
-                self._of_claim[claim].discard(pod)
-                if not self._of_claim[claim]:
-                    del self._of_claim[claim]
+                self._of_claim.discard(claim, pod)
         for claim in after:
-            self._of_claim.setdefault(claim, set()).add(pod)
+            self._of_claim.add(claim, pod)
 
 
 def _beside_nomination(pod: Pod) -> tuple[Obj, ...]:

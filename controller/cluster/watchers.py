@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TypeVar
 
+from dra.common.index import Index
 from dra.common.resources import ObjectKey
 from dra.pods.company.residents import Residents
 from dra.pods.podneeds import PodNeeds
 from dra.pods.pods import Pod
-
-_K = TypeVar("_K")
 
 
 class Watchers:
@@ -18,8 +16,8 @@ class Watchers:
 
     def __init__(self, residents: Residents) -> None:
         self._residents = residents
-        self._of_company: dict[tuple[str, PodNeeds], set[ObjectKey]] = {}
-        self._of_volumes: dict[ObjectKey, set[ObjectKey]] = {}
+        self._of_company: Index[tuple[str, PodNeeds], ObjectKey] = Index()
+        self._of_volumes: Index[ObjectKey, ObjectKey] = Index()
 
     def change(self, before: Pod | None, pod: Pod | None) -> None:
         """A pod is there, was there before, or both."""
@@ -37,24 +35,16 @@ class Watchers:
 
     def of_volume_claim(self, claim: ObjectKey) -> Iterable[ObjectKey]:
         """Users of a PersistentVolumeClaim."""
-        return self._of_volumes.get(claim, ())
+        return self._of_volumes.of(claim)
 
     def of_volumes(self) -> Iterator[ObjectKey]:
         """Users of any."""
-        return (pod for pods in self._of_volumes.values() for pod in pods)
+        return (pod for _, pods in self._of_volumes.items() for pod in pods)
 
     def _note(self, pod: Pod, *, waits: bool) -> None:
         namespace = pod.key[0]
+        company, volumes = self._of_company, self._of_volumes
         if pod.needs.company.requires:
-            _book(self._of_company, (namespace, pod.needs), pod.key, add=waits)
+            (company.add if waits else company.discard)((namespace, pod.needs), pod.key)
         for name, _ in pod.volume_claims:
-            _book(self._of_volumes, (namespace, name), pod.key, add=waits)
-
-
-def _book(table: dict[_K, set[ObjectKey]], key: _K, pod: ObjectKey, *, add: bool) -> None:
-    if add:
-        table.setdefault(key, set()).add(pod)
-    elif key in table:
-        table[key].discard(pod)
-        if not table[key]:
-            del table[key]
+            (volumes.add if waits else volumes.discard)((namespace, name), pod.key)
