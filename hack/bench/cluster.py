@@ -20,6 +20,9 @@ bursts for each pod: CPU time of every process, how often kube-scheduler tried t
 writes that the API server took. "cores" is all CPU time by the duration of the bursts: where that
 is as many as the machine has, it is the limit, and the rates are as the CPU times.
 
+With ``--pace`` pods are made at so many a second instead of at once, which tells up to which rate
+each row keeps up, and on how much of the machine.
+
 The rate limit of kube-scheduler towards the API server (``--kube-api-qps``) is raised for most
 rows, because it would be all that is measured; 50 is its default, which a real cluster has.
 """
@@ -27,6 +30,7 @@ rows, because it would be all that is measured; 50 is its default, which a real 
 from __future__ import annotations
 
 import itertools
+import math
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -46,7 +50,18 @@ SECONDS = 60.0
 """Bound on a burst, and duration of the steady part; seconds."""
 PER_POD = ("CPU ms", "writes", "attempts")
 """For each pod of a burst; CPU time of all processes, this one included."""
-HEADER = ("nodes", "qps", "bound", "pods/s", "x slowest", "p50 ms", "p90 ms", "cores", *PER_POD)
+HEADER = (
+    "nodes",
+    "qps",
+    "pace",
+    "bound",
+    "pods/s",
+    "x slowest",
+    "p50 ms",
+    "p90 ms",
+    "cores",
+    *PER_POD,
+)
 CONTROLLER, GATED, OWN = "controller", "controller, gated", "own finalizer"
 BEFORE, WRITE, SCHEDULER = "allocated before", "one write a claim", "kube-scheduler"
 ROWS = (CONTROLLER, GATED, OWN, BEFORE, WRITE, SCHEDULER)
@@ -67,6 +82,7 @@ class Load:
     single: int
     mix: dict[str, float]
     templates: bool
+    pace: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +142,13 @@ class Row:
     show_default=True,
     help="Rate limit of kube-scheduler, whose default is 50; repeatable.",
 )
+@click.option(
+    "--pace",
+    "paces",
+    multiple=True,
+    type=float,
+    help="Pods made a second; repeatable. Without, as fast as the API server takes them.",
+)
 @click.option("--product", default="A100-SXM4-80GB", show_default=True)
 def main(  # noqa: PLR0913 - one parameter per option
     *,
@@ -137,6 +160,7 @@ def main(  # noqa: PLR0913 - one parameter per option
     only: tuple[str, ...],
     templates: bool,
     limits: tuple[int, ...],
+    paces: tuple[float, ...],
     product: str,
 ) -> None:
     """Compare our controller with kube-scheduler on clusters of several sizes."""
@@ -148,15 +172,16 @@ def main(  # noqa: PLR0913 - one parameter per option
     mix = dict(zip(sizes(shape), MIXES["uniform"], strict=True))
     header = f"{'allocated by':<18}" + "".join(f"{name:>10}" for name in HEADER)
     for nodes, qps in itertools.product(sizes_ or (30, 100, 300), limits):
-        load = Load(nodes, qps, pods, bursts, single, mix, templates)
+        wanted = _wanted(only, templates=templates, only_controller=only_controller)
         with running(binaries, shape, nodes=nodes, scheduler_qps=qps) as site:
-            wanted = _wanted(only, templates=templates, only_controller=only_controller)
-            rows = _rounds(site, load, wanted)
-        for row in rows:
-            click.echo(details(row))
-        click.echo(header)
-        for row in rows:
-            click.echo(_text(row, load, min(row.rate for row in rows)))
+            for pace in paces or (math.inf,):
+                load = Load(nodes, qps, pods, bursts, single, mix, templates, pace)
+                rows = _rounds(site, load, wanted)
+                for row in rows:
+                    click.echo(details(row))
+                click.echo(header)
+                for row in rows:
+                    click.echo(_text(row, load, min(row.rate for row in rows)))
 
 
 def _wanted(only: tuple[str, ...], *, templates: bool, only_controller: bool) -> set[str]:
@@ -226,7 +251,7 @@ def _measured(
         bindings.clear()
         times = bindings.singly(load.single, gated=gated, limit_seconds=SECONDS)
         bindings.clear()
-        burst = bindings.burst(load.pods, gated=gated, limit_seconds=SECONDS)
+        burst = bindings.burst(load.pods, gated=gated, limit_seconds=SECONDS, pace=load.pace)
     return Row(who, [burst], times)
 
 
@@ -234,7 +259,8 @@ def _text(row: Row, load: Load, slowest: float) -> str:
     rate, times = row.rate, [1000 * t for t in row.times]
     cuts = quantiles(times, n=10) if len(times) > 1 else times * 9 or [float("nan")] * 9
     figures = (rate, rate / slowest if slowest else float("nan"), cuts[4], cuts[8], row.cores)
-    return f"{row.who:<18}{load.nodes:>10}{load.qps:>10}{row.bound:>10}" + "".join(
+    pace = "-" if load.pace == math.inf else f"{load.pace:g}"
+    return f"{row.who:<18}{load.nodes:>10}{load.qps:>10}{pace:>10}{row.bound:>10}" + "".join(
         f"{figure:>10.1f}" for figure in (*figures, *row.per_pod)
     )
 
@@ -257,10 +283,15 @@ def details(row: Row) -> str:
 
 
 def _moments(burst: Burst) -> str:
-    """Seconds after which half, nine tenths, all but one in fifty and all were bound."""
-    found = burst.moments
-    shares = (found[int(share * (len(found) - 1))] for share in (0.5, 0.9, 0.98, 1.0))
-    return "after " + " / ".join(f"{seconds:.2f}" for seconds in shares) + " s"
+    """Seconds after which half, nine tenths, all but one in fifty and all were bound.
+
+    Then how long after each was asked for.
+    """
+    told = (
+        " / ".join(f"{found[int(share * (len(found) - 1))]:.2f}" for share in (0.5, 0.9, 0.98, 1.0))
+        for found in (burst.moments, burst.waits)
+    )
+    return "after " + " s, each after ".join(told) + " s"
 
 
 def _figures(effort: Effort) -> tuple[Figures, Figures, Figures]:

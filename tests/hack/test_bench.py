@@ -206,3 +206,10 @@ def test_a_row_of_the_cluster_benchmark_tells_each_pods_share() -> None:
     assert "CPU ms etcd 400.00; writes patch pods 2.00; attempts scheduled 2.00" in (
         cluster.details(row)
     )
+
+
+def test_it_tells_of_a_burst_when_pods_were_bound_and_how_long_each_waited() -> None:
+    row = cluster.Row("us", [Burst(2, 2, 1.0, Effort(), (0.5, 1.0), (0.1, 0.2))], [])
+    assert cluster.details(row).splitlines()[0] == (
+        "us: bound after 0.50 / 0.50 / 0.50 / 1.00 s, each after 0.10 / 0.10 / 0.10 / 0.20 s"
+    )

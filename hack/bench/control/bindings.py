@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import random
 import threading
 import time
@@ -25,7 +26,8 @@ CREATORS = 4
 class Burst:
     """``bound`` of ``pods`` were bound within ``seconds`` from the first creation to the last.
 
-    ``effort`` is what was done until then, ``moments`` when each was bound, in seconds.
+    ``effort`` is what was done until then, ``moments`` when each was bound, and ``waits`` how long
+    after it was asked for, in seconds.
     """
 
     pods: int
@@ -33,6 +35,7 @@ class Burst:
     seconds: float
     effort: Effort
     moments: tuple[float, ...] = ()
+    waits: tuple[float, ...] = ()
 
     @property
     def rate(self) -> float:
@@ -93,12 +96,24 @@ class Bindings:
         self._mirror.stop()
         self._creators.shutdown()
 
-    def burst(self, count: int, *, gated: bool, limit_seconds: float) -> Burst:
-        """Make ``count`` pods at once and wait until all are bound, or the time is over."""
+    def burst(
+        self, count: int, *, gated: bool, limit_seconds: float, pace: float = math.inf
+    ) -> Burst:
+        """Make ``count`` pods and wait until all are bound, or the time is over.
+
+        ``pace`` is how many are made a second, at the most.
+        """
         pods = self._prepare(count, gated=gated)
         before = self._effort()
         started = time.monotonic()
-        self._each(lambda pod: self._api.create(PODS, pod), pods)
+        asked: dict[str, float] = {}
+
+        def create(number: int, pod: Obj) -> None:
+            time.sleep(max(0.0, started + number / pace - time.monotonic()))
+            asked[pod["metadata"]["name"]] = time.monotonic()
+            self._api.create(PODS, pod)
+
+        self._each(lambda numbered: create(*numbered), enumerate(pods))
         names = [pod["metadata"]["name"] for pod in pods]
         with self._changed:
             self._changed.wait_for(
@@ -106,10 +121,12 @@ class Bindings:
                 timeout=max(0.0, started + limit_seconds - time.monotonic()),
             )
             bound = [self._bound[name] for name in names if name in self._bound]
+            waits = [self._bound[name] - asked[name] for name in names if name in self._bound]
         # Of an unfinished burst the whole time counts, that of the pods still waiting included.
         last = max(bound) if len(bound) == count else time.monotonic()
         moments = tuple(sorted(moment - started for moment in bound))
-        return Burst(count, len(bound), last - started, self._effort() - before, moments)
+        effort = self._effort() - before
+        return Burst(count, len(bound), last - started, effort, moments, tuple(sorted(waits)))
 
     def writes(self, count: int, write: Callable[[str], object]) -> Burst:
         """Do ``write`` to each of ``count`` claims that no pod has; they count as bound."""

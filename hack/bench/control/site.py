@@ -59,6 +59,7 @@ class Site:
         self.api = KubeApi.connect(kubeconfig, user_agent="bench", timeout_seconds=60)
         self._inventories = [objects.inventory(f"node-{n:04}", shape) for n in range(nodes)]
         self._events = 0
+        self._told_effort = Effort()
         self._turns = itertools.cycle(i.node for i in self._inventories)
         self._logs = control_plane.root / "controller"
         self._logs.mkdir()
@@ -139,13 +140,19 @@ class Site:
         )
 
     def effort(self) -> Effort:
-        """Effort until now."""
+        """Effort until now, without that of telling it."""
+        before = self._cpu()
+        metrics = self.api.text("/metrics", query={}, limit_bytes=_METRICS_BYTES).decode()
+        attempts = read_attempts(self._control_plane.scheduler_metrics())
+        found = Effort((before - self._told_effort).cpu, read_writes(metrics), attempts)
+        self._told_effort += self._cpu() - before
+        return found
+
+    def _cpu(self) -> Effort:
         cpu = {"this benchmark": time.process_time(), **self._control_plane.cpu_seconds()}
         if self._controller is not None:
             cpu[self._controller.name] = self._controller.cpu_seconds
-        metrics = self.api.text("/metrics", query={}, limit_bytes=_METRICS_BYTES).decode()
-        attempts = read_attempts(self._control_plane.scheduler_metrics())
-        return Effort(cpu, read_writes(metrics), attempts)
+        return Effort(cpu)
 
     def _told(self) -> bool:
         """True if the control plane has written its events about the new nodes."""
