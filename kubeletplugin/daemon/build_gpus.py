@@ -122,7 +122,7 @@ def build_gpus(  # noqa: PLR0913 - whom they tell, and what they ask of the room
         beat=common.telemetry.liveness.hardware.beat,
     )
     mig_mode = MigMode(hardware, journal, reports=reports)
-    looks = Looks(hardware.look)
+    looks = Looks(hardware.look, follow=hardware.follow, on_read_back=common.changed)
     return GpuParts(
         hardware, looks, monitor, node_watch, choice, mig_mode, library, letting_go, loop
     )

@@ -98,6 +98,7 @@ class Daemon:
         """Tell whoever has to know when something of this node may have changed."""
         common, gpus = self.common, self.gpus
         common.telemetry.watch(gpus.monitor.gpus, common.journal, common.readiness)
+        common.changed.add_first(gpus.looks.follow)
         common.changed.add(
             DiskReports(common.journal, common.reports),
             self.kubelet.health.notify,

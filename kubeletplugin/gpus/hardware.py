@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from dra.gpu.inventory import Gpu
@@ -22,6 +22,7 @@ from kubeletplugin.gpus.ownership.identity import Identity
 from kubeletplugin.host.pci import listed_gpus, pcie_root
 from kubeletplugin.host.roots import Roots
 from kubeletplugin.journal.journal import Journal
+from kubeletplugin.journal.journalfile import EntryKey
 from kubeletplugin.nvml.discovery import Card, discover
 from kubeletplugin.nvml.session.session import Session
 
@@ -174,6 +175,19 @@ class Hardware:
     def observe(self, unit: GpuUnit) -> None:
         """Look at a GPU again, after a change; the caller holds its lock. Never raises."""
         self._reader.observe(unit)
+
+    def follow(self, uuid: str, read_back: Collection[EntryKey]) -> bool:
+        """Publish what this program did to a GPU, as ``GpuReader.follow``; False: have a look.
+
+        True also while somebody works on it, who asks for the same when done. Never raises.
+        """
+        unit = self.unit(uuid)
+        if unit is None or not unit.lock.try_enter():
+            return True
+        try:
+            return self._reader.follow(unit, read_back)
+        finally:
+            unit.lock.leave()
 
     def look(self, uuid: str) -> None:
         """Look at a GPU unless somebody works on it. Never raises."""

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 
 from dra.kube.loop import Loop
 from dra.kube.timing import Clock
+from kubeletplugin.journal.journalfile import EntryKey
 
 _GATHER_SECONDS = 0.02
 """Changes of one GPU in that time, such as a burst of Prepares makes, need one look."""
@@ -16,13 +17,25 @@ class Looks:
     """One thread. Thread-safe.
 
     ``look`` looks at a GPU by UUID, unless somebody works on it: whoever does asks for a look when
-    done. A GPU that hangs holds it up for the deadline of one call.
+    done. A GPU that hangs holds it up for the deadline of one call. ``follow`` does without a look
+    where what was read back says all, which it answers; it asks no GPU. ``on_read_back`` is called
+    when there is something to follow.
     """
 
-    def __init__(self, look: Callable[[str], None], *, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        look: Callable[[str], None],
+        *,
+        follow: Callable[[str, Collection[EntryKey]], bool],
+        on_read_back: Callable[[], None],
+        clock: Clock | None = None,
+    ) -> None:
         self._look = look
+        self._follow = follow
+        self._on_read_back = on_read_back
         self._lock = threading.Lock()
         self._wanted: dict[str, None] = {}
+        self._read_back: dict[str, set[EntryKey]] = {}
         self._busy = False
         self.thread = Loop("looks", self._turn, clock=clock)
 
@@ -35,17 +48,35 @@ class Looks:
         self.thread.stop()
         self.thread.join()
 
-    def ask(self, gpu: str) -> None:
-        """Have a GPU looked at soon. Waits for nothing."""
+    def ask(self, gpu: str, read_back: Iterable[EntryKey] | None = None) -> None:
+        """Have a GPU looked at soon. Waits for nothing.
+
+        ``read_back`` are keys of entries whose slices were made or are gone, where nothing else was
+        done and NVML has said so: that is done by :meth:`follow`.
+        """
         with self._lock:
-            self._wanted[gpu] = None
-        self.thread.notify()
+            if read_back is not None:
+                self._read_back.setdefault(gpu, set()).update(read_back)
+            else:
+                self._wanted[gpu] = None
+        if read_back is not None:
+            self._on_read_back()
+        else:
+            self.thread.notify()
+
+    def follow(self) -> None:
+        """Publish what was read back; where that does not say all, ask for a look."""
+        with self._lock:
+            read_back, self._read_back = self._read_back, {}
+        for gpu, keys in read_back.items():
+            if not self._follow(gpu, keys):
+                self.ask(gpu)
 
     @property
     def idle(self) -> bool:
         """True if no look is asked for or under way."""
         with self._lock:
-            return not self._wanted and not self._busy
+            return not self._wanted and not self._read_back and not self._busy
 
     def run(self) -> None:
         """Take all looks that are asked for."""

@@ -20,12 +20,17 @@ class Listeners:
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
+        self._first: list[Callable[[], None]] = []
         self._listeners: list[Callable[[], None]] = []
         self.thread = Loop("changes", self._turn, clock=clock)
 
     def add(self, *listeners: Callable[[], None]) -> None:
         """Add some, before the thread runs."""
         self._listeners.extend(listeners)
+
+    def add_first(self, *first: Callable[[], None]) -> None:
+        """Add some that find out what has changed: the others are told of that with the rest."""
+        self._first.extend(first)
 
     def start(self) -> None:
         """Begin; what was said before is told now."""
@@ -42,9 +47,14 @@ class Listeners:
 
     def tell(self) -> None:
         """Tell all now, in the thread of whoever calls."""
-        for listener in self._listeners:
+        for listener in (*self._first, *self._listeners):
             listener()
 
     def _turn(self) -> None:
-        if not self.thread.gather(_GATHER_SECONDS):
-            self.tell()
+        if self.thread.gather(_GATHER_SECONDS):
+            return
+        for first in self._first:
+            first()
+        if not self.thread.gather(0.0):
+            for listener in self._listeners:
+                listener()

@@ -136,7 +136,7 @@ class NodeBench(GpuBench):
                 ),
                 boot_id=self.hardware.boot_id,
             ),
-            look=self.hardware.look,
+            look=lambda gpu, _read_back: self.hardware.look(gpu),
             reports=self.reports,
             clock=self.clock,
         )

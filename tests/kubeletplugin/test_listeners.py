@@ -28,3 +28,29 @@ def test_changes_of_a_moment_are_told_of_once_and_in_order_in_a_thread_of_its_ow
     wait_for("both again", lambda: len(told) == 4)
     changed.stop()
     assert told == [("a", False), ("b", False)] * 2
+
+
+def test_what_is_found_out_first_is_told_of_with_the_rest_and_not_once_more() -> None:
+    class Clock(FakeClock):
+        turns = 0
+
+        def wait(self, event: threading.Event, seconds: float) -> bool:
+            self.turns += seconds > 0
+            return super().wait(event, seconds)
+
+    told: list[str] = []
+    clock = Clock()
+    changed = Listeners(clock)
+    changed.add(lambda: told.append("listener"))
+
+    def find_out() -> None:
+        told.append("first")
+        changed()
+
+    changed.add_first(find_out)
+    changed.start()
+    changed()
+    wait_for("the listener", lambda: "listener" in told)
+    changed.stop()
+    assert told == ["first", "listener"]
+    assert clock.turns == 1

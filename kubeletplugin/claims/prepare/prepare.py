@@ -34,6 +34,7 @@ from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.journal.entries import ARRIVING, HELD, Entry, State, complete
 from kubeletplugin.journal.journal import Journal
+from kubeletplugin.journal.journalfile import EntryKey
 from kubeletplugin.nvml.errors import NvmlError
 from kubeletplugin.telemetry.logfields import about
 
@@ -67,7 +68,7 @@ class Preparer:
         rollback: Rollback,
         *,
         sharing: DeviceSharing,
-        look: Callable[[str], None],
+        look: Callable[[str, Iterable[EntryKey] | None], None],
         read_devices: _Read,
         read_expected: _Read,
         clock: Clock | None = None,
@@ -111,15 +112,16 @@ class Preparer:
         """
         if not all(e.ahead or e.idle for e in self._journal.of_claim(ref.uid)):
             return True
-        entries = self._entries(ref, self._read_expected)
+        entries, read_back = self._entries(ref, self._read_expected), False
         try:
             self._specs.check()
             self._specs.check_writable()
-            return all(self._ahead_on_gpu(unit, group) for unit, group in entries)
+            read_back = all(self._ahead_on_gpu(unit, group) for unit, group in entries)
         except (PluginError, NvmlError) as error:
             raise self._undone(ref, error) from error
         finally:
-            self._look_again(entries)
+            self._look_again(entries, read_back=read_back)
+        return read_back
 
     def _ahead_on_gpu(self, unit: GpuUnit, entries: Sequence[Entry]) -> bool:
         slices = [replace(e, ahead=True) for e in entries if e.placement is not None]
@@ -135,7 +137,7 @@ class Preparer:
         return True
 
     def _attempt(self, ref: ClaimRef) -> tuple[Prepared, ...]:
-        entries = self._entries(ref, self._read_devices)
+        entries, read_back = self._entries(ref, self._read_devices), False
         untold = {e.key for _, group in entries for e in group if self._is_untold(e)}
         try:
             needs = self._specs.check()
@@ -148,10 +150,11 @@ class Preparer:
             self._specs.write(done, needs)
             if is_new:
                 self._journal.put(*done)
+            read_back = True
         except (PluginError, NvmlError) as error:
             raise self._undone(ref, error) from error
         finally:
-            self._look_again(entries)
+            self._look_again(entries, read_back=read_back)
         return tuple(
             Prepared(e.requests, e.pool, e.device, self._specs.qualified(e), e.share_id)
             for e in done
@@ -266,14 +269,16 @@ class Preparer:
         self._sharing.begin(entry)
         return entry
 
-    def _look_again(self, groups: Iterable[tuple[GpuUnit, list[Entry]]]) -> None:
+    def _look_again(
+        self, groups: Iterable[tuple[GpuUnit, list[Entry]]], *, read_back: bool
+    ) -> None:
         """Have what is published follow; of what was prepared before, it may say that it is lost.
 
-        A status that is written now must not repeat that.
+        A status that is written now must not repeat that. ``read_back``: all is made, and was seen.
         """
         for unit, entries in groups:
             if not any(e.state in HELD for e in entries):
-                self._look(unit.uuid)
+                self._look(unit.uuid, [e.key for e in entries] if read_back else None)
                 continue
             with unit.lock:
                 self._hardware.observe(unit)

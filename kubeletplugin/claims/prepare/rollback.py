@@ -23,6 +23,7 @@ from kubeletplugin.gpus.gpuunit import GpuUnit
 from kubeletplugin.gpus.hardware import Hardware
 from kubeletplugin.journal.entries import HELD, LEAVING, Entry, State
 from kubeletplugin.journal.journal import Journal
+from kubeletplugin.journal.journalfile import EntryKey
 from kubeletplugin.nvml.errors import GpuLostError, InUseError, NvmlError
 from kubeletplugin.telemetry.logfields import device
 from kubeletplugin.telemetry.reports import Reports
@@ -65,7 +66,7 @@ class Rollback:
         specs: Specs,
         *,
         sharing: DeviceSharing,
-        look: Callable[[str], None],
+        look: Callable[[str, Iterable[EntryKey] | None], None],
         reports: Reports,
         openers: Callable[[str], tuple[str, ...]] = lambda _gpu: (),
         clock: Clock | None = None,
@@ -187,6 +188,7 @@ class Rollback:
                 f"{unit.name} is busy with another claim; "
                 f"{self._hardware.session.hangs(unit.uuid) or 'it is tried again'}"
             )
+        read_back: list[EntryKey] | None = None
         try:
             gpu = unit.known
             if gpu.withheld is not None and gpu.withheld.frozen:
@@ -208,9 +210,11 @@ class Rollback:
             if other:
                 _log.warning("%s", other)
                 self._reports.report_node(NodeReason.FOREIGN, other, warning=True)
+            elif not stays:
+                read_back = [current.key]
         finally:
             unit.lock.leave()
-            self._look(unit.uuid)
+            self._look(unit.uuid, read_back)
 
     def _keep(
         self, entry: Entry, error: PluginError | NvmlError, left: Remainder, otherwise: State
@@ -238,7 +242,7 @@ class Rollback:
         self._reports.report_claim(
             entry.claim, reason, f"{entry.device} cannot be removed yet: {why}", warning=True
         )
-        self._look(entry.gpu)
+        self._look(entry.gpu, None)
 
     def _held_by(self, entry: Entry, error: PluginError | NvmlError) -> str:
         """Programs that have the GPU open, where NVML names none that holds the slice."""

@@ -6,7 +6,7 @@ What is published comes from the last look at each GPU, so that a GPU that hangs
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from dra.gpu.reasons import GpuReason
 from kubeletplugin.gpus.description.gpu_description import describe
@@ -15,12 +15,18 @@ from kubeletplugin.gpus.ownership.entrywatch import EntryWatch
 from kubeletplugin.gpus.ownership.identity import Identity
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
+from kubeletplugin.journal.journalfile import EntryKey
 from kubeletplugin.nvml.discovery import mig_mode
 from kubeletplugin.nvml.errors import DriverUnavailableError, GpuLostError, NvmlError
 from kubeletplugin.nvml.instances import GpuInstance, list_gpu_instances
 from kubeletplugin.nvml.session.session import Session
 
 _log = logging.getLogger(__name__)
+_WHOLE = frozenset({State.CI_CREATED, State.PREPARED})
+
+
+_Found = tuple[tuple[GpuInstance, ...], Mapping[int, Entry]]
+"""Instances on a GPU, and the entries of those that have one, by the instance's id."""
 
 
 class GpuReader:
@@ -43,6 +49,7 @@ class GpuReader:
         self._watch = watch
         self._identity = identity
         self._on_change = on_change
+        self._last: dict[str, _Found] = {}
 
     def poll(self, unit: GpuUnit) -> bool:
         """Look at a GPU unless somebody works on it; False if NVML describes it otherwise by now.
@@ -86,21 +93,36 @@ class GpuReader:
         """
         self._watch.keep_only({e.key for e in self._journal.entries()})
         gpu, entries = unit.known, self._journal.of_gpu(unit.uuid)
-        present, owners = self._instances(unit, entries)
+        present, owners = self._last[unit.uuid] = self._instances(unit, entries)
         if gpu.away or not gpu.card.mig_enabled:
             slices = (e for e in entries if e.state is State.PREPARED and e.placement is not None)
             unit.come_back(() if present else (e.key for e in slices))
         self._show(unit, present, owners)
 
-    def _instances(
-        self, unit: GpuUnit, entries: Collection[Entry]
-    ) -> tuple[tuple[GpuInstance, ...], dict[int, Entry]]:
-        """The instances on a GPU, and the entries of those that have one, by the instance's id."""
+    def follow(self, unit: GpuUnit, read_back: Collection[EntryKey]) -> bool:
+        """Publish what this program did to a GPU; the caller holds its lock.
+
+        ``read_back`` are keys of entries whose slices were made, or are gone, since the last look,
+        and NVML has said so. False if that does not tell all, so that it takes a look.
+        """
+        known, last = unit.known, self._last.get(unit.uuid)
+        if last is None or known.let_go or known.away or not known.card.mig_enabled:
+            return False
+        entries = self._journal.of_gpu(unit.uuid)
+        found = followed(*last, entries, read_back)
+        if found is None:
+            return False
+        self._watch.keep_only({e.key for e in self._journal.entries()})
+        self._last[unit.uuid] = found
+        self._show(unit, *found)
+        return True
+
+    def _instances(self, unit: GpuUnit, entries: Collection[Entry]) -> _Found:
         geometry = unit.known.card.geometry
         if geometry is None:
             return (), {}
 
-        def found() -> tuple[tuple[GpuInstance, ...], dict[int, Entry]]:
+        def found() -> _Found:
             present = list_gpu_instances(self._session, unit.uuid, geometry)
             return present, self._identity.owners(present, entries)
 
@@ -137,6 +159,8 @@ class GpuReader:
         *,
         failure: tuple[str, str] = ("", ""),
     ) -> None:
+        if failure[0]:
+            self._last.pop(unit.uuid, None)
         entries = self._journal.of_gpu(unit.uuid)
         gpu = describe(unit.known, present, entries, owners=owners, failure=failure)
         before = unit.show(gpu)
@@ -147,3 +171,39 @@ class GpuReader:
         ):
             _log.error("%s: %s", unit.name, gpu.unavailable)
         self._on_change()
+
+
+def followed(
+    present: Iterable[GpuInstance],
+    owners: Mapping[int, Entry],
+    entries: Collection[Entry],
+    read_back: Collection[EntryKey],
+) -> _Found | None:
+    """Instances on a GPU and their owners, from those of the last look and the entries since.
+
+    None unless each entry has a whole slice of its own, which was seen or read back.
+    """
+    if not all(map(_has_whole_slice, entries)):
+        return None
+    seen = {e.key: (gi_id, e.mig_uuid) for gi_id, e in owners.items()}
+    fresh = [e for e in entries if seen.get(e.key) != (e.gi_id, e.mig_uuid)]
+    gone = seen.keys() - {e.key for e in entries} | {e.key for e in fresh if e.key in seen}
+    if not {e.key for e in fresh} | gone <= set(read_back):
+        return None
+    left = [gi for gi in present if gi.id not in owners or owners[gi.id].key not in gone]
+    if {gi.id for gi in left} & {e.gi_id for e in fresh}:
+        return None  # an id that somebody else's instance had
+    made = [
+        GpuInstance(e.gi_id, e.profile_id, e.placement)
+        for e in fresh
+        if e.gi_id is not None and e.profile_id is not None and e.placement is not None
+    ]
+    by_place = sorted([*left, *made], key=lambda gi: (gi.placement, gi.id))
+    return tuple(by_place), {e.gi_id: e for e in entries if e.gi_id is not None}
+
+
+def _has_whole_slice(entry: Entry) -> bool:
+    """True if an entry alone has a slice that is as it was made."""
+    own = entry.placement is not None and entry.share is None and not entry.layout
+    made = entry.gi_id is not None and entry.ci_id is not None
+    return own and made and entry.state in _WHOLE and not entry.quarantined

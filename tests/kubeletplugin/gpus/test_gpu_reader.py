@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,11 @@ import pytest
 
 import sim.nvml
 from dra.gpu.geometry import Placement
+from dra.gpu.shares import Share
 from kubeletplugin.gpus.description.gpu_reader import GpuReader
-from kubeletplugin.journal.entries import State
+from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.nvml.session.calls import CallPool
-from tests.kubeletplugin.gpubench import GpuBench
+from tests.kubeletplugin.gpubench import UNKNOWN, GpuBench
 
 
 @pytest.fixture
@@ -48,3 +50,93 @@ def test_a_look_is_one_operation_however_many_slices_there_are(
     with bench.unit.lock:
         assert bench.identity.find_own_instance(made[0]).whole
     assert len(operations) == 1
+
+
+# -- without a look, by what was read back
+
+
+@pytest.fixture
+def reader(bench: GpuBench) -> GpuReader:
+    return GpuReader(
+        bench.session, bench.journal, bench.watch, bench.identity, on_change=lambda: None
+    )
+
+
+def gone(bench: GpuBench, entry: Entry) -> None:
+    assert entry.gi_id is not None
+    bench.machine.destroy_slice(0, entry.gi_id)
+    bench.journal.remove(entry)
+
+
+def test_what_was_read_back_is_published_as_a_look_shows_it(
+    bench: GpuBench, reader: GpuReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, stays = (bench.made(n, State.PREPARED, Placement(i, 1)) for i, n in enumerate("ab"))
+    bench.machine.create_slice(0, "1g.5gb", start=6)
+    reader.read(bench.unit)
+    gone(bench, first)
+    made = bench.made("c", State.PREPARED, Placement(0, 1))
+    ahead = bench.made("d", State.CI_CREATED, Placement(3, 1), ahead=True)
+
+    def asked(*_: object, **__: object) -> None:
+        raise AssertionError("NVML was asked")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CallPool, "run", asked)
+        assert reader.follow(bench.unit, [first.key, made.key, ahead.key])
+    followed = bench.unit.known.seen
+    assert followed is not None
+    holders = [i.claim for i in followed.instances]
+    assert holders == [made.claim, stays.claim, ahead.claim, None]
+    reader.read(bench.unit)
+    assert bench.unit.known.seen == followed
+
+
+MOST = 7
+HAPPENED: dict[str, Callable[[GpuBench, Entry], object]] = {
+    "one was made of which nothing was read back": lambda bench, _: bench.made(
+        "b", State.PREPARED, Placement(1, 1)
+    ),
+    "one went of which nothing was read back": gone,
+    "one was made again of which nothing was read back": lambda bench, entry: bench.journal.put(
+        replace(entry, gi_id=MOST, mig_uuid="MIG-other")
+    ),
+    "one is lost": lambda bench, entry: bench.journal.put(entry.at(State.LOST)),
+    "one is half made": lambda bench, _: bench.journal.put(bench.entry("b", Placement(1, 1))),
+    "one is half removed": lambda bench, entry: bench.journal.put(
+        entry.at(State.DESTROYING, ci_id=None)
+    ),
+    "several have one": lambda bench, entry: bench.journal.put(
+        replace(entry, share=Share(1024, 10, "default"))
+    ),
+    "the GPU was away": lambda bench, _: bench.unit.leave(),
+    "the GPU is let go of": lambda bench, _: bench.unit.let_go("somebody resets it"),
+}
+
+
+@pytest.mark.parametrize("what", HAPPENED)
+def test_what_was_not_read_back_takes_a_look(bench: GpuBench, reader: GpuReader, what: str) -> None:
+    entry = bench.made("a", State.PREPARED)
+    reader.read(bench.unit)
+    assert reader.follow(bench.unit, [])
+    HAPPENED[what](bench, entry)
+    assert not reader.follow(bench.unit, [])
+
+
+def test_an_id_that_an_instance_of_somebody_else_had_takes_a_look(
+    bench: GpuBench, reader: GpuReader
+) -> None:
+    foreign = bench.machine.create_slice(0, "1g.5gb", start=6)
+    reader.read(bench.unit)
+    entry = bench.entry("a", state=State.PREPARED, gi_id=foreign.gpu_instance, ci_id=0)
+    bench.journal.put(entry)
+    assert not reader.follow(bench.unit, [entry.key])
+
+
+def test_a_gpu_that_could_not_be_looked_at_takes_a_look(bench: GpuBench, reader: GpuReader) -> None:
+    assert not reader.follow(bench.unit, [])
+    reader.read(bench.unit)
+    assert reader.follow(bench.unit, [])
+    bench.keep("nvmlDeviceGetGpuInstances", UNKNOWN)
+    reader.observe(bench.unit)
+    assert not reader.follow(bench.unit, [])
