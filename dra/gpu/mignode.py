@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from api import mignode as wire
 from dra.gpu.geometry import Geometry, Usage
@@ -14,6 +15,7 @@ from dra.gpu.inventory import (
     ClaimRef,
     Drain,
     FailedClaim,
+    Gpu,
     InstanceState,
     Inventory,
     NodeMode,
@@ -181,19 +183,33 @@ def _summary(inventory: Inventory) -> wire.SummaryField:
             continue
         if inventory.is_drained(gpu.name):
             continue
-        usage = gpu.usage
-        taken = usage.mask.bit_count()
-        free += gpu.memory_mib * (gpu.geometry.memory_slices - taken) // gpu.geometry.memory_slices
-        used[gpu.geometry, usage] = None
+        taken = _taken(gpu)
+        free += taken.free_mib
+        used[gpu.geometry, taken.usage] = None
     placeable = [p for g, usage in used if (p := g.largest_placeable(usage)) is not None]
     best = max(placeable, key=lambda p: (p.memory_mib, p.compute_slices), default=None)
-    held = (InstanceState.PREPARED, InstanceState.PREPARING)
     return wire.SummaryField(
         products=", ".join(f"{n}x {product}" for product, n in sorted(products.items())),
         gpus=len(inventory.gpus),
-        slices=sum(
-            len({i.placement for i in g.instances if i.state in held}) for g in inventory.gpus
-        ),
+        slices=sum(_taken(g).slices for g in inventory.gpus),
         free_memory=f"{free // 1024}Gi",
         largest=best.name if best else "",
     )
+
+
+class _Taken(NamedTuple):
+    """Slices of claims on a GPU, what they and all others take, and the memory that is left."""
+
+    slices: int
+    usage: Usage
+    free_mib: int
+
+
+@lru_cache(maxsize=64)
+def _taken(gpu: Gpu) -> _Taken:
+    """Kept, as of most GPUs of a node nothing has changed; nothing is free without a geometry."""
+    held = (InstanceState.PREPARED, InstanceState.PREPARING)
+    slices = len({i.placement for i in gpu.instances if i.state in held})
+    usage, size = gpu.usage, gpu.geometry.memory_slices if gpu.geometry is not None else 0
+    free = gpu.memory_mib * (size - usage.mask.bit_count()) // size if size else 0
+    return _Taken(slices, usage, free)

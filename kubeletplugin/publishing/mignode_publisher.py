@@ -149,17 +149,14 @@ class MigNodePublisher(Republisher):
             self._known = None
         self.notify()
 
-    def _write(self, body: Obj, *, subresource: str = "") -> Obj:
-        """Replace it.
+    def _write(self, write: Callable[[], Obj]) -> Obj:
+        """The MigNode after a write.
 
         Raises:
             _StaleError: somebody changed or deleted it meanwhile.
         """
-        replace, manager = self._api.replace, self._manager
         try:
-            return self._ask(
-                lambda: replace(MIG_NODES, body, subresource=subresource, field_manager=manager)
-            )
+            return self._ask(write)
         except (ConflictError, ObjectNotFoundError) as error:
             raise _StaleError from error
 
@@ -211,14 +208,20 @@ class MigNodePublisher(Republisher):
         spec = {k: v for k, v in wanted["spec"].items() if k not in _OTHERS} | kept
         if found.get("spec") == spec and metadata.get("ownerReferences") == [self._owner]:
             return found
-        metadata = {**metadata, "ownerReferences": [self._owner]}
-        return self._write({**found, "metadata": metadata, "spec": spec})
+        body = {**found, "metadata": {**metadata, "ownerReferences": [self._owner]}, "spec": spec}
+        return self._write(lambda: self._api.replace(MIG_NODES, body, field_manager=self._manager))
 
     def _update_status(self, found: Obj, wanted: Obj) -> Obj:
         status = _keep_known(wanted["status"], found.get("status") or {})
         if found.get("status") == status:
             return found
-        return self._write({**found, "status": status}, subresource="status")
+        body = {**found, "status": status}
+
+        def write() -> Obj:
+            metadata = self._api.replace_status(MIG_NODES, body, field_manager=self._manager)
+            return {**body, "metadata": metadata}
+
+        return self._write(write)
 
 
 def _version(obj: Obj | None) -> str:

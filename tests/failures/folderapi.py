@@ -44,6 +44,7 @@ class FolderHttp(HttpClient):
         query: Mapping[str, str] | None = None,
         body: Any = None,
         content_type: str = "application/json",
+        metadata_only: bool = False,
     ) -> Obj:
         if self._reach is not None:
             self._reach(method, path)

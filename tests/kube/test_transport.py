@@ -154,6 +154,25 @@ def test_each_verb_sends_what_the_api_defines(
     assert answer == (None if request.method == "DELETE" else {"kind": "Stored"})
 
 
+def test_a_status_is_sent_and_answered_without_the_rest_of_its_object(
+    stub: Stub, api: KubeApi
+) -> None:
+    stored = {"name": "n", "resourceVersion": "8", "labels": {"a": "b"}}
+    stub.calls.append(reply({"kind": "MigNode", "metadata": stored, "spec": {}, "status": {}}))
+    known = {"name": "n", "uid": "u", "resourceVersion": "7", "managedFields": [{}], "labels": {}}
+    body: Obj = {"metadata": known, "spec": {"pool": "p"}, "status": {"gpus": []}}
+    assert api.replace_status(MIG_NODES, body, field_manager="me") == stored
+    (request,) = stub.requests
+    assert (request.method, request.path) == ("PUT", MIG_NODES.path("", "n", "status"))
+    assert request.query == {"fieldManager": "me"}
+    assert request.body == {
+        "apiVersion": "mig.dra.dev/v1alpha1",
+        "kind": "MigNode",
+        "metadata": {"name": "n", "uid": "u", "resourceVersion": "7"},
+        "status": {"gpus": []},
+    }
+
+
 def test_list_follows_pages_and_names_the_kind_of_each_item(stub: Stub, api: KubeApi) -> None:
     stub.calls += [
         listing({"metadata": {"name": "a"}}, version=5, token="more"),

@@ -55,6 +55,12 @@ class Page(msgspec.Struct):
     items: list[msgspec.Raw] | None = None
 
 
+class _Head(msgspec.Struct):
+    """An object of which nothing but its metadata is read."""
+
+    metadata: Obj
+
+
 class HttpClient:
     """Sends requests over a connection pool. Thread-safe.
 
@@ -90,7 +96,7 @@ class HttpClient:
             kept.close()
         self._connection.close()
 
-    def call(
+    def call(  # noqa: PLR0913 - a request's own parameters
         self,
         method: str,
         path: str,
@@ -98,9 +104,15 @@ class HttpClient:
         query: Mapping[str, str] | None = None,
         body: Any = None,
         content_type: str = "application/json",
+        metadata_only: bool = False,
     ) -> Obj:
-        """Send one request and decode the answer; repeat it while the server throttles."""
+        """Send one request and decode the answer; repeat it while the server throttles.
+
+        With ``metadata_only`` nothing else of the object need be in the answer.
+        """
         response = self._answered(method, path, query=query, body=body, content_type=content_type)
+        if metadata_only:
+            return {"metadata": _decode(response, f"{method} {path}", _Head).metadata}
         return _decode(response, f"{method} {path}", dict[str, Any])
 
     def text(self, path: str, *, query: Mapping[str, str], limit_bytes: int) -> bytes:

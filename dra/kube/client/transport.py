@@ -184,6 +184,29 @@ class KubeApi:
             body=body,
         )
 
+    def replace_status(self, resource: Resource, body: Obj, *, field_manager: str) -> Obj:
+        """Write an object's ``status`` and nothing else of it; returns its new metadata.
+
+        As :meth:`replace`, where the rest of a large object need not be sent and read again.
+        """
+        metadata = body["metadata"]
+        named = {
+            k: metadata[k] for k in ("name", "namespace", "uid", "resourceVersion") if k in metadata
+        }
+        answer = self._http.call(
+            "PUT",
+            resource.path(_namespace(body), metadata["name"], "status"),
+            query={"fieldManager": field_manager},
+            body={
+                "apiVersion": resource.api_version,
+                "kind": resource.kind,
+                "metadata": named,
+                "status": body["status"],
+            },
+            metadata_only=True,
+        )
+        return dict(answer["metadata"])
+
     def patch(  # noqa: PLR0913 - the API's own parameters
         self,
         resource: Resource,
