@@ -22,8 +22,6 @@ from hack.bench.node.least.slices import Made, Slices
 from hack.bench.node.least.telling import Telling
 
 _KIND = claim_kind(DEFAULT_DRIVER)
-_COMMON = {"env": ["COMMON=" + "x" * 4000]}
-"""Stand-in for the driver's files, which are the same in all specs."""
 _GPU_MAJOR, _CAPS_MAJOR = 195, 234
 _MOST_BYTES = 4096
 
@@ -105,7 +103,10 @@ class Least(v1_grpc.DRAPluginServicer):
         return self._directory / f"spec-{uid}.json"
 
     def _edits(self, made: Made) -> bytes:
-        """The claim's CDI spec: the GPU's node, and both instances' by the numbers they have."""
+        """The claim's CDI spec: the GPU's node, and both instances' by the numbers they have.
+
+        The driver's files are the same for all claims, and stand in a spec of their own.
+        """
         gpu = made.device.minor
         nodes = [{"path": f"/dev/nvidia{gpu}", "type": "c", "major": _GPU_MAJOR, "minor": gpu}]
         folder = f"{self._capabilities}/gpu{gpu}/mig/gi{made.gi}"
@@ -119,7 +120,6 @@ class Least(v1_grpc.DRAPluginServicer):
                 "cdiVersion": "0.5.0",
                 "kind": _KIND,
                 "devices": [{"name": name, "containerEdits": {"deviceNodes": nodes}}],
-                "containerEdits": _COMMON,
             }
         )
 
