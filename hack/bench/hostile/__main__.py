@@ -35,7 +35,7 @@ Planes = Callable[[], contextlib.AbstractContextManager[Plane]]
 @click.command()
 @click.option("--nodes", default=100, show_default=True, help="Nodes of eight half-full GPUs.")
 @click.option("--waiting", default=500, show_default=True, help="Pods that wait in vain.")
-@click.option("--of-others", default=59, show_default=True, help="Claims of another driver.")
+@click.option("--of-others", default=300, show_default=True, help="Claims of another driver.")
 @click.option("--only", multiple=True, help="Beginning of a row's name; repeatable.")
 @click.option("--embedded", "is_embedded", is_flag=True, help="Without binaries.")
 @click.option("--before", type=click.Path(exists=True, path_type=Path), help="Another checkout.")
