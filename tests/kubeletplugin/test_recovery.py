@@ -197,6 +197,7 @@ def test_after_a_reboot_what_was_half_made_before_it_is_nothing_to_undo(
         gi_id=None if state is State.INTENT else entry.gi_id,
         ci_id=None,
         mig_uuid="",
+        told=False,
     )
     rig.machine.reboot()
     foreign = rig.machine.create_slice(0, "1g.5gb", start=4, compute=False)
