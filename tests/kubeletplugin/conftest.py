@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from msgspec.structs import asdict
 
 from api.crds import mignode_definition
 from dra.common.resources import CUSTOM_RESOURCE_DEFINITIONS
@@ -52,9 +54,24 @@ def folder() -> Iterator[Path]:
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test that is marked so runs on a machine of each variant."""
+    """A test that is marked so runs on machines that play each variant, among them the usual one.
+
+    Three share a machine, so that no test takes ten; in a soak each has its own.
+    """
     if metafunc.definition.get_closest_marker("every_variant"):
-        metafunc.parametrize("variants", [Variants(), *OTHERS.values()], ids=["usual", *OTHERS])
+        names = [*OTHERS]
+        shared = (
+            [[n] for n in names] if os.environ.get("MIG_SOAK") else [names[i::3] for i in range(3)]
+        )
+        machines = [Variants(), *(together(*(OTHERS[n] for n in group)) for group in shared)]
+        metafunc.parametrize("variants", machines, ids=["usual", *map("+".join, shared)])
+
+
+def together(*variants: Variants) -> Variants:
+    """What is unusual in any of them."""
+    usual = asdict(Variants())
+    unusual = [(k, v) for each in variants for k, v in asdict(each).items() if v != usual[k]]
+    return Variants(**dict(unusual))
 
 
 @pytest.fixture
