@@ -8,6 +8,7 @@ import pytest
 
 from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
+from tests.cdi.rules import hold
 from tests.kubeletplugin.rig import DRIVER, Rig
 from tests.kubeletplugin.test_lost import look
 from tests.kubeletplugin.test_rebuild import lose_journal, reserve
@@ -48,6 +49,8 @@ def test_a_claim_is_given_what_all_have_and_its_own_spec_has_its_nodes_alone(rig
     spec = rig.spec(ref)
     assert "containerEdits" not in spec
     assert [*spec["devices"][0]["containerEdits"]] == ["deviceNodes"]
+    for each in (spec, rig.common()):
+        hold(each)
     look(rig)
     rig.common_path.write_text("{")
     (rig.roots.cdi / rig.specs()[0]).write_text("{")
