@@ -11,10 +11,11 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from dra.claims.allocation import read_allocation
 from dra.claims.binding import awaited_devices
 from dra.claims.claims import Claim, read_claim
 from dra.claims.conditions import PREPARE_FAILED
-from dra.common.resources import RESOURCE_CLAIMS, Obj
+from dra.common.resources import RESOURCE_CLAIMS, Obj, at
 from dra.gpu.inventory import ClaimRef
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ConflictError, KubeError, ObjectNotFoundError
@@ -155,8 +156,8 @@ class ClaimStatuses:
 
     def _present(self, claim: Obj, entries: Iterable[Entry], *, overdue: bool = False) -> list[Obj]:
         """Those of the entries that the claim still has."""
-        allocation = read_claim(claim).allocation
-        given = allocation.of_driver(self._driver) if allocation is not None else ()
+        found = at(claim, "status", "allocation", default=None)
+        given = () if found is None else read_allocation(found).of_driver(self._driver)
         places = {(d.pool, d.device) for d in given}
         shown = []
         for entry in entries:
