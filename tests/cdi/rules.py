@@ -1,7 +1,7 @@
 """Fields and types of a CDI spec, as its specification and JSON schema have them.
 
-Stricter than the published schema in one respect: a field that is not listed is refused, because
-runtimes refuse to load a spec with one.
+Stricter than the published schema in two respects: a field that is not listed is refused, and a
+device that changes nothing, because runtimes refuse to load a spec with one.
 """
 
 from __future__ import annotations
@@ -71,7 +71,11 @@ _SPEC = _fields(
     ["cdiVersion", "kind", "devices"],
     cdiVersion=_TEXT,
     kind=_TEXT,
-    devices=_list(_fields(["name", "containerEdits"], name=_TEXT, containerEdits=_EDITS)),
+    devices=_list(
+        _fields(
+            ["name", "containerEdits"], name=_TEXT, containerEdits={**_EDITS, "minProperties": 1}
+        )
+    ),
     containerEdits=_EDITS,
 )
 
