@@ -51,8 +51,10 @@ class NodeClasses:
 
     def look_if_due(self) -> bool:
         """Look at the files, and at the Nodes that this may concern; False when not due."""
+        if self._read is None or self.due is None:
+            return False
         now = self._now()
-        if self._read is None or self.due is None or self.due > now:
+        if self.due > now:
             return False
         self.due = now + _SECONDS
         found = self._read()

@@ -96,6 +96,8 @@ class Decisions:
 
         ``idle``: nothing else is due. After it was served, ``settle`` is to be called.
         """
+        if not self._line and not self._later:
+            return None
         if not idle and self._now() < self._rests_until:
             return None
         line = self._line if len(self._ongoing) >= MOST or not self._later else self._later

@@ -60,6 +60,8 @@ class LeftOut(Generic[K]):
 
         Returns the keys that are in again.
         """
+        if not self._failures:
+            return []
         now, let_in = self._now(), []
         for key, failure in [*self._failures.items()]:
             if failure.is_out and failure.until <= now:

@@ -150,9 +150,9 @@ class ReservationWrites:
 
         ``idle``: no pod is to be looked at. Otherwise what is decided next may go along with it.
         """
-        now = self._now() - (0.0 if idle else GATHER_SECONDS)
-        if self.is_denied or self._in_flight.full:
+        if not self._nodes or self.is_denied or self._in_flight.full:
             return False
+        now = self._now() - (0.0 if idle else GATHER_SECONDS)
         for name, node in self._nodes.items():
             if node.due <= now and not node.is_under_way:
                 self._write(name, node)

@@ -170,6 +170,8 @@ class HeldBack:
 
         With each come the nodes where that makes room.
         """
+        if not self._holds:
+            return
         now = self._now()
         for hold in [h for h in self._holds.values() if h.since + h.lasts <= now]:
             fleet = self._fleet.without(hold.uids)
