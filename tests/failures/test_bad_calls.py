@@ -160,14 +160,12 @@ def test_names_of_5000_characters_are_answered(rig: Rig, served: ClaimRef, part:
 
 
 @pytest.mark.parametrize("part", ["namespace", "name"])
-@pytest.mark.parametrize("text", ["", ".", "..", "../..", "a/b", "a?b=c", "%2e%2e", "a\nb", "ä"])
-def test_names_that_nothing_can_have_are_refused(
-    rig: Rig, served: ClaimRef, part: str, text: str
-) -> None:
-    ref = ClaimRef(**{"namespace": "default", "name": "claim", "uid": "unknown"} | {part: text})
-    assert f"no claim can have the {part} {text!r}" in rig.refused(ref)
-    assert rig.unprepare(ref) == ""
-    check_serves(rig, served)
+def test_names_that_nothing_can_have_are_refused(rig: Rig, served: ClaimRef, part: str) -> None:
+    for text in ("", ".", "..", "../..", "a/b", "a?b=c", "%2e%2e", "a\nb", "ä"):
+        ref = ClaimRef(**{"namespace": "default", "name": "claim", "uid": "unknown"} | {part: text})
+        assert f"no claim can have the {part} {text!r}" in rig.refused(ref)
+        assert rig.unprepare(ref) == "", text
+        check_serves(rig, served)
 
 
 def test_very_many_unknown_claims_in_one_call_are_each_answered(

@@ -22,7 +22,7 @@ from tests.waiting import wait_for
 
 FIRST = "gpu-0-mig-1g5gb-19-4"
 SECOND = "gpu-1-mig-1g5gb-19-4"
-BOTH_LOOKUPS = [Variants(lookup_by_uuid="any"), Variants(lookup_by_uuid="own")]
+ANY, OWN = (Variants(lookup_by_uuid=lookup) for lookup in ("any", "own"))
 Trouble = Callable[[Rig], None]
 
 
@@ -61,8 +61,11 @@ def gpus(rig: Rig) -> dict[str, Obj]:
 
 
 @pytest.mark.usefixtures("frequent_looks")
-@pytest.mark.parametrize("variants", BOTH_LOOKUPS, ids=["any", "own"])
-@pytest.mark.parametrize("trouble", TROUBLES.values(), ids=TROUBLES.keys())
+@pytest.mark.parametrize(
+    ("trouble", "variants"),
+    [*((trouble, ANY) for trouble in TROUBLES.values()), (lost, OWN)],
+    ids=[*TROUBLES, "lost, and looked up on its own"],
+)
 def test_claims_on_other_gpus_are_prepared_unprepared_and_healthy(
     make_rig: Callable[..., Rig],
     monkeypatch: pytest.MonkeyPatch,

@@ -22,7 +22,7 @@ from kubeletplugin.journal.entries import Entry, State
 from kubeletplugin.journal.journal import Journal
 from kubeletplugin.journal.ownership import owned_at_once
 from sim.check import SimulatedTools
-from sim.nvml.variants import OTHERS, Variants
+from sim.nvml.variants import Variants
 from tests.kubeletplugin.check.conftest import A100, H100, Node
 from tests.kubeletplugin.check.creating import (
     CI_CREATE,
@@ -59,10 +59,9 @@ def expected(node: Node, variants: Variants) -> dict[Item, str]:
     }
 
 
-@pytest.mark.parametrize("name", ["default", *OTHERS])
-def test_the_variant_of_a_machine_is_found_out(make_node: MakeNode, name: str) -> None:
+@pytest.mark.every_variant
+def test_the_variants_of_a_machine_are_found_out(make_node: MakeNode, variants: Variants) -> None:
     """Each belief that is a variant of the simulator has an answer, and it is the true one."""
-    variants = OTHERS.get(name, Variants())
     node = make_node(H100, H100, variants=variants)
     wanted = expected(node, variants)
     fields = msgspec.structs.fields(Variants)
