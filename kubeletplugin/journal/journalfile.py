@@ -126,7 +126,8 @@ class Encoder:
             "version": VERSION,
         }
         # As all of it would be encoded at once: the keys are in their order.
-        text = f'{{"entries":[{entries}],{_canonical(rest)[1:]}'
+        after = msgspec.json.encode(rest, order="sorted").decode()[1:]  # numbers and truths alone
+        text = f'{{"entries":[{entries}],{after}'
         return f'{text[:-1]},"checksum":"{_digest(text)}"}}'.encode()
 
     def _text(self, entry: Entry) -> str:
