@@ -20,7 +20,7 @@ from kubeletplugin.gpus.ownership.belonging import Continuity
 from kubeletplugin.journal.entries import ARRIVING, HELD, LEAVING, Entry, State
 from kubeletplugin.nvml.errors import InUseError, NvmlError
 from tests.kubeletplugin.gpubench import DESTROY_CI, PLACE, UNKNOWN, GpuBench
-from tests.kubeletplugin.prepare.test_slices import CREATE_CI, CREATE_GI
+from tests.kubeletplugin.prepare.slicebench import CREATE_CI, CREATE_GI
 
 NAME = "gpu-0-mig-1g5gb-19-4"
 MADE = [CREATE_GI, CREATE_CI]
