@@ -24,7 +24,6 @@ from dra.common.resources import (
 )
 from dra.gangs.membership import COUNT_LABEL, NAME_LABEL
 from dra.gpu.inventory import ClaimRef
-from dra.gpu.names import MigDevice
 from dra.kube.errors import ConflictError, InvalidError, KubeError, UnavailableError
 from tests.controller.bench import Bench
 from tests.controller.desk import Desk
@@ -35,7 +34,8 @@ from tests.controller.objects import (
     pod,
     request,
 )
-from tests.controller.worldnodes import GPUS, SHARING, Nodes
+from tests.controller.worldchecks import check_held_once
+from tests.controller.worldnodes import GPUS, Nodes
 from tests.controller.worldobjects import (
     HOPELESS,
     KEPT_APART,
@@ -44,7 +44,6 @@ from tests.controller.worldobjects import (
     PARTS,
     PROFILES,
     claims_of,
-    consumed,
     held,
     keeps_apart,
 )
@@ -124,21 +123,7 @@ class World:
 
     def check(self) -> None:
         """No two claims hold the same memory slice, but by shares that fit the slice together."""
-        taken: dict[tuple[str, int, int], tuple[str, MigDevice]] = {}
-        given: dict[tuple[str, MigDevice], list[int]] = {}
-        for name, obj in self.all("resourceclaims"):
-            for where, device, profile in held(obj):
-                for piece in range(device.start, device.start + profile.memory_slices):
-                    place = (where, device.minor, piece)
-                    other, theirs = taken.setdefault(place, (name, device))
-                    is_own = (other, theirs) == (name, device)
-                    shared = device.shared and theirs == device and other != name
-                    assert is_own or shared, f"{name} and {other} both have {place}"
-                if device.shared:
-                    shares = given.setdefault((where, device), [])
-                    shares.append(consumed(obj, device))
-                    assert len(shares) <= SHARING.shares, f"{device} has {len(shares)} claims"
-                    assert sum(shares) <= profile.memory_mib, f"{device} is given {sum(shares)} MiB"
+        check_held_once(self.all("resourceclaims"))
 
     def all(self, plural: str) -> list[tuple[str, Obj]]:
         """The objects of a kind by name."""
