@@ -49,8 +49,8 @@ def costly_selector(ground: Ground, _: Size) -> str:
     """A selector of 3 KB that makes gigabytes; others go on."""
     before = ground.memory("VmHWM")
     ground.ask("costly", _request(SMALL, _GIGABYTES))
-    waits = _beside(ground, "costly")
-    text = f"others {_text(waits)}, {_said(ground, 'costly')}"
+    waits = beside(ground, "costly")
+    text = f"others {waits}, {_said(ground, 'costly')}"
     grown = ground.memory("VmHWM") - before if ground.is_alive else None
     return f"{text}, peak +{grown} MiB" if grown is not None else f"{text}, CONTROLLER ENDED"
 
@@ -61,12 +61,12 @@ def parameters_of_others(ground: Ground, size: Size) -> str:
     before = ground.memory()
     names = [f"other-{n}" for n in range(size.of_others)]
     each(lambda name: ground.api.create(RESOURCE_CLAIMS, _claim_of_others(name)), names)
-    waits = _beside(ground, "parameters")
+    waits = beside(ground, "parameters")
     live = ground.memory() - before if ground.is_alive else None
     ground.end(names)
     gone = ground.memory() - before if ground.is_alive else None
     ground.api.delete(DEVICE_CLASSES, _OTHERS_CLASS)
-    return f"+{live} MiB while there, +{gone} MiB after, others {_text(waits)}"
+    return f"+{live} MiB while there, +{gone} MiB after, others {waits}"
 
 
 def pairs_of_a_root(ground: Ground, _: Size) -> str:
@@ -96,8 +96,8 @@ def many_that_wait(ground: Ground, size: Size) -> str:
     each(lambda name: ground.wait(str(name), limit=LIMIT), ends)
     each(lambda name: ground.ask(name, _request(LARGE)), names)
     with _ending(ground, ends):
-        waits = _beside(ground, "waits")
-    return f"small ones {_text(waits)}"
+        waits = beside(ground, "waits")
+    return f"small ones {waits}"
 
 
 def many_of_a_gang(ground: Ground, size: Size) -> str:
@@ -105,9 +105,9 @@ def many_of_a_gang(ground: Ground, size: Size) -> str:
     names = [f"mate-{n}" for n in range(size.waiting)]
     labels = {NAME_LABEL: "hostile", COUNT_LABEL: "2"}
     each(lambda name: ground.ask(name, _request(LARGE), labels=labels), names)
-    waits = _beside(ground, "mate")
+    waits = beside(ground, "mate")
     ground.end(names)
-    return f"small ones {_text(waits)}"
+    return f"small ones {waits}"
 
 
 def many_alternatives(ground: Ground, _: Size) -> str:
@@ -128,18 +128,18 @@ def many_alternatives(ground: Ground, _: Size) -> str:
     ]
     same = [{"matchAttribute": f"{DEFAULT_DRIVER}/parentUUID"}]
     ground.ask("alternatives", *requests, constraints=same)
-    waits = _beside(ground, "alternatives")
+    waits = beside(ground, "alternatives")
     said = _said(ground, "alternatives")
     ground.end(["alternatives"])
-    return f"others {_text(waits)}, {said}"
+    return f"others {waits}, {said}"
 
 
-def _beside(ground: Ground, load: str) -> list[float]:
-    """Seconds that small claims waited beside a load, which are gone afterwards."""
+def beside(ground: Ground, load: str) -> str:
+    """Time that small claims waited beside a load, which are gone afterwards."""
     names = [f"beside-{load}-{n}" for n in range(BESIDE)]
     waits = ground.waits_of(names, limit=LIMIT)
     ground.end(names)
-    return waits
+    return f"{median(waits):.2f} s, at most {max(waits):.2f} s"
 
 
 def _answer(ground: Ground, name: str) -> str:
@@ -172,10 +172,6 @@ def _ending(ground: Ground, names: list[str]) -> Iterator[None]:
     finally:
         stop.set()
         thread.join()
-
-
-def _text(waits: list[float]) -> str:
-    return f"{median(waits):.2f} s, at most {max(waits):.2f} s"
 
 
 def _selectors(*texts: str) -> list[Obj]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from dra.gpu.geometry import Geometry
 from dra.gpu.inventory import Inventory
 from hack.bench.control import objects
-from hack.bench.hostile import held, loads
+from hack.bench.hostile import held, large_pods, loads
 from hack.bench.hostile.ground import Ground, half_full_nodes
 from hack.bench.hostile.loads import Size
 
@@ -45,6 +45,8 @@ LOADS = (
     Load("many wait, others end", "<= 2 s", loads.many_that_wait),
     Load("many of one gang", "<= 2 s", loads.many_of_a_gang),
     Load("3 x 8 alternatives", "others <= 250 ms a decision", loads.many_alternatives),
+    Load("pods that shun all", "others <= 1 s, memory flat", large_pods.many_shunned),
+    Load("10,000 node terms", "others <= 1 s", large_pods.many_terms),
     Load(
         "one held for ever",
         "the rest used, overtaken 20 times and while slices end",
