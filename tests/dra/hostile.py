@@ -35,6 +35,8 @@ TOO_MUCH = {
         f"'{'a,' * 2000}'.split(',').map(x, '{'b,' * 1000}'.split(',')).flatten().size() > 0"
     ),
     "loops": busy(),
+    "sorted texts": "lists.range(9000).map(x, string(9000 - x)).sort().size() > 0",
+    "sets of lists": "sets.contains(lists.range(9000), lists.range(9000))",
     "nested optionals": "optional.of(device)" + ".optMap(d, d)" * 300 + ".hasValue()",
     "many copies of the device": "lists.range(9000).map(x, device).size() > 0",
 }
@@ -46,6 +48,8 @@ BOUNDED = {
     ),
     "regex of repetitions": f"'{'a' * 4000}b'.matches('^(a|aa|a*)*$')",
     "regex of counts": f"'{'a' * 900}'.matches('((a{{0,90}}){{0,9}}){{0,1}}')",
+    "regex of counts of counts": "'a'.matches('(((a{0,30}){0,30}){0,30}){0,30}')",
+    "wide format": "'%900000000d'.format([1]) != ''",
     "find all": f"'{'a' * 9000}'.findAll('a').size() > 0",
     "long quantity": f"quantity('{'9' * 9000}').isGreaterThan(quantity('1'))",
     "huge exponent": "quantity('9e999').sub(quantity('9e-999')).isInteger()",
