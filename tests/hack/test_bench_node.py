@@ -21,7 +21,7 @@ from hack.bench.node import library
 from hack.bench.node.figures import Row, percentile, ratios, rendered, worse
 from hack.bench.node.floor import Floor, of_pace
 from hack.bench.node.least.driver import Least
-from hack.bench.node.measures import Cycles, smallest_slices
+from hack.bench.node.measures import Cycles, joined, smallest_slices
 from hack.bench.node.rows import call_rows, floor_rows
 from sim.nvml.machine import GpuSpec, Machine
 
@@ -73,6 +73,11 @@ def test_calls_are_compared_with_the_floor_of_their_own_pace() -> None:
         "cpu": 3.0,
         "cpu-back": 2.5,
     }
+
+
+def test_blocks_of_cycles_become_one_whose_cpu_is_that_of_each_claim() -> None:
+    found = joined([Cycles([1.0, 2.0], [3.0, 4.0], cpu=9.0), Cycles([5.0], [6.0], cpu=3.0)])
+    assert found == Cycles([1.0, 2.0, 5.0], [3.0, 4.0, 6.0], cpu=7.0)
 
 
 def test_both_floors_are_rows_with_what_they_are_made_of() -> None:

@@ -13,7 +13,7 @@ import os
 import platform
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from importlib.metadata import version
@@ -23,12 +23,15 @@ import click
 
 from api.crds import mignode_definition
 from dra.common.resources import CUSTOM_RESOURCE_DEFINITIONS, NODES
+from dra.gpu.inventory import ClaimRef
 from dra.kube.client.transport import KubeApi
 from hack.bench.node import ahead, library
 from hack.bench.node.figures import Row, percentile, ratios, rendered, worse
-from hack.bench.node.floor import measure
+from hack.bench.node.floor import LOADING, floor, least_drivers, of_pace
 from hack.bench.node.measures import (
+    Driver,
     burst,
+    by_turns,
     cycles,
     empty,
     rest,
@@ -145,12 +148,7 @@ def _calls(  # noqa: PLR0913 - what is measured with
         rss, threads = plugin.status("VmRSS"), plugin.status("Threads")
         at_rest = rest(plugin, seconds)
         refs = claims.make([devices[i % len(devices)] for i in range(count)])
-        paces = (pause, 0.0)
-        floors = measure(place, api, claims, refs[:_FLOOR], pauses=paces)
-        cycles(plugin, kubelet, claims, refs[:5], pause=pause)  # what is loaded on first use
-        calls = [percentile(empty(kubelet, len(refs[:_FLOOR]), pause=p), 0.5) for p in paces]
-        found = [cycles(plugin, kubelet, claims, refs, pause=p) for p in paces]
-        rows = [*floor_rows(floors, calls), *call_rows(found, floors)]
+        rows = _by_turns(place, api, claims, (plugin, kubelet, refs), paces=(pause, 0.0))
         for _ in range(0, more, count):
             cycles(plugin, kubelet, claims, refs, pause=0.0)
         later, most = plugin.status("VmRSS"), plugin.status("Threads")
@@ -173,6 +171,34 @@ def _calls(  # noqa: PLR0913 - what is measured with
         Row("threads", "threads after start", threads, ""),
         Row("threads-later", f"threads after {more} cycles", most, ""),
     ]
+
+
+def _by_turns(
+    place: Place,
+    api: KubeApi,
+    claims: Claims,
+    plugin: tuple[Plugin, Kubelet, Sequence[ClaimRef]],
+    *,
+    paces: Sequence[float],
+) -> list[Row]:
+    """The plugin's calls and the floors of each pace, by turns."""
+    _, kubelet, refs = plugin
+    few = refs[:_FLOOR]
+    calls = [percentile(empty(kubelet, len(few), pause=pace), 0.5) for pace in paces]
+    with least_drivers(place, api) as drivers:
+        least = [(driver, Kubelet(driver.socket), few) for driver in drivers]
+        runs: list[tuple[Driver, Kubelet, Sequence[ClaimRef]]] = [plugin, *least]
+        for driver, called, _ in runs:
+            cycles(driver, called, claims, refs[:LOADING], pause=0.0)
+        turns = [by_turns(runs, claims, pause=pace) for pace in paces]
+        for _, called, _ in least:
+            called.close()
+    parts = drivers[0].parts()
+    floors = [
+        floor(quick, told, {name: of_pace(ms, at, len(few)) for name, ms in parts.items()})
+        for at, (_, quick, told) in enumerate(turns)
+    ]
+    return [*floor_rows(floors, calls), *call_rows([found for found, _, _ in turns], floors)]
 
 
 def _burst(place: Place, machine: Machine, api: KubeApi, gpus: int) -> list[Row]:

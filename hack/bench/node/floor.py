@@ -11,17 +11,16 @@ from dataclasses import dataclass
 import msgspec
 
 from dra.common.resources import MIG_NODES
-from dra.gpu.inventory import ClaimRef
 from dra.kube.client.transport import KubeApi
 from hack.bench.node.figures import percentile
 from hack.bench.node.least.__main__ import PARTS
 from hack.bench.node.least.telling import MIG_NODE
-from hack.bench.node.measures import Cycles, cycles
-from hack.bench.node.node import NODE, Claims, Kubelet, Place, cpu_ms
+from hack.bench.node.measures import Cycles
+from hack.bench.node.node import NODE, Place, cpu_ms
 from hack.cluster.machine.processes import Process
 from hack.cluster.waiting import wait_for
 
-_FIRST = 5
+LOADING = 5
 """Claims that load what is loaded on first use."""
 
 
@@ -85,44 +84,29 @@ class LeastDriver:
         return self.socket.exists()
 
 
-def measure(
-    place: Place, api: KubeApi, claims: Claims, refs: Sequence[ClaimRef], *, pauses: Sequence[float]
-) -> list[Floor]:
-    """The floors with each of these pauses after a call, in seconds, while the plugin rests."""
+@contextmanager
+def least_drivers(place: Place, api: KubeApi) -> Iterator[tuple[LeastDriver, LeastDriver]]:
+    """Two of them, the second of which writes statuses; the plugin's MigNode is there."""
     least, telling = LeastDriver(place, tells=False), LeastDriver(place, tells=True)
-    quick = _run(least, claims, refs, pauses)
-    parts = least.parts()
     _copy_mignode(api)
-    told = _run(telling, claims, refs, pauses)
+    with least.running(), telling.running():
+        yield least, telling
     api.delete(MIG_NODES, MIG_NODE)
-    return [
-        Floor(
-            prepare=percentile(run.prepare, 0.5),
-            unprepare=percentile(run.unprepare, 0.5),
-            cpu=with_statuses.cpu,
-            parts={
-                part: percentile(of_pace(taken, index, len(refs)), 0.5)
-                for part, taken in parts.items()
-            },
-        )
-        for index, (run, with_statuses) in enumerate(zip(quick, told, strict=True))
-    ]
 
 
-def _run(
-    driver: LeastDriver, claims: Claims, refs: Sequence[ClaimRef], pauses: Sequence[float]
-) -> list[Cycles]:
-    with driver.running():
-        kubelet = Kubelet(driver.socket)
-        cycles(driver, kubelet, claims, refs[:_FIRST], pause=0.0)
-        found = [cycles(driver, kubelet, claims, refs, pause=pause) for pause in pauses]
-        kubelet.close()
-    return found
+def floor(quick: Cycles, told: Cycles, parts: Mapping[str, Sequence[float]]) -> Floor:
+    """The floor of one pace: of the driver that tells nobody, and the CPU of the one that does."""
+    return Floor(
+        prepare=percentile(quick.prepare, 0.5),
+        unprepare=percentile(quick.unprepare, 0.5),
+        cpu=told.cpu,
+        parts={part: percentile(taken, 0.5) for part, taken in parts.items()},
+    )
 
 
 def of_pace(values: Sequence[float], index: int, count: int) -> Sequence[float]:
     """Values of the ``count`` Prepares of the pace with this index, after those that load it."""
-    begin = _FIRST + index * count
+    begin = LOADING + index * count
     return values[begin : begin + count]
 
 

@@ -15,6 +15,8 @@ from hack.bench.node.node import Claims, Kubelet, Plugin
 from hack.cluster.waiting import wait_for
 from sim.nvml.machine import Machine
 
+_BLOCKS = 5
+
 
 @dataclass(frozen=True, slots=True)
 class Cycles:
@@ -67,6 +69,27 @@ def cycles(
         time.sleep(pause)
     settle(claims, refs)
     return Cycles(prepare, unprepare, (driver.cpu_ms() - before) / len(refs))
+
+
+def by_turns(
+    drivers: Sequence[tuple[Driver, Kubelet, Sequence[ClaimRef]]], claims: Claims, *, pause: float
+) -> list[Cycles]:
+    """The cycles of several drivers, in blocks by turns: what else runs holds up all alike."""
+    blocks: list[list[Cycles]] = [[] for _ in drivers]
+    for number in range(_BLOCKS):
+        for done, (driver, kubelet, refs) in zip(blocks, drivers, strict=True):
+            done.append(cycles(driver, kubelet, claims, refs[number::_BLOCKS], pause=pause))
+    return [joined(done) for done in blocks]
+
+
+def joined(blocks: Sequence[Cycles]) -> Cycles:
+    """Cycles of blocks that need not be of one length."""
+    count = sum(len(b.prepare) for b in blocks)
+    return Cycles(
+        prepare=[taken for b in blocks for taken in b.prepare],
+        unprepare=[taken for b in blocks for taken in b.unprepare],
+        cpu=sum(b.cpu * len(b.prepare) for b in blocks) / count,
+    )
 
 
 def burst(kubelet: Kubelet, refs: Sequence[ClaimRef]) -> float:
