@@ -67,7 +67,12 @@ def test_any_other_name_is_refused_with_both_forms_in_the_text(name: str) -> Non
 
 @given(
     minor=st.integers(0, 99999),
-    profile=st.from_regex(r"[1-9]g\.[0-9]{1,3}gb([+-](me|gfx|me\.all))?", fullmatch=True),
+    profile=st.builds(
+        "{}g.{}gb{}".format,
+        st.integers(1, 9),
+        st.lists(st.sampled_from("0123456789"), min_size=1, max_size=3).map("".join),
+        st.sampled_from(["", *(f"{sign}{m}" for sign in "+-" for m in ("me", "gfx", "me.all"))]),
+    ),
     profile_id=st.integers(0, 99999),
     start=st.integers(0, 999),
     shared=st.booleans(),
