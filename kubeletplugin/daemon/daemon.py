@@ -105,7 +105,7 @@ class Daemon:
             self.publishing.mignode.notify,
             self.publishing.slices.notify,
             gpus.loop.notify,
-            gpus.monitor.look,
+            gpus.monitor.notify,
         )
 
     def _begin_probes(self) -> None:

@@ -85,6 +85,10 @@ class HealthMonitor:
         for watch in self._watches.values():
             watch.join(3.0)
 
+    def notify(self) -> None:
+        """Look soon, as something may have changed."""
+        self.thread.notify()
+
     def look(self) -> None:
         """Watch the GPUs that there are now, and review them. From any thread; waits for none."""
         with self._follow_lock:
