@@ -17,6 +17,10 @@ except ImportError:
     cel = None
 
 _UNDECLARED = re.compile(r"undeclared reference to '([^']+)'")
+_REPEATING = re.compile(r"\.opt(?:Flat)?Map\s*\(")
+_MOST_REPEATING = 12
+"""Calls of macros that repeat what they are called on: a chain of n has 2^n expressions. A text
+with more passes unread, as compiling it would take all the memory of this server."""
 
 
 @functools.cache
@@ -34,7 +38,7 @@ def _environment() -> Any:
 @functools.lru_cache(maxsize=1024)
 def complaint_about(expression: str) -> str | None:
     """Gives what is wrong with a selector expression, or None."""
-    if cel is None:
+    if cel is None or len(_REPEATING.findall(expression)) > _MOST_REPEATING:
         return None
     try:
         _environment().compile(expression, disable_check=True)
