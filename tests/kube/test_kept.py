@@ -62,6 +62,7 @@ def test_an_answer_is_read_to_its_end(wire: bytes, expected: Answer, *, reusable
         OK + b"Content-Length: 1\r\nContent-Length: 2\r\n\r\n12",
         OK + b"Content-Length: -1\r\n\r\n1",
         OK + b"Content-Length: 1\r\n\r\n12",
+        (OK + b"Content-Length: 1\r\n\r\n1") * 2,
         OK + b"Transfer-Encoding: chunked\r\n\r\nx\r\n",
         OK + b"Transfer-Encoding: chunked\r\n\r\n1\r\n{}\r\n0\r\n\r\n",
     ],

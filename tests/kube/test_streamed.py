@@ -18,7 +18,7 @@ CHUNKED = OK + b"Transfer-Encoding: chunked\r\n\r\n"
 
 @contextmanager
 def answered(wire: bytes) -> Iterator[Streamed]:
-    """What comes of ``wire``, after which the server closes the connection."""
+    """Answer of a server that sends ``wire`` and closes the connection."""
     ours, servers = socket.socketpair()
     with ours, servers:
         ours.settimeout(10)

@@ -16,16 +16,14 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
-from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
 from urllib3 import HTTPConnectionPool
 from urllib3.connection import HTTPConnection
 from urllib3.exceptions import ProtocolError
 
+from dra.kube.client.reading import Reading, receive, send
 from dra.kube.client.streamed import Streamed
 
 _MOST_KEPT = 16
-_AT_ONCE = 65_536
-_FINAL = 200
 _CONTROLS = re.compile(r"[\0-\x1f\x7f]")
 
 
@@ -114,45 +112,13 @@ class Connections:
         return None
 
 
-class _Reading:
-    """An answer as llhttp reads it: the ``on_`` functions are called from ``feed``.
-
-    ``reusable``: another request may follow on the connection.
-    """
-
-    def __init__(self) -> None:
-        self.reusable = False
-        self._parser = HttpResponseParser(self)
-        self._headers: dict[str, str] = {}
-        self._body: list[bytes] = []
-        self._answer: Answer | None = None
+class _Reading(Reading):
+    """An answer that is read whole."""
 
     def feed(self, data: bytes) -> Answer | None:
-        """The answer once ``data`` is the rest of it.
-
-        Raises:
-            ProtocolError: it is no HTTP, or more than one answer.
-        """
-        try:
-            self._parser.feed_data(data)
-        except (HttpParserError, HttpParserUpgrade) as error:
-            raise ProtocolError(f"what the server answered is no HTTP: {error}") from error
-        return self._answer
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
-        self._headers[key] = f"{self._headers[key]}, {text}" if key in self._headers else text
-
-    def on_body(self, body: bytes) -> None:
-        self._body.append(body)
-
-    def on_message_complete(self) -> None:
-        status = self._parser.get_status_code()
-        if status >= _FINAL:
-            # Later the parser is ready for the next message, and says so of that.
-            self.reusable = self._parser.should_keep_alive()
-            self._answer = Answer(status, self._headers, b"".join(self._body))
-        self._headers, self._body = {}, []
+        """The answer once ``data`` is the rest of it. Raises as ``add``."""
+        self.add(data)
+        return Answer(self.status, self.headers, self.take_body()) if self.ended else None
 
 
 class _Kept:
@@ -175,23 +141,17 @@ class _Kept:
 
     def ask(self, request: bytes) -> tuple[Answer, bool]:
         """The answer, and whether another request may follow."""
-        try:
-            self._socket.sendall(request)
-            reading = _Reading()
-            while data := self._socket.recv(_AT_ONCE):
-                answer = reading.feed(data)
-                if answer is not None:
-                    return answer, reading.reusable
-        except ConnectionError as error:
-            raise ProtocolError(f"the connection broke: {error}") from error
+        send(self._socket, request)
+        reading = _Reading()
+        while data := receive(self._socket):
+            answer = reading.feed(data)
+            if answer is not None:
+                return answer, reading.reusable
         raise ProtocolError("the server closed the connection before its answer was whole")
 
     def stream(self, request: bytes) -> Streamed:
         """The answer once its headers have come; it has the connection for itself."""
-        try:
-            self._socket.sendall(request)
-        except ConnectionError as error:
-            raise ProtocolError(f"the connection broke: {error}") from error
+        send(self._socket, request)
         return Streamed(self._connection)
 
 

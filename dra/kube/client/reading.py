@@ -1,0 +1,91 @@
+"""Reading of the API server's answers from a connection: llhttp (by httptools) takes them apart."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+
+from httptools import HttpParserError, HttpParserUpgrade, HttpResponseParser
+from urllib3.exceptions import ProtocolError
+
+_AT_ONCE = 65_536
+_FINAL = 200
+
+
+class Reading:
+    """One answer, as far as it has come; those that only announce it (1xx) are passed over.
+
+    ``status`` is 0 and ``headers`` are empty until all headers have come. Their names are in lower
+    case, and those that come twice are joined. Trailers are not kept. ``ended`` once the answer is
+    whole, and ``reusable`` then, if another request may follow on the connection.
+    """
+
+    def __init__(self) -> None:
+        self.status = 0
+        self.headers: Mapping[str, str] = {}
+        self.ended = False
+        self.reusable = False
+        self._parser = HttpResponseParser(self)
+        self._coming: dict[str, str] = {}
+        self._body: list[bytes] = []
+
+    def add(self, data: bytes) -> None:
+        """Take what has come of the answer.
+
+        Raises:
+            ProtocolError: it is no HTTP, or more than one answer.
+        """
+        try:
+            self._parser.feed_data(data)
+        except (HttpParserError, HttpParserUpgrade) as error:
+            raise ProtocolError(f"what the server answered is no HTTP: {error}") from error
+
+    def take_body(self) -> bytes:
+        """Part of the body that has come since the last call."""
+        pieces, self._body = self._body, []
+        return b"".join(pieces)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """For the parser."""
+        key, text = name.decode("latin-1").lower(), value.decode("latin-1")
+        self._coming[key] = f"{self._coming[key]}, {text}" if key in self._coming else text
+
+    def on_headers_complete(self) -> None:
+        """For the parser."""
+        if self.ended:
+            raise ProtocolError("one answer is followed by another")
+        status = self._parser.get_status_code()
+        if status >= _FINAL:
+            self.status, self.headers = status, self._coming
+        self._coming = {}
+
+    def on_body(self, body: bytes) -> None:
+        """For the parser."""
+        self._body.append(body)
+
+    def on_message_complete(self) -> None:
+        """For the parser."""
+        if self.status >= _FINAL:
+            # Later the parser is ready for the next message, and says so of that.
+            self.reusable = self._parser.should_keep_alive()
+            self.ended = True
+
+
+def send(connection: socket.socket, request: bytes) -> None:
+    """Send a request whole. Raises ProtocolError when the connection breaks, else OSError."""
+    try:
+        connection.sendall(request)
+    except ConnectionError as error:
+        raise _broken(error) from error
+
+
+def receive(connection: socket.socket) -> bytes:
+    """Bytes that come next; empty once the server closed the connection. Raises as ``send``."""
+    try:
+        return connection.recv(_AT_ONCE)
+    except ConnectionError as error:
+        raise _broken(error) from error
+
+
+def _broken(error: ConnectionError) -> ProtocolError:
+    return ProtocolError(f"the connection broke: {error}")
