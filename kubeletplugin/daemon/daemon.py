@@ -104,8 +104,8 @@ class Daemon:
             self.kubelet.health.notify,
             self.publishing.mignode.notify,
             self.publishing.slices.notify,
-            gpus.loop.notify,
             gpus.monitor.notify,
+            gpus.loop.notify,
         )
 
     def _begin_probes(self) -> None:

@@ -67,7 +67,7 @@ class HealthMonitor:
         self._on_instances = on_instances
         self._clock = clock or SystemClock()
         self._gpu_problems = GpuProblems()
-        self._review_lock, self._follow_lock = threading.Lock(), threading.Lock()
+        self._review_lock = threading.Lock()
         self._watches: dict[str, XidWatch] = {}
         self._unsupported = False
         self.thread = Loop("health", self._turn, backoff=Backoff(first=REVIEW_SECONDS), clock=clock)
@@ -88,12 +88,6 @@ class HealthMonitor:
     def notify(self) -> None:
         """Look soon, as something may have changed."""
         self.thread.notify()
-
-    def look(self) -> None:
-        """Watch the GPUs that there are now, and review them. From any thread; waits for none."""
-        with self._follow_lock:
-            self._follow()
-        self.review()
 
     def gpus(self) -> tuple[Gpu, ...]:
         """All GPUs as last seen, with their problems."""
@@ -173,7 +167,8 @@ class HealthMonitor:
         return changed
 
     def _turn(self) -> float:
-        self.look()
+        self._follow()
+        self.review()
         return REVIEW_SECONDS
 
     def _follow(self) -> None:
