@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 
+from controller.cluster.trimming.picking import picked
 from dra.common.cache import decoded_weight
 from dra.common.resources import Obj, at
 from dra.pods.podneeds import CPU, effective_request
@@ -96,7 +97,7 @@ def _takes(spec: Obj) -> dict[str, str]:
     """The resources of a node itself that the pod takes."""
     fields = ("containers", "initContainers")
     slim = {field: [_native(c) for c in at(spec, field)] for field in fields}
-    overhead = _picked(at(spec, "overhead", default={}))
+    overhead = picked(at(spec, "overhead", default={}), _NATIVE)
     takes = effective_request({**_native(spec), **slim, "overhead": overhead})
     return {n: f"{takes[n]}m" if n == CPU else str(takes[n]) for n in _NATIVE if n in takes}
 
@@ -104,9 +105,5 @@ def _takes(spec: Obj) -> dict[str, str]:
 def _native(body: Obj) -> Obj:
     """A container, or a pod, that asks for nothing but a node's own resources."""
     asked: Obj = at(body, "resources", default={})
-    kept: Obj = {key: _picked(at(asked, key, default={})) for key in ("requests", "limits")}
+    kept = {key: picked(at(asked, key, default={}), _NATIVE) for key in ("requests", "limits")}
     return {"resources": kept, "restartPolicy": body.get("restartPolicy")}
-
-
-def _picked(amounts: Obj) -> Obj:
-    return {name: amounts[name] for name in _NATIVE if name in amounts}

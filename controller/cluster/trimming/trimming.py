@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from controller.cluster.trimming.picking import picked
 from controller.cluster.trimming.pod_size import bounded
 from controller.cluster.trimming.slice_trimming import trim_slice
 from controller.cluster.trimming.volume_trimming import TRIMMERS
@@ -97,7 +98,7 @@ MOST_FINALIZERS = 64
 
 def identity(obj: Obj) -> Obj:
     """The name and the version of an object."""
-    return {"metadata": _picked(obj["metadata"], _IDENTITY)}
+    return {"metadata": picked(obj["metadata"], _IDENTITY)}
 
 
 class Trimmer:
@@ -130,27 +131,27 @@ class Trimmer:
     def _pod(self, obj: Obj) -> Obj:
         spec, status = obj.get("spec") or {}, obj.get("status") or {}
         if spec.get("resourceClaims"):
-            slim = _picked(spec, _OWN_POD_SPEC)
+            slim = picked(spec, _OWN_POD_SPEC)
             if volumes := [v for v in map(_volume, spec.get("volumes") or ()) if v]:
                 slim["volumes"] = volumes
         else:
-            slim = _picked(spec, _POD_SPEC)
+            slim = picked(spec, _POD_SPEC)
             if affinity := _shunning(slim.pop("affinity", None) or {}):
                 slim["affinity"] = affinity
         for field in ("containers", "initContainers"):
             if field in spec:
                 slim[field] = [_container(c) for c in spec[field]]
-        said = _picked(status, ("phase", "resourceClaimStatuses", "nominatedNodeName"))
+        said = picked(status, ("phase", "resourceClaimStatuses", "nominatedNodeName"))
         # What Kubernetes says of a pod is nothing to us, unlike what we said ourselves.
         if own := [c for c in status.get("conditions") or () if "/" in c["type"]]:
             said["conditions"] = own
         metadata = _named(obj["metadata"], _POD_METADATA)
         read = (prepare_retry(self._driver), *ANNOTATIONS)
-        if notes := _picked(obj["metadata"].get("annotations") or {}, read):
+        if notes := picked(obj["metadata"].get("annotations") or {}, read):
             cut = {key: text[:_NAME_LENGTH] for key, text in notes.items()}
             metadata["annotations"] = self._shared(cut)
         if owners := metadata.pop("ownerReferences", None):
-            kept = [_cut(_picked(o, _OWNER)) for o in owners if o.get("controller")]
+            kept = [_cut(picked(o, _OWNER)) for o in owners if o.get("controller")]
             metadata["ownerReferences"] = self._shared(kept)
         return self._kept(bounded({"metadata": metadata, "spec": slim, "status": said}))
 
@@ -176,7 +177,7 @@ class Trimmer:
                 said["reservedFor"] = _interned(said["reservedFor"])
             # Devices that are as they should be say nothing that the allocation does not.
             own = (d for d in status.get("devices") or () if d["driver"] == self._driver)
-            if told := [_picked(d, _DEVICE) for d in own if not _is_prepared(d)]:
+            if told := [picked(d, _DEVICE) for d in own if not _is_prepared(d)]:
                 said["devices"] = told
         return slim
 
@@ -190,7 +191,7 @@ class Trimmer:
             metadata["annotations"] = self._shared({POD_CLAIM: made.entry[:_NAME_LENGTH]})
         if owners := [o for o in metadata.get("ownerReferences") or () if o.get("controller")]:
             kept = _OWNER if made is None else (*_OWNER, "name")
-            metadata["ownerReferences"] = [_cut(_picked(o, kept)) for o in owners]
+            metadata["ownerReferences"] = [_cut(picked(o, kept)) for o in owners]
         else:
             metadata.pop("ownerReferences", None)
         if node := (obj["metadata"].get("labels") or {}).get(node_label(self._driver)):
@@ -242,8 +243,8 @@ def remembering(resource: Resource) -> Callable[[Obj], Obj]:
 
 
 def _container(container: Obj) -> Obj:
-    slim = _picked(container, _CONTAINER)
-    if ports := [_picked(p, _PORT) for p in container.get("ports") or () if p.get("hostPort")]:
+    slim = picked(container, _CONTAINER)
+    if ports := [picked(p, _PORT) for p in container.get("ports") or () if p.get("hostPort")]:
         slim["ports"] = ports
     return slim
 
@@ -256,7 +257,7 @@ def _cut(texts: Obj) -> Obj:
 def _volume(volume: Obj) -> Obj | None:
     """The PersistentVolumeClaim of a volume; None of one without."""
     if claim := volume.get("persistentVolumeClaim"):
-        return {"persistentVolumeClaim": _picked(claim, _VOLUME_CLAIM)}
+        return {"persistentVolumeClaim": picked(claim, _VOLUME_CLAIM)}
     return {"name": volume["name"], "ephemeral": {}} if "ephemeral" in volume else None
 
 
@@ -271,9 +272,9 @@ def _stub(request: Obj, size: int) -> Obj:
     """Rest of a request that is not read: its class, and the reason."""
 
     def of(body: Obj) -> Obj:
-        return {**_picked(body, ("name", "deviceClassName")), TOO_LARGE: size}
+        return {**picked(body, ("name", "deviceClassName")), TOO_LARGE: size}
 
-    stub = _picked(request, ("name",))
+    stub = picked(request, ("name",))
     if "exactly" in request:
         stub["exactly"] = of(request["exactly"])
     if "firstAvailable" in request:
@@ -296,12 +297,8 @@ def _interned(value: Any) -> Any:
 
 def _named(metadata: Obj, fields: Iterable[str]) -> Obj:
     """``fields`` of an object's metadata, its names kept once."""
-    kept = _picked(metadata, fields)
+    kept = picked(metadata, fields)
     for field in ("name", "namespace", "uid"):
         if field in kept:
             kept[field] = sys.intern(kept[field])
     return kept
-
-
-def _picked(mapping: Obj, fields: Iterable[str]) -> Obj:
-    return {key: mapping[key] for key in fields if key in mapping}

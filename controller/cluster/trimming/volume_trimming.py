@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import msgspec
 
+from controller.cluster.trimming.picking import picked
 from dra.common.cache import decoded_weight
 from dra.common.resources import (
     NAMESPACES,
@@ -32,45 +33,41 @@ _STORAGE_CLASS = ("provisioner", "volumeBindingMode", "allowedTopologies")
 def _volume_claim(obj: Obj) -> Obj:
     metadata = _metadata(obj)
     owners = obj["metadata"].get("ownerReferences") or ()
-    if controllers := [_picked(o, ("uid", "controller")) for o in owners if o.get("controller")]:
+    if controllers := [picked(o, ("uid", "controller")) for o in owners if o.get("controller")]:
         metadata["ownerReferences"] = controllers
-    spec = _picked(obj["spec"], _CLAIM)
+    spec = picked(obj["spec"], _CLAIM)
     spec["accessModes"] = sorted({*spec.get("accessModes", ())})
     if decoded_weight(msgspec.json.encode(spec)) > CLAIM_BYTES:
-        spec = _picked(spec, (*_BOTH, "volumeName")) | {"selector": _SELECTS_NOTHING}
+        spec = picked(spec, (*_BOTH, "volumeName")) | {"selector": _SELECTS_NOTHING}
     return {"metadata": metadata, "spec": spec, "status": _phase(obj)}
 
 
 def _volume(obj: Obj) -> Obj:
-    metadata, spec = _metadata(obj), _picked(obj["spec"], _VOLUME)
+    metadata, spec = _metadata(obj), picked(obj["spec"], _VOLUME)
     if labels := obj["metadata"].get("labels"):
         metadata["labels"] = labels
     if claim := obj["spec"].get("claimRef"):
-        spec["claimRef"] = _picked(claim, ("namespace", "name", "uid"))
+        spec["claimRef"] = picked(claim, ("namespace", "name", "uid"))
     return {"metadata": metadata, "spec": spec, "status": _phase(obj)}
 
 
 def _storage_class(obj: Obj) -> Obj:
-    return {"metadata": _metadata(obj), **_picked(obj, _STORAGE_CLASS)}
+    return {"metadata": _metadata(obj), **picked(obj, _STORAGE_CLASS)}
 
 
 def _namespace(obj: Obj) -> Obj:
-    return {"metadata": _picked(obj["metadata"], ("name", "uid", "resourceVersion", "labels"))}
+    return {"metadata": picked(obj["metadata"], ("name", "uid", "resourceVersion", "labels"))}
 
 
 def _metadata(obj: Obj) -> Obj:
-    metadata = _picked(obj["metadata"], _METADATA)
-    if annotations := _picked(obj["metadata"].get("annotations") or {}, _ANNOTATIONS):
+    metadata = picked(obj["metadata"], _METADATA)
+    if annotations := picked(obj["metadata"].get("annotations") or {}, _ANNOTATIONS):
         metadata["annotations"] = annotations
     return metadata
 
 
 def _phase(obj: Obj) -> Obj:
-    return _picked(obj.get("status") or {}, ("phase",))
-
-
-def _picked(mapping: Obj, fields: Iterable[str]) -> Obj:
-    return {key: mapping[key] for key in fields if key in mapping}
+    return picked(obj.get("status") or {}, ("phase",))
 
 
 TRIMMERS: Mapping[Resource, Callable[[Obj], Obj]] = {
