@@ -80,10 +80,11 @@ class KnownPods:
 
         It says so of each pod with claims before it binds it (``NominatedNodeNameForExpectation``).
         """
+        if not pod.nominated:
+            return False
         claims = [self._claims.by_key.get(key) for key in pod.claim_keys]
         return (
-            bool(pod.nominated)
-            and all(known is not None and known.claim.allocation is not None for known in claims)
+            all(known is not None and known.claim.allocation is not None for known in claims)
             and pod.nominated == self._claims.node_of(pod.claim_keys)
             and _beside_nomination(before) == _beside_nomination(pod)
         )

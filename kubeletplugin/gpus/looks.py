@@ -54,15 +54,14 @@ class Looks:
         ``read_back`` are keys of entries whose slices were made or are gone, where nothing else was
         done and NVML has said so: that is done by :meth:`follow`.
         """
-        with self._lock:
-            if read_back is not None:
-                self._read_back.setdefault(gpu, set()).update(read_back)
-            else:
+        if read_back is None:
+            with self._lock:
                 self._wanted[gpu] = None
-        if read_back is not None:
-            self._on_read_back()
-        else:
             self.thread.notify()
+            return
+        with self._lock:
+            self._read_back.setdefault(gpu, set()).update(read_back)
+        self._on_read_back()
 
     def follow(self) -> None:
         """Publish what was read back; where that does not say all, ask for a look."""
