@@ -49,7 +49,7 @@ def cap_nodes(driver: Driver, node: str, instance: dict[str, Any]) -> set[str]:
 
 
 def shown(kubelet: KubeletNode, running: Obj, container: str, *, least: int = 3) -> list[str]:
-    """What SHOW printed: the environment and the nodes, in at ``least`` so many lines."""
+    """Lines that SHOW printed, at ``least`` so many: the environment and the nodes."""
 
     def lines() -> list[str] | None:
         found = kubelet.log(running, container).splitlines()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 
@@ -14,7 +13,7 @@ from kubeletplugin.journal.entries import State
 from tests.failures.agreement import check_foreign, entries, instance_of
 from tests.failures.plant import Plant
 from tests.failures.site import Site
-from tests.failures.steps import KilledError, Step, StepRecorder, hooked
+from tests.failures.steps import KilledError, Step, StepRecorder
 
 EVERY_STEP = bool(os.environ.get("MIG_SOAK"))
 """Without, only after one of ``STEPS``."""
@@ -30,12 +29,6 @@ CASES = (
     else [("prepare", False, PLACE), ("unprepare", True, PLACE)]
 )
 """Operation, whether a compute instance is in the other's, and the driver's variant."""
-
-
-@pytest.fixture
-def recorder() -> Iterator[StepRecorder]:
-    with hooked(StepRecorder(in_process=True)) as recorder:
-        yield recorder
 
 
 def started(site: Site, recorder: StepRecorder) -> Plant:

@@ -5,15 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
-
-import pytest
 
 from sim.nvml.faults import Fault
 from tests.failures.agreement import check_claim, check_settled, entries
 from tests.failures.plant import Plant
-from tests.failures.site import Site
-from tests.failures.steps import Step, StepRecorder, hooked
+from tests.failures.steps import Step
 
 TWO_SLICES = ("gpu-0-mig-1g5gb-19-4", "gpu-1-mig-2g10gb-14-0")
 LEAST_CALLS, MOST_CALLS = 20, 400
@@ -22,18 +18,10 @@ MEANWHILE_RESET = 29
 """No code that a repeated call would help against."""
 
 
-@pytest.fixture
-def plant(folder: Path) -> Iterator[Plant]:
-    with hooked(StepRecorder(in_process=True)) as recorder:
-        plant = Plant(Site.create(folder / "n"), recorder)
-        plant.start()
-        yield plant
-
-
 class Failing:
     """The call of that number fails, once. ``reached``: there was one."""
 
-    def __init__(self, plant: Plant, number: int, code: int) -> None:
+    def __init__(self, plant: Plant, number: int, *, code: int = 0) -> None:
         self._plant = plant
         self._number = number
         self._fault = Fault(id="failing", function="*", action="return", code=code)
@@ -55,12 +43,18 @@ class Failing:
         self._plant.site.machine.inject(self._fault)
 
 
+class Losing(Failing):
+    """From the call of that number on the first GPU is lost."""
+
+    def _fail(self) -> None:
+        self._plant.site.machine.lose(0)
+
+
 @contextmanager
-def failing(plant: Plant, number: int, code: int) -> Iterator[Failing]:
-    failing = Failing(plant, number, code)
-    plant.recorder.refuse = failing
+def during(plant: Plant, fault: Failing) -> Iterator[Failing]:
+    plant.recorder.refuse = fault
     try:
-        yield failing
+        yield fault
     finally:
         plant.recorder.refuse = lambda step: None
         plant.site.machine.clear_faults()
@@ -70,7 +64,7 @@ def test_whichever_call_of_a_prepare_fails_nothing_leaks(plant: Plant) -> None:
     refused = 0
     for number in itertools.count():
         ref = plant.site.claim(f"claim-{number}", TWO_SLICES)
-        with failing(plant, number, MEANWHILE_RESET) as fault:
+        with during(plant, Failing(plant, number, code=MEANWHILE_RESET)) as fault:
             error = plant.prepare(ref).error
         if error:
             refused += 1
@@ -90,7 +84,7 @@ def test_whichever_call_of_a_prepare_fails_nothing_leaks(plant: Plant) -> None:
 def test_whichever_call_of_a_prepare_fails_in_passing_it_succeeds(plant: Plant) -> None:
     for number in itertools.count(step=3):
         ref = plant.site.claim(f"claim-{number}", TWO_SLICES)
-        with failing(plant, number, UNKNOWN_ERROR) as fault:
+        with during(plant, Failing(plant, number, code=UNKNOWN_ERROR)) as fault:
             assert not plant.prepare(ref).error
         check_claim(plant.site, ref, TWO_SLICES)
         assert not plant.unprepare(ref).error
@@ -107,7 +101,7 @@ def test_whichever_call_of_an_unprepare_fails_the_rest_is_done_in_the_background
     for number in itertools.count():
         ref = plant.site.claim(f"claim-{number}", TWO_SLICES)
         assert not plant.prepare(ref).error
-        with failing(plant, number, MEANWHILE_RESET) as fault:
+        with during(plant, Failing(plant, number, code=MEANWHILE_RESET)) as fault:
             assert not plant.unprepare(ref).error
         withheld += bool(entries(plant.site))
         plant.tend()
@@ -116,23 +110,6 @@ def test_whichever_call_of_an_unprepare_fails_the_rest_is_done_in_the_background
             break
     assert LEAST_CALLS < number < MOST_CALLS
     assert withheld > 5
-
-
-class Losing(Failing):
-    """From the call of that number on the first GPU is lost."""
-
-    def _fail(self) -> None:
-        self._plant.site.machine.lose(0)
-
-
-@contextmanager
-def losing(plant: Plant, number: int) -> Iterator[Losing]:
-    losing = Losing(plant, number, 0)
-    plant.recorder.refuse = losing
-    try:
-        yield losing
-    finally:
-        plant.recorder.refuse = lambda step: None
 
 
 def back(plant: Plant) -> None:
@@ -149,7 +126,7 @@ def test_from_whichever_call_of_a_prepare_on_the_gpu_is_lost(plant: Plant) -> No
     failed = 0
     for number in itertools.count(step=4):
         ref = plant.site.claim(f"claim-{number}", TWO_SLICES)
-        with losing(plant, number) as fault:
+        with during(plant, Losing(plant, number)) as fault:
             error = plant.prepare(ref).error
         failed += bool(error)
         if fault.reached:
@@ -167,7 +144,7 @@ def test_from_whichever_call_of_an_unprepare_on_the_gpu_is_lost(plant: Plant) ->
     for number in itertools.count(step=4):
         ref = plant.site.claim(f"claim-{number}", TWO_SLICES)
         assert not plant.prepare(ref).error
-        with losing(plant, number) as fault:
+        with during(plant, Losing(plant, number)) as fault:
             assert not plant.unprepare(ref).error
         if not fault.reached:
             break

@@ -9,26 +9,15 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-import pytest
-
 from tests.failures.agreement import check_settled, own_instances
 from tests.failures.plant import Plant
-from tests.failures.site import Site
-from tests.failures.steps import Step, StepRecorder, hooked
+from tests.failures.steps import Step
 
 TWO_SLICES = ("gpu-0-mig-1g5gb-19-4", "gpu-1-mig-2g10gb-14-0")
 ERRORS = (errno.ENOSPC, errno.EROFS, errno.EIO)
 LEAST_CHANGES, MOST_CHANGES = 10, 200
 WRITES = 7
 """Those of the journal in an undisturbed Prepare of two slices."""
-
-
-@pytest.fixture
-def plant(folder: Path) -> Iterator[Plant]:
-    with hooked(StepRecorder(in_process=True)) as recorder:
-        plant = Plant(Site.create(folder / "n"), recorder)
-        plant.start()
-        yield plant
 
 
 @contextmanager

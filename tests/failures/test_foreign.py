@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,11 +23,10 @@ CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
 
 
 @pytest.fixture(params=["", "mig-uuid-of-the-place"], ids=["new UUIDs", "UUIDs of the place"])
-def plant(folder: Path, request: pytest.FixtureRequest) -> Iterator[Plant]:
-    with hooked(StepRecorder(in_process=True)) as recorder:
-        plant = Plant(Site.create(folder / "n", variant=request.param), recorder)
-        plant.start()
-        yield plant
+def plant(folder: Path, recorder: StepRecorder, request: pytest.FixtureRequest) -> Plant:
+    plant = Plant(Site.create(folder / "n", variant=request.param), recorder)
+    plant.start()
+    return plant
 
 
 def foreign(site: Site, *, compute: bool) -> set[int]:

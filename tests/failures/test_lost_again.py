@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from sim.nvml.faults import Fault
 from tests.failures.agreement import check_claim, check_settled, entries, instance_of
 from tests.failures.plant import Plant
 from tests.failures.site import Site
-from tests.failures.steps import KilledError, Step, StepRecorder, hooked
+from tests.failures.steps import KilledError, Step, StepRecorder
 
 DEVICE = "gpu-0-mig-3g20gb-9-4"
 CREATE_CI = "nvmlGpuInstanceCreateComputeInstance"
@@ -25,12 +24,6 @@ mig-configs:
   a: [{devices: all, mig-enabled: true, mig-devices: {3g.20gb: 2}}]
 """
 CHANGES = (CREATE_CI, CREATE_GI, DESTROY_GI, "nvmlComputeInstanceDestroy")
-
-
-@pytest.fixture
-def recorder() -> Iterator[StepRecorder]:
-    with hooked(StepRecorder(in_process=True)) as recorder:
-        yield recorder
 
 
 def losing(site: Site, recorder: StepRecorder) -> tuple[Plant, ClaimRef]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -14,20 +13,10 @@ from kubeletplugin.journal.entries import State
 from sim.nvml.faults import Fault
 from tests.failures.agreement import check_settled, entries
 from tests.failures.plant import Plant
-from tests.failures.site import Site
-from tests.failures.steps import StepRecorder, hooked
 
 DEVICE = "gpu-0-mig-3g20gb-9-4"
 BESIDE = "gpu-0-mig-1g5gb-19-0"
 CREATE = "nvmlDeviceCreateGpuInstanceWithPlacement"
-
-
-@pytest.fixture
-def plant(folder: Path) -> Iterator[Plant]:
-    with hooked(StepRecorder()) as recorder:
-        plant = Plant(Site.create(folder / "n"), recorder)
-        plant.start()
-        yield plant
 
 
 def again(plant: Plant) -> Plant:

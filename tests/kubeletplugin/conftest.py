@@ -68,7 +68,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def together(*variants: Variants) -> Variants:
-    """What is unusual in any of them."""
+    """One driver with all that is unusual in any of them."""
     usual = asdict(Variants())
     unusual = [(k, v) for each in variants for k, v in asdict(each).items() if v != usual[k]]
     return Variants(**dict(unusual))
