@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from cli.explaining.group_facts import read_pod_groups
@@ -15,6 +15,7 @@ from cli.site.reading import inventories, reserved
 from dra.claims.claims import read_claim
 from dra.claims.classes import DeviceClass, read_class
 from dra.claims.reading import KnownClaim
+from dra.claims.requests.size import trim_claim_spec
 from dra.common.resources import (
     DEVICE_CLASSES,
     EVENTS,
@@ -33,11 +34,13 @@ from dra.common.resources import (
     Resource,
     at,
 )
+from dra.gangs.membership import read_annotations
 from dra.gangs.minimum import PodGroups
 from dra.kube.errors import ForbiddenError, ObjectNotFoundError
 from dra.pods.hosts import Hosts
 from dra.pods.nodefit import read_node
-from dra.pods.pods import Pod, read_pod
+from dra.pods.pods import UNREAD, Pod, read_pod
+from dra.pods.trimming.fields import trim_pod
 from dra.pods.volumes.values import read_storage_class, read_volume, read_volume_claim
 
 _LIVE = "status.phase!=Succeeded,status.phase!=Failed"
@@ -116,9 +119,10 @@ def read_facts(session: Session, namespace: str) -> ClusterFacts:
     pod_objects = _all(session, PODS, unread, fields=_LIVE)
     if str(PODS) in unread:
         pod_objects = session.api.list(PODS, namespace=namespace).items
-    pods = {p.key: p for p in map(read_pod, pod_objects)}
+    annotations = read_annotations(session.driver)
+    pods = {p.key: p for p in (_read_pod(obj, annotations) for obj in pod_objects)}
     known = {
-        (c["metadata"]["namespace"], c["metadata"]["name"]): KnownClaim(read_claim(c), c)
+        (c["metadata"]["namespace"], c["metadata"]["name"]): _read_claim(c, session.driver)
         for c in claims
     }
     templates: list[Obj] = []
@@ -148,6 +152,20 @@ def read_facts(session: Session, namespace: str) -> ClusterFacts:
         groups=groups,
         unread=tuple(unread),
     )
+
+
+def _read_pod(obj: Obj, annotations: tuple[str, ...]) -> Pod:
+    """A pod; of one that is too large the needs are those that the controller reads."""
+    trimmed = trim_pod(obj, annotations)
+    if UNREAD not in trimmed["spec"]:
+        return read_pod(obj)
+    return replace(read_pod(trimmed), obj=obj)
+
+
+def _read_claim(obj: Obj, driver: str) -> KnownClaim:
+    """A claim; of one that is too large nothing is read that the controller does not."""
+    spec = trim_claim_spec(at(obj, "spec", default={}), driver)
+    return KnownClaim(read_claim({**obj, "spec": spec}), obj)
 
 
 def _all(

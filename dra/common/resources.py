@@ -1,6 +1,6 @@
 """Objects of Kubernetes as decoded JSON, and a table of the resources that the driver uses."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -23,6 +23,11 @@ def at(obj: Mapping[str, Any], *path: str, default: Any = ()) -> Any:
         if found is None:
             return default
     return found
+
+
+def picked(mapping: Mapping[str, Any], fields: Iterable[str]) -> Obj:
+    """Those of ``fields`` that ``mapping`` has, in their order."""
+    return {key: mapping[key] for key in fields if key in mapping}
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,7 @@ from dra.gangs.podgroups import (
     WORKLOADS,
     GroupKind,
 )
+from dra.gpu.names import prepare_retry
 
 NAME_LABEL = "mig.dra.dev/pod-group"
 """Our own label: the name of the gang, in the pod's namespace."""
@@ -45,8 +46,12 @@ _OWNERS = {
 }
 """Labels that tell whose pods belong together where our label says how many: they do not."""
 
-ANNOTATIONS = (_KUEUE_COUNT, _KUEUE_FAST, *_VOLCANO_NAMES)
-"""Annotations of pods that are read."""
+_ANNOTATIONS = (_KUEUE_COUNT, _KUEUE_FAST, *_VOLCANO_NAMES)
+
+
+def read_annotations(driver: str) -> tuple[str, ...]:
+    """The annotations of pods that are read: where gangs say who they are, and what we noted."""
+    return (prepare_retry(driver), *_ANNOTATIONS)
 
 
 class GangKey(NamedTuple):

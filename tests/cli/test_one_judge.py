@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from controller.cluster.cluster import Cluster
+from controller.cluster.trimming.trimming import Trimmer
 from dra.allocator.allocate import Allocator
 from dra.allocator.explain.judge import explain
 from dra.allocator.explain.message import as_obstacle
@@ -15,6 +16,7 @@ from dra.allocator.pod_problem import examine
 from dra.allocator.problem import Problem
 from dra.cel.cel import Selectors
 from dra.cel.kinds.kinds import Kinds
+from dra.claims.reading import Fault
 from dra.claims.reasons import Obstacle
 from dra.claims.requests.reader import Reader
 from dra.common.resources import DEVICE_CLASSES, MIG_NODES, NAMESPACES, NODES, PODS, RESOURCE_CLAIMS
@@ -73,6 +75,36 @@ def test_the_command_line_and_the_controller_say_the_same(
     assert words in found["findings"][0]["message"]
 
 
+def long_selectors(world: World) -> None:
+    texts = [f"'{'x' * 9500}' != '{n}'" for n in range(8)]
+    waiting_pod(world, request("r", "mig-1g.5gb", *texts))
+
+
+def many_tolerations(world: World) -> None:
+    tolerations = [{"key": f"k{n}", "operator": "Exists"} for n in range(201)]
+    waiting_pod(world, request("r", "mig-1g.5gb"), pod={"tolerations": tolerations})
+
+
+@pytest.mark.parametrize(
+    ("build", "words"),
+    [(long_selectors, "more than this driver reads"), (many_tolerations, "the pod is too large")],
+)
+def test_what_is_too_large_to_be_read_is_named_in_the_same_words(
+    world: World, mig: Mig, build: Callable[[World], None], words: str
+) -> None:
+    world.add_classes("1g.5gb")
+    world.add_node("node-a")
+    build(world)
+    world.lead()
+    found = _examined(world)[1]
+    assert isinstance(found, Fault)
+    shown = mig("explain", WAITS, "-o", "json").json
+    assert shown["reason"] == str(found.obstacle.reason) == "UnsupportedRequest"
+    message = shown["findings"][0]["message"]
+    assert message.removeprefix("claim default/wanted: ") == found.obstacle.message
+    assert words in message
+
+
 def no_mig_mode(world: World) -> None:
     world.add_node("node-a", gpu(0, "node-a", mig=False))
 
@@ -102,6 +134,16 @@ def test_mig_mode_that_is_off_has_one_word(
 
 def _event(world: World) -> Obstacle | None:
     """Reason and words that the controller tells of the pod; None where it decides."""
+    cluster, problem = _examined(world)
+    assert isinstance(problem, Problem), problem
+    allocator = Allocator(cluster.fleet, cluster.hosts)
+    if allocator.decide(problem) is not None:
+        return None
+    return as_obstacle(explain(problem, allocator))
+
+
+def _examined(world: World) -> tuple[Cluster, object]:
+    """The cluster as the controller mirrors it, and what the pod lacks there."""
     kinds = Kinds(Selectors())
     cluster = Cluster(DRIVER, FINALIZER, kinds)
     for resource, take in (
@@ -111,13 +153,7 @@ def _event(world: World) -> Obstacle | None:
         (RESOURCE_CLAIMS, cluster.set_claim),
         (PODS, cluster.set_pod),
     ):
-        for obj in world.api.list(resource).items:
+        for obj in map(Trimmer(resource, DRIVER), world.api.list(resource).items):
             take(obj)
-    problem = examine(
-        cluster.pods["default", WAITS], cluster, Reader(DRIVER, kinds, cluster.classes)
-    ).found
-    assert isinstance(problem, Problem), problem
-    allocator = Allocator(cluster.fleet, cluster.hosts)
-    if allocator.decide(problem) is not None:
-        return None
-    return as_obstacle(explain(problem, allocator))
+    reader = Reader(DRIVER, kinds, cluster.classes)
+    return cluster, examine(cluster.pods["default", WAITS], cluster, reader).found

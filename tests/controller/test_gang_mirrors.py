@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from controller.cluster.changes import POD_GROUPS, apply
-from controller.cluster.trimming.trimming import _NAME_LENGTH, Trimmer, remembering
+from controller.cluster.trimming.trimming import Trimmer, remembering
 from dra.common.resources import PODS, Obj
 from dra.gangs.membership import read_membership
 from dra.gangs.podgroups import KUBERNETES, VOLCANO
@@ -11,6 +11,7 @@ from dra.kube.client.served import first_served
 from dra.kube.client.transport import KubeApi
 from dra.kube.errors import ObjectNotFoundError, UnavailableError
 from dra.kube.mirror.reflector import Change
+from dra.pods.trimming.fields import NAME_LENGTH
 from tests.controller.objects import DRIVER, cluster, pod, versioned
 
 VERSIONS = [KUBERNETES.at_version(version) for version in KUBERNETES.versions]
@@ -64,7 +65,7 @@ def test_of_a_pod_what_says_its_gang_is_kept_and_no_more() -> None:
         kept = Trimmer(PODS, DRIVER)(each)
         assert kept["spec"]["schedulingGroup"] == {"podGroupName": "g"}
         (name,) = kept["metadata"]["annotations"].values()
-        assert len(name) == _NAME_LENGTH
+        assert len(name) == NAME_LENGTH
         assert read_membership(kept) == read_membership(each)
 
 

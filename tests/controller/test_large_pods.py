@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from controller.cluster.trimming.pod_size import MOST_RESOURCES, MOST_TERMS, POD_BYTES
 from controller.cluster.trimming.trimming import Trimmer, remembering
 from dra.common.cache import decoded_weight
 from dra.common.resources import (
@@ -21,6 +20,7 @@ from dra.common.resources import (
 )
 from dra.kube.mirror.store import Store
 from dra.pods.pods import read_pod
+from dra.pods.trimming.size import MOST_RESOURCES, MOST_TERMS, POD_BYTES
 from dra.pods.volumes.values import read_volume_claim
 from hack.bench.control.objects import as_stored
 from tests.controller.bench import Bench

@@ -13,19 +13,14 @@ import msgspec
 import pytest
 
 from controller.cluster.cluster import Cluster
-from controller.cluster.trimming.trimming import (
-    CONFIG_BYTES,
-    MOST_FINALIZERS,
-    REQUEST_BYTES,
-    Trimmer,
-    remembering,
-)
+from controller.cluster.trimming.trimming import MOST_FINALIZERS, Trimmer, remembering
 from controller.queue.known_failures import KnownFailures
 from controller.queue.room import Room
 from dra.allocator.pod_problem import examine
 from dra.claims.classes import generated_classes
 from dra.claims.reasons import Obstacle, Reason
 from dra.claims.requests.reader import Reader
+from dra.claims.requests.size import CONFIG_BYTES, REQUEST_BYTES
 from dra.common.resources import DEVICE_CLASSES, PODS, RESOURCE_CLAIMS, Obj
 from dra.kube.mirror.store import Store
 from hack.bench.control.objects import as_stored

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from controller.cluster.trimming.picking import picked
 from dra.common.cache import decoded_weight
 from dra.common.resources import (
     NAMESPACES,
@@ -15,6 +14,7 @@ from dra.common.resources import (
     STORAGE_CLASSES,
     Obj,
     Resource,
+    picked,
 )
 from dra.pods.volumes.values import BOUND, CLASS, SELECTED_NODE
 

@@ -1,4 +1,4 @@
-"""Size of a mirrored pod: bounded, whatever its user has written into it.
+"""Size of a pod that was trimmed: bounded, whatever its user has written into it.
 
 The API server takes a megabyte and more of labels, affinity, tolerations or resources. That is a
 dozen times as much once decoded, and takes seconds to be compared with a thousand nodes. Usual pods
@@ -12,9 +12,8 @@ from typing import Any
 
 import msgspec
 
-from controller.cluster.trimming.picking import picked
 from dra.common.cache import decoded_weight
-from dra.common.resources import Obj, at
+from dra.common.resources import Obj, at, picked
 from dra.pods.podneeds import CPU, effective_request
 from dra.pods.pods import UNREAD
 

@@ -1,0 +1,65 @@
+"""Size of a claim's spec: what is read of it is bounded, whatever its user has written into it.
+
+A claim may bring 320 KiB of parameters for other drivers, which are megabytes in memory.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from dra.claims.claims import OTHERS_CONFIG, TOO_LARGE
+from dra.common.cache import decoded_weight
+from dra.common.resources import Obj, picked
+
+REQUEST_BYTES = 64 * 2**10
+"""The requests and constraints of a claim that is read; usual ones have some hundred bytes."""
+
+DECODED_BYTES = 256 * 2**10
+"""The same in memory, roughly: thousands of short selectors take many times their text."""
+
+CONFIG_BYTES = 8 * 2**10
+"""The parameters for this driver, likewise."""
+
+
+def trim_claim_spec(spec: Obj, driver: str) -> Obj:
+    """The part of a claim's ``spec`` that is read.
+
+    Of one that is too large only its requests' names and classes are left, which say so.
+    """
+    kept = without_others(spec, "devices", driver)
+    devices = kept.get("devices") or {}
+    config = msgspec.json.encode(devices.get("config") or ())
+    rest = msgspec.json.encode({k: v for k, v in devices.items() if k != "config"})
+    is_usual = len(config) <= CONFIG_BYTES and len(rest) <= REQUEST_BYTES
+    if is_usual and decoded_weight(rest) <= DECODED_BYTES:
+        return kept
+    size = len(config) + len(rest)
+    return {"devices": {"requests": [_stub(r, size) for r in devices.get("requests") or ()]}}
+
+
+def without_others(holder: Obj, field: str, driver: str) -> Obj:
+    """``holder``, and in ``field`` of it no configuration but that for ``driver``."""
+    inner = holder.get(field) or {}
+    if "config" not in inner:
+        return holder
+    own = [c for c in inner["config"] if (c.get("opaque") or {}).get("driver") == driver]
+    kept = {k: v for k, v in inner.items() if k != "config"}
+    if own:
+        kept["config"] = own
+    if len(own) < len(inner["config"]):
+        kept[OTHERS_CONFIG] = True
+    return {**holder, field: kept}
+
+
+def _stub(request: Obj, size: int) -> Obj:
+    """Rest of a request that is not read: its class, and the reason."""
+
+    def of(body: Obj) -> Obj:
+        return {**picked(body, ("name", "deviceClassName")), TOO_LARGE: size}
+
+    stub = picked(request, ("name",))
+    if "exactly" in request:
+        stub["exactly"] = of(request["exactly"])
+    if "firstAvailable" in request:
+        stub["firstAvailable"] = [of(each) for each in request["firstAvailable"]]
+    return stub

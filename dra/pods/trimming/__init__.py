@@ -1,0 +1,1 @@
+"""Pods cut down to what is read of them, which is bounded."""
