@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 DEFAULT_DRIVER = "mig.dra.dev"
 NVIDIA_DRIVER = "gpu.nvidia.com"
@@ -97,8 +98,9 @@ def mig_device(
     return MigDevice(minor, profile_label(profile), profile_id, start, shared)
 
 
+@lru_cache(maxsize=4096)
 def parse_device(name: str) -> GpuDevice | MigDevice:
-    """The device that ``name`` stands for.
+    """The device that ``name`` stands for; one value for all nodes, which call theirs alike.
 
     Raises:
         DeviceNameError: the name has neither form, or a number with leading zeros.
