@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import lru_cache
 
 from api import mignode as wire
@@ -173,11 +174,16 @@ def _instance_in(field: wire.InstanceField) -> Instance:
         placement=Placement(field.placement.start, field.placement.size),
         state=InstanceState(field.state),
         profile_id=field.profile_id,
-        profile=field.profile,
+        profile=sys.intern(field.profile),
         gpu_instance_id=field.gpu_instance_id,
         compute_instance_id=field.compute_instance_id,
         uuid=field.uuid,
-        claim=ClaimRef(claim.namespace, claim.name, claim.uid) if claim else None,
+        claim=_claim_in(claim) if claim else None,
         message=field.message,
         unhealthy=field.unhealthy,
     )
+
+
+def _claim_in(field: wire.ClaimField) -> ClaimRef:
+    """The claim, its names kept once, whatever else has them: it is known by itself too."""
+    return ClaimRef(sys.intern(field.namespace), sys.intern(field.name), sys.intern(field.uid))

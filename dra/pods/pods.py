@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -84,7 +85,7 @@ def read_pod(obj: Obj, needs: Callable[[Obj], PodNeeds] = read_needs) -> Pod:
         deleting="deletionTimestamp" in metadata,
         labels=at(metadata, "labels", default={}),
         volume_claims=tuple(_volume_claims(metadata["name"], spec)),
-        template=next(owners, metadata["uid"]),
+        template=sys.intern(next(owners, metadata["uid"])),
         nominated=at(obj, "status", "nominatedNodeName", default=""),
         unread=spec.get(UNREAD) or "",
     )

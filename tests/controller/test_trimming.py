@@ -18,6 +18,7 @@ from dra.common.resources import (
     RESOURCE_SLICES,
     Obj,
 )
+from dra.gpu.mignode import from_mignode
 from dra.kube.mirror.store import Store
 from dra.pods.company.terms import Company, NodeTerm, PodTerm, Spread
 from dra.pods.pods import Pod, read_pod
@@ -27,6 +28,8 @@ from tests.controller.objects import (
     allocated,
     claim,
     cluster,
+    gpu,
+    instance,
     mignode,
     node,
     pod,
@@ -200,6 +203,35 @@ def test_names_by_which_objects_refer_to_each_other_are_kept_once() -> None:
     assert shown == user
     assert shown["uid"] is in_pod["metadata"]["uid"]
     assert shown["name"] is in_pod["metadata"]["name"]
+
+
+def test_a_claim_is_called_by_the_same_strings_wherever_it_is_named() -> None:
+    body = claim("made")
+    body["metadata"]["ownerReferences"] = [{"kind": "Pod", "uid": "uid-of-p", "controller": True}]
+    user = pod("p", "c", nodeName="node-a")
+    user["metadata"]["uid"] = "uid-of-p"
+    user["status"] = {
+        "phase": "Running",
+        "resourceClaimStatuses": [{"name": "t", "resourceClaimName": "made"}],
+    }
+    known = Trimmer(RESOURCE_CLAIMS, DRIVER)(as_stored(RESOURCE_CLAIMS, body, 1))["metadata"]
+    one, other = (Trimmer(PODS, DRIVER)(as_stored(PODS, user, n)) for n in (2, 3))
+    (made,) = one["status"]["resourceClaimStatuses"]
+    assert made["resourceClaimName"] is known["name"]
+    assert known["ownerReferences"][0]["uid"] is one["metadata"]["uid"]
+    assert one["spec"]["nodeName"] is other["spec"]["nodeName"]
+    assert one["status"]["phase"] is other["status"]["phase"]
+
+
+def test_the_holder_of_a_slice_is_called_by_the_strings_of_its_claim() -> None:
+    body, held = claim("c-uid"), instance("1g.5gb", 0, uid="uid")
+    body["metadata"]["uid"] = "uid"
+    known = Trimmer(RESOURCE_CLAIMS, DRIVER)(as_stored(RESOURCE_CLAIMS, body, 1))["metadata"]
+    sent = json.loads(json.dumps(mignode("node-a", gpu(instances=(held,)))))
+    shown = from_mignode(sent).gpus[0].instances[0]
+    assert shown.claim is not None
+    assert shown.claim.name is known["name"]
+    assert shown.claim.uid is known["uid"]
 
 
 def test_what_many_pods_and_claims_ask_for_is_read_once() -> None:

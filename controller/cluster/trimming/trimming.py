@@ -101,7 +101,8 @@ class Trimmer:
         for field in ("annotations", "ownerReferences"):
             if field in metadata:
                 metadata[field] = self._shared(metadata[field])
-        return {**pod, "spec": {key: self._shared(value) for key, value in spec.items()}}
+        slim = {key: self._shared(value) for key, value in spec.items()}
+        return {"metadata": metadata, "spec": slim, "status": _interned(pod["status"])}
 
     def _claim(self, obj: Obj) -> Obj:
         metadata = self._claim_metadata(obj)
@@ -133,7 +134,7 @@ class Trimmer:
             metadata["annotations"] = self._shared({POD_CLAIM: made.entry[:NAME_LENGTH]})
         if owners := [o for o in metadata.get("ownerReferences") or () if o.get("controller")]:
             kept = _OWNER if made is None else (*_OWNER, "name")
-            metadata["ownerReferences"] = [cut_owner(picked(o, kept)) for o in owners]
+            metadata["ownerReferences"] = _interned([cut_owner(picked(o, kept)) for o in owners])
         else:
             metadata.pop("ownerReferences", None)
         if node := (obj["metadata"].get("labels") or {}).get(node_label(self._driver)):
@@ -151,7 +152,7 @@ class Trimmer:
         """``value``, or the one that was there before and is equal to it."""
         if isinstance(value, dict | list):
             return self._known.get(msgspec.json.encode(value), lambda: value)
-        return value
+        return sys.intern(value) if type(value) is str else value
 
 
 def remembering(resource: Resource) -> Callable[[Obj], Obj]:
